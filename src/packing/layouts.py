@@ -1,22 +1,23 @@
 """Who attends to whom in a packed batch, in the two forms that attention kernels take.
 
-`padded_blocks` is for SDPA: sequences of about one length, side by side. `block_mask` is for FlexAttention: a sparse
+`padded_blocks` is for SDPA: sequences of about one length, side by side, padded to a length that follows from each
+sequence's own, so that its neighbours change no bit of its attention. `block_mask` is for FlexAttention: a sparse
 grid over the packed tokens as they stand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
-from torch.nn.utils.rnn import pad_sequence
 
-MIN_FILL = 0.75
-"""Responses share an attention block while the shortest fills this part of it: padding costs attention alone."""
+STEP = 4 / 3
+"""Each padded length by the one before. Padding costs attention alone."""
 
 
 class Span(NamedTuple):
@@ -29,21 +30,33 @@ class Span(NamedTuple):
 
 
 class AttentionBlock(NamedTuple):
-    """n sequences of queries, padded to the longest; indices are rows of the packed tokens."""
+    """n sequences of queries, padded to one length; indices are rows of the packed tokens."""
 
     queries: Tensor
-    """[n, Lq] long; padding repeats some row, its output is never read."""
+    """[n, Lq] long; padding repeats the first row, its output is never read."""
     keys: Tensor
     """[n, Lk] long; the last Lq of them are the rows of the queries."""
     mask: Tensor | None
     """[n or 1, 1, Lq, Lk] bool, True where a query sees a key; None where Lq = Lk and plain causality does."""
 
 
+def padded_length(length: int) -> int:
+    """The first of 8, 11, 15, 20, … that is no less, each `STEP` times the one before, rounded up."""
+    padded = 8
+    while padded < length:
+        padded = math.ceil(padded * STEP)
+    return padded
+
+
 def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
     """Blocks in which every token is the query of exactly one slot, and [L] long, where it stands in their outputs."""
     prompts = dict.fromkeys((span.prompt, span.prompt_length) for span in spans)
-    blocks = [_causal(part) for part in _buckets(prompts, lambda prompt: prompt[1])]
-    blocks += [_with_prefix(part) for part in _buckets(spans, lambda span: span.length)]
+    by_size: dict[tuple[int, ...], list[Any]] = {}
+    for prompt in prompts:
+        by_size.setdefault((padded_length(prompt[1]),), []).append(prompt)
+    for span in spans:
+        by_size.setdefault((padded_length(span.prompt_length), padded_length(span.length)), []).append(span)
+    blocks = [(_causal if len(size) == 1 else _with_prefix)(part, *size) for size, part in by_size.items()]
     slots = torch.empty(spans[-1].start + spans[-1].length, dtype=torch.long)
     offset = 0
     for block, keep in blocks:
@@ -52,29 +65,20 @@ def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
     return [block for block, _ in blocks], slots
 
 
-def _buckets(items: Iterable[Any], length: Callable[[Any], int]) -> list[list[Any]]:
-    """Cut items, longest first, into runs in which the shortest fills `MIN_FILL` of the longest."""
-    buckets: list[list[Any]] = []
-    for item in sorted(items, key=length, reverse=True):
-        if not buckets or length(item) < MIN_FILL * length(buckets[-1][0]):
-            buckets.append([])
-        buckets[-1].append(item)
-    return buckets
-
-
-def _causal(sequences: Sequence[tuple[int, int]]) -> tuple[AttentionBlock, Tensor]:
-    """A block of sequences (start, length) that see their own past, and [n, Lq] bool: what is no padding."""
-    rows = pad_sequence([torch.arange(start, start + length) for start, length in sequences], batch_first=True)
-    keep = torch.arange(rows.shape[1]) < torch.tensor([[length] for _, length in sequences])
+def _causal(sequences: Sequence[tuple[int, int]], size: int) -> tuple[AttentionBlock, Tensor]:
+    """A block of sequences (start, length) that see their own past, and [n, size] bool: what is no padding."""
+    starts, lengths = torch.tensor(sequences).T[:, :, None]
+    columns = torch.arange(size)
+    keep = columns < lengths
+    rows = starts + columns * keep
     return AttentionBlock(rows, rows, None), keep
 
 
-def _with_prefix(spans: Sequence[Span]) -> tuple[AttentionBlock, Tensor]:
+def _with_prefix(spans: Sequence[Span], prompt_size: int, size: int) -> tuple[AttentionBlock, Tensor]:
     """A block of responses that see their whole prompt and their own past."""
-    prompts, visible = _causal([(span.prompt, span.prompt_length) for span in spans])
-    responses, keep = _causal([(span.start, span.length) for span in spans])
-    size = keep.shape[1]
-    visible = visible[:1] if bool(visible.all()) else visible  # prompts of one length: one mask for all
+    prompts, visible = _causal([(span.prompt, span.prompt_length) for span in spans], prompt_size)
+    responses, keep = _causal([(span.start, span.length) for span in spans], size)
+    visible = visible[:1] if len({span.prompt_length for span in spans}) == 1 else visible  # one mask for all
     past = torch.ones(size, size, dtype=torch.bool).tril().expand(len(visible), 1, -1, -1)
     mask = torch.cat([visible[:, None, None].expand(-1, 1, size, -1), past], -1)
     return AttentionBlock(responses.queries, torch.cat([prompts.keys, responses.keys], 1), mask), keep

@@ -87,6 +87,31 @@ def packed(seed, repeated=False, responses=9, longest=40):
     return pack(prompts, prompt, bodies)
 
 
+def test_neighbours_change_no_bit_of_a_response():
+    generator = torch.Generator().manual_seed(0)
+    prompts = [torch.arange(n) for n in (5, 30, 9)]
+    bodies = [torch.arange(int(n)) for n in torch.randint(1, 60, (12,), generator=generator)]
+    prompt = torch.randint(3, (12,), generator=generator)
+    inputs = {}  # (prompt, response or None, position) → its query, key and value
+
+    def attended(rows):
+        batch = pack(prompts, prompt, bodies, rows)
+        place = batch.position_ids[0].tolist()
+        of, rows = prompt[batch.rows].unique().tolist(), batch.rows.tolist()
+        owners = zip(batch.prompt.tolist(), batch.owner.tolist(), place, strict=True)
+        names = [(of[p], None if o < 0 else rows[o], at) for p, o, at in owners]
+        for name in names:
+            inputs.setdefault(name, torch.randn(3, 2, 8, generator=generator))
+        query, key, value = torch.stack([inputs[name] for name in names], 2)[:, None]
+        out = blocked_attention(query, key, value, batch, None)
+        return {name: out[0, :, row] for row, name in enumerate(names)}
+
+    whole = attended(torch.arange(12))
+    for part in (*torch.randperm(12, generator=generator).split(5), *torch.arange(12).split(1)):
+        for name, out in attended(part).items():
+            assert torch.equal(out, whole[name])
+
+
 @pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("block_size", [1, 4, 16, 512])
 def test_no_block_with_a_visible_pair_is_left_out_and_none_with_a_hidden_one_is_called_full(block_size, repeated):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tagrpo.packing.batch import pack
+from tagrpo.packing.layouts import STEP, padded_length
 
 
 def test_a_shared_prompt_stands_once_and_a_repeated_one_before_each_response():
@@ -151,18 +152,24 @@ def test_blocks_show_every_token_what_it_may_see(heads, responses):
         (q, [k for k in range(q + 1) if of[k] == of[q] and owner[k] in (-1, owner[q])]) for q in range(len(owner))
     ]
     assert seen_by(blocks, slots) == expected
-    for block in blocks:  # the shortest fills three quarters of the longest
-        sizes = [len(set(row.tolist())) for row in block.queries]
-        assert min(sizes) >= 0.75 * max(sizes) or max(sizes) == 1
+    lengths = {1: 8, 8: 8, 9: 11}  # of prompts and responses as drawn here
+    assert {block.queries.shape[1] for block in blocks} <= set(lengths.values())
+    assert all(block.keys.shape[1] in (8, 8 + 8, 8 + 11) for block in blocks)
 
 
-def test_responses_of_about_one_length_share_a_block():
-    heads = [torch.arange(4)] * 2
-    responses = [torch.arange(n) for n in (8, 6, 5, 8, 7)]
-    packed = pack(heads, torch.tensor([0, 0, 0, 1, 1]), responses, torch.arange(5))
-    blocks, _ = packed.blocks
-    assert [tuple(block.queries.shape) for block in blocks] == [(2, 4), (4, 8), (1, 5)]
-    assert blocks[1].mask.shape[0] == 1  # prompts of one length: one mask for all
-    later = [torch.arange(n) for n in (8, 5, 4, 5, 4)]  # 4 fills three quarters of 5, though not of 8
-    blocks, _ = pack(heads, torch.tensor([0, 0, 0, 1, 1]), later, torch.arange(5)).blocks
-    assert [tuple(block.queries.shape) for block in blocks] == [(2, 4), (1, 8), (4, 5)]
+def test_the_shape_of_attention_follows_from_a_sequence_alone():
+    heads = [torch.arange(n) for n in (4, 6, 9)]
+    responses = [torch.arange(n) for n in (8, 6, 9, 12, 13)]
+    blocks, _ = pack(heads, torch.tensor([0, 0, 1, 1, 2]), responses).blocks
+    shapes = [(tuple(block.queries.shape), block.keys.shape[1]) for block in blocks]
+    # Prompts of 4 and 6, of 9; responses of 8 and 6, of 9, of 12, of 13, which answers the longest prompt.
+    assert shapes == [((2, 8), 8), ((1, 11), 11), ((2, 8), 16), ((1, 11), 19), ((1, 15), 23), ((1, 15), 26)]
+    assert [len(block.mask) for block in blocks[2:]] == [1, 1, 1, 1]  # prompts of one length: one mask for all
+
+
+@pytest.mark.parametrize(
+    ("length", "padded"), [(1, 8), (8, 8), (9, 11), (11, 11), (12, 15), (16, 20), (21, 27), (28, 36)]
+)
+def test_lengths_are_padded_to_a_grid(length, padded):
+    assert padded_length(length) == padded
+    assert length <= padded < max(9, length * STEP + 1)

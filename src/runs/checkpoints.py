@@ -45,6 +45,7 @@ SHARD_TYPES = {
     ("collections", "OrderedDict"),
     ("pathlib", "Path"),
     ("pathlib", "PosixPath"),
+    ("pathlib._local", "PosixPath"),  # the same in Python 3.13
     ("torch", "Size"),
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
     ("torch.serialization", "_get_layout"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import io
 import os
+import pathlib
 import pickle
 import re
 import resource
 import signal
+import sys
 import tempfile
 from contextlib import contextmanager
 from functools import partial
@@ -24,6 +26,7 @@ from tagrpo.runs.checkpoints import (
     AtomicCheckpointIO,
     DamagedFileError,
     check,
+    check_metadata,
     commit_folder,
     newest,
     resolve,
@@ -250,6 +253,13 @@ def test_shards_whose_metadata_could_run_code_are_refused(tmp_path, monkeypatch)
     with pytest.raises(pickle.UnpicklingError, match="it could run code"):
         check(path)
     assert not (tmp_path / "harmed").exists()
+
+
+@pytest.mark.parametrize("module", ["pathlib", "pathlib._local"])
+def test_metadata_may_name_a_path_whatever_python_wrote_it(tmp_path, monkeypatch, module):
+    monkeypatch.setitem(sys.modules, "pathlib._local", pathlib)  # its home in Python 3.13
+    (tmp_path / ".metadata").write_bytes(f"c{module}\nPosixPath\n(V/\ntR.".encode())
+    check_metadata(tmp_path)
 
 
 def test_shards_with_entries_of_bytes_are_refused_when_read_and_when_written(tmp_path, monkeypatch):

@@ -77,7 +77,8 @@ def test_the_first_update_of_a_training_is_that_of_trl(optim, tmp_path):
     assert ours.rewards[0] == theirs.rewards[0] > 0
     assert abs(theirs.losses[0]) > 1e-3
     assert ours.losses[0] == pytest.approx(theirs.losses[0], abs=1e-6)
-    assert (ours.gradient - theirs.gradient).norm() < 1e-6 * theirs.gradient.norm()
+    # TRL's own float32 gradients are 0.9e-6 to 12e-6 of their norm away from its float64 ones, over four seeds.
+    assert (ours.gradient - theirs.gradient).norm() < 2e-6 * theirs.gradient.norm()
     certain = theirs.gradient.abs() > (0 if optim == "sgd" else 1e-5 * theirs.gradient.abs().max())
     assert certain.float().mean() > 0.5
     assert theirs.update[certain].abs().max() > 1e-4

@@ -30,10 +30,9 @@ def main() -> None:
     options = parser.parse_args()
     import atheris
 
-    read_by = ["tagrpo.rewards", "tagrpo.rephrasing", "tagrpo.runs.checkpoints", "tagrpo.runs.files"]
-    with atheris.instrument_imports(include=read_by):
-        import tagrpo.rephrasing.calls
-        import tagrpo.runs.checkpoints  # noqa: F401
+    with atheris.instrument_imports(include=["tagrpo"]):  # what the target imports as it reads its first inputs
+        for content in seeds(options.target):
+            TARGETS[options.target](content)
     if options.target == "replies":
         atheris.instrument_func(json.loads)
     folder = RUNS / options.target

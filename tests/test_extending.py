@@ -42,7 +42,7 @@ def parts():
 
 
 def test_no_example_is_longer_than_twenty_lines():
-    assert len(BLOCKS) == 25
+    assert len(BLOCKS) == 27
     for _, name, content in BLOCKS:
         assert len(content.splitlines()) <= 20, name
 
@@ -95,6 +95,27 @@ def test_a_solved_reformulation_gives_way_to_its_question(parts):
     group = QuestionGroup("a", "7 + 8", ("7 + 8: 15 or 16?", "8 + 7"), ("15",), kinds=("format", "wording"))
     asked = [parts["EasierFirst"]().asked(group, Record(samples=4, correct=correct)) for correct in (0, 1)]
     assert [(g.question, g.rephrasings, g.kinds) for g in asked] == [("7 + 8: 15 or 16?", (), ()), ("7 + 8", (), ())]
+
+
+def test_a_question_that_nobody_solved_is_asked_once_more_with_a_hint(run):
+    """The engine draws any token alike: no response is correct."""
+    folder = run(4)
+    responses = pd.read_parquet(folder / "rollouts")
+    assert not responses["correct"].any()
+    assert len(responses) == 2 * 2 * 4 * 2, "iterations, questions with and without a hint, and samples"
+    hinted = responses[responses["question"].str.endswith(" hinted")]
+    assert len(hinted) * 2 == len(responses)
+    found = hinted["prompt"].str.extract(r"\d \+ 2 ends in (\d)")[0]
+    assert found.tolist() == [answers[0][-1] for answers in hinted["reference"]]
+    rows = pd.read_csv(folder / "metrics.csv").dropna(subset=["budget/rollouts"])
+    assert rows["budget/rollouts"].tolist() == [16, 32]
+
+
+def test_a_solved_question_gets_no_hint(parts, make_batch):
+    asked = []
+    batch = make_batch([[[0.0, 1.0]], [[0.0, 0.0]]])
+    assert parts["Hinted"]().extend(batch, lambda groups: asked.extend(groups) or batch) == [batch]
+    assert [(group.id, group.rephrasings) for group in asked] == [("q1 hinted", ("question 1 ends in 1",))]
 
 
 def test_steps_that_a_verifier_rewards_reach_the_advantages_of_tokens_and_the_files(run):

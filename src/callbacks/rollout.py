@@ -57,6 +57,7 @@ class RolloutCallback(Callback):
       `iterations_per_epoch`; a run makes as many iterations as these epochs have without draws.
     - `replay`: a train dataloader with `serve_by(chance)` and a module that is a `SampledPolicy`.
     - `ahead`: a train dataloader with `peek(count)`.
+    - `reformulator`: a data module with `reformulated(groups)`.
 
     Args:
         pipeline: Makes the pipeline, `partial(RolloutPipeline, engine, verifier, sampling=…)`.
@@ -107,6 +108,8 @@ class RolloutCallback(Callback):
         options: dict[str, Any] = {"observe": data.observe} if isinstance(data, Chooser) else {}
         if self.pipeline.dynamic_sampling is not None:
             options["draw"] = loader.draw
+        if self.pipeline.reformulator is not None:
+            options["reformulated"] = data.reformulated
         learned = self.pipeline.roll_out(batch, pl_module, trainer.global_step, **options)
         # Lightning hands this very object to the module and to other callbacks.
         batch.groups, batch.prompts, batch.rollouts = learned.groups, learned.prompts, learned.rollouts

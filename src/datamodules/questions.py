@@ -22,7 +22,7 @@ from .loader import QuestionLoader
 from .memory import QuestionMemory, Visit
 from .prompts import PromptRenderer
 from .report import add_overlaps, cautions, of_seen, split_report, summary
-from .sources.base import Source
+from .sources.base import Source, plain
 from .sources.rows import refuse
 from .templates import PromptAugmentation, Template
 
@@ -209,6 +209,19 @@ class QuestionDataModule(LightningDataModule):
         # Every evaluation asks the same prompts.
         prompts = self._renderer(training).prompts(groups, epoch if training else 0, samples)
         return QuestionBatch(groups=list(groups), prompts=prompts, split=split)
+
+    def reformulated(self, groups: Sequence[QuestionGroup]) -> QuestionBatch:
+        """Training prompts of the rephrasings of some questions, without their own; see `tagrpo.types.Ask`."""
+        renderer, fresh = self._renderer(training=True), list[QuestionGroup]()
+        for group in groups:
+            rows, known = list[int](), {"", plain(group.question)}
+            for row, text in enumerate(map(plain, group.rephrasings)):
+                rows += [row] if text not in known else []
+                known.add(text)
+            fresh.append(group.select_rephrasings(rows))
+        kept = [group for group in renderer.fitting(fresh, self.max_prompt_tokens).kept if group.rephrasings]
+        prompts = renderer.prompts(kept, 0, self.samples_per_prompt)
+        return QuestionBatch(kept, [prompt for prompt in prompts if prompt.rephrasing])
 
     @property
     def needs_memory(self) -> bool:

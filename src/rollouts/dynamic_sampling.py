@@ -24,9 +24,12 @@ COLUMNS = [field.name for field in fields(Rollouts) if field.name not in _OTHERS
 """Fields of `Rollouts` with one entry per response that stays as it is when responses move to another batch."""
 
 
-def no_draw() -> QuestionBatch:
-    """The default of `roll_out(draw=…)`: raises, since dynamic sampling needs one."""
-    raise ValueError("Expected roll_out(…, draw=…) with rollout.dynamic_sampling, but got none. Give a way to draw.")
+def no_draw(*_: Any) -> QuestionBatch:
+    """The default of `roll_out(draw=…, reformulated=…)`: raises, since what asks for it needs one."""
+    raise ValueError(
+        "Expected roll_out(…, draw=…) with rollout.dynamic_sampling, and reformulated=… with rollout.reformulator, but "
+        "got none. Give a way to draw."
+    )
 
 
 class Filled(NamedTuple):
@@ -84,6 +87,10 @@ class DynamicSampling:
         mixed = torch.unique(pools)[~uniform_groups(values, pools)]
         questions: Tensor = torch.unique(rollouts.question[torch.isin(pools, mixed)])
         return questions
+
+    def reduced(self, batch: QuestionBatch) -> QuestionBatch:
+        """The rolled-out `batch` without the questions that have no gradient."""
+        return take_questions(batch, self.informative(_rollouts(batch)))
 
     def fill_up(self, batch: QuestionBatch, draw: Callable[[int], QuestionBatch]) -> Filled:
         """Replace questions without gradient by others that have one, with at most `max_draws` draws. Collective.

@@ -12,18 +12,33 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
+from itertools import count
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 
 from ..datamodules.memory import QuestionMemory, Visit
 from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..seeds import derive_seed
-from ..types import Engine, QuestionBatch, Request, RewardTerm, SamplingConfig, Seconds, Verifier, require
+from ..types import (
+    Engine,
+    History,
+    QuestionBatch,
+    QuestionGroup,
+    Reformulator,
+    Request,
+    RewardTerm,
+    SamplingConfig,
+    Seconds,
+    Verifier,
+    require,
+)
 from .ahead import Block, Generation, Queue
 from .cache import RolloutCache, request_key
-from .dynamic_sampling import DynamicSampling, no_draw
+from .dynamic_sampling import DynamicSampling, join_batches, no_draw
 from .engines.base import checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
 from .scoring import Decode, Scoring, assemble, with_past, with_terms
@@ -64,6 +79,7 @@ class RolloutPipeline:
         reward_terms: Name → term added to the verdict in training.
         dynamic_sampling: Replaces questions without gradient in training batches.
         replay: Replays past successes in training batches.
+        reformulator: Asks reformulations that it makes of a training batch, which join the batch.
         memory: Takes in the results on training questions; None keeps none, unless `replay` brings its own.
         seed: Of all sampling.
         ahead: Batches that `sample_next` is given at a time, to be sampled while the policy learns from earlier ones; 0
@@ -84,7 +100,7 @@ class RolloutPipeline:
             - `rollout/staleness`: optimizer steps between the weights that sampled and those that learn, mean.
 
     Raises:
-        TypeError: engine, verifier or a reward term lacks something that is needed.
+        TypeError: engine, verifier, reformulator or a reward term lacks something that is needed.
         ValueError: `ahead` is negative, or comes with an engine or an option that does not allow it.
     """
 
@@ -99,6 +115,7 @@ class RolloutPipeline:
         reward_terms: Mapping[str, RewardTerm] | None = None,
         dynamic_sampling: DynamicSampling | None = None,
         replay: Replay | None = None,
+        reformulator: Reformulator | None = None,
         memory: QuestionMemory | None = None,
         seed: int = 0,
         ahead: int = 0,
@@ -108,6 +125,8 @@ class RolloutPipeline:
         require(verifier, Verifier, "rollout.verifier")
         for name, term in (reward_terms or {}).items():
             require(term, RewardTerm, f"rollout.reward_terms.{name}")
+        if reformulator is not None:
+            require(reformulator, Reformulator, "rollout.reformulator")
         if ahead < 0:
             raise ValueError(f"Expected rollout.ahead to be 0 or a number of batches, but got {ahead}.")
         if ahead and replay is not None:
@@ -128,6 +147,7 @@ class RolloutPipeline:
         self.reward_terms = dict(reward_terms or {})
         self.dynamic_sampling = dynamic_sampling
         self.replay = replay
+        self.reformulator = reformulator
         self.memory = memory if replay is None else replay.memory
         self.seed = seed
         self.ahead = ahead
@@ -146,10 +166,11 @@ class RolloutPipeline:
         *,
         draw: Callable[[], QuestionBatch] = no_draw,
         observe: Callable[[list[Visit]], None] = lambda _: None,
+        reformulated: Callable[[Sequence[QuestionGroup]], QuestionBatch] = no_draw,
     ) -> QuestionBatch:
         """Sample and score a training batch and count it; returns a new batch, which is to be learned from.
 
-        Replay and dynamic sampling exchange its `groups` and `prompts`.
+        Replay, dynamic sampling and the reformulator exchange its `groups` and `prompts`.
 
         Args:
             batch: Questions and their prompts.
@@ -157,27 +178,41 @@ class RolloutPipeline:
             step: Optimizer steps that it has made.
             draw: Returns a further batch, out of turn; for dynamic sampling.
             observe: Called with what `memory` has learned from each batch that was sampled, learned from or not.
+            reformulated: Returns the prompts of the rephrasings of some questions; for the reformulator.
         """
-        failed = self.failures.total()
+        failed, numbers = self.failures.total(), count()
 
-        def rolled_out(batch: QuestionBatch, number: int) -> QuestionBatch:
-            batch = self._roll_out(batch, policy, step, ("fit", self.iteration, number))
+        def rolled_out(batch: QuestionBatch, remembered: bool = True) -> QuestionBatch:
+            batch = self._roll_out(batch, policy, step, ("fit", self.iteration, next(numbers)))
             totals = sum_over_ranks(totals_of(batch))
             self.ledger |= {name: self.ledger[name] + int(totals[name]) for name in ("prompts", "rollouts", "tokens")}
-            if self.memory is not None:
+            if self.memory is not None and remembered:
                 observe(self.memory.remember(batch))
+            return batch
+
+        def ask(groups: Sequence[QuestionGroup]) -> QuestionBatch:
+            batch = rolled_out(reformulated(groups), remembered=False)
+            assert batch.rollouts is not None
+            if self.memory is not None:  # it knows nothing of questions that are made on the way
+                unknown = History(*torch.zeros(len(History._fields), len(batch.rollouts), dtype=torch.long))
+                batch.rollouts = replace(batch.rollouts, history=unknown)
             return batch
 
         if self.replay is not None:
             batch = self.replay.substitute(batch, self.iteration, policy)
-        batch = rolled_out(batch, 0)
+        batch = rolled_out(batch)
         self.scalars = {} if self.replay is None else self.replay.observe(batch)
         if self.dynamic_sampling is not None:
-            filled = self.dynamic_sampling.fill_up(batch, lambda number: rolled_out(draw(), number))
+            filled = self.dynamic_sampling.fill_up(batch, lambda _: rolled_out(draw()))
             batch = filled.batch
             self.ledger["discarded_questions"] += int(sum_over_ranks({"n": filled.discarded})["n"])
             self.scalars["dynamic_sampling/draws"] = float(filled.draws)
             self.scalars["dynamic_sampling/limit_reached"] = float(filled.limit_reached)
+        if self.reformulator is not None:
+            parts = self.reformulator.extend(batch, ask)
+            if self.dynamic_sampling is not None:
+                parts = [self.dynamic_sampling.reduced(part) for part in parts]
+            batch = join_batches([batch, *parts])
         self.iteration += 1
         if not self.ahead:
             self.engine.sleep()
@@ -304,9 +339,13 @@ class RolloutPipeline:
         if self.cache is not None:
             self.cache.prune(self.iteration)
 
+    @property
+    def _stateful(self) -> dict[str, Any]:
+        return {"replay": self.replay, "memory": self.memory, "reformulator": self.reformulator}
+
     def state_dict(self) -> dict[str, Any]:
         """The state for a resume; the seed of a batch depends on its iteration alone."""
-        parts = {"replay": self.replay, "memory": self.memory, "following": self.following}
+        parts = {**self._stateful, "following": self.following}
         state = {name: part.state_dict() for name, part in parts.items() if part is not None}
         return {"iteration": self.iteration, "ledger": dict(self.ledger), **state}
 
@@ -314,7 +353,7 @@ class RolloutPipeline:
         """Go on from what `state_dict` returned."""
         self.iteration = state["iteration"]
         self.ledger = dict(state["ledger"])
-        for name, part in {"replay": self.replay, "memory": self.memory}.items():
+        for name, part in self._stateful.items():
             if part is not None and name in state:
                 part.load_state_dict(state[name])
         if self.ahead and "following" in state:

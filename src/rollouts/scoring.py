@@ -142,7 +142,8 @@ def assemble(
 
 def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, RewardTerm]) -> Rollouts:
     """The same rollouts, their rewards increased by every one of `terms`; FloatingPointError if one is not finite."""
-    added = {name: term(rollouts, batch.groups).float() for name, term in terms.items()}
+    nothing = torch.zeros(0)  # a rank may have nothing to ask on the way
+    added = {n: term(rollouts, batch.groups).float() if len(rollouts) else nothing for n, term in terms.items()}
     for name, term in added.items():
         if others := int((~torch.isfinite(term)).sum()):
             raise FloatingPointError(

@@ -18,11 +18,13 @@ from .fields import Fields
 from .learning import Credit, CreditInputs, LossInputs, LossOutputs
 from .protocols import (
     AdvantageStrategy,
+    Ask,
     Deliver,
     Engine,
     EnumeratingVerifier,
     Finish,
     Loss,
+    Reformulator,
     RewardTerm,
     SampledPolicy,
     TokenCredit,
@@ -32,8 +34,8 @@ from .protocols import (
 )
 
 __all__ = [
-    "AdvantageStrategy", "Completion", "Credit", "CreditInputs", "Deliver", "Engine", "EnumeratingVerifier", "Fields",
-    "Finish", "History", "Loss", "LossInputs", "LossOutputs", "Prompt", "QuestionBatch", "QuestionGroup", "Request",
-    "RewardGroups", "RewardTerm", "Rollouts", "SampledPolicy", "SamplingConfig", "Score", "Seconds", "Step",
-    "TokenCredit", "Verifier", "ignore", "require",
+    "AdvantageStrategy", "Ask", "Completion", "Credit", "CreditInputs", "Deliver", "Engine", "EnumeratingVerifier",
+    "Fields", "Finish", "History", "Loss", "LossInputs", "LossOutputs", "Prompt", "QuestionBatch", "QuestionGroup",
+    "Reformulator", "Request", "RewardGroups", "RewardTerm", "Rollouts", "SampledPolicy", "SamplingConfig", "Score",
+    "Seconds", "Step", "TokenCredit", "Verifier", "ignore", "require",
 ]  # fmt: skip

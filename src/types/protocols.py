@@ -5,13 +5,13 @@ Deriving from a protocol inherits its defaults; any other object that has all of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
-from .data import Completion, Prompt, QuestionGroup, Request, RewardGroups, Rollouts, Score
+from .data import Completion, Prompt, QuestionBatch, QuestionGroup, Request, RewardGroups, Rollouts, Score
 from .learning import Credit, CreditInputs, LossInputs, LossOutputs
 
 
@@ -162,6 +162,35 @@ class RewardTerm(Protocol):
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
         """[R] float, one value per response; `groups` are the questions of this rank's batch."""
         ...
+
+
+Ask = Callable[[Sequence[QuestionGroup]], QuestionBatch]
+"""Samples and scores the rephrasings of questions, and not the questions themselves; returns them with rollouts.
+
+Each gets as many responses as a prompt of the batch, from the weights that sampled the batch, and is verified by the
+answers of its question. Rephrasings that are empty, too long, or the same as their question or an earlier one of it are
+left out, and so are questions of which none is left. Collective: every rank calls it equally often, if with nothing.
+"""
+
+
+@runtime_checkable
+class Reformulator(Protocol):
+    """Reformulates questions in the loop, by what the policy has responded to them."""
+
+    def extend(self, batch: QuestionBatch, ask: Ask) -> Sequence[QuestionBatch]:
+        """Some of what `ask` returns, perhaps with other rewards, which joins a training batch. Collective.
+
+        `batch` has its rollouts; with dynamic sampling its questions have a gradient, and what is returned without one
+        is left out. Each question that is asked joins as one of its own: give it an id of its own.
+        """
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for a resumed run, the same on every rank."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
 
 
 @runtime_checkable

@@ -86,6 +86,29 @@ def test_validation_may_sample_less_than_the_test():
         make_datamodule(validation_samples=0)
 
 
+def test_reformulations_are_rendered_without_their_question_and_only_new_ones_that_fit():
+    datamodule = make_datamodule(max_prompt_tokens=12, template=PlainTemplate("Question: {question} <sep>"))
+    long = "Mia has 6 cards. " * 4
+    forms = (" ", "Mia has  6 cards.", "6 cards", "", long, "6  cards", "Mia finds 6 cards.")
+    groups = [
+        QuestionGroup("a", "Mia has 6 cards.", forms, ("6",), {"level": 1}, tuple(f"kind{n}" for n in range(7))),
+        QuestionGroup("b", "Mia has 6 cards.", ("", long), ("6",)),
+        QuestionGroup("c", "Mia has 5 cards.", ("6 cards",), ("5",)),
+    ]
+    batch = datamodule.reformulated(groups)
+    assert [group.id for group in batch.groups] == ["a", "c"]
+    assert batch.groups[0] == groups[0]._replace(rephrasings=("6 cards", forms[6]), kinds=("kind2", "kind6"))
+    assert [(p.question, p.rephrasing, p.kind, p.num_samples) for p in batch.prompts] == [
+        (0, 1, "kind2", 3), (0, 2, "kind6", 3), (1, 1, "", 3),
+    ]  # fmt: skip
+    assert [p.text for p in batch.prompts] == [f"Question: {t} <sep>" for t in ("6 cards", forms[6], "6 cards")]
+    anchors = [datamodule.tokenizer.decode(p.anchor_ids) for p in batch.prompts]
+    assert ["5" in anchor for anchor in anchors] == [False, False, True], "the original question"
+    assert (batch.split, batch.rollouts) == ("train", None)
+    nothing = datamodule.reformulated([])
+    assert (nothing.groups, nothing.prompts) == ([], [])
+
+
 def test_prompts_over_the_limit_are_left_out_and_counted():
     short, long = "compute 1 + 2 = ?", "compute 1" + " , + 2" * 20 + " = ?"
     source = Fixed(

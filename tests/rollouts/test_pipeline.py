@@ -10,15 +10,27 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from tagrpo import types
+from tagrpo import distributed, types
 from tagrpo.contrib.exgrpo.replay import SuccessReplay
+from tagrpo.datamodules import memory as memory_module
 from tagrpo.datamodules.memory import QuestionMemory
-from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, TransformersEngine, VLLMEngine
+from tagrpo.rollouts import (
+    EngineError,
+    RolloutPipeline,
+    SamplingConfig,
+    TransformersEngine,
+    VLLMEngine,
+    dynamic_sampling,
+)
+from tagrpo.rollouts import pipeline as pipeline_module
 from tagrpo.rollouts.cache import RolloutCache
-from tagrpo.rollouts.dynamic_sampling import DynamicSampling
+from tagrpo.rollouts.dynamic_sampling import DynamicSampling, take_questions
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
+from tests.helpers import on_two_ranks
 
 IDS = torch.tensor([7, 8])
+TERMS = {"many": lambda rollouts, groups: rollouts.lengths.max() * torch.ones(len(rollouts))}
+"""A reward term that needs a response."""
 
 
 class Engine(types.Engine):
@@ -391,3 +403,120 @@ class FirstCharacter(types.Verifier):
 
     def __call__(self, response, reference):
         return Score(response[:1] in reference, response[:1])
+
+
+class Varying(types.Reformulator):
+    """Asks each question anew, reformulated in `forms` ways, and gives every response two points more."""
+
+    def __init__(self, *forms):
+        self.forms, self.asked = forms, 0
+
+    def extend(self, batch, ask):
+        groups = [
+            group._replace(id=f"{group.id} {form}", rephrasings=(form,), kinds=("wording",))
+            for group in batch.groups
+            for form in self.forms
+        ]
+        parts = [ask(groups[::2]), ask(groups[1::2])]
+        self.asked += sum(len(part.groups) for part in parts)
+        for part in parts:
+            part.rollouts = replace(part.rollouts, rewards=part.rollouts.rewards + 2)
+        return parts
+
+    def state_dict(self):
+        return {"asked": self.asked}
+
+    def load_state_dict(self, state):
+        self.asked = state["asked"]
+
+
+def reformulated(groups):
+    """One prompt for the rephrasing of each question, of two responses."""
+    prompts = [Prompt(row, 1, "plain", g.rephrasings[0], IDS, IDS, 2, kind=g.kinds[0]) for row, g in enumerate(groups)]
+    return QuestionBatch(groups=list(groups), prompts=prompts)
+
+
+def test_what_is_reformulated_in_the_loop_joins_the_batch_as_questions_of_their_own():
+    engine, memory, observed = Engine(), QuestionMemory(), []
+    pipeline = make_pipeline(engine, reformulator=Varying("r", "s"), memory=memory)
+    options = {"reformulated": reformulated, "observe": observed.append}
+    batch = pipeline.roll_out(asking("mixed", "flat"), make_policy(), 0, **options)
+    rollouts = batch.rollouts
+    assert [group.id for group in batch.groups] == ["mixed", "flat", "mixed r", "flat r", "mixed s", "flat s"]
+    assert rollouts.question.tolist() == rollouts.prompt.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+    assert [(prompt.question, prompt.text) for prompt in batch.prompts[2:]] == [(2, "r"), (3, "r"), (4, "s"), (5, "s")]
+    assert rollouts.prompts == batch.prompts
+    assert rollouts.rephrasing.tolist() == [0] * 4 + [1] * 8
+    assert rollouts.correct.tolist() == [True, False, False, False] * 3, "by the answers of their question"
+    assert rollouts.rewards.tolist() == [1.0, 0.0, 0.0, 0.0] + [3.0, 2.0, 2.0, 2.0] * 2
+    assert len({request.seed for request in engine.requests}) == 3
+    assert pipeline.ledger == {"prompts": 6, "rollouts": 12, "tokens": 18, "discarded_questions": 0}
+    assert pipeline.scalars["rollout/correct_rephrasings"] == 0.25
+    assert set(memory.records) == {"mixed", "flat"}
+    assert len(observed) == 1, "what is made on the way is not remembered"
+    assert [column.tolist() for column in rollouts.history] == [[0] * 12] * 3
+    pipeline.roll_out(asking("mixed", "flat"), make_policy(), 0, **options)
+    assert len({request.seed for request in engine.requests}) == 6
+
+
+def test_with_dynamic_sampling_only_reformulations_with_a_gradient_join():
+    options = {"dynamic_sampling": DynamicSampling("prompt", max_draws=1), "memory": QuestionMemory()}
+    engine = Engine()
+    pipeline = make_pipeline(engine, reformulator=Varying("r"), **options)
+    drawn = asking("flat 2", "mixed 2")
+    drawn.groups[1] = drawn.groups[1]._replace(answer=("1",))
+    batch = pipeline.roll_out(asking("mixed", "flat"), make_policy(), 0, draw=lambda: drawn, reformulated=reformulated)
+    assert [group.id for group in batch.groups] == ["mixed", "mixed 2", "mixed r", "mixed 2 r"]
+    assert batch.rollouts.correct.tolist() == [True, False, False, True] * 2
+    assert (pipeline.ledger["rollouts"], pipeline.ledger["discarded_questions"]) == (12, 2)
+    assert len({request.seed for request in engine.requests}) == 4, "two batches, and two that are asked"
+    options = {"draw": lambda: asking("flat"), "reformulated": reformulated}
+    with pytest.warns(UserWarning, match="max_draws"):
+        batch = pipeline.roll_out(asking("flat"), make_policy(), 1, **options)
+    assert [group.id for group in batch.groups] == ["flat"]
+
+
+def test_a_reformulator_that_lacks_something_or_has_nobody_to_ask_is_refused():
+    with pytest.raises(TypeError, match=r"rollout.reformulator to be a Reformulator .* has no extend"):
+        make_pipeline(Engine(), reformulator=object())
+    with pytest.raises(ValueError, match=r"reformulated=… with rollout.reformulator, but got none"):
+        make_pipeline(Engine(), reformulator=Varying("r")).roll_out(asking("mixed"), make_policy(), 0)
+
+
+def test_the_state_of_a_reformulator_is_resumed():
+    pipeline = make_pipeline(Engine(), reformulator=Varying("r"))
+    pipeline.roll_out(asking("mixed", "flat"), make_policy(), 0, reformulated=reformulated)
+    resumed = make_pipeline(Engine(), reformulator=Varying("r"))
+    resumed.load_state_dict(pipeline.state_dict())
+    assert resumed.reformulator.asked == 2
+    make_pipeline(Engine()).load_state_dict(pipeline.state_dict())  # as a run that goes on without
+
+
+def test_two_ranks_ask_what_one_process_asks(monkeypatch):
+    """Also where a rank has nothing to ask."""
+
+    class Solved(Varying):
+        def extend(self, batch, ask):
+            own = take_questions(batch, batch.rollouts.question[batch.rollouts.correct].unique())
+            return super().extend(own, ask)
+
+    def rolled_out(*names):
+        pipeline = make_pipeline(Engine(), reformulator=Solved("r", "s"), memory=QuestionMemory(), reward_terms=TERMS)
+        return pipeline, pipeline.roll_out(asking(*names), make_policy(), 0, reformulated=reformulated)
+
+    def described(batch):
+        rollouts = batch.rollouts
+        names = [batch.groups[row].id for row in rollouts.question.tolist()]
+        return sorted(zip(names, rollouts.text, rollouts.rewards.tolist(), strict=True))
+
+    single, whole = rolled_out("mixed", "mixed 2", "flat", "flat 2")
+    found = {}
+    modules = (distributed, pipeline_module, dynamic_sampling, memory_module)
+    shares = [("mixed", "mixed 2"), ("flat", "flat 2")]
+    on_two_ranks(monkeypatch, lambda rank: found.update({rank: rolled_out(*shares[rank])}), *modules)
+    assert sorted(described(found[0][1]) + described(found[1][1])) == described(whole)
+    assert len(found[1][1].groups) == 2, "nothing of it was solved"
+    for pipeline, _ in found.values():
+        assert pipeline.ledger == single.ledger
+        assert pipeline.scalars == single.scalars
+        assert pipeline.memory.records == single.memory.records

@@ -25,7 +25,7 @@ PAGE = ROOT / "docs" / "methods.md"
 PAPERS = ["ta_grpo", "pass_at_k", "prompt_augmentation", "dapo", "dr_grpo", "gspo", "gmpo", "cispo", "rloo"]
 PAPERS += ["exgrpo", "grpo_lead", "max_rl", "negative_reinforcement", "pkpo", "rs_grpo", "ngrpo"]
 PAPERS += ["entropy_mechanism", "high_entropy_tokens", "unlikeliness", "rl_zvp"]
-PAPERS += ["mathforge", "ucpo", "entropy_shaped", "luffy", "skywork_or1", "prorl", "cog_drift"]
+PAPERS += ["mathforge", "ucpo", "entropy_shaped", "luffy", "skywork_or1", "prorl", "cog_drift", "questa", "svs"]
 PAPERS += ["outcome_exploration", "greso", "ours", "adaptive_rephrasings"]
 EVALUATION = {
     "data.evaluation_samples": "samples",

@@ -29,6 +29,8 @@ RESUMED = (
     "cog_drift",
     "luffy",
     "skywork_or1",
+    "questa",
+    "svs",
 )
 """Experiments that the tests of resume train for longer."""
 STATELESS = ("dgpo", "mathforge", "ucpo", "entropy_shaped", "prorl")
@@ -158,6 +160,15 @@ def test_demonstrations_go_on_from_a_checkpoint(tmp_path):
     assert expected["budget/rollouts"].dropna().tolist() == [12.0 * n for n in range(1, 6)]
 
 
+def test_variations_that_the_policy_writes_go_on_from_a_checkpoint(tmp_path):
+    echo = ("rollout.reformulator.instruction='{response}'", "rollout.reformulator.form='(.+)'", "data.batch_size=8")
+    expected = whole_and_resumed(tmp_path, "experiment=svs", *echo, "callbacks=[rephrasing_success,checkpoint]")
+    for kind in ("synthesis", "variation"):
+        assert expected[f"kind/{kind}/correct"].dropna().between(0, 1, inclusive="neither").all()
+    fewest = expected["budget/rollouts"].dropna().diff().dropna().min()
+    assert fewest > 8 * 4, "more than the questions of a batch are asked"
+
+
 def test_an_adaptive_entropy_bonus_goes_on_with_its_coefficient(tmp_path):
     settings = [f"callbacks.adaptive_entropy.{name}" for name in ("target=9.0", "step=0.01", "most=0.035")]
     expected = whole_and_resumed(tmp_path, "experiment=skywork_or1", *settings)
@@ -178,6 +189,7 @@ def test_credit_by_lot_and_a_correction_go_on_from_a_checkpoint(tmp_path):
         ("experiment=outcome_exploration",),
         ("experiment=greso", "data.curriculum.step=0.1"),
         ("experiment=cog_drift", "data.curriculum.threshold=0.2"),
+        ("experiment=questa",),
     ],
     ids=lambda overrides: overrides[0].split("=")[1],
 )

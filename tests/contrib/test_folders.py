@@ -14,7 +14,7 @@ from tagrpo.settings import methods
 
 SOURCE = methods.CONTRIB.parent
 FOLDERS = sorted(path.parent.name for path in methods.CONTRIB.glob("*/method.yaml"))
-GROUPS = ("experiment", "advantage", "credit", "curriculum", "reward_terms", "compare")
+GROUPS = ("experiment", "advantage", "credit", "curriculum", "reward_terms", "compare", "rephraser")
 CORE = [option for path in (methods.configs() / "papers").glob("*.yaml") for option in methods._sections(path)]
 OPTIONS = {name: list(methods._sections(methods.CONTRIB / name / "method.yaml")) for name in FOLDERS}
 
@@ -43,7 +43,7 @@ def options_without(folders, tmp_path, monkeypatch):
 
 
 def test_every_folder_is_a_method_and_names_no_option_twice():
-    assert len(FOLDERS) == 26
+    assert len(FOLDERS) == 28
     folders = {path.name for path in methods.CONTRIB.iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == set(FOLDERS)
     tree = methods.configs()

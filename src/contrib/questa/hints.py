@@ -1,0 +1,60 @@
+"""Hints from worked solutions, and the stages in which they are asked (QuestA)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ...datamodules.curricula import Curriculum
+from ...datamodules.memory import Record
+from ...rephrasing.calls import ApiCall
+from ...rephrasing.candidates import Candidate, Check, Reviewed
+from ...types import QuestionGroup
+
+
+@dataclass(frozen=True, kw_only=True)
+class HintRephraser:
+    """Puts the beginning of its solution behind a question; asks no model. Thoughts up to `</think>` are left out.
+
+    Args:
+        shares: Of the characters of the solution, one for each hint; a hint has ten at least.
+        field: Of a question's row, which has the solution.
+        form: Text with `{question}` and `{hint}`.
+        unchecked: Checks that a hint can't pass.
+    """
+
+    shares: Sequence[float]
+    field: str
+    form: str
+    unchecked: Sequence[str] = ()
+
+    @property
+    def count(self) -> int:
+        """Hints for each question."""
+        return len(self.shares)
+
+    def calls(self, *_: Sequence[QuestionGroup]) -> list[ApiCall]:
+        """None."""
+        return []
+
+    async def propose(self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], *_: object) -> list[Reviewed]:
+        """The questions with their hints; one that lacks some says so."""
+        reviewed = [Reviewed(group) for group in groups]
+        for item in reviewed:
+            solution = str(item.group.metadata.get(self.field) or "").rpartition("</think>")[2].strip()
+            for hint in [solution[: int(len(solution) * share)] for share in self.shares]:
+                made = {"model": "none", "instruction": "hint", "kind": "hint", "unchecked": [*self.unchecked]}
+                text = self.form.format(question=item.group.question, hint=hint)
+                if len(hint) < 10 or not item.add(Candidate(text, made), checks):
+                    item.shortfall = f"`{self.field}` has {len(solution)} characters, or a check refused a hint"
+        return reviewed
+
+
+@dataclass
+class Stages(Curriculum):
+    """Asks the first rephrasing of a question in its place at `visits` visits, then the next, and stays at the last."""
+
+    visits: int
+
+    def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:
+        """The question in the wording of its stage; of the newest 64 visits, if it is asked more often."""
+        stage = min(len(record.visits) // self.visits, len(group.rephrasings) - 1)
+        return group._replace(question=[group.question, *group.rephrasings][stage + 1], rephrasings=(), kinds=())

@@ -1,0 +1,60 @@
+"""Variations of questions, written by the policy from its own correct responses, and asked at once (SvS)."""
+
+import re
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ...types import Ask, QuestionBatch, QuestionGroup, Reformulator
+
+
+@dataclass(eq=False)
+class SelfPlay(Reformulator):
+    """Has the policy write variations of a question from each correct response, if few are (arXiv 2508.14029, Eq. 4).
+
+    The prompts for them join the batch as questions of the kind `synthesis`. A response to one earns 1 where the share
+    of correct responses to its variation, a question of the kind `variation` with the same answer, is in `useful`; else
+    0, as where it holds no variation, or none that can be asked. Its verdict is this reward.
+
+    Args:
+        instruction: Asks for a variation, with `{response}` for the correct response.
+        form: Regular expression whose first group is the variation in what was written.
+        seldom, useful: Share of correct responses, least and most: to a question, and to a variation.
+    """
+
+    instruction: str
+    form: str
+    seldom: tuple[float, float] = (0.125, 0.5)
+    useful: tuple[float, float] = (0.125, 0.625)
+
+    def extend(self, batch: QuestionBatch, ask: Ask) -> list[QuestionBatch]:
+        """The prompts for variations with their rewards, and the variations."""
+        assert batch.rollouts is not None
+        few = within(batch, self.seldom)[batch.rollouts.question] & batch.rollouts.correct
+        solved = [(row, text) for row, text in enumerate(batch.rollouts.text) if few[row]]
+        prompts = ask([made(batch, row, "synthesis", self.instruction.replace("{response}", t)) for row, t in solved])
+        assert prompts.rollouts is not None
+        found = [re.search(self.form, text, re.DOTALL) for text in prompts.rollouts.text]
+        variations = [made(prompts, row, "variation", at[1] if at else "") for row, at in enumerate(found)]
+        asked = ask(variations)
+        useful = {group.id for group, good in zip(asked.groups, within(asked, self.useful), strict=True) if good}
+        right = torch.tensor([group.id in useful for group in variations], dtype=torch.bool)
+        earned = prompts.rollouts.rewards - prompts.rollouts.correct.float() + right.float()
+        prompts.rollouts = replace(prompts.rollouts, correct=right, rewards=earned)
+        return [prompts, asked]
+
+
+def within(batch: QuestionBatch, share: tuple[float, float]) -> Tensor:
+    """[B] bool, the questions of whose responses such a share is correct."""
+    assert batch.rollouts is not None
+    correct, question = batch.rollouts.correct.double(), batch.rollouts.question
+    found = torch.bincount(question, correct, len(batch.groups)) / torch.bincount(question)
+    return (found >= share[0]) & (found <= share[1])
+
+
+def made(batch: QuestionBatch, row: int, kind: str, text: str) -> QuestionGroup:
+    """The question of response `row`, reformulated in this way alone."""
+    assert batch.rollouts is not None
+    group = batch.groups[int(batch.rollouts.question[row])]
+    return group._replace(id=f"{group.id}/{row}", rephrasings=(text.strip(),), kinds=(kind,))

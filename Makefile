@@ -47,11 +47,10 @@ runs/starters/%/warmstart.json: | install
 	$(BIN)/python -m examples.starters.warmstart --task $(*D) --seed $(*F:seed%=%) --output $(@D)
 
 STUDY := factors pass_at_k benchmark benchmark_templates k_and_lr rephrasings prompt_augmentation
-study: install ## The claims of the papers, tested: some ten hours on two cores; finished runs are kept.
+study: install ## The runs of the second study again: some ten hours on two cores; finished runs are kept.
 	$(MAKE) -j2 starters
 	for grid in $(STUDY); do $(BIN)/python -m studies.second.run $$grid --workers 2 || exit 1; done
 	for grid in $(filter-out %_templates,$(STUDY)); do $(BIN)/python -m studies.second.digest $$grid || exit 1; done
-	$(BIN)/python -m studies.second.page
 	$(BIN)/python -m studies.second.benchmark
 	$(BIN)/python scripts/methods_page.py
 

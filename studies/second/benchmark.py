@@ -21,11 +21,10 @@ from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import LEVEL, Estimate
 from tagrpo.runs.files import write_json, write_text
 
+from ..third.verdicts import estimate_of, moments_of
 from .digest import FOLDER, read
-from .figures import draw_intervals, save
 from .run import LEFT
 from .tables import BASE, experiment_of, gains, paired, settings_of
-from .verdicts import estimate_of, moments_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmark.md"
 TEXT = Path(__file__).with_name("benchmark.md")
@@ -199,6 +198,23 @@ def _table(rows: Sequence[Row], *first: Sequence[str]) -> Iterator[str]:
         for row in rows
     ]
     yield from table([*header, "responses", "updates", "command"], [*first, *shown])
+
+
+def draw_intervals(
+    axis: Any, of: Sequence[Estimate], places: np.ndarray, marker: str, width: float, look: Mapping[str, Any]
+) -> None:
+    """Estimates in points with their intervals, one above the other."""
+    lows, values, highs = (100 * np.array([getattr(one, name) for one in of]) for name in ("low", "value", "high"))
+    axis.hlines(places, lows, highs, color=look["color"], linewidth=width)
+    axis.plot(values, places, marker, **look)
+    axis.tick_params(labelsize=7)
+
+
+def save(figure: Any, path: Path) -> None:
+    """Write a figure, the same bytes every time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
 
 
 def draw_gains(rows: Sequence[Row], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The digest as tables [seeds, questions]: claims, figures and the benchmark are computed from these alone."""
+"""The digest as tables [seeds, questions], which the benchmark is computed from."""
 
 from __future__ import annotations
 
@@ -6,21 +6,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import pandas as pd
 import torch
 
 from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
 
-from .digest import KS, PARTS
-
-Part = Literal["all", "first", "last"]
 BASE = "base"
 """The method that does not train: its runs hold the policy that those of the same seed begin with."""
-PARTS_OF: Mapping[Part, slice] = {"all": slice(None), "first": slice(PARTS // 4), "last": slice(-(PARTS // 4), None)}
-"""first and last: a quarter of training."""
 
 
 @dataclass(frozen=True)
@@ -56,60 +50,8 @@ class Setting:
 
     @cached_property
     def _passes(self) -> dict[tuple[str, int, str | None], pd.DataFrame]:
-        """Kept, because many claims ask for the same."""
+        """Kept, because much asks for the same."""
         return {}
-
-    def series(self, method: str, name: str, part: Part = "all") -> pd.DataFrame:
-        """[seeds, 1] mean of a scalar over a part of training; a KeyError where a run has not logged it."""
-        values = {run["seed"]: np.array(run["series"][name][PARTS_OF[part]], dtype=float) for run in self.of(method)}
-        return pd.DataFrame({seed: [float(np.nanmean(x))] for seed, x in values.items()}).T
-
-    def on_questions(self, method: str, name: str) -> pd.DataFrame:
-        """[seeds, 1] a number of `questions.distances`, of the seeds that have it; a KeyError where none has."""
-        values = {run["seed"]: [run["questions"][name]] for run in self.of(method) if name in run["questions"]}
-        if not values:
-            raise KeyError(f"Expected {name} of {method}, but no run has it.")
-        return pd.DataFrame(values).T
-
-    def support(self, method: str, change: str, k: int) -> pd.DataFrame:
-        """[seeds, 1] share of all test questions that training brought within reach of k samples, or out of it."""
-        rows = {}
-        for run in self.of(method):
-            sizes = {split: len(values) for split, values in run["success"].items()}
-            shares = {split: run["support"][split][change][str(k)] for split in sizes}
-            rows[run["seed"]] = [sum(shares[s] * size for s, size in sizes.items()) / sum(sizes.values())]
-        return pd.DataFrame(rows).T
-
-    def at_seconds(self, method: str, k: int, seconds: Mapping[int, float]) -> pd.DataFrame:
-        """[seeds, 1] pass@k over the questions of all splits after so many seconds of training, by seed.
-
-        Between evaluations it is interpolated; a run that was shorter counts with its last one.
-        """
-        courses = {run["seed"]: self._course(run, "seconds", k) for run in self.of(method) if run["seed"] in seconds}
-        return pd.DataFrame({seed: [float(np.interp(seconds[seed], *of))] for seed, of in courses.items()}).T
-
-    def at_share(self, method: str, k: int, share: float) -> pd.DataFrame:
-        """[seeds, 1] pass@k over the questions of all splits after a share of training, interpolated."""
-        courses = {run["seed"]: self._course(run, "iteration", k) for run in self.of(method)}
-        return pd.DataFrame({seed: [float(np.interp(share * of[0][-1], *of))] for seed, of in courses.items()}).T
-
-    def course(self, method: str, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """At each evaluation: the responses until then, and pass@k over the questions of all splits; means of seeds."""
-        responses, values = zip(*(self._course(run, "responses", k) for run in self.of(method)), strict=True)
-        return np.mean(responses, axis=0), np.mean(values, axis=0)
-
-    @staticmethod
-    def _course(run: Mapping[str, Any], axis: str, k: int) -> tuple[list[float], list[float]]:
-        """Of each evaluation, its place on an axis, and pass@k over all questions."""
-        sizes = {split: len(values) for split, values in run["success"].items()}
-        total = sum(sizes.values())
-        index = KS.index(k)
-        values = [sum(at["pass"][s][index] * size for s, size in sizes.items()) / total for at in run["course"]]
-        return [at[axis] for at in run["course"]], values
-
-    def seconds(self, method: str) -> dict[int, float]:
-        """Seed → seconds of training."""
-        return {run["seed"]: run["seconds"] for run in self.of(method)}
 
 
 def gains(

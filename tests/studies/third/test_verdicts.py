@@ -1,4 +1,4 @@
-"""Words of the second study: intervals, sign flips and settings against other computations of the same."""
+"""Words of the studies: intervals, sign flips and settings against other computations of the same."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from studies.second.verdicts import (
+from studies.third.verdicts import (
     ALPHA,
+    DRAWN,
     OVERALL,
     Hypothesis,
     estimate_of,
@@ -132,6 +133,16 @@ def test_sign_flips_against_all_patterns(seed):
     assert flips(values) == pytest.approx(np.mean([s >= values.sum() - 1e-12 for s in sums]))
     assert flips(np.array([1.0, 1.0, 1.0])) == 1 / 8
     assert flips(np.full(30, 2.0)) == 2.0**-30
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.2, 0.4])
+def test_sign_flips_of_many_numbers_are_drawn_and_near_their_normal_limit(mean):
+    values = np.random.default_rng(3).normal(mean, 1, 60)
+    p = flips(values)
+    limit = stats.norm.sf(values.sum() / np.sqrt((values**2).sum()))
+    assert p == flips(values)
+    assert p == pytest.approx(limit, rel=0.1, abs=2e-4)
+    assert flips(np.full(60, 1.0)) == 1 / (1 + DRAWN)
 
 
 def test_a_quantity_with_one_number_per_seed_must_pass_sign_flips_where_enough_seeds_can():

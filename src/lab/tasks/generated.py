@@ -18,6 +18,27 @@ PATIENCE = 10_000
 """Draws without a new problem after which a split counts as exhausted."""
 
 
+class Reformulation(NamedTuple):
+    """A question put differently by what stands around it; the answer stays."""
+
+    kind: str
+    """How it changes the question, of `QuestionGroup.kinds`."""
+    layout: str
+    """Has the original as {question}, and what `GeneratedSource.aids` gives: {hint}, {choices} or {noise}."""
+
+
+REFORMULATIONS: Mapping[str, Reformulation] = {
+    **{f"format_{n}": Reformulation("format", "{question} Choose: {choices}.") for n in (1, 2, 3)},
+    **{f"hint_{n}": Reformulation("hint", "{question} Hint: {hint}.") for n in (1, 2, 3)},
+    **{f"harder_{n}": Reformulation("harder", "Of no use here: {noise}. {question}") for n in (1, 2, 3)},
+    "template_1": Reformulation("template", "Question: {question} Answer:"),
+    "template_2": Reformulation("template", "Solve this task. {question}"),
+    "template_3": Reformulation("template", "{question} Give the solution:"),
+}
+"""Beside other wordings: an easier format (one of three given answers), a hint (a part of the solution), a harder text
+(with facts that do not matter), a template. Those with equal layouts differ in what is drawn."""
+
+
 class Asked(NamedTuple):
     """What a question asks, apart from its wording."""
 
@@ -78,7 +99,7 @@ class GeneratedSource(Source):
 
     `metadata` of a question holds `split`, `regime`, `family` (of the original), `rephrasing_families`, and the facts
     of its problem. Families of originals take turns: each has an equal share. A smaller `size` gives the first
-    questions of a larger one.
+    questions of a larger one. Questions of a regime whose rephrasings are not all wordings name their `kinds`.
 
     Args:
         split: One of `splits`.
@@ -90,7 +111,7 @@ class GeneratedSource(Source):
 
     splits: ClassVar[Mapping[str, Split]]
     rephrasings: ClassVar[Mapping[str, Sequence[str]]]
-    """regime → families that rephrasings are told in."""
+    """regime → families that rephrasings are told in, and names of `REFORMULATIONS`."""
     largest_size: ClassVar[int] = 5000
     """The smallest split has about twice as many different problems."""
 
@@ -126,6 +147,16 @@ class GeneratedSource(Source):
     def phrase(self, asked: Asked, family: str, rng: random.Random) -> str:
         """Tell a problem; `rng` picks where the family leaves a choice."""
 
+    def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:  # noqa: ARG002
+        """What a reformulation may tell besides: `hint`, `choices`, `noise`. Tasks without reformulations have none."""
+        return {}
+
+    def reformulate(self, asked: Asked, question: str, name: str, rng: random.Random) -> str:
+        """Tell a problem, asked as `question`, in a family or a reformulation."""
+        if name not in REFORMULATIONS:
+            return self.phrase(asked, name, rng)
+        return REFORMULATIONS[name].layout.format(question=question, **self.aids(asked, rng))
+
     def load(self) -> list[QuestionGroup]:
         """Generate the questions."""
         problems = self._problems()
@@ -148,7 +179,9 @@ class GeneratedSource(Source):
         rng = random.Random(f"{self.split}/{self.regime}/{self.seed}/{index}")
         original = self.originals[index % len(self.originals)]
         families = [original, *rng.sample(self._other_families(original), self.num_rephrasings)]
-        question, *rephrasings = [self.phrase(asked, family, rng) for family in families]
+        question = self.phrase(asked, original, rng)
+        rephrasings = [self.reformulate(asked, question, family, rng) for family in families[1:]]
+        kinds = tuple(REFORMULATIONS[name].kind if name in REFORMULATIONS else "wording" for name in families[1:])
         told = {"family": original, "rephrasing_families": tuple(families[1:])}
         return QuestionGroup(
             id=f"{self.split}-{self.regime}-{self.seed}-{index:05d}",
@@ -156,10 +189,25 @@ class GeneratedSource(Source):
             rephrasings=tuple(rephrasings),
             answer=asked.answers,
             metadata={"split": self.split, "regime": self.regime, **told, **asked.facts},
+            kinds=kinds if {*kinds} - {"wording"} else (),
         )
 
     def _other_families(self, original: str) -> Sequence[str]:
         return [family for family in self.rephrasings[self.regime] if family != original]
+
+
+def choices(answers: Sequence[str], wrong: Iterator[str], rng: random.Random) -> str:
+    """One of the answers and two of `wrong` that are none, in any order.
+
+    >>> choices(["up left"], iter(["up up", "up left", "up up", "left up"]), random.Random(0))
+    'up left or left up or up up'
+    """
+    given = [rng.choice(answers)]
+    while len(given) < 3:
+        candidate = next(wrong)
+        if candidate not in answers and candidate not in given:
+            given.append(candidate)
+    return " or ".join(rng.sample(given, 3))
 
 
 class ListSource(GeneratedSource):

@@ -10,13 +10,13 @@ from __future__ import annotations
 import operator
 import random
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, permutations
 from typing import NamedTuple
 
-from ..generated import Asked, GeneratedSource, Split
+from ..generated import REFORMULATIONS, Asked, GeneratedSource, Split, choices
 
 MAX_VALUE, LARGEST_DOUBLED = 99, 30
 DOUBLING_SHARE = 0.4
@@ -81,6 +81,13 @@ class Problem:
     def valid(self) -> bool:
         """Whether every operation is valid for the value that it is applied to."""
         return all(apply.valid_for(value) for value, apply in zip(self.values, self.operations, strict=False))
+
+    @property
+    def chains(self) -> tuple[str, ...]:
+        """All ways to the answer, operations in any valid order, as the values after each: (`27 54`,)."""
+        orders = (replace(self, operations=order) for order in permutations(self.operations))
+        right = {order.values[1:] for order in orders if order.valid and order.answer == self.answer}
+        return tuple(sorted(" ".join(map(str, values)) for values in right))
 
     @property
     def asked(self) -> Asked:
@@ -194,7 +201,13 @@ _RARE = ("question_first", "passive", "reversed")
 _HARD = ("passive", "reversed", "start_last")
 _COMMON = ("narrative", "question_first", "list", "symbol")
 
-REPHRASINGS: Mapping[str, Sequence[str]] = {"mixed": _TRAINED, "hard": _COMMON}
+REFORMULATED = "reformulated"
+"""The regime whose answers are chains of values, and whose rephrasings are of five kinds."""
+REPHRASINGS: Mapping[str, Sequence[str]] = {
+    "mixed": _TRAINED,
+    "hard": _COMMON,
+    REFORMULATED: ("list", "question_first", "reversed", *REFORMULATIONS),
+}
 """regime → families that rephrasings are told in."""
 
 
@@ -207,14 +220,15 @@ class ArithmeticSplit(Split):
     """Inclusive range of the first number."""
 
 
-_TRAIN_ORIGINALS = {"mixed": _TRAINED, "hard": _HARD}
-_TEST_ORIGINALS = {"mixed": _RARE, "hard": _HARD}
+_TRAIN_ORIGINALS = {"mixed": _TRAINED, "hard": _HARD, REFORMULATED: ("passive",)}
+_TEST_ORIGINALS = {"mixed": _RARE, "hard": _HARD, REFORMULATED: ("passive",)}
+_UNSEEN = dict.fromkeys(REPHRASINGS, ("hybrid",))
 
 SPLITS: Mapping[str, ArithmeticSplit] = {
     "train": ArithmeticSplit(buckets=range(6), originals=_TRAIN_ORIGINALS, num_operations=(2, 3)),
     "validation": ArithmeticSplit(buckets=range(6, 7), originals=_TRAIN_ORIGINALS, num_operations=(2, 3)),
     "test_id": ArithmeticSplit(buckets=range(7, 8), originals=_TEST_ORIGINALS),
-    "test_phrasing": ArithmeticSplit(buckets=range(8, 9), originals={"mixed": ("hybrid",), "hard": ("hybrid",)}),
+    "test_phrasing": ArithmeticSplit(buckets=range(8, 9), originals=_UNSEEN),
     "test_size": ArithmeticSplit(buckets=range(9, 10), originals=_TEST_ORIGINALS, start=(31, 60)),
 }
 
@@ -227,6 +241,8 @@ class ArithmeticSource(GeneratedSource):
     family that is never trained, and `test_size` in the families of `test_id`, with larger starting numbers than in
     training (31..60 instead of 2..30). The regime `mixed` tells originals and rephrasings in the six trained families.
     `hard` tells originals in two rare families and one that is never trained, and rephrasings in the four others.
+    `reformulated` asks in one family, and has rephrasings of five kinds: three other wordings, and `REFORMULATIONS`.
+    Its answers are the values after each operation, in any valid order, so that all correct responses can be listed.
 
     >>> group = ArithmeticSource("train", num_rephrasings=1).load()[3]
     >>> group.metadata["family"], group.question
@@ -240,8 +256,24 @@ class ArithmeticSource(GeneratedSource):
 
     def sample(self, rng: random.Random) -> Asked:
         """Draw a problem of the split's sizes."""
-        return sample_problem(rng, SPLITS[self.split].num_operations, SPLITS[self.split].start).asked
+        problem = sample_problem(rng, SPLITS[self.split].num_operations, SPLITS[self.split].start)
+        return problem.asked._replace(answers=problem.chains) if self.regime == REFORMULATED else problem.asked
 
     def phrase(self, asked: Asked, family: str, rng: random.Random) -> str:
         """Tell a problem; `rng` picks among the family's synonyms."""
         return phrase(asked.told, FAMILIES[family], rng)
+
+    def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
+        """The first value of a chain; one among two others, each with a wrong value; two numbers."""
+
+        def others() -> Iterator[str]:
+            while True:
+                values = rng.choice(asked.answers).split(" ")
+                values[rng.randrange(len(values))] = str(rng.randint(0, MAX_VALUE))
+                yield " ".join(values)
+
+        return {
+            "hint": rng.choice(asked.answers).split(" ")[0],
+            "choices": choices(asked.answers, others(), rng),
+            "noise": f"{rng.randint(2, 9)} {rng.choice(THINGS)}, {rng.randint(2, 9)} {rng.choice(THINGS)}",
+        }

@@ -7,15 +7,16 @@ Questions have a few words instead of eighty, in several phrasings, and no two s
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 
-from ..generated import Asked, Family, ListSource, bucket, splits_of
-from .reward import OPERATORS, operate, solutions
+from ..generated import REFORMULATIONS, Asked, Family, ListSource, bucket, choices, splits_of
+from .reward import INNERMOST, OPERATORS, operate, solutions
 
 LARGEST_TARGET, SMALLEST = 99, 2
 LARGEST = {"usual": 15, "test_size": 20}
 """Numbers are 2..15; in the split `test_size` at least one is 16..20."""
-COUNTS = {"easy": 3, "medium": 4, "hard": 4}
+COUNTS = {"easy": 3, "medium": 4, "hard": 4, "reformulated": 3}
 """regime → numbers of a problem."""
 FEW_ANSWERS = 16
 """A problem of `hard` has at most so many; those of four numbers have thirty on average."""
@@ -33,16 +34,23 @@ FAMILIES: Mapping[str, Family] = {
 COMMON = ("make", "symbol", "list", "question")
 RARE = ("cards", "result")
 TRAINED = COMMON + RARE
-REPHRASINGS = {"easy": TRAINED, "medium": TRAINED, "hard": COMMON}
+REPHRASINGS = {
+    "easy": TRAINED,
+    "medium": TRAINED,
+    "hard": COMMON,
+    "reformulated": ("list", "question", "result", *REFORMULATIONS),
+}
 """regime → families that rephrasings are told in."""
 
 
 class CountdownSource(ListSource):
     """Generated countdown problems: three or four numbers 2..15, all to be used, and a target of at most 99.
 
-    Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md: `easy` has three
-    numbers and `medium` four, told in the trained families. `hard` has four that can be combined in few ways, and tells
-    originals in two families that were rarely trained, and rephrasings in common ones. The tests are `test_id`, of the
+    Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md: `easy` has three numbers
+    and `medium` four, told in the trained families. `hard` has four that can be combined in few ways, and tells
+    originals in two families that were rarely trained, and rephrasings in common ones. `reformulated` has three
+    numbers, asks in one family, and has rephrasings of five kinds: three other wordings, and `REFORMULATIONS`.
+    `examples/starters/exposed.py` makes policies that find them easier by more or less. The tests are `test_id`, of the
     same kind as training; `test_phrasing`, in a family never trained; and `test_size`, where at least one number is
     16..20.
 
@@ -52,7 +60,7 @@ class CountdownSource(ListSource):
     """
 
     families = FAMILIES
-    splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
+    splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, reformulated=("cards",), unseen=("hybrid",))
     rephrasings = REPHRASINGS
     largest_size = 600
 
@@ -64,6 +72,22 @@ class CountdownSource(ListSource):
             kept = self.regime == "hard" and bucket(problem) in self.splits[self.split].buckets
             if not kept or len(solutions(problem.facts["numbers"], problem.facts["target"])) <= FEW_ANSWERS:
                 return problem
+
+    def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
+        """The first step of a solution; one among two other expressions of the same numbers; two numbers."""
+        numbers, target = asked.facts["numbers"], asked.facts["target"]
+        answers = solutions(numbers, target)
+
+        def others() -> Iterator[str]:
+            while True:
+                yield _combined(rng, list(numbers))[1]
+
+        step = re.search(INNERMOST, rng.choice(answers))
+        return {
+            "hint": step.group() if step else "",
+            "choices": choices(answers, filter(None, others()), rng),
+            "noise": " ".join(str(rng.randint(SMALLEST, LARGEST["usual"])) for _ in range(2)),
+        }
 
 
 def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> Asked:

@@ -7,10 +7,10 @@ and no grid in two splits.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from ..generated import Asked, Family, ListSource, splits_of
+from ..generated import REFORMULATIONS, Asked, Family, ListSource, choices, splits_of
 from .reward import DIRECTIONS, Cell, move
 
 COLUMNS = "abcdef"
@@ -18,7 +18,7 @@ WIDTH = {"usual": 5, "test_size": 6}
 """Grids are 5 × 5; in the split `test_size` 6 × 6."""
 NUM_WALLS = (3, 6)
 """Inclusive range."""
-LENGTHS = {"easy": range(3, 6), "medium": range(7, 9), "hard": range(2, 5)}
+LENGTHS = {"easy": range(3, 6), "medium": range(7, 9), "hard": range(2, 5), "reformulated": range(2, 5)}
 """regime → steps of a shortest path."""
 
 FAMILIES: Mapping[str, Family] = {
@@ -37,7 +37,12 @@ FAMILIES: Mapping[str, Family] = {
 COMMON = ("plain", "symbol", "list", "question")
 RARE = ("story", "reversed")
 TRAINED = COMMON + RARE
-REPHRASINGS = {"easy": TRAINED, "medium": TRAINED, "hard": COMMON}
+REPHRASINGS = {
+    "easy": TRAINED,
+    "medium": TRAINED,
+    "hard": COMMON,
+    "reformulated": ("list", "question", "reversed", *REFORMULATIONS),
+}
 """regime → families that rephrasings are told in."""
 
 
@@ -61,7 +66,9 @@ class ShortestPathSource(ListSource):
 
     Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md: paths are 3 to 5 steps
     long in `easy` and 7 or 8 in `medium`, told in the trained families. `hard` has paths of 2 to 4 steps, but tells
-    originals in two families that were rarely trained, and rephrasings in common ones. The tests are `test_id`, of the
+    originals in two families that were rarely trained, and rephrasings in common ones. `reformulated` asks for paths of
+    this length in one family, and has rephrasings of five kinds: three other wordings, and `REFORMULATIONS`.
+    `examples/starters/exposed.py` makes policies that find them easier by more or less. The tests are `test_id`, of the
     same kind as training; `test_phrasing`, in a family never trained; and `test_size`, of 6 × 6 cells.
 
     >>> group = ShortestPathSource("train", "easy", num_rephrasings=1).load()[0]
@@ -70,12 +77,28 @@ class ShortestPathSource(ListSource):
     """
 
     families = FAMILIES
-    splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, unseen=("hybrid",))
+    splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, reformulated=("story",), unseen=("hybrid",))
     rephrasings = REPHRASINGS
 
     def sample(self, rng: random.Random) -> Asked:
         """Draw a problem whose paths are as long as the regime's."""
         return sample_problem(rng, LENGTHS[self.regime], large=self.split == "test_size")
+
+    def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
+        """The first half of a shortest path; it, or another one, among two walks of its length; two cells."""
+        length = asked.facts["length"]
+
+        def walks() -> Iterator[str]:
+            while True:
+                yield " ".join(rng.choices(list(DIRECTIONS), k=length))
+
+        hint = " ".join(rng.choice(asked.answers).split(" ")[: length // 2])
+        cells = [f"{column}{row + 1}" for column in COLUMNS[: WIDTH["usual"]] for row in range(WIDTH["usual"])]
+        return {
+            "hint": hint,
+            "choices": choices(asked.answers, walks(), rng),
+            "noise": " ".join(rng.sample(cells, 2)),
+        }
 
 
 def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Asked:

@@ -1,0 +1,27 @@
+"""Exact match with one of the listed chains of values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ....rewards.extraction import Reference, references_of
+from ....types import EnumeratingVerifier, Score
+
+
+class ChainReward(EnumeratingVerifier):
+    """Correct when the whole response is one of the references, letter by letter.
+
+    For the regime `reformulated`, whose references are all ways to the answer.
+
+    >>> reward = ChainReward()
+    >>> reward("27 54", ("27 54", "46 54")).correct, reward("27  54", ("27 54",)).correct, reward("54", "27 54").correct
+    (True, False, False)
+    """
+
+    def __call__(self, response: str, reference: Reference) -> Score:
+        """Score one response."""
+        return Score(response in references_of(reference), response)
+
+    def correct_responses(self, reference: Reference) -> Sequence[str]:
+        """The references, each once."""
+        return sorted({*references_of(reference)})

@@ -7,8 +7,9 @@ from itertools import product
 import pytest
 import torch
 
-from examples.expected_gradient import add_expected_gradient
+from examples.expected_gradient import add_anchored_gradient, add_expected_gradient
 from examples.starters.parts import build_answer_tokenizer, build_model
+from tagrpo.lab.objectives import expected_advantages
 from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage, PassAtKAdvantage
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.packing.policy import CausalPolicy
@@ -103,6 +104,53 @@ def test_it_is_the_mean_over_every_draw_of_every_response(scorer, strategy):
     objective.backward()
     assert found.norm() > 1e-3
     # The scorer's log-probs are float32.
+    assert (found - gradient(scorer)).norm() < 3e-6 * found.norm()
+
+
+@pytest.mark.parametrize("group_by", ["prompt", "question"])
+def test_anchored_to_the_original_it_is_the_mean_over_every_response_too(scorer, group_by):
+    first, second = prompts_of("walk", "walk right", samples=2)
+    prompts = [first, second._replace(anchor_ids=first.token_ids)]
+    right = [TOKENIZER.convert_tokens_to_ids("down"), EOS]
+    verdict = torch.tensor([response == right for response in every_response()])
+    wrong = [torch.tensor(response) for response in every_response() if response != right]
+    strategy = GroupAdvantage(group_by)
+    success, listed = add_anchored_gradient(scorer, prompts, [[torch.tensor(right)]] * 2, [wrong] * 2, strategy, 5)
+    found = gradient(scorer)
+    scorer.policy.zero_grad()
+
+    logs = [log_probabilities(scorer, prompt) for prompt in prompts]
+    p = torch.stack([log[verdict].exp().sum() for log in logs]).detach()
+    assert torch.allclose(success, p, rtol=1e-9)
+    assert torch.allclose(listed, torch.ones(2, dtype=torch.float64))
+    given = expected_advantages(strategy, p, 2)
+    objective = 0
+    for n in range(2):
+        advantage = torch.where(verdict, given.correct[n], given.wrong[n])
+        objective = objective - (logs[n].exp().detach() * advantage * logs[0]).sum() / 2 / 5
+    objective.backward()
+    assert found.norm() > 1e-3
+    assert (found - gradient(scorer)).norm() < 3e-6 * found.norm()
+
+
+def test_wrong_responses_that_are_not_listed_count_as_those_that_are(scorer):
+    prompts = prompts_of("walk")
+    right = [TOKENIZER.convert_tokens_to_ids("down"), EOS]
+    few = [torch.tensor(response) for response in every_response()[:6] if response != right]
+    strategy = GroupAdvantage("prompt")
+    success, listed = add_anchored_gradient(scorer, prompts, [[torch.tensor(right)]], [few], strategy)
+    assert success < listed < 1
+    found = gradient(scorer)
+    scorer.policy.zero_grad()
+    logs = log_probabilities(scorer, prompts[0])
+    given = expected_advantages(strategy, success, 3)
+    kept = torch.tensor([response in [ids.tolist() for ids in few] for response in every_response()])
+    verdict = torch.tensor([response == right for response in every_response()])
+    p = logs.exp().detach()
+    weights = torch.where(
+        verdict, p * given.correct, torch.where(kept, p, 0.0) / p[kept].sum() * (1 - success) * given.wrong
+    )
+    (-(weights * logs).sum()).backward()
     assert (found - gradient(scorer)).norm() < 3e-6 * found.norm()
 
 

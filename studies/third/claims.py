@@ -1,0 +1,164 @@
+"""What is claimed, as differences between arms that are written down before the runs.
+
+Every quantity has one number per seed: pass@k is a mean over the test questions, which are the same for all seeds. A
+slope is by how much a difference of two arms rises where the gap rises by one: of a task's five branches, fitted for
+each seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from .design import GAPS, UNTRAINED
+from .verdicts import Hypothesis, Tables
+
+POINTS = 0.02
+"""Two points of pass@k: the smallest difference that counts."""
+SLOPE = 0.05
+"""Of a difference in pass@k over the gap: 2.5 points where reformulations are solved 50 points more often."""
+
+Differences = Mapping[str, pd.DataFrame]
+"""`<task>/<branch>`, or `<task>/slope` → [seeds, 1] of ours − theirs."""
+Pair = Callable[[pd.DataFrame], Differences]
+"""From the table of `results`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim(Hypothesis):
+    """A sentence that the runs can decide."""
+
+    statement: str
+    source: str
+    pairs: Mapping[str, Pair]
+
+    def tables(self, runs: pd.DataFrame) -> Tables:
+        """Label → setting → [seeds, 1]."""
+        return {label: pair(runs) for label, pair in self.pairs.items()}
+
+
+def chosen(
+    runs: pd.DataFrame, arm: str, wording: str, kind: str = "wording", path: str = "sampled", point: str = "end"
+) -> pd.DataFrame:
+    """The rows of an arm, one for each task, branch and seed."""
+    point = "start" if arm == UNTRAINED else point
+    same = {"arm": arm, "wording": wording, "path": path, "point": point}
+    of_arm = runs[np.logical_and.reduce([runs[name] == value for name, value in same.items()])]
+    of_kind = of_arm[of_arm["kind"] == kind]
+    rows = of_kind if len(of_kind) else of_arm  # arms without reformulations run once for all kinds
+    return rows.set_index(["task", "branch", "seed"])
+
+
+def between(
+    ours: str, theirs: str, k: int, wording: str = "original", kind: str = "wording", point: str = "end"
+) -> Pair:
+    """Pass@k of ours − theirs, in every branch; an arm may be `<arm>@expected`, the path without sampling noise."""
+
+    def difference(runs: pd.DataFrame) -> Differences:
+        found = _difference(runs, ours, theirs, k, wording, kind, point)
+        branches = GAPS if kind == "wording" else ("kinds",)
+        settings = {
+            f"{task}/{branch}": of.droplevel(["task", "branch"]).to_frame()
+            for (task, branch), of in found.groupby(["task", "branch"])
+            if branch in branches
+        }
+        return {name: table for name, table in settings.items() if len(table) > 1}
+
+    return difference
+
+
+def slope(ours: str, theirs: str, k: int, wording: str = "original", point: str = "end") -> Pair:
+    """How pass@k of ours − theirs rises with the gap."""
+
+    def slopes(runs: pd.DataFrame) -> Differences:
+        found = _difference(runs, ours, theirs, k, wording, "wording", point)
+        gap = chosen(runs, UNTRAINED, wording)["gap"]
+        by_task: dict[str, dict[int, float]] = {}
+        for (task, seed), of in found[found.index.get_level_values("branch").isin(GAPS)].groupby(["task", "seed"]):
+            if len(of) == len(GAPS):
+                by_task.setdefault(task, {})[seed] = float(np.polyfit(gap[of.index], of, 1)[0])
+        return {f"{task}/slope": pd.DataFrame.from_dict(of, "index") for task, of in by_task.items()}
+
+    return slopes
+
+
+def _difference(runs: pd.DataFrame, ours: str, theirs: str, k: int, wording: str, kind: str, point: str) -> pd.Series:
+    values = []
+    for name in (ours, theirs):
+        arm, _, path = name.partition("@")
+        values.append(chosen(runs, arm, wording, kind, path or "sampled", point)[f"pass@{k}"])
+    return (values[0] - values[1]).dropna()
+
+
+def of(pair: Callable[..., Pair], ours: str, theirs: str, k: int, *rest: str) -> Mapping[str, Pair]:
+    """One difference with its label."""
+    where = ", ".join([f"pass@{k}", *rest])
+    return {f"{pair.__name__} of {ours} − {theirs} ({where})": pair(ours, theirs, k, *rest)}
+
+
+LAW = "the law"
+CLAIMS: Sequence[Claim] = (
+    Claim(
+        statement="What TA-GRPO gains over GRPO with as many samples rises with the gap.",
+        source=LAW, smallest=SLOPE, pairs=of(slope, "ta_grpo", "grpo_matched", 32),
+    ),
+    Claim(
+        statement="So does what anchoring alone gains.",
+        source=LAW, smallest=SLOPE, pairs=of(slope, "anchored", "grpo_matched", 32),
+    ),
+    Claim(
+        statement="What pooling alone gains rises with the gap by little.",
+        source=LAW, smallest=SLOPE, little=True, pairs=of(slope, "pooled", "grpo_matched", 32),
+    ),
+    Claim(
+        statement="What seeing the reformulations alone gains rises with the gap by little.",
+        source=LAW, smallest=SLOPE, little=True, pairs=of(slope, "exposure", "grpo_matched", 32),
+    ),
+    Claim(
+        statement="On a wording that nobody trained, what TA-GRPO gains rises with the gap by little.",
+        source=LAW, smallest=SLOPE, little=True, pairs=of(slope, "ta_grpo", "grpo_matched", 32, "unseen"),
+    ),
+    Claim(
+        statement="TA-GRPO raises pass@32 over GRPO.",
+        source="TA-GRPO, Table 1", smallest=POINTS, pairs=of(between, "ta_grpo", "grpo", 32),
+    ),
+    Claim(
+        statement="TA-GRPO raises pass@32 over GRPO with as many samples.",
+        source="TA-GRPO, section 5.4", smallest=POINTS, pairs=of(between, "ta_grpo", "grpo_matched", 32),
+    ),
+    Claim(
+        statement="TA-GRPO raises pass@32 over not training.",
+        source="TA-GRPO, Table 1", smallest=POINTS, pairs=of(between, "ta_grpo", UNTRAINED, 32),
+    ),
+    Claim(
+        statement="TA-GRPO raises pass@32 over seeing the reformulations alone.",
+        source="TA-GRPO, Appendix C", smallest=POINTS, pairs=of(between, "ta_grpo", "exposure", 32),
+    ),
+    Claim(
+        statement="Pass@k training raises pass@32 over GRPO with as many samples.",
+        source="Pass@k training", smallest=POINTS, pairs=of(between, "pass_at_k", "grpo_matched", 32),
+    ),
+    Claim(
+        statement="Pass@k training raises pass@32 over not training.",
+        source="Pass@k training", smallest=POINTS, pairs=of(between, "pass_at_k", UNTRAINED, 32),
+    ),
+    Claim(
+        statement="Without sampling noise GRPO ends higher in pass@1.",
+        source="docs/tasks.md", smallest=POINTS, pairs=of(between, "grpo@expected", "grpo", 1),
+    ),
+    Claim(
+        statement="Training on easier formats beside the original raises pass@1 of the original.",
+        source="Cog-DRIFT", smallest=POINTS, pairs=of(between, "exposure", "grpo_matched", 1, "original", "format"),
+    ),
+    Claim(
+        statement="Training with hints beside the original raises pass@32 of the original.",
+        source="QuestA", smallest=POINTS, pairs=of(between, "exposure", "grpo_matched", 32, "original", "hint"),
+    ),
+    Claim(
+        statement="Training on harder texts beside the original raises pass@1 of the original.",
+        source="MathForge", smallest=POINTS, pairs=of(between, "exposure", "grpo_matched", 1, "original", "harder"),
+    ),
+)  # fmt: skip

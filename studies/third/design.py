@@ -1,0 +1,111 @@
+"""The grid of the third edition: settings, arms, and what a run is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal
+
+from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
+from tagrpo.modules.experience import Anchor
+from tagrpo.types import AdvantageStrategy
+
+GAPS = ("gap0", "gap1", "gap2", "gap3", "gap4")
+"""Branches of `examples.starters.exposed`, by how often they have seen the reformulated wordings."""
+KINDS = ("wording", "format", "hint", "harder", "template")
+"""Of reformulations, each in the branch `kinds` of the starters, which has seen all of them equally often."""
+KS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
+TAUS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
+Path = Literal["sampled", "expected"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arm:
+    """A method, as the three choices make it."""
+
+    reformulations: int = 0
+    """N, prompts beside the original."""
+    samples: int = 8
+    """G, responses to each prompt."""
+    pool: Literal["prompt", "question"] = "prompt"
+    anchor: Anchor = "own"
+    k: int | None = None
+    """Of Pass@k training; None: rewards over the standard deviation of the pool."""
+
+    def strategy(self) -> AdvantageStrategy:
+        """How its rewards become advantages."""
+        return GroupAdvantage(self.pool) if self.k is None else PassAtKAdvantage(self.k, group_by=self.pool)
+
+
+SEEDS = range(20)
+"""Of the study; a pilot takes others, from 100 on."""
+UNTRAINED = "untrained"
+ARMS: Mapping[str, Arm] = {
+    "grpo": Arm(),
+    "grpo_matched": Arm(samples=32),
+    "exposure": Arm(reformulations=3),
+    "pooled": Arm(reformulations=3, pool="question"),
+    "anchored": Arm(reformulations=3, anchor="original"),
+    "ta_grpo": Arm(reformulations=3, pool="question", anchor="original"),
+    "pass_at_k": Arm(samples=32, pool="question", k=8),
+}
+"""Name → arm; a test compares them with the experiments of the package. The eighth arm is not to train."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What all arms of a task share."""
+
+    iterations: int = 40
+    batch_size: int = 8
+    """Questions of a batch."""
+    questions: int = 160
+    """To train on: forty batches of eight are two epochs."""
+    validate_every: int = 8
+    validation_questions: int = 200
+    test_questions: int = 400
+    """Of each wording; of the trained reformulations a quarter, in three forms each."""
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "arithmetic": Recipe(),
+    "countdown": Recipe(),
+    "shortest_path": Recipe(batch_size=16, questions=320),
+}
+RATES: Mapping[str, float] = {"arithmetic": 1e-4, "countdown": 3e-4, "shortest_path": 3e-4}
+"""Task → learning rate, unless `ARM_RATES` has one of the arm."""
+ARM_RATES: Mapping[tuple[str, str], float] = {}
+"""(task, arm) → learning rate, the best of three on the pilot's seeds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One training, or the untrained policy."""
+
+    task: str
+    branch: str
+    seed: int
+    arm: str
+    kind: str = "wording"
+    path: Path = "sampled"
+    rate: float
+
+    @property
+    def file(self) -> str:
+        """Below the folder of the study."""
+        name = "-".join([self.arm, self.kind, self.path, f"{self.rate:g}"])
+        return f"{self.task}/{self.branch}/seed{self.seed}/{name}.json"
+
+
+def runs_of(
+    task: str, branch: str, seed: int, arms: Sequence[str], paths: Sequence[Path], rate: float | None = None
+) -> Iterator[Run]:
+    """The runs of a cell, the untrained policy first; `rate` replaces the learning rates of the plan."""
+    yield Run(task=task, branch=branch, seed=seed, arm=UNTRAINED, rate=0.0)
+    for name, path in product(arms, paths):
+        arm = ARMS[name]
+        given = rate or ARM_RATES.get((task, name), RATES[task])
+        kinds = KINDS if branch == "kinds" and arm.reformulations else KINDS[:1]
+        for kind in kinds:
+            yield Run(task=task, branch=branch, seed=seed, arm=name, kind=kind, path=path, rate=given)

@@ -1,0 +1,136 @@
+"""From files of runs to tables and words, on runs whose numbers are known."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from studies.third.claims import CLAIMS, between, slope
+from studies.third.design import ARMS, GAPS, UNTRAINED, runs_of
+from studies.third.power import drawn, is_false, noise_of, simulated
+from studies.third.results import rows_of
+from studies.third.verdicts import OVERALL, Hypothesis, findings_of
+
+WORDINGS = ("original", "unseen", "reformulated")
+
+
+def success_of(arm, gap, seed):
+    """One question, p known: the gain of `ta_grpo` is a tenth of the gap, and seeds differ by a thousandth."""
+    return 0.2 + 0.1 * gap * (arm == "ta_grpo") + 0.001 * seed
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """All arms of one task at five gaps, three seeds."""
+    for number, branch in enumerate(GAPS):
+        gap = 0.1 * number
+        for seed in range(3):
+            for run in runs_of("countdown", branch, seed, list(ARMS), ["sampled"]):
+                tests = {wording: [success_of(run.arm, gap, seed), 0.9] for wording in WORDINGS}
+                told = {name: getattr(run, name) for name in ("task", "branch", "seed", "arm", "kind", "path", "rate")}
+                if run.arm == UNTRAINED:
+                    told |= {"tests": {"wording": tests}, "prompts": {"original": [0.1, 0.3], "wording": [0.2 + gap]}}
+                else:
+                    told |= {"tests": {"8": {**tests, "original": [0.0, 0.0]}, "40": tests}}
+                    told |= {"points": {"best1": 8, "end": 40}, "seconds": {"training": 1.0}}
+                    told |= {"training": {"without_gradient": [0.5, 0.25]}}
+                path = tmp_path / run.file
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(told))
+    return tmp_path
+
+
+def test_rows_have_the_gap_and_means_over_questions(folder):
+    table = pd.DataFrame(rows_of(folder))
+    assert len(table) == 5 * 3 * (3 + 7 * 2 * 3)
+    row = table.query(
+        "branch == 'gap3' and seed == 2 and arm == 'ta_grpo' and point == 'end' and wording == 'original'"
+    )
+    assert row["gap"].item() == pytest.approx(0.3)
+    p = success_of("ta_grpo", 0.3, 2)
+    assert row["pass@8"].item() == pytest.approx((1 - (1 - p) ** 8 + 1 - 0.1**8) / 2, abs=1e-5)
+    assert row["cover@0.5"].item() == 0.5
+    assert row["training/without_gradient"].item() == 0.375
+    best = table.query("arm == 'grpo' and point == 'best1' and wording == 'original'")
+    assert (best["lost@1"] == 0.5).all()
+    assert (best["pass@32"] == 0).all()
+    assert (table.query("point == 'start'")[["gained@32", "lost@32"]] == 0).all(axis=None)
+
+
+def test_differences_are_paired_by_seed_and_slopes_are_those_of_the_gap(folder):
+    table = pd.DataFrame(rows_of(folder))
+    found = between("ta_grpo", "grpo", 1)(table)
+    assert list(found) == [f"countdown/{branch}" for branch in GAPS]
+    for number, values in enumerate(found.values()):
+        assert values.to_numpy()[:, 0] == pytest.approx([0.01 * number / 2] * 3)
+    assert slope("ta_grpo", "grpo", 1)(table)["countdown/slope"].to_numpy()[:, 0] == pytest.approx([0.05] * 3)
+    (against,) = {
+        tuple(v.to_numpy()[:, 0].round(6)) for v in between("grpo", UNTRAINED, 1, point="best1")(table).values()
+    }
+    assert against == pytest.approx([-0.55 - 0.001 * seed / 2 for seed in range(3)])
+
+
+def test_every_claim_names_arms_that_run_and_finds_them(folder):
+    table = pd.DataFrame(rows_of(folder))
+    assert len(CLAIMS) <= 15
+    assert len({claim.statement for claim in CLAIMS}) == len(CLAIMS)
+    for claim in CLAIMS:
+        for label, of in claim.tables(table).items():
+            asks_for_more = "@expected" in label or any(kind in label for kind in ("format", "hint", "harder"))
+            assert bool(of) != asks_for_more, label
+
+
+RAISES, LITTLE = Hypothesis(smallest=0.02), Hypothesis(smallest=0.02, little=True)
+
+
+@pytest.mark.parametrize(
+    ("word", "claim", "false_at", "true_at"),
+    [
+        ("reproduces", RAISES, [-0.01, 0.0], [0.001, 0.05]),
+        ("reproduces", LITTLE, [-0.02, 0.03], [0.0, 0.01]),
+        ("smaller than claimed", RAISES, [0.0, 0.02, 0.05], [0.01]),
+        ("larger than claimed", LITTLE, [0.01, -0.05], [0.03]),
+        ("no effect", RAISES, [0.02, -0.03], [0.0, -0.01]),
+        ("opposite", RAISES, [0.0, 0.01], [-0.001]),
+        ("undecided", RAISES, [], [-1.0, 0.0, 1.0]),
+    ],
+)
+def test_words_that_are_false(word, claim, false_at, true_at):
+    assert all(is_false(word, claim, effect) for effect in false_at)
+    assert not any(is_false(word, claim, effect) for effect in true_at)
+
+
+def pilot_tables(spread, seeds=40):
+    rng = np.random.default_rng(0)
+    return {
+        f"{task}/{branch}": pd.DataFrame(rng.normal(mean, 0.03, (seeds, 1)))
+        for task in ("one", "two", "three")
+        for branch, mean in zip(GAPS, np.linspace(-spread, spread, 5), strict=True)
+    }
+
+
+def test_noise_is_that_of_seeds_and_of_settings_beyond_it():
+    noise = noise_of(pilot_tables(0.0))
+    assert list(noise.seeds.values()) == pytest.approx([0.03] * 15, rel=0.15)
+    assert noise.settings < 0.004
+    assert noise_of(pilot_tables(0.1)).settings == pytest.approx(np.linspace(-0.1, 0.1, 5).std(ddof=1), rel=0.1)
+    truth, tables = drawn(noise_of(pilot_tables(0.1)), 0.02, 2000, True, np.random.default_rng(1))
+    assert np.mean(list(truth.values())) == pytest.approx(0.02)
+    for name, values in tables.items():
+        assert values.to_numpy().mean() == pytest.approx(truth[name], abs=0.004)
+        assert values.to_numpy().std() == pytest.approx(0.03, rel=0.15)
+
+
+def test_simulated_studies_decide_what_is_large_and_are_seldom_wrong():
+    claim = next(claim for claim in CLAIMS if not claim.little)
+    tables = [{"a − b": pilot_tables(0.02)}]
+    found = list(simulated([claim], tables, effect=0.0, seeds=20, rounds=40))
+    wrong = {number for number, _, _, _, false in found if false}
+    assert len(wrong) <= 6  # 5 % of 40 studies are 2; six or more have a chance of 1.4 %
+    large = [word for _, _, setting, word, _ in simulated([claim], tables, 3.0, 20, 20) if setting == OVERALL]
+    assert set(large) == {"reproduces"}
+    ((*_, whole),) = findings_of([(claim, {"a − b": pilot_tables(0.02)})])
+    assert whole.seeds == 120

@@ -18,8 +18,8 @@ from .verdicts import Hypothesis, Tables
 
 POINTS = 0.02
 """Two points of pass@k: the smallest difference that counts."""
-SLOPE = 0.05
-"""Of a difference in pass@k over the gap: 2.5 points where reformulations are solved 50 points more often."""
+SLOPE = 0.1
+"""Of a difference in pass@k over the gap: 5 points where reformulations are solved 50 points more often."""
 
 Differences = Mapping[str, pd.DataFrame]
 """`<task>/<branch>`, or `<task>/slope` → [seeds, 1] of ours − theirs."""

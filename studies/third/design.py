@@ -17,7 +17,8 @@ KINDS = ("wording", "format", "hint", "harder", "template")
 """Of reformulations, each in the branch `kinds` of the starters, which has seen all of them equally often."""
 KS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 TAUS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
-Path = Literal["sampled", "expected"]
+UpdatePath = Literal["sampled", "expected"]
+"""Updates from responses that were sampled, or their expectation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,8 +88,8 @@ class Run:
     branch: str
     seed: int
     arm: str
-    kind: str = "wording"
-    path: Path = "sampled"
+    kind: str = KINDS[0]
+    path: UpdatePath = "sampled"
     rate: float
 
     @property
@@ -98,14 +99,18 @@ class Run:
         return f"{self.task}/{self.branch}/seed{self.seed}/{name}.json"
 
 
+def kinds_of(branch: str) -> Sequence[str]:
+    """The kinds of reformulations that are asked in a branch."""
+    return KINDS if branch == "kinds" else KINDS[:1]
+
+
 def runs_of(
-    task: str, branch: str, seed: int, arms: Sequence[str], paths: Sequence[Path], rate: float | None = None
+    task: str, branch: str, seed: int, arms: Sequence[str], paths: Sequence[UpdatePath], rate: float | None = None
 ) -> Iterator[Run]:
     """The runs of a cell, the untrained policy first; `rate` replaces the learning rates of the plan."""
     yield Run(task=task, branch=branch, seed=seed, arm=UNTRAINED, rate=0.0)
     for name, path in product(arms, paths):
         arm = ARMS[name]
         given = rate or ARM_RATES.get((task, name), RATES[task])
-        kinds = KINDS if branch == "kinds" and arm.reformulations else KINDS[:1]
-        for kind in kinds:
+        for kind in kinds_of(branch) if arm.reformulations else KINDS[:1]:
             yield Run(task=task, branch=branch, seed=seed, arm=name, kind=kind, path=path, rate=given)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ from tagrpo.rollouts import RolloutPipeline, SamplingConfig, TransformersEngine
 from tagrpo.runs.files import write_json
 from tagrpo.types import QuestionBatch, QuestionGroup
 
-from .design import ARMS, KINDS, KS, RECIPES, SEEDS, UNTRAINED, Arm, Recipe, Run, runs_of
+from .design import ARMS, KS, RECIPES, SEEDS, UNTRAINED, Arm, Recipe, Run, kinds_of, runs_of
 
 MAX_LENGTH = 8
 """Tokens by which the loss of a response is divided, whatever its own length, so that expected updates are exact."""
@@ -84,10 +84,19 @@ class Cell:
 
     def tests(self, kind: str) -> Mapping[str, Asked]:
         """The wording of the originals, one that nobody trains, and the reformulations of `kind`."""
-        groups = self._source("test_id", self.recipe.test_questions).load()
+        some = self.flat(self.test_questions[: self.recipe.test_questions // 4], kind)
+        return {**self.tests_of_all, "reformulated": self.asked(some)}
+
+    @cached_property
+    def test_questions(self) -> list[QuestionGroup]:
+        """Of the same kind as training."""
+        return self._source("test_id", self.recipe.test_questions).load()
+
+    @cached_property
+    def tests_of_all(self) -> Mapping[str, Asked]:
+        """The tests that do not depend on the kind of reformulations."""
         unseen = self._source("test_phrasing", self.recipe.test_questions).load()
-        flat = self.flat(groups[: self.recipe.test_questions // 4], kind)
-        return {name: self.asked(of) for name, of in (("original", groups), ("unseen", unseen), ("reformulated", flat))}
+        return {"original": self.asked(self.test_questions), "unseen": self.asked(unseen)}
 
     def flat(self, groups: Sequence[QuestionGroup], kind: str) -> list[QuestionGroup]:
         """The reformulations of one kind, as questions of their own."""
@@ -243,12 +252,12 @@ def train(cell: Cell, run: Run) -> dict[str, Any]:
     }
 
 
-def untrained(cell: Cell) -> dict[str, Any]:
+def untrained(cell: Cell, kinds: Sequence[str]) -> dict[str, Any]:
     """The policy that a cell starts from: its tests, and its success on every prompt of the training questions."""
     seconds, policy = Counter[str](), CausalPolicy(load_causal_lm(str(cell.starter)))
-    forms = {"original": cell.training} | {kind: cell.flat(cell.training, kind) for kind in KINDS}
+    forms = {"original": cell.training} | {kind: cell.flat(cell.training, kind) for kind in kinds}
     with measured(seconds, "evaluation"):
-        tests = {kind: tested(cell, policy, kind) for kind in KINDS}
+        tests = {kind: tested(cell, policy, kind) for kind in kinds}
         prompts = {name: rounded(success(policy, cell.asked(groups))) for name, groups in forms.items()}
     return {"tests": tests, "prompts": prompts, "seconds": seconds}
 
@@ -296,7 +305,7 @@ def run_cell(folder: Path, runs: Sequence[Run], recipe: Recipe) -> list[Path]:
         return []
     cell = Cell(folder, missing[0].task, missing[0].branch, missing[0].seed, recipe)
     for run in missing:
-        found = untrained(cell) if run.arm == UNTRAINED else train(cell, run)
+        found = untrained(cell, kinds_of(run.branch)) if run.arm == UNTRAINED else train(cell, run)
         write_json(folder / run.file, {**asdict(run), "recipe": asdict(recipe), **found})
     return [folder / run.file for run in missing]
 

@@ -66,6 +66,8 @@ def test_differences_are_paired_by_seed_and_slopes_are_those_of_the_gap(folder):
     assert list(found) == [f"countdown/{branch}" for branch in GAPS]
     for number, values in enumerate(found.values()):
         assert values.to_numpy()[:, 0] == pytest.approx([0.01 * number / 2] * 3)
+    sums = between("ta_grpo+exposure", "pooled+anchored", 1)(table)
+    assert all((sums[name] - found[name]).abs().max(axis=None) < 1e-12 for name in found)
     assert slope("ta_grpo", "grpo", 1)(table)["countdown/slope"].to_numpy()[:, 0] == pytest.approx([0.05] * 3)
     (against,) = {
         tuple(v.to_numpy()[:, 0].round(6)) for v in between("grpo", UNTRAINED, 1, point="best1")(table).values()

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
+from torch import Tensor
 
 from tagrpo.metrics.functional import cover_at_tau, exact_pass_at_k, support_change
 
@@ -56,8 +57,12 @@ def _rows(
         p = torch.tensor(success, dtype=torch.float64)
         after = exact_pass_at_k(p, KS)
         gained, lost = support_change(exact_pass_at_k(torch.tensor(before[wording], dtype=torch.float64), KS), after)
-        columns = {"pass": (KS, after.mean(0)), "gained": (KS, gained), "lost": (KS, lost)}
-        columns["cover"] = (TAUS, cover_at_tau(p, TAUS).mean(0))
+        columns: dict[str, tuple[Sequence[float], Tensor]] = {
+            "pass": (KS, after.mean(0)),
+            "cover": (TAUS, cover_at_tau(p, TAUS).mean(0)),
+            "gained": (KS, gained),
+            "lost": (KS, lost),
+        }
         values = {f"{name}@{k}": float(x) for name, (ks, of) in columns.items() for k, x in zip(ks, of, strict=True)}
         yield {**told, "point": point, "wording": wording, **values}
 

@@ -135,13 +135,17 @@ def test_sign_flips_against_all_patterns(seed):
     assert flips(np.full(30, 2.0)) == 2.0**-30
 
 
-@pytest.mark.parametrize("mean", [0.0, 0.2, 0.4])
-def test_sign_flips_of_many_numbers_are_drawn_and_near_their_normal_limit(mean):
-    values = np.random.default_rng(3).normal(mean, 1, 60)
-    p = flips(values)
-    limit = stats.norm.sf(values.sum() / np.sqrt((values**2).sum()))
-    assert p == flips(values)
-    assert p == pytest.approx(limit, rel=0.1, abs=2e-4)
+@pytest.mark.parametrize("mean", [0, 1, 2])
+def test_sign_flips_of_many_numbers_are_drawn_and_near_the_exact_share(mean):
+    values = np.random.default_rng(3).integers(-6, 7, 60) + mean
+    shares = np.ones(1)  # of each sum of |values| with signs, from the least in steps of one
+    for size in np.abs(values):
+        shares = np.convolve(shares, np.eye(2 * size + 1)[0] / 2 + np.eye(2 * size + 1)[-1] / 2)
+    sums = np.arange(len(shares)) - np.abs(values).sum()
+    exact = shares[sums >= values.sum()].sum()
+    p = flips(values.astype(float))
+    assert p == flips(values.astype(float))
+    assert abs(p - exact) < 4 * np.sqrt(exact * (1 - exact) / DRAWN) + 1 / DRAWN
     assert flips(np.full(60, 1.0)) == 1 / (1 + DRAWN)
 
 

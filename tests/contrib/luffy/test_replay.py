@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from tagrpo.contrib.luffy import replay as module
@@ -48,11 +49,25 @@ def test_a_demonstration_takes_the_place_of_one_sample(make, make_batch):
 
 def test_the_short_demonstration_of_the_embedded_task_is_accepted(make, make_batch):
     batch = with_demonstrations(make_batch([[[0.0, 0.0]], [[0.0, 0.0]]]), None, "1 + 0 = 1 #### 1")
+    batch.groups[0] = batch.groups[0]._replace(answer=("0", "zero"))
     found = make(form="#### {answer}").substitute(batch, 0, None)
     tokenizer = AutoTokenizer.from_pretrained(starter_path())
     texts = [tokenizer.decode(prompt.past.token_ids, skip_special_tokens=True) for prompt in found.prompts]
     assert texts == ["#### 0", "1 + 0 = 1 #### 1"]
     assert all(FinalAnswerReward()(text, str(row)).correct for row, text in enumerate(texts))
+
+
+def test_a_demonstration_begins_with_its_text_whatever_the_tokenizer_puts_before_prompts(make, make_batch):
+    (group,) = with_demonstrations(make_batch([[[0.0, 0.0]]]), "#### 0").groups
+    expected, demonstrations = make().of(group), make()
+    first = (demonstrations.tokenizer.eos_token, demonstrations.tokenizer.eos_token_id)
+    demonstrations.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(f"{first[0]} $A", None, [first])
+    assert len(demonstrations.tokenizer.encode("#### 0")) == len(expected.token_ids)
+    assert demonstrations.of(group).token_ids.tolist() == expected.token_ids.tolist()
+
+
+def test_the_longest_demonstration_has_the_tokens_of_the_paper(make):
+    assert make().longest == 8192
 
 
 def test_what_is_too_long_is_left_out(make, make_batch):

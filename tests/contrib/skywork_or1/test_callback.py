@@ -73,8 +73,27 @@ def test_a_resumed_run_goes_on_with_the_coefficient():
         assert one.loss.entropy_coef == 0.6
         adaptive.on_train_batch_end(None, one, None, batch_of([-2.0]), 0)
         assert one.loss.entropy_coef == 0.0
+    again, third = make_module(), AdaptiveEntropy(target=1.0, step=0.25, most=0.6)
+    third.load_state_dict(second.state_dict())
+    third.on_train_start(None, again)
+    assert again.loss.entropy_coef == 0.0, "it is switched off, whatever γ is"
+    for adaptive, one in ((first, policy), (third, again)):
         adaptive.on_train_batch_end(None, one, None, batch_of([-0.5]), 0)
         assert one.loss.entropy_coef == pytest.approx(0.6), "0.35 and 0.25 more"
+
+
+def test_unset_options_are_those_of_the_authors():
+    options = vars(AdaptiveEntropy())
+    assert {name: options[name] for name in ("target", "step", "most", "least")} == {
+        "target": 0.2, "step": 1e-4, "most": 5e-3, "least": 0.0,
+    }  # fmt: skip
+
+
+def test_an_entropy_at_the_target_is_not_below_it_and_bounds_may_meet():
+    policy, adaptive = make_module(), AdaptiveEntropy(target=0.5, step=0.25, most=0.125, least=0.125)
+    for logprob, coefficient in ((-0.5, 0.0), (-0.25, 0.125)):
+        adaptive.on_train_batch_end(None, policy, None, batch_of([logprob]), 0)
+        assert policy.loss.entropy_coef == coefficient
 
 
 def test_the_entropy_is_that_of_all_ranks(monkeypatch):

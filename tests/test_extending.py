@@ -105,7 +105,7 @@ def test_a_question_that_nobody_solved_is_asked_once_more_with_a_hint(run):
     assert len(responses) == 2 * 2 * 4 * 2, "iterations, questions with and without a hint, and samples"
     hinted = responses[responses["question"].str.endswith(" hinted")]
     assert len(hinted) * 2 == len(responses)
-    found = hinted["prompt"].str.extract(r"\d \+ 2 ends in (\d)")[0]
+    found = hinted["prompt"].str.extract(r"\d \+ 2\. It ends in (\d)")[0]
     assert found.tolist() == [answers[0][-1] for answers in hinted["reference"]]
     rows = pd.read_csv(folder / "metrics.csv").dropna(subset=["budget/rollouts"])
     assert rows["budget/rollouts"].tolist() == [16, 32]
@@ -115,7 +115,7 @@ def test_a_solved_question_gets_no_hint(parts, make_batch):
     asked = []
     batch = make_batch([[[0.0, 1.0]], [[0.0, 0.0]]])
     assert parts["Hinted"]().extend(batch, lambda groups: asked.extend(groups) or batch) == [batch]
-    assert [(group.id, group.rephrasings) for group in asked] == [("q1 hinted", ("question 1 ends in 1",))]
+    assert [(group.id, group.rephrasings) for group in asked] == [("q1 hinted", ("question 1 It ends in 1",))]
 
 
 def test_steps_that_a_verifier_rewards_reach_the_advantages_of_tokens_and_the_files(run):

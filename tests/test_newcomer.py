@@ -26,6 +26,9 @@ def commands():
 def shortened(words):
     """The same command, so that it ends in a minute on a CPU: few iterations, or its settings alone for GPUs."""
     name, *arguments = words
+    if words == ["make", "demo-lm"]:
+        few = "data=multiplication,rollout.sampling.max_new_tokens=16,iterations=1,data.evaluation_samples=2,logger=csv"
+        return [*words, f"OPTIONS='overrides=[{few}]'"]
     if name == "tagrpo-train" and "scale=paper" in arguments:
         return [*words, "--cfg", "job"]
     if name == "tagrpo-train":

@@ -200,7 +200,7 @@ def choices(answers: Sequence[str], wrong: Iterator[str], rng: random.Random) ->
     """One of the answers and two of `wrong` that are none, in any order.
 
     >>> choices(["up left"], iter(["up up", "up left", "up up", "left up"]), random.Random(0))
-    'up left or left up or up up'
+    'up up or up left or left up'
     """
     given = [rng.choice(answers)]
     while len(given) < 3:

@@ -22,7 +22,7 @@ from examples.starters.warmstart import (
     solve_rate,
     warmstart,
 )
-from tagrpo.lab.tasks.arithmetic.source import REPHRASINGS, SPLITS, ArithmeticSource
+from tagrpo.lab.tasks.arithmetic.source import REFORMULATED, REPHRASINGS, SPLITS, ArithmeticSource
 from tagrpo.starter import starter_path
 
 TINY = WarmstartConfig(
@@ -49,7 +49,7 @@ def starter():
 
 def all_texts():
     for split in SPLITS:
-        for regime in REPHRASINGS:
+        for regime in [name for name in REPHRASINGS if name != REFORMULATED]:  # it has starters of its own
             for group in ArithmeticSource(split, regime, size=60).load():
                 yield from (group.question, *group.rephrasings, prompt_text(group.question))
     rng = random.Random(0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from .design import GAPS, UNTRAINED
+from .design import ARMS, GAPS, KINDS, UNTRAINED
 from .verdicts import Hypothesis, Tables
 
 POINTS = 0.02
@@ -45,10 +45,9 @@ def chosen(
 ) -> pd.DataFrame:
     """The rows of an arm, one for each task, branch and seed."""
     point = "start" if arm == UNTRAINED else point
-    same = {"arm": arm, "wording": wording, "path": path, "point": point}
-    of_arm = runs[np.logical_and.reduce([runs[name] == value for name, value in same.items()])]
-    of_kind = of_arm[of_arm["kind"] == kind]
-    rows = of_kind if len(of_kind) else of_arm  # arms without reformulations run once for all kinds
+    kind = kind if arm == UNTRAINED or ARMS[arm].reformulations else KINDS[0]  # the others run once for all kinds
+    same = {"arm": arm, "kind": kind, "wording": wording, "path": path, "point": point}
+    rows = runs[np.logical_and.reduce([runs[name] == value for name, value in same.items()])]
     return rows.set_index(["task", "branch", "seed"])
 
 

@@ -240,9 +240,10 @@ def train(cell: Cell, run: Run) -> dict[str, Any]:
                 noted.append(step(loader.draw(), number))
     tests: dict[str, dict[str, list[float]]] = {}
     with measured(seconds, "evaluation"):
+        asked = cell.tests(run.kind)
         for number, weights in best.weights.items():
             policy.load_state_dict(weights)
-            tests[str(number)] = tested(cell, policy, run.kind)
+            tests[str(number)] = tested(policy, asked)
     return {
         "validation": validation,
         "training": {name: rounded(torch.tensor([each[name] for each in noted])) for name in noted[0]},
@@ -257,14 +258,14 @@ def untrained(cell: Cell, kinds: Sequence[str]) -> dict[str, Any]:
     seconds, policy = Counter[str](), CausalPolicy(load_causal_lm(str(cell.starter)))
     forms = {"original": cell.training} | {kind: cell.flat(cell.training, kind) for kind in kinds}
     with measured(seconds, "evaluation"):
-        tests = {kind: tested(cell, policy, kind) for kind in kinds}
+        tests = {kind: tested(policy, cell.tests(kind)) for kind in kinds}
         prompts = {name: rounded(success(policy, cell.asked(groups))) for name, groups in forms.items()}
     return {"tests": tests, "prompts": prompts, "seconds": seconds}
 
 
-def tested(cell: Cell, policy: CausalPolicy, kind: str) -> dict[str, list[float]]:
-    """Wording → [Q] success on the test questions."""
-    return {wording: rounded(success(policy, asked)) for wording, asked in cell.tests(kind).items()}
+def tested(policy: CausalPolicy, tests: Mapping[str, Asked]) -> dict[str, list[float]]:
+    """Wording → [Q] success on its test questions."""
+    return {wording: rounded(success(policy, asked)) for wording, asked in tests.items()}
 
 
 class Best:

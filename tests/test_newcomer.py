@@ -28,7 +28,7 @@ def shortened(words):
     name, *arguments = words
     if words == ["make", "demo-lm"]:
         few = "data=multiplication,rollout.sampling.max_new_tokens=16,iterations=1,data.evaluation_samples=2,logger=csv"
-        return [*words, f"OPTIONS='overrides=[{few}]'"]
+        return [*words, f"DEMO_LM_OPTIONS='overrides=[{few}]'"]
     if name == "tagrpo-train" and "scale=paper" in arguments:
         return [*words, "--cfg", "job"]
     if name == "tagrpo-train":

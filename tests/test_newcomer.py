@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -27,8 +28,8 @@ def shortened(words):
     """The same command, so that it ends in a minute on a CPU: few iterations, or its settings alone for GPUs."""
     name, *arguments = words
     if words == ["make", "demo-lm"]:
-        few = "data=multiplication,rollout.sampling.max_new_tokens=16,iterations=1,data.evaluation_samples=2,logger=csv"
-        return [*words, f"DEMO_LM_OPTIONS='overrides=[{few}]'"]
+        few = ["data=multiplication", "rollout.sampling.max_new_tokens=16", "iterations=1", "data.evaluation_samples=2"]
+        return [*words, f"DEMO_LM_OPTIONS='overrides={json.dumps(few)}'"]
     if name == "tagrpo-train" and "scale=paper" in arguments:
         return [*words, "--cfg", "job"]
     if name == "tagrpo-train":

@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_module
 from hydra.errors import MissingConfigException
 from omegaconf import OmegaConf
 
-from tagrpo.settings.methods import method_files, options_of, read, recipe_nodes, recipes_of
+from tagrpo.settings.methods import method_files, options_of, read, recipe_nodes, recipes_of, values_of
 
 PAPER = {
     "options": ["/dynamic_sampling/default"],
@@ -45,6 +45,20 @@ def test_a_row_is_stated_or_open_or_our_own(name):
             assert set(row) <= {"paper", "source", "authors", "authors_source", "open", "here", "because"}, (name, key)
             assert {"paper", "authors", "open", "here"} & set(row), (name, key)
             assert section != "settings" or "here" not in row, "nothing is set there"
+
+
+@pytest.mark.parametrize("name", method_files())
+def test_a_row_has_its_effect_in_every_experiment_of_the_paper(name):
+    paper = read(method_files()[name])
+    rows = paper.get("recipe", {}) | paper.get("scale", {})
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        for experiment in paper["own"] if "paper" in recipes_of(paper) else ():
+            cfg = compose("train", [f"experiment={experiment}", "scale=paper"])
+            expected = compose("train", [f"experiment={experiment}", "scale=paper"])
+            for key, row in rows.items():
+                for value in values_of(row, "paper")[:1]:
+                    OmegaConf.update(expected, key, value)
+            assert cfg == expected, experiment  # values, however they are written
 
 
 def test_papers_with_another_recipe_of_their_authors():

@@ -21,13 +21,14 @@ class Demonstrations:
     Args:
         tokenizer: Folder or hub name, that of the policy.
         field: Of a question's metadata, which has the response as text, without an end token.
-        form: Response where there is no such field, with `{answer}` for the reference answer; null: none.
+        form: Response where there is no such field, with `{answer}` for the reference answer; null: none. The default
+            is that of the embedded task.
         longest: Tokens, end token included; longer ones are left out.
     """
 
     memory = None
 
-    def __init__(self, tokenizer: str, field: str = "demonstration", form: str | None = None, longest: int = 8192):
+    def __init__(self, tokenizer: str, field: str = "demonstration", form: str | None = "#### {answer}", longest: int = 8192):
         self.tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
         self.field, self.form, self.longest = field, form, longest
 

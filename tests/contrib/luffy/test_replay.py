@@ -35,7 +35,7 @@ def test_a_demonstration_takes_the_place_of_one_sample(make, make_batch):
     batch = with_demonstrations(
         make_batch([[[1.0] * 4, [0.0] * 4], [[0.0] * 4], [[0.0]]]), "12 + 3 = 15 #### 15", None, "#### 2"
     )
-    found = make().substitute(batch, 0, None)
+    found = make(form=None).substitute(batch, 0, None)
     assert [prompt.num_samples for prompt in found.prompts] == [3, 4, 4, 1], "no rephrasing, nothing, the only sample"
     past = found.prompts[0].past
     tokenizer = AutoTokenizer.from_pretrained(starter_path())
@@ -50,7 +50,7 @@ def test_a_demonstration_takes_the_place_of_one_sample(make, make_batch):
 def test_the_short_demonstration_of_the_embedded_task_is_accepted(make, make_batch):
     batch = with_demonstrations(make_batch([[[0.0, 0.0]], [[0.0, 0.0]]]), None, "1 + 0 = 1 #### 1")
     batch.groups[0] = batch.groups[0]._replace(answer=("0", "zero"))
-    found = make(form="#### {answer}").substitute(batch, 0, None)
+    found = make().substitute(batch, 0, None)
     tokenizer = AutoTokenizer.from_pretrained(starter_path())
     texts = [tokenizer.decode(prompt.past.token_ids, skip_special_tokens=True) for prompt in found.prompts]
     assert texts == ["#### 0", "1 + 0 = 1 #### 1"]

@@ -3,11 +3,12 @@
     python -m examples.starters.exposed --task countdown --seed 0 --output runs/exposed/countdown/seed0
 
 The questions are those of the regime `reformulated`. A base policy learns the task in two phrasings that it is never
-asked in. It is then trained on in branches of equally many steps: the phrasing of the originals has the same small
-share of each branch, and the reformulations have a share that differs. So originals are about equally hard in all
-branches, and the gap, the success on the reformulations minus that on the originals, grows with the share of the
-reformulations. The folder of a branch holds its policy, and in `starter.json` its exact success on validation
-questions.
+asked in. It is then trained on in branches of equally many steps, of which the phrasing of the originals has the same
+small share: `low` sees no reformulations, `high` the wordings until it solves as many as the task demands, and `all`
+all kinds. The policies to use are weighted means of the weights of two branches. `gap0` to `gap4` lie between `low` and
+`high`: originals are about equally hard for them, and the gap, the success on the wordings minus that on the originals,
+grows in equal steps. `kinds` lies between `low` and `all`, where originals are still solved seldom. The folder of a
+policy holds, in `starter.json`, its exact success on validation questions.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import copy
 import json
 import logging
 import random
-import time
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -26,12 +27,13 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
-from transformers import PreTrainedTokenizerBase, Qwen3ForCausalLM
+from transformers import Qwen3ForCausalLM
 
 from tagrpo.lab.exact import correct_tokens, exact_success
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource, ChainReward
 from tagrpo.lab.tasks.arithmetic.source import MAX_VALUE
 from tagrpo.lab.tasks.countdown import CountdownReward, CountdownSource
+from tagrpo.lab.tasks.countdown.source import ONES, TENS
 from tagrpo.lab.tasks.generated import REFORMULATIONS, Family, GeneratedSource
 from tagrpo.lab.tasks.shortest_path import ShortestPathReward, ShortestPathSource
 from tagrpo.modules.policy.logprobs import Scorer
@@ -62,6 +64,8 @@ class Task(NamedTuple):
     """Phrasing → its share of the base policy's examples."""
     steps: int
     """Of the base policy."""
+    solved: float
+    """Success on the wordings that `high` is trained to, and `gap4` has."""
 
 
 TASKS: Mapping[str, Task] = {
@@ -70,11 +74,24 @@ TASKS: Mapping[str, Task] = {
         ChainReward,
         lambda: [*filter(str.isalpha, arithmetic_vocabulary()), *"+-*=", *map(str, range(MAX_VALUE + 1))],
         {"narrative": 0.6, "symbol": 0.4},
-        1500,
+        4000,
+        0.2,
     ),
-    "countdown": Task(CountdownSource, CountdownReward, countdown_vocabulary, {"make": 0.6, "symbol": 0.4}, 2000),
+    "countdown": Task(
+        CountdownSource,
+        CountdownReward,
+        lambda: [*countdown_vocabulary(), *ONES, *TENS],
+        {"make": 0.6, "symbol": 0.4},
+        2000,
+        0.28,
+    ),
     "shortest_path": Task(
-        ShortestPathSource, ShortestPathReward, shortest_path_vocabulary, {"plain": 0.6, "symbol": 0.4}, 1500
+        ShortestPathSource,
+        ShortestPathReward,
+        shortest_path_vocabulary,
+        {"plain": 0.6, "symbol": 0.4},
+        1000,
+        0.5,
     ),
 }
 
@@ -101,12 +118,17 @@ class Exposure:
 
 
 ORIGINAL = 0.02
-WORDINGS = (0.04, 0.07, 0.09, 0.12, 0.4)
 BRANCHES: Mapping[str, Exposure] = {
-    **{f"gap{n}": Exposure(original=ORIGINAL, kinds={"wording": share}) for n, share in enumerate(WORDINGS)},
-    "kinds": Exposure(original=ORIGINAL, kinds=dict.fromkeys(KINDS, 0.15)),
+    "high": Exposure(original=ORIGINAL, kinds={"wording": 0.4}),
+    "low": Exposure(original=ORIGINAL),
+    "all": Exposure(original=ORIGINAL, kinds=dict.fromkeys(KINDS, 0.15)),
 }
-"""Name of a branch → what it is trained on. In `gap0` wordings are solved about as often as the original."""
+"""Name of a branch → what it is trained on."""
+GAPS: Mapping[str, float] = {f"gap{n}": n / 4 for n in range(5)}
+"""Policy between `low` and `high` → where its success on the wordings lies between that of `low` and `Task.solved`."""
+POLICIES = (*GAPS, "kinds")
+HALVINGS = 8
+"""Of the interval in which a mean's weight is sought."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,35 +138,118 @@ class ExposedConfig:
     task: str
     seed: int = 0
     steps: int | None = None  # of the base policy; None: the task's
-    branch_steps: int = 300
+    round_steps: int = 200
+    rounds: int = 8  # of a branch, at most
     batch_size: int = 32
     learning_rate: float = 2e-3  # peak of a cosine that ends at a tenth of it
-    branch_learning_rate: float = 1.5e-3
+    round_learning_rate: float = 1.5e-3  # the same in every round
+    seldom: float = 2.0  # success on originals that `kinds` has, over that of `low`
     validation_questions: int = 192
 
 
-def make(output: Path, config: ExposedConfig, branches: Mapping[str, Exposure] = BRANCHES) -> dict[str, Any]:
-    """Train the base policy and its branches, and write each to a folder of `output`; branch → its report.
+class Starters:
+    """The policies of a task and a seed, each made when it is asked for and not there.
 
-    A folder that is there is kept: branches go on from a base policy that was made before.
+    Args:
+        output: Folder of their folders.
+        config: How they are trained.
     """
-    task = TASKS[config.task]
-    words = [reformulation.layout for reformulation in REFORMULATIONS.values()]
-    tokenizer = build_answer_tokenizer(vocabulary_of(map(_as_family, [*words, "or"]), task.vocabulary()))
-    validation = task.source("validation", REGIME, config.validation_questions, num_rephrasings=None).load()
-    if not (output / "base" / "starter.json").exists():
+
+    def __init__(self, output: Path, config: ExposedConfig) -> None:
+        self.output, self.config, self.task = output, config, TASKS[config.task]
+        texts = [reformulation.layout for reformulation in REFORMULATIONS.values()]
+        words = vocabulary_of(map(_as_family, [*texts, "or"]), self.task.vocabulary())
+        self.tokenizer = build_answer_tokenizer(words)
+        source = self.task.source("validation", REGIME, config.validation_questions, num_rephrasings=None)
+        self.validation = source.load()
+        self.wordings = [group.select_rephrasings(find_rows(group, "wording")) for group in self.validation]
+
+    def folder(self, name: str) -> Path:
+        """That of a policy."""
+        folder = self.output / name
+        if not (folder / "starter.json").exists():
+            model, report = self._made(name)
+            report = {**asdict(self.config), **report, "success": self.success(model, self.validation)}
+            log.info("%s: %s", folder, {kind: round(rate, 3) for kind, rate in report["success"].items()})
+            save_model(model, self.tokenizer, folder)
+            write_json(folder / "starter.json", report)
+        return folder
+
+    def report(self, name: str) -> dict[str, Any]:
+        """What a policy was made with, and its exact success."""
+        return dict(json.loads((self.folder(name) / "starter.json").read_text()))
+
+    def success(self, model: Qwen3ForCausalLM, groups: Sequence[QuestionGroup]) -> dict[str, float]:
+        """Mean exact success on `original`s and on each kind of reformulation."""
+        texts = [(kind, group, text) for group in groups for kind, text in
+                 zip(("original", *group.kinds), (group.question, *group.rephrasings), strict=True)]  # fmt: skip
+        verifier, stop = self.task.verifier(), [self.tokenizer.eos_token_id]
+        right = {
+            group.id: correct_tokens(verifier.correct_responses(group.answer), self.tokenizer, stop, MAX_NEW_TOKENS)
+            for group in groups
+        }
+        prompts = [torch.tensor(self.tokenizer(prompt_text(text)).input_ids) for _, _, text in texts]
+        scorer = Scorer(CausalPolicy(copy.deepcopy(model).eval()))
+        found = exact_success(scorer, prompts, [right[group.id] for _, group, _ in texts])
+        by_kind = defaultdict(list)
+        for (kind, _, _), rate in zip(texts, found.tolist(), strict=True):
+            by_kind[kind].append(rate)
+        return {kind: fmean(rates) for kind, rates in sorted(by_kind.items())}
+
+    def _made(self, name: str) -> tuple[Qwen3ForCausalLM, dict[str, Any]]:
+        if name in POLICIES:
+            low = self.report("low")["success"]
+            if name == "kinds":
+                return self._between("all", "original", self.config.seldom * low["original"])
+            return self._between("high", "wording", low["wording"] + GAPS[name] * (self.task.solved - low["wording"]))
+        if name in BRANCHES:
+            return self._branch(name)
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(config.seed)
-            base = build_model(tokenizer)
-        report = _train(base, tokenizer, task.base, config.steps or task.steps, config.learning_rate, config)
-        _write(output / "base", base, tokenizer, validation, config, report)
-    for name, exposure in branches.items():
-        if not (output / name / "starter.json").exists():
-            model = Qwen3ForCausalLM.from_pretrained(output / "base")
-            shares = exposure.shares(task)
-            report = _train(model, tokenizer, shares, config.branch_steps, config.branch_learning_rate, config)
-            _write(output / name, model, tokenizer, validation, config, report)
-    return {name: json.loads((output / name / "starter.json").read_text()) for name in ("base", *branches)}
+            torch.manual_seed(self.config.seed)
+            base = build_model(self.tokenizer)
+        loss = self._train(base, self.task.base, self.config.steps or self.task.steps, self.config.learning_rate)
+        return base, {"loss": loss}
+
+    def _load(self, name: str) -> Qwen3ForCausalLM:
+        return Qwen3ForCausalLM.from_pretrained(self.folder(name))
+
+    def _train(
+        self, model: Qwen3ForCausalLM, shares: Mapping[str, float], steps: int, rate: float, number: int = 0
+    ) -> float:
+        rng = random.Random(f"{self.config.seed}/{number}")
+        stream = batches(
+            lambda: problem_sequence(self.tokenizer, rng, lambda rng: draw_example(self.task, shares, rng)),
+            self.config.batch_size,
+            rng,
+        )
+        return fit(model, (next(stream) for _ in range(steps)), steps, rate)
+
+    def _branch(self, name: str) -> tuple[Qwen3ForCausalLM, dict[str, Any]]:
+        """Train the base on in rounds: `high` until it solves as many wordings as it should, the others for as long."""
+        model, shares, config = self._load("base"), BRANCHES[name].shares(self.task), self.config
+        other = None if name == "high" else self.report("high")["rounds"]
+        for number in range(1, (other or config.rounds) + 1):
+            loss = self._train(model, shares, config.round_steps, config.round_learning_rate, number)
+            if not other and self.success(model, self.wordings)["wording"] >= self.task.solved:
+                break
+        return model, {"shares": shares, "rounds": number, "loss": loss}
+
+    def _between(self, name: str, kind: str, aim: float) -> tuple[Qwen3ForCausalLM, dict[str, Any]]:
+        """The mean of `low` and a branch with a success on one kind of questions that is the aim, by bisection."""
+        model, other = self._load("low"), self._load(name).state_dict()
+        low = copy.deepcopy(model.state_dict())
+        weight, step = 0.0, 1.0
+        for _ in range(HALVINGS):
+            step /= 2
+            model.load_state_dict({name: low[name].lerp(other[name], weight + step) for name in low})
+            weight += step if self.success(model, self.wordings)[kind] <= aim else 0.0
+        model.load_state_dict({name: low[name].lerp(other[name], weight) for name in low})
+        return model, {"weight": weight}
+
+
+def find_rows(group: QuestionGroup, kind: str) -> list[int]:
+    """Where its reformulations of one kind stand."""
+    return [row for row, name in enumerate(group.kinds) if name == kind]
 
 
 def _as_family(layout: str) -> Family:
@@ -152,71 +257,33 @@ def _as_family(layout: str) -> Family:
 
 
 def draw_example(task: Task, shares: Mapping[str, float], rng: random.Random) -> SupervisedExample:
-    """Draw a problem of the training split, told by the shares, with one of its answers.
-
-    What stands around a question is learned around the phrasings of the base: no reformulation teaches the original.
-    """
+    """Draw a problem of the training split, told by the shares, with an answer that fits what is told."""
     source = task.source("train", REGIME)
     name = rng.choices(list(shares), list(shares.values()))[0]
     asked = draw_training(source.splits, lambda: source.sample(rng))
-    around = rng.choices(list(task.base), list(task.base.values()))[0] if name in REFORMULATIONS else name
-    question = source.phrase(asked, around, rng)
-    told = source.reformulate(asked, question, name, rng) if name in REFORMULATIONS else question
-    return SupervisedExample(told, rng.choice(asked.answers), name)
+    (original,) = source.originals
+    question = source.phrase(asked, original if name in REFORMULATIONS else name, rng)
+    if name not in REFORMULATIONS:
+        return SupervisedExample(question, rng.choice(asked.answers), name)
+    told = source.reformulate(asked, question, name, rng)
+    answers = fitting(told, task.verifier().correct_responses(asked.answers))
+    return SupervisedExample(told, rng.choice(answers), name)
 
 
-def _train(
-    model: Qwen3ForCausalLM,
-    tokenizer: PreTrainedTokenizerBase,
-    shares: Mapping[str, float],
-    steps: int,
-    learning_rate: float,
-    config: ExposedConfig,
-) -> dict[str, Any]:
-    task, rng, start = TASKS[config.task], random.Random(config.seed), time.process_time()
-    stream = batches(
-        lambda: problem_sequence(tokenizer, rng, lambda rng: draw_example(task, shares, rng)), config.batch_size, rng
-    )
-    loss = fit(model, (next(stream) for _ in range(steps)), steps, learning_rate)
-    return {"shares": dict(shares), "steps": steps, "loss": loss, "cpu_seconds": round(time.process_time() - start, 1)}
+def fitting(told: str, answers: Sequence[str]) -> Sequence[str]:
+    """The answers that a hint is a part of, or that are among the choices; without either, all of them.
 
-
-def _write(
-    output: Path,
-    model: Qwen3ForCausalLM,
-    tokenizer: PreTrainedTokenizerBase,
-    validation: Sequence[QuestionGroup],
-    config: ExposedConfig,
-    report: dict[str, Any],
-) -> None:
-    success = success_by_kind(model, tokenizer, validation, TASKS[config.task].verifier())
-    report = {**asdict(config), **report, "success": success}
-    log.info("%s: %s", output, {kind: round(rate, 3) for kind, rate in report["success"].items()})
-    save_model(model, tokenizer, output)
-    write_json(output / "starter.json", report)
-
-
-def success_by_kind(
-    model: Qwen3ForCausalLM,
-    tokenizer: PreTrainedTokenizerBase,
-    groups: Sequence[QuestionGroup],
-    verifier: EnumeratingVerifier,
-) -> dict[str, float]:
-    """Mean exact success on `original`s and on each kind of reformulation."""
-    texts = [(kind, group, text) for group in groups for kind, text in
-             zip(("original", *group.kinds), (group.question, *group.rephrasings), strict=True)]  # fmt: skip
-    stop = [tokenizer.eos_token_id]
-    right = {
-        group.id: correct_tokens(verifier.correct_responses(group.answer), tokenizer, stop, MAX_NEW_TOKENS)
-        for group in groups
-    }
-    prompts = [torch.tensor(tokenizer(prompt_text(text)).input_ids) for _, _, text in texts]
-    scorer = Scorer(CausalPolicy(copy.deepcopy(model).eval()))
-    found = exact_success(scorer, prompts, [right[group.id] for _, group, _ in texts])
-    by_kind = defaultdict(list)
-    for (kind, _, _), rate in zip(texts, found.tolist(), strict=True):
-        by_kind[kind].append(rate)
-    return {kind: fmean(rates) for kind, rates in sorted(by_kind.items())}
+    >>> fitting("From a1 to b2. Hint: up.", ["up right", "right up"])
+    ['up right']
+    >>> fitting("From a1 to b2. Choose: up up or right up or left up.", ["up right", "right up"])
+    ['right up']
+    """
+    if hint := re.search(r"Hint: (.*)\.$", told):
+        begun = [answer for answer in answers if answer.startswith(hint[1])]
+        return begun or [answer for answer in answers if hint[1] in answer]
+    if choices := re.search(r"Choose: (.*)\.$", told):
+        return [answer for answer in answers if answer in choices[1].split(" or ")]
+    return answers
 
 
 def main() -> None:
@@ -225,22 +292,15 @@ def main() -> None:
     parser.add_argument("--task", choices=TASKS, required=True)
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--branches", nargs="*", default=list(BRANCHES), choices=BRANCHES)
+    parser.add_argument("--policies", nargs="*", default=POLICIES, choices=[*BRANCHES, *POLICIES])
     parser.add_argument("--steps", type=int, help="of the base policy; those of the task without it")
-    parser.add_argument("--branch-steps", type=int, default=ExposedConfig.branch_steps)
-    parser.add_argument("--branch-rate", type=float, default=ExposedConfig.branch_learning_rate)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     torch.set_num_threads(1)  # as fast as two for so small a model, and sums are always in the same order
-    chosen = {name: BRANCHES[name] for name in arguments.branches}
-    config = ExposedConfig(
-        task=arguments.task,
-        seed=arguments.seed,
-        steps=arguments.steps,
-        branch_steps=arguments.branch_steps,
-        branch_learning_rate=arguments.branch_rate,
-    )
-    make(arguments.output, config, chosen)
+    config = ExposedConfig(task=arguments.task, seed=arguments.seed, steps=arguments.steps)
+    starters = Starters(arguments.output, config)
+    for name in arguments.policies:
+        starters.folder(name)
 
 
 if __name__ == "__main__":

@@ -121,16 +121,3 @@ def _at_temperature(policy: CausalPolicy, temperature: float) -> Iterator[None]:
         yield
     finally:
         policy.temperature = before
-
-
-def check_sampling(sampling: SamplingConfig) -> None:
-    """Refuse greedy decoding, top-p and top-k.
-
-    Raises:
-        ValueError: greedy decoding, top-p or top-k.
-    """
-    if sampling.temperature == 0 or sampling.top_p < 1 or sampling.top_k:
-        raise ValueError(
-            f"Expected sampling from the whole distribution for exact pass@k, but got {sampling}. Set temperature "
-            "above 0, top_p=1 and top_k=0 in rollout.evaluation_sampling."
-        )

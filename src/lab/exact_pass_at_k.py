@@ -18,7 +18,7 @@ from ..modules.policy_module import PolicyModule
 from ..rollouts.engines.base import stop_token_ids
 from ..runs.scalars import log_scalars
 from ..types import EnumeratingVerifier, SamplingConfig, require
-from .exact import BatchSuccess, check_sampling
+from .exact import BatchSuccess
 
 Success = dict[str, dict[str, float]]
 """split → question id → probability that a response is correct."""
@@ -42,7 +42,11 @@ class ExactCallback(Callback):
 
     def __init__(self, verifier: EnumeratingVerifier, sampling: SamplingConfig) -> None:
         require(verifier, EnumeratingVerifier, "reward")
-        check_sampling(sampling)
+        if sampling.temperature == 0 or sampling.top_p < 1 or sampling.top_k:
+            raise ValueError(
+                f"Expected sampling from the whole distribution for exact pass@k, but got {sampling}. Set temperature "
+                "above 0, top_p=1 and top_k=0 in rollout.evaluation_sampling."
+            )
         self.verifier = verifier
         self.sampling = sampling
 

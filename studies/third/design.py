@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
+from examples.starters import exposed
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
 from tagrpo.modules.experience import Anchor
 from tagrpo.types import AdvantageStrategy
 
-GAPS = ("gap0", "gap1", "gap2", "gap3", "gap4")
-"""Branches of `examples.starters.exposed`, by how often they have seen the reformulated wordings."""
+GAPS = tuple(exposed.GAPS)
+"""Policies of `examples.starters.exposed`, by how well they solve the reformulated wordings."""
 KINDS = ("wording", "format", "hint", "harder", "template")
 """Of reformulations, each in the branch `kinds` of the starters, which has seen all of them equally often."""
+STARTERS = exposed.POLICIES
+"""What the runs begin with: the `branch` of a run."""
 KS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 TAUS = (0.01, 0.1, 0.25, 0.5, 0.75, 0.9)
 UpdatePath = Literal["sampled", "expected"]

@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from examples.expected_gradient import add_anchored_gradient, add_expected_gradient
-from examples.starters.exposed import BRANCHES, REGIME, TASKS, ExposedConfig, make
+from examples.starters.exposed import REGIME, TASKS, ExposedConfig, Starters, find_rows
 from examples.starters.parts import prompt_text
 from examples.starters.warmstart import MAX_NEW_TOKENS
 from tagrpo.datamodules.loader import QuestionLoader
@@ -43,7 +43,7 @@ from tagrpo.rollouts import RolloutPipeline, SamplingConfig, TransformersEngine
 from tagrpo.runs.files import write_json
 from tagrpo.types import QuestionBatch, QuestionGroup
 
-from .design import ARMS, KS, RECIPES, SEEDS, UNTRAINED, Arm, Recipe, Run, kinds_of, runs_of
+from .design import ARMS, KS, RECIPES, SEEDS, STARTERS, UNTRAINED, Arm, Recipe, Run, kinds_of, runs_of
 
 MAX_LENGTH = 8
 """Tokens by which the loss of a response is divided, whatever its own length, so that expected updates are exact."""
@@ -105,7 +105,7 @@ class Cell:
 
     def reformulated(self, group: QuestionGroup, kind: str) -> QuestionGroup:
         """The question with its reformulations of one kind."""
-        return group.select_rephrasings(row for row, name in enumerate(group.kinds) if name == kind)
+        return group.select_rephrasings(find_rows(group, kind))
 
     def asked(self, groups: Sequence[QuestionGroup]) -> Asked:
         """The originals of some questions."""
@@ -144,10 +144,7 @@ class Cell:
 
 def starter(folder: Path, task: str, branch: str, seed: int) -> Path:
     """The policy to start from, made where it is missing."""
-    place = folder / "starters" / task / f"seed{seed}"
-    if not (place / branch / "starter.json").exists():
-        make(place, ExposedConfig(task=task, seed=seed), {branch: BRANCHES[branch]})
-    return place / branch
+    return Starters(folder / "starters" / task / f"seed{seed}", ExposedConfig(task=task, seed=seed)).folder(branch)
 
 
 def success(policy: CausalPolicy, asked: Asked) -> Tensor:
@@ -321,7 +318,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tasks", nargs="*", default=list(RECIPES), choices=RECIPES)
-    parser.add_argument("--branches", nargs="*", default=list(BRANCHES), choices=BRANCHES)
+    parser.add_argument("--branches", nargs="*", default=list(STARTERS), choices=STARTERS)
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
     parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=ARMS)
     parser.add_argument("--paths", nargs="*", default=["sampled"], choices=["sampled", "expected"])

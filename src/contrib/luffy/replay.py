@@ -28,7 +28,9 @@ class Demonstrations:
 
     memory = None
 
-    def __init__(self, tokenizer: str, field: str = "demonstration", form: str | None = "#### {answer}", longest: int = 8192):
+    def __init__(
+        self, tokenizer: str, field: str = "demonstration", form: str | None = "#### {answer}", longest: int = 8192
+    ):
         self.tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
         self.field, self.form, self.longest = field, form, longest
 

@@ -22,24 +22,22 @@ SMALL = replace(
     iterations=2, batch_size=2, questions=4, validate_every=1, validation_questions=4, test_questions=8,
 )  # fmt: skip
 ARM_NAMES = ["grpo", "ta_grpo"]
-KINDS_ALONE = {"kinds": exposed.BRANCHES["kinds"]}
+KINDS_ALONE = ("kinds",)
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A study with a starter that has learned next to nothing."""
     place = tmp_path_factory.mktemp("study")
-    config = exposed.ExposedConfig(task="shortest_path", steps=60, branch_steps=2, validation_questions=4)
+    config = exposed.ExposedConfig(task="shortest_path", steps=60, round_steps=2, rounds=1, validation_questions=4)
     torch.set_num_threads(1)
-    exposed.make(
-        place / "starters" / "shortest_path" / "seed0", config, dict.fromkeys(["kinds"], exposed.BRANCHES["kinds"])
-    )
+    exposed.Starters(place / "starters" / "shortest_path" / "seed0", config).folder("kinds")
     return place
 
 
 @pytest.fixture(autouse=True)
 def only_one_branch(monkeypatch):
-    monkeypatch.setattr(module, "BRANCHES", KINDS_ALONE)
+    monkeypatch.setattr(module, "STARTERS", KINDS_ALONE)
     monkeypatch.setattr(module, "DRAWS", 8)
 
 

@@ -21,6 +21,12 @@ COUNTS = {"easy": 3, "medium": 4, "hard": 4, "reformulated": 3}
 FEW_ANSWERS = 16
 """A problem of `hard` has at most so many; those of four numbers have thirty on average."""
 
+ONES = [
+    "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
+    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]  # fmt: skip
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+
 FAMILIES: Mapping[str, Family] = {
     "make": Family(layout="Make {target} from {items}.", share=0.40),
     "symbol": Family(layout="{items} = {target}", link=" and ", share=0.25),
@@ -28,6 +34,7 @@ FAMILIES: Mapping[str, Family] = {
     "question": Family(layout="How does one get {target} with the numbers {items}?", link=" and ", share=0.12),
     # The target stands among the numbers.
     "cards": Family(layout="Ann holds {first}, needs {target}, and also holds {others}.", link=" and ", share=0.01),
+    "spelled": Family(layout="Ann holds {first}, needs {spelled}, and also holds {others}.", link=" and "),
     "result": Family(layout="{others} are cards, {target} is the result, {first} is a card.", share=0.005),
     "hybrid": Family(layout="{items}; Ann needs the result {target}.", link=" and "),
 }
@@ -49,10 +56,10 @@ class CountdownSource(ListSource):
     Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md: `easy` has three numbers
     and `medium` four, told in the trained families. `hard` has four that can be combined in few ways, and tells
     originals in two families that were rarely trained, and rephrasings in common ones. `reformulated` has three
-    numbers, asks in one family, and has rephrasings of five kinds: three other wordings, and `REFORMULATIONS`.
-    `examples/starters/exposed.py` makes policies that find them easier by more or less. The tests are `test_id`, of the
-    same kind as training; `test_phrasing`, in a family never trained; and `test_size`, where at least one number is
-    16..20.
+    numbers, asks in one family, whose target is spelled out, and has rephrasings of five kinds: three other wordings,
+    and `REFORMULATIONS`. `examples/starters/exposed.py` makes policies that find them easier by more or less. The tests
+    are `test_id`, of the same kind as training; `test_phrasing`, in a family never trained; and `test_size`, where at
+    least one number is 16..20.
 
     >>> group = CountdownSource("train", "easy", num_rephrasings=1).load()[0]
     >>> group.question, group.rephrasings, group.answer
@@ -60,7 +67,7 @@ class CountdownSource(ListSource):
     """
 
     families = FAMILIES
-    splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, reformulated=("cards",), unseen=("hybrid",))
+    splits = splits_of(easy=TRAINED, medium=TRAINED, hard=RARE, reformulated=("spelled",), unseen=("hybrid",))
     rephrasings = REPHRASINGS
     largest_size = 600
 
@@ -90,6 +97,18 @@ class CountdownSource(ListSource):
         }
 
 
+def spelled(number: int) -> str:
+    """A number of 1..99 in words, each of them a token.
+
+    >>> spelled(15), spelled(40), spelled(63)
+    ('fifteen', 'forty', 'sixty three')
+    """
+    if number <= len(ONES):
+        return ONES[number - 1]
+    tens, ones = divmod(number, 10)
+    return " ".join([TENS[tens - 2], *ONES[ones - 1 : ones]])
+
+
 def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> Asked:
     """Draw a problem of `count` numbers, with at least one of 16..20 where it is to be `large`.
 
@@ -102,7 +121,7 @@ def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> As
             numbers.sort()
             items = tuple(map(str, numbers))
             facts = {"numbers": tuple(numbers), "target": target}
-            told = items, {"target": str(target)}
+            told = items, {"target": str(target), "spelled": spelled(target)}
             return Asked(f"{' '.join(items)} = {target}", (expression,), facts, told)
 
 

@@ -1,8 +1,8 @@
 """What is claimed, as differences between arms that are written down before the runs.
 
 Every quantity has one number per seed: pass@k is a mean over the test questions, which are the same for all seeds. A
-slope is by how much a difference of two arms rises where the gap rises by one: of a task's five branches, fitted for
-each seed.
+rise is by how much a difference of two arms is larger in `gap4` than in `gap0`, by a line through a task's five
+branches, fitted for each seed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .verdicts import Hypothesis, Tables
 
 POINTS = 0.02
 """Two points of pass@k: the smallest difference that counts."""
-SLOPE = 0.1
-"""Of a difference in pass@k over the gap: 5 points where reformulations are solved 50 points more often."""
+RISE = 0.03
+"""Three points from the smallest gap to the largest."""
 
 Differences = Mapping[str, pd.DataFrame]
-"""`<task>/<branch>`, or `<task>/slope` → [seeds, 1] of ours − theirs."""
+"""`<task>/<branch>`, or `<task>/rise` → [seeds, 1] of ours − theirs."""
 Pair = Callable[[pd.DataFrame], Differences]
 """From the table of `results`."""
 
@@ -72,18 +72,17 @@ def between(
     return difference
 
 
-def slope(ours: str, theirs: str, k: int, wording: str = "original", point: str = "end") -> Pair:
-    """How pass@k of ours − theirs rises with the gap."""
+def rise(ours: str, theirs: str, k: int, wording: str = "original", point: str = "end") -> Pair:
+    """How much pass@k of ours − theirs rises over the gaps, which grow in equal steps."""
+    steps = np.arange(len(GAPS)) / (len(GAPS) - 1)
 
-    def slopes(runs: pd.DataFrame) -> Differences:
+    def rises(runs: pd.DataFrame) -> Differences:
         found = _difference(runs, ours, theirs, k, wording, "wording", point)
-        rises = found.unstack("branch").reindex(columns=GAPS).dropna()
-        gaps = chosen(runs, UNTRAINED, wording)["gap"].unstack("branch").reindex(columns=GAPS)
-        fitted = [float(np.polyfit(gaps.loc[row], rises.loc[row], 1)[0]) for row in rises.index]
-        of_tasks = pd.Series(fitted, index=rises.index, dtype=float).groupby("task")
-        return {f"{task}/slope": of_task.droplevel("task").to_frame() for task, of_task in of_tasks}
+        of_gaps = found.unstack("branch").reindex(columns=GAPS).dropna()
+        lines = pd.Series(np.polyfit(steps, of_gaps.to_numpy().T, 1)[0] if len(of_gaps) else [], of_gaps.index, float)
+        return {f"{task}/rise": of_task.droplevel("task").to_frame() for task, of_task in lines.groupby("task")}
 
-    return slopes
+    return rises
 
 
 def _difference(runs: pd.DataFrame, ours: str, theirs: str, k: int, wording: str, kind: str, point: str) -> pd.Series:
@@ -105,7 +104,7 @@ LAW = "the law"
 CLAIMS: Sequence[Claim] = (
     Claim(
         statement="What TA-GRPO gains over GRPO with as many samples rises with the gap.",
-        source=LAW, smallest=SLOPE, pairs=of(slope, "ta_grpo", "grpo_matched", 32),
+        source=LAW, smallest=RISE, pairs=of(rise, "ta_grpo", "grpo_matched", 32),
     ),
     Claim(
         statement="Pooling alone lowers pass@32 against GRPO with as many samples.",
@@ -117,11 +116,11 @@ CLAIMS: Sequence[Claim] = (
     ),
     Claim(
         statement="What the two gain together beyond their sum rises with the gap.",
-        source=LAW, smallest=SLOPE, pairs=of(slope, "ta_grpo+exposure", "pooled+anchored", 32),
+        source=LAW, smallest=RISE, pairs=of(rise, "ta_grpo+exposure", "pooled+anchored", 32),
     ),
     Claim(
         statement="What TA-GRPO gains on a wording that nobody trained rises with the gap too.",
-        source=LAW, smallest=SLOPE, pairs=of(slope, "ta_grpo", "grpo_matched", 32, "unseen"),
+        source=LAW, smallest=RISE, pairs=of(rise, "ta_grpo", "grpo_matched", 32, "unseen"),
     ),
     Claim(
         statement="TA-GRPO raises pass@32 over GRPO.",

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from studies.third.claims import CLAIMS, between, slope
+from studies.third.claims import CLAIMS, between, rise
 from studies.third.design import ARMS, GAPS, UNTRAINED, runs_of
 from studies.third.power import drawn, is_false, noise_of, simulated
 from studies.third.results import rows_of
@@ -60,7 +60,7 @@ def test_rows_have_the_gap_and_means_over_questions(folder):
     assert (table.query("point == 'start'")[["gained@32", "lost@32"]] == 0).all(axis=None)
 
 
-def test_differences_are_paired_by_seed_and_slopes_are_those_of_the_gap(folder):
+def test_differences_are_paired_by_seed_and_rises_are_from_the_least_gap_to_the_largest(folder):
     table = pd.DataFrame(rows_of(folder))
     found = between("ta_grpo", "grpo", 1)(table)
     assert list(found) == [f"countdown/{branch}" for branch in GAPS]
@@ -68,7 +68,7 @@ def test_differences_are_paired_by_seed_and_slopes_are_those_of_the_gap(folder):
         assert values.to_numpy()[:, 0] == pytest.approx([0.01 * number / 2] * 3)
     sums = between("ta_grpo+exposure", "pooled+anchored", 1)(table)
     assert all((sums[name] - found[name]).abs().max(axis=None) < 1e-12 for name in found)
-    assert slope("ta_grpo", "grpo", 1)(table)["countdown/slope"].to_numpy()[:, 0] == pytest.approx([0.05] * 3)
+    assert rise("ta_grpo", "grpo", 1)(table)["countdown/rise"].to_numpy()[:, 0] == pytest.approx([0.01 * 4 / 2] * 3)
     (against,) = {
         tuple(v.to_numpy()[:, 0].round(6)) for v in between("grpo", UNTRAINED, 1, point="best1")(table).values()
     }

@@ -75,7 +75,7 @@ TASKS: Mapping[str, Task] = {
         lambda: [*filter(str.isalpha, arithmetic_vocabulary()), *"+-*=", *map(str, range(MAX_VALUE + 1))],
         {"narrative": 0.6, "symbol": 0.4},
         4000,
-        0.2,
+        0.25,
     ),
     "countdown": Task(
         CountdownSource,

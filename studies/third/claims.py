@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -100,6 +101,15 @@ def of(pair: Callable[..., Pair], ours: str, theirs: str, k: int, *rest: str) ->
     return {f"{pair.__name__} of {ours} − {theirs} ({where})": pair(ours, theirs, k, *rest)}
 
 
+def at(gap: str, pairs: Mapping[str, Pair]) -> Mapping[str, Pair]:
+    """Differences at one gap alone."""
+
+    def only(pair: Pair, runs: pd.DataFrame) -> Differences:
+        return {setting: values for setting, values in pair(runs).items() if setting.endswith(f"/{gap}")}
+
+    return {f"{label} at {gap}": partial(only, pair) for label, pair in pairs.items()}
+
+
 LAW = "the law"
 CLAIMS: Sequence[Claim] = (
     Claim(
@@ -107,15 +117,15 @@ CLAIMS: Sequence[Claim] = (
         source=LAW, smallest=RISE, pairs=of(rise, "ta_grpo", "grpo_matched", 32),
     ),
     Claim(
-        statement="Pooling alone lowers pass@32 against GRPO with as many samples.",
-        source=LAW, smallest=POINTS, sign=-1, pairs=of(between, "pooled", "grpo_matched", 32),
+        statement="Where reformulations are no easier than the question, TA-GRPO loses to it.",
+        source=LAW, smallest=POINTS, sign=-1, pairs=at(GAPS[0], of(between, "ta_grpo", "grpo_matched", 32)),
     ),
     Claim(
-        statement="So does anchoring alone.",
-        source=LAW, smallest=POINTS, sign=-1, pairs=of(between, "anchored", "grpo_matched", 32),
+        statement="Where they are easiest, TA-GRPO gains over it.",
+        source=LAW, smallest=POINTS, pairs=at(GAPS[-1], of(between, "ta_grpo", "grpo_matched", 32)),
     ),
     Claim(
-        statement="What the two gain together beyond their sum rises with the gap.",
+        statement="What pooling and anchoring gain together beyond their sum rises with the gap.",
         source=LAW, smallest=RISE, pairs=of(rise, "ta_grpo+exposure", "pooled+anchored", 32),
     ),
     Claim(

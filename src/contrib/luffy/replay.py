@@ -21,8 +21,7 @@ class Demonstrations:
     Args:
         tokenizer: Folder or hub name, that of the policy.
         field: Of a question's metadata, which has the response as text, without an end token.
-        form: Response where there is no such field, with `{answer}` for the reference answer; null: none. The default
-            is that of the embedded task.
+        form: Response where there is no such field, with `{answer}` for the reference answer; null: none.
         longest: Tokens, end token included; longer ones are left out.
     """
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from studies.third.claims import CLAIMS, between, rise
+from studies.third.claims import CLAIMS, at, between, of, rise
 from studies.third.design import ARMS, GAPS, UNTRAINED, runs_of
 from studies.third.power import drawn, is_false, noise_of, simulated
 from studies.third.results import rows_of
@@ -66,6 +66,10 @@ def test_differences_are_paired_by_seed_and_rises_are_from_the_least_gap_to_the_
     assert list(found) == [f"countdown/{branch}" for branch in GAPS]
     for number, values in enumerate(found.values()):
         assert values.to_numpy()[:, 0] == pytest.approx([0.01 * number / 2] * 3)
+    ((label, largest),) = at("gap4", of(between, "ta_grpo", "grpo", 1)).items()
+    assert label == "between of ta_grpo − grpo (pass@1) at gap4"
+    assert largest(table)["countdown/gap4"].equals(found["countdown/gap4"])
+    assert len(largest(table)) == 1
     sums = between("ta_grpo+exposure", "pooled+anchored", 1)(table)
     assert all((sums[name] - found[name]).abs().max(axis=None) < 1e-12 for name in found)
     assert rise("ta_grpo", "grpo", 1)(table)["countdown/rise"].to_numpy()[:, 0] == pytest.approx([0.01 * 4 / 2] * 3)
@@ -80,9 +84,9 @@ def test_every_claim_names_arms_that_run_and_finds_them(folder):
     assert len(CLAIMS) <= 15
     assert len({claim.statement for claim in CLAIMS}) == len(CLAIMS)
     for claim in CLAIMS:
-        for label, of in claim.tables(table).items():
+        for label, found in claim.tables(table).items():
             asks_for_more = "@expected" in label or any(kind in label for kind in ("format", "hint", "harder"))
-            assert bool(of) != asks_for_more, label
+            assert bool(found) != asks_for_more, label
 
 
 RAISES, LITTLE = Hypothesis(smallest=0.02), Hypothesis(smallest=0.02, little=True)

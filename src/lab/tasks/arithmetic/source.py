@@ -236,13 +236,13 @@ SPLITS: Mapping[str, ArithmeticSplit] = {
 class ArithmeticSource(GeneratedSource):
     """Generated word problems with rephrasings.
 
-    `train` and `validation` share one distribution. The tests are harder, so that Pass@k has room to rise up to k = 32:
-    their problems all have three operations. `test_id` is told in rare families of training, `test_phrasing` in a
-    family that is never trained, and `test_size` in the families of `test_id`, with larger starting numbers than in
-    training (31..60 instead of 2..30). The regime `mixed` tells originals and rephrasings in the six trained families.
+    `train` and `validation` share one distribution. Problems of the tests all have three operations, so that Pass@k has
+    room to rise up to k = 32. `test_id` is told in rare families of training, `test_phrasing` in one that is never
+    trained, `test_size` in those of `test_id`, with larger starting numbers than in training (31..60 instead of 2..30).
+    The regime `mixed` tells originals and rephrasings in the six trained families.
     `hard` tells originals in two rare families and one that is never trained, and rephrasings in the four others.
-    `reformulated` asks in one family, and has rephrasings of five kinds: three other wordings, and `REFORMULATIONS`.
-    Its answers are the values after each operation, in any valid order, so that all correct responses can be listed.
+    `reformulated` has two operations, asks in one family, and has rephrasings of five kinds: three other wordings, and
+    `REFORMULATIONS`. Its answers are the values after each, in any valid order, so that all of them can be listed.
 
     >>> group = ArithmeticSource("train", num_rephrasings=1).load()[3]
     >>> group.metadata["family"], group.question
@@ -256,8 +256,9 @@ class ArithmeticSource(GeneratedSource):
 
     def sample(self, rng: random.Random) -> Asked:
         """Draw a problem of the split's sizes."""
-        problem = sample_problem(rng, SPLITS[self.split].num_operations, SPLITS[self.split].start)
-        return problem.asked._replace(answers=problem.chains) if self.regime == REFORMULATED else problem.asked
+        chained, split = self.regime == REFORMULATED, SPLITS[self.split]
+        problem = sample_problem(rng, (2,) if chained else split.num_operations, split.start)
+        return problem.asked._replace(answers=problem.chains) if chained else problem.asked
 
     def phrase(self, asked: Asked, family: str, rng: random.Random) -> str:
         """Tell a problem; `rng` picks among the family's synonyms."""

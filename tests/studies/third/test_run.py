@@ -57,7 +57,7 @@ def test_a_cell_has_the_untrained_policy_first_and_reformulating_arms_once_for_e
     gap = list(runs_of("countdown", "gap2", 3, ["ta_grpo"], ["sampled"]))
     assert [run.file for run in gap] == [
         "countdown/gap2/seed3/untrained-wording-sampled-0.json",
-        "countdown/gap2/seed3/ta_grpo-wording-sampled-0.0003.json",
+        "countdown/gap2/seed3/ta_grpo-wording-sampled-0.0001.json",
     ]
 
 

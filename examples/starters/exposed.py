@@ -22,12 +22,14 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
-from transformers import Qwen3ForCausalLM
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from tagrpo.lab.exact import correct_tokens, exact_success
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource, ChainReward
@@ -65,7 +67,7 @@ class Task(NamedTuple):
     steps: int
     """Of the base policy."""
     solved: float
-    """Success on the wordings that `high` is trained to, and `gap4` has."""
+    """Success on the wordings that `high` is trained to, if its rounds are enough, and that `gap4` then has."""
 
 
 TASKS: Mapping[str, Task] = {
@@ -157,12 +159,31 @@ class Starters:
 
     def __init__(self, output: Path, config: ExposedConfig) -> None:
         self.output, self.config, self.task = output, config, TASKS[config.task]
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """Knows every word of the task."""
         texts = [reformulation.layout for reformulation in REFORMULATIONS.values()]
-        words = vocabulary_of(map(_as_family, [*texts, "or"]), self.task.vocabulary())
-        self.tokenizer = build_answer_tokenizer(words)
-        source = self.task.source("validation", REGIME, config.validation_questions, num_rephrasings=None)
-        self.validation = source.load()
-        self.wordings = [group.select_rephrasings(find_rows(group, "wording")) for group in self.validation]
+        return build_answer_tokenizer(vocabulary_of(map(_as_family, [*texts, "or"]), self.task.vocabulary()))
+
+    @cached_property
+    def validation(self) -> list[QuestionGroup]:
+        """Questions with reformulations of all kinds."""
+        return self.task.source("validation", REGIME, self.config.validation_questions, num_rephrasings=None).load()
+
+    @cached_property
+    def wordings(self) -> list[QuestionGroup]:
+        """The same with their wordings alone."""
+        return [of_kind(group, "wording") for group in self.validation]
+
+    @cached_property
+    def correct(self) -> Mapping[str, list[Tensor]]:
+        """Id of each of these questions → all correct responses in tokens."""
+        verifier, stop = self.task.verifier(), [self.tokenizer.eos_token_id]
+        return {
+            group.id: correct_tokens(verifier.correct_responses(group.answer), self.tokenizer, stop, MAX_NEW_TOKENS)
+            for group in self.validation
+        }
 
     def folder(self, name: str) -> Path:
         """That of a policy."""
@@ -183,14 +204,9 @@ class Starters:
         """Mean exact success on `original`s and on each kind of reformulation."""
         texts = [(kind, group, text) for group in groups for kind, text in
                  zip(("original", *group.kinds), (group.question, *group.rephrasings), strict=True)]  # fmt: skip
-        verifier, stop = self.task.verifier(), [self.tokenizer.eos_token_id]
-        right = {
-            group.id: correct_tokens(verifier.correct_responses(group.answer), self.tokenizer, stop, MAX_NEW_TOKENS)
-            for group in groups
-        }
         prompts = [torch.tensor(self.tokenizer(prompt_text(text)).input_ids) for _, _, text in texts]
         scorer = Scorer(CausalPolicy(copy.deepcopy(model).eval()))
-        found = exact_success(scorer, prompts, [right[group.id] for _, group, _ in texts])
+        found = exact_success(scorer, prompts, [self.correct[group.id] for _, group, _ in texts])
         by_kind = defaultdict(list)
         for (kind, _, _), rate in zip(texts, found.tolist(), strict=True):
             by_kind[kind].append(rate)
@@ -234,22 +250,26 @@ class Starters:
                 break
         return model, {"shares": shares, "rounds": number, "loss": loss}
 
-    def _between(self, name: str, kind: str, aim: float) -> tuple[Qwen3ForCausalLM, dict[str, Any]]:
+    def _between(self, branch: str, kind: str, aim: float) -> tuple[Qwen3ForCausalLM, dict[str, Any]]:
         """The mean of `low` and a branch with a success on one kind of questions that is the aim, by bisection."""
-        model, other = self._load("low"), self._load(name).state_dict()
+        model, other = self._load("low"), self._load(branch).state_dict()
         low = copy.deepcopy(model.state_dict())
+
+        def mean(weight: float) -> dict[str, Tensor]:
+            return {name: low[name].lerp(other[name], weight) for name in low}
+
         weight, step = 0.0, 1.0
         for _ in range(HALVINGS):
             step /= 2
-            model.load_state_dict({name: low[name].lerp(other[name], weight + step) for name in low})
+            model.load_state_dict(mean(weight + step))
             weight += step if self.success(model, self.wordings)[kind] <= aim else 0.0
-        model.load_state_dict({name: low[name].lerp(other[name], weight) for name in low})
+        model.load_state_dict(mean(weight))
         return model, {"weight": weight}
 
 
-def find_rows(group: QuestionGroup, kind: str) -> list[int]:
-    """Where its reformulations of one kind stand."""
-    return [row for row, name in enumerate(group.kinds) if name == kind]
+def of_kind(group: QuestionGroup, kind: str) -> QuestionGroup:
+    """The question with its reformulations of one kind."""
+    return group.select_rephrasings(row for row, name in enumerate(group.kinds) if name == kind)
 
 
 def _as_family(layout: str) -> Family:

@@ -13,7 +13,6 @@ import hashlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from tagrpo.runs.files import write_json
@@ -44,10 +43,10 @@ def fingerprints() -> dict[str, str]:
     return {path.relative_to(ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def differing() -> Iterator[str]:
+def differing() -> list[str]:
     """Files that are not what the plan froze."""
     frozen, now = json.loads(PLAN.read_text())["files"], fingerprints()
-    yield from sorted(name for name in frozen.keys() | now.keys() if frozen.get(name) != now.get(name))
+    return sorted(name for name in frozen.keys() | now.keys() if frozen.get(name) != now.get(name))
 
 
 def main() -> None:
@@ -55,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--write", action="store_true")
     if not parser.parse_args().write:
-        sys.exit("\n".join(["These files are not what the plan froze:", *found]) if (found := [*differing()]) else None)
+        sys.exit("\n".join(["These files are not what the plan froze:", *found]) if (found := differing()) else None)
     git = ["git", "-C", str(ROOT)]
     if PLAN.exists() or subprocess.check_output([*git, "status", "--porcelain"]):
         sys.exit(f"Expected a clean tree and no {PLAN.name}: a plan is frozen once.")

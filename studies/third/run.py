@@ -25,7 +25,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from examples.expected_gradient import add_anchored_gradient, add_expected_gradient
-from examples.starters.exposed import REGIME, TASKS, ExposedConfig, Starters, find_rows
+from examples.starters.exposed import REGIME, TASKS, ExposedConfig, Starters, of_kind
 from examples.starters.parts import prompt_text
 from examples.starters.warmstart import MAX_NEW_TOKENS
 from tagrpo.datamodules.loader import QuestionLoader
@@ -100,12 +100,8 @@ class Cell:
 
     def flat(self, groups: Sequence[QuestionGroup], kind: str) -> list[QuestionGroup]:
         """The reformulations of one kind, as questions of their own."""
-        some = (self.reformulated(group, kind) for group in groups)
+        some = (of_kind(group, kind) for group in groups)
         return [group._replace(question=text) for group in some for text in group.rephrasings]
-
-    def reformulated(self, group: QuestionGroup, kind: str) -> QuestionGroup:
-        """The question with its reformulations of one kind."""
-        return group.select_rephrasings(find_rows(group, kind))
 
     def asked(self, groups: Sequence[QuestionGroup]) -> Asked:
         """The originals of some questions."""
@@ -122,8 +118,7 @@ class Cell:
     def batches(self, arm: Arm, kind: str) -> QuestionLoader:
         """Training batches; of every arm the same questions in the same order."""
         groups = [
-            self.reformulated(group, kind) if arm.reformulations else group.select_rephrasings([])
-            for group in self.training
+            of_kind(group, kind) if arm.reformulations else group.select_rephrasings([]) for group in self.training
         ]
 
         def batch(groups: Sequence[QuestionGroup], epoch: int) -> QuestionBatch:

@@ -54,7 +54,7 @@ def test_a_row_has_its_effect_in_every_experiment_of_the_paper(name):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for experiment in paper["own"] if "paper" in recipes_of(paper) else ():
             cfg = compose("train", [f"experiment={experiment}", "scale=paper"])
-            expected = compose("train", [f"experiment={experiment}", "scale=paper"])
+            expected = cfg.copy()
             for key, row in rows.items():
                 for value in values_of(row, "paper")[:1]:
                     OmegaConf.update(expected, key, value)

@@ -23,4 +23,4 @@ def test_what_was_changed_added_or_lost_since_is_named(tmp_path, monkeypatch):
     (tmp_path / "plan.json").write_text(json.dumps({"commit": "abc", "files": frozen}))
     monkeypatch.setattr(freeze, "PLAN", tmp_path / "plan.json")
     changed = ["studies/third/claims.py", "studies/third/design.py", "studies/third/gone.py"]
-    assert list(freeze.differing()) == changed
+    assert freeze.differing() == changed

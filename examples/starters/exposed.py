@@ -53,6 +53,8 @@ from .warmstart import MAX_NEW_TOKENS, batches, fit, problem_sequence
 log = logging.getLogger(__name__)
 
 REGIME = "reformulated"
+AIDS = ("format", "hint")
+"""Kinds that help with a question that is not understood, learned around a base phrasing with its words shuffled."""
 KINDS = ("wording", *dict.fromkeys(reformulation.kind for reformulation in REFORMULATIONS.values()))
 
 
@@ -76,7 +78,7 @@ TASKS: Mapping[str, Task] = {
         ChainReward,
         lambda: [*filter(str.isalpha, arithmetic_vocabulary()), *"+-*=", *map(str, range(MAX_VALUE + 1))],
         {"narrative": 0.6, "symbol": 0.4},
-        4000,
+        5000,
         0.25,
     ),
     "countdown": Task(
@@ -127,7 +129,8 @@ BRANCHES: Mapping[str, Exposure] = {
 }
 """Name of a branch → what it is trained on."""
 GAPS: Mapping[str, float] = {f"gap{n}": n / 4 for n in range(5)}
-"""Policy between `low` and `high` → where its success on the wordings lies between that of `low` and `Task.solved`."""
+"""Policy between `low` and `high` → where its success on the wordings lies between that of `low` and that of `high`, or
+`Task.solved` where `high` went beyond it."""
 POLICIES = (*GAPS, "kinds")
 HALVINGS = 8
 """Of the interval in which a mean's weight is sought."""
@@ -217,7 +220,8 @@ class Starters:
             low = self.report("low")["success"]
             if name == "kinds":
                 return self._between("all", "original", self.config.seldom * low["original"])
-            return self._between("high", "wording", low["wording"] + GAPS[name] * (self.task.solved - low["wording"]))
+            most = min(self.task.solved, self.report("high")["success"]["wording"])
+            return self._between("high", "wording", low["wording"] + GAPS[name] * (most - low["wording"]))
         if name in BRANCHES:
             return self._branch(name)
         with torch.random.fork_rng(devices=[]):
@@ -281,8 +285,11 @@ def draw_example(task: Task, shares: Mapping[str, float], rng: random.Random) ->
     source = task.source("train", REGIME)
     name = rng.choices(list(shares), list(shares.values()))[0]
     asked = draw_training(source.splits, lambda: source.sample(rng))
-    (original,) = source.originals
-    question = source.phrase(asked, original if name in REFORMULATIONS else name, rng)
+    kind = REFORMULATIONS[name].kind if name in REFORMULATIONS else None
+    question = source.phrase(asked, rng.choices(list(task.base), list(task.base.values()))[0] if kind else name, rng)
+    if kind in AIDS:
+        words = question.split()
+        question = " ".join(rng.sample(words, len(words)))
     if name not in REFORMULATIONS:
         return SupervisedExample(question, rng.choice(asked.answers), name)
     told = source.reformulate(asked, question, name, rng)

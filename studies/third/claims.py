@@ -1,26 +1,27 @@
 """What is claimed, as differences between arms that are written down before the runs.
 
-Every quantity has one number per seed: pass@k is a mean over the test questions, which are the same for all seeds. A
-rise is by how much a difference of two arms is larger in `gap4` than in `gap0`, by a line through a task's five
+Every quantity has one number per seed: pass@k is a mean over test questions, which each seed has its own of. A rise is
+by how much a difference of two arms is larger at the last of some gaps than at the first, by a line through a task's
 branches, fitted for each seed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, fields
+from itertools import chain, product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from .design import ARMS, GAPS, KINDS, UNTRAINED
-from .verdicts import Hypothesis, Tables
+from .design import ARMS, GAPS, KINDS, RECIPES, SEEDS, STARTERS, UNTRAINED, Run, runs_of
+from .verdicts import Finding, Hypothesis, Tables, Word, conjunction, findings_of
 
 POINTS = 0.02
 """Two points of pass@k: the smallest difference that counts."""
 RISE = 0.03
-"""Three points from the smallest gap to the largest."""
+"""Three points from the least gap to the largest."""
 
 Differences = Mapping[str, pd.DataFrame]
 """`<task>/<branch>`, or `<task>/rise` → [seeds, 1] of ours − theirs."""
@@ -33,7 +34,7 @@ class Claim(Hypothesis):
     """A sentence that the runs can decide."""
 
     statement: str
-    source: str
+    source: str = "the law"
     pairs: Mapping[str, Pair]
 
     def tables(self, runs: pd.DataFrame) -> Tables:
@@ -53,104 +54,109 @@ def chosen(
 
 
 def between(
-    ours: str, theirs: str, k: int, wording: str = "original", kind: str = "wording", point: str = "end"
+    ours: str,
+    theirs: str,
+    k: int,
+    *,
+    branches: Sequence[str] = GAPS,
+    wording: str = "original",
+    kind: str = "wording",
+    point: str = "end",
 ) -> Pair:
-    """Pass@k of ours − theirs, in every branch.
-
-    `<arm>@expected` is the path of an arm without sampling noise, and `<arm>+<arm>` a sum.
-    """
+    """Pass@k of ours − theirs in some branches; `<arm>@expected` is the path of an arm without sampling noise."""
 
     def difference(runs: pd.DataFrame) -> Differences:
         found = _difference(runs, ours, theirs, k, wording, kind, point)
-        branches = GAPS if kind == "wording" else ("kinds",)
-        settings = {
+        return _several({
             f"{task}/{branch}": of.droplevel(["task", "branch"]).to_frame()
             for (task, branch), of in found.groupby(["task", "branch"])
             if branch in branches
-        }
-        return {name: table for name, table in settings.items() if len(table) > 1}
+        })  # fmt: skip
 
     return difference
 
 
-def rise(ours: str, theirs: str, k: int, wording: str = "original", point: str = "end") -> Pair:
-    """How much pass@k of ours − theirs rises over the gaps, which grow in equal steps."""
-    steps = np.arange(len(GAPS)) / (len(GAPS) - 1)
+def rise(
+    ours: str, theirs: str, k: int, *, gaps: Sequence[str] = GAPS, wording: str = "original", point: str = "end"
+) -> Pair:
+    """How much pass@k of ours − theirs rises over some gaps, which grow in equal steps."""
+    steps = np.linspace(0, 1, len(gaps))
 
     def rises(runs: pd.DataFrame) -> Differences:
         found = _difference(runs, ours, theirs, k, wording, "wording", point)
-        of_gaps = found.unstack("branch").reindex(columns=GAPS).dropna()
+        of_gaps = found.unstack("branch").reindex(columns=list(gaps)).dropna()
         lines = pd.Series(np.polyfit(steps, of_gaps.to_numpy().T, 1)[0] if len(of_gaps) else [], of_gaps.index, float)
-        return {f"{task}/rise": of_task.droplevel("task").to_frame() for task, of_task in lines.groupby("task")}
+        return _several({f"{task}/rise": of.droplevel("task").to_frame() for task, of in lines.groupby("task")})
 
     return rises
 
 
 def _difference(runs: pd.DataFrame, ours: str, theirs: str, k: int, wording: str, kind: str, point: str) -> pd.Series:
-    values = []
-    for side in (ours, theirs):
-        parts = (name.partition("@") for name in side.split("+"))
-        of_arms = [chosen(runs, arm, wording, kind, path or "sampled", point)[f"pass@{k}"] for arm, _, path in parts]
-        values.append(sum(of_arms[1:], of_arms[0]))
-    return (values[0] - values[1]).dropna()
+    sides = []
+    for arm, _, path in (name.partition("@") for name in (ours, theirs)):
+        sides.append(chosen(runs, arm, wording, kind, path or "sampled", point)[f"pass@{k}"])
+    return (sides[0] - sides[1]).dropna()
 
 
-def of(pair: Callable[..., Pair], ours: str, theirs: str, k: int, *rest: str) -> Mapping[str, Pair]:
+def _several(settings: Differences) -> Differences:
+    """Those of more than one seed."""
+    return {name: table for name, table in settings.items() if len(table) > 1}
+
+
+def of(pair: Callable[..., Pair], ours: str, theirs: str, k: int, **rest: Any) -> Mapping[str, Pair]:
     """One difference with its label."""
-    where = ", ".join([f"pass@{k}", *rest])
-    return {f"{pair.__name__} of {ours} − {theirs} ({where})": pair(ours, theirs, k, *rest)}
+    told = [value if isinstance(value, str) else "–".join({value[0]: 0, value[-1]: 0}) for value in rest.values()]
+    return {f"{pair.__name__}: {ours} − {theirs} ({', '.join([f'pass@{k}', *told])})": pair(ours, theirs, k, **rest)}
 
 
-def at(gap: str, pairs: Mapping[str, Pair]) -> Mapping[str, Pair]:
-    """Differences at one gap alone."""
-
-    def only(pair: Pair, runs: pd.DataFrame) -> Differences:
-        return {setting: values for setting, values in pair(runs).items() if setting.endswith(f"/{gap}")}
-
-    return {f"{label} at {gap}": partial(only, pair) for label, pair in pairs.items()}
-
-
-LAW = "the law"
-CLAIMS: Sequence[Claim] = (
+MOST: Mapping[str, Any] = {"branches": GAPS[-1:]}
+"""Where reformulations are easiest."""
+OURS, THEIRS = "ta_grpo", "grpo_matched"
+LAW = (
     Claim(
-        statement="What TA-GRPO gains over GRPO with as many samples rises with the gap.",
-        source=LAW, smallest=RISE, pairs=of(rise, "ta_grpo", "grpo_matched", 32),
+        statement="What TA-GRPO gains over GRPO with as many samples rises with the gap, and not only from the least.",
+        law=True, smallest=RISE,
+        pairs={**of(rise, OURS, THEIRS, 32), **of(rise, OURS, THEIRS, 32, gaps=GAPS[1:])},
     ),
     Claim(
         statement="Where reformulations are no easier than the question, TA-GRPO loses to it.",
-        source=LAW, smallest=POINTS, sign=-1, pairs=at(GAPS[0], of(between, "ta_grpo", "grpo_matched", 32)),
+        law=True, smallest=POINTS, sign=-1, pairs=of(between, OURS, THEIRS, 32, branches=GAPS[:1]),
     ),
     Claim(
         statement="Where they are easiest, TA-GRPO gains over it.",
-        source=LAW, smallest=POINTS, pairs=at(GAPS[-1], of(between, "ta_grpo", "grpo_matched", 32)),
+        law=True, smallest=POINTS, pairs=of(between, OURS, THEIRS, 32, **MOST),
     ),
     Claim(
-        statement="What pooling and anchoring gain together beyond their sum rises with the gap.",
-        source=LAW, smallest=RISE, pairs=of(rise, "ta_grpo+exposure", "pooled+anchored", 32),
+        statement="There it gains over the untrained policy.",
+        law=True, smallest=POINTS, pairs=of(between, OURS, UNTRAINED, 32, **MOST),
     ),
     Claim(
-        statement="What TA-GRPO gains on a wording that nobody trained rises with the gap too.",
-        source=LAW, smallest=RISE, pairs=of(rise, "ta_grpo", "grpo_matched", 32, "unseen"),
+        statement="There it gains over pooling alone, and over anchoring alone.",
+        law=True, smallest=POINTS,
+        pairs={**of(between, OURS, "pooled", 32, **MOST), **of(between, OURS, "anchored", 32, **MOST)},
+    ),
+)  # fmt: skip
+CLAIMS: Sequence[Claim] = (
+    *LAW,
+    Claim(
+        statement="It rises too where each run is stopped at its best pass@32 in validation.",
+        source="beside the law", smallest=RISE, pairs=of(rise, OURS, THEIRS, 32, point="best32"),
     ),
     Claim(
-        statement="TA-GRPO raises pass@32 over GRPO.",
-        source="TA-GRPO, Table 1", smallest=POINTS, pairs=of(between, "ta_grpo", "grpo", 32),
+        statement="It rises too on a wording that nobody trained.",
+        source="beside the law", smallest=RISE, pairs=of(rise, OURS, THEIRS, 32, wording="unseen"),
     ),
     Claim(
-        statement="TA-GRPO raises pass@32 over GRPO with as many samples.",
-        source="TA-GRPO, section 5.4", smallest=POINTS, pairs=of(between, "ta_grpo", "grpo_matched", 32),
+        statement="Where reformulations are easiest, TA-GRPO raises pass@32 over GRPO.",
+        source="TA-GRPO, Table 1", smallest=POINTS, pairs=of(between, OURS, "grpo", 32, **MOST),
     ),
     Claim(
-        statement="TA-GRPO raises pass@32 over not training.",
-        source="TA-GRPO, Table 1", smallest=POINTS, pairs=of(between, "ta_grpo", UNTRAINED, 32),
-    ),
-    Claim(
-        statement="TA-GRPO raises pass@32 over seeing the reformulations alone.",
-        source="TA-GRPO, Appendix C", smallest=POINTS, pairs=of(between, "ta_grpo", "exposure", 32),
+        statement="There it raises pass@32 over seeing the reformulations alone.",
+        source="TA-GRPO, Appendix C", smallest=POINTS, pairs=of(between, OURS, "exposure", 32, **MOST),
     ),
     Claim(
         statement="Pass@k training raises pass@32 over GRPO with as many samples.",
-        source="Pass@k training", smallest=POINTS, pairs=of(between, "pass_at_k", "grpo_matched", 32),
+        source="Pass@k training", smallest=POINTS, pairs=of(between, "pass_at_k", THEIRS, 32),
     ),
     Claim(
         statement="Pass@k training raises pass@32 over not training.",
@@ -162,14 +168,37 @@ CLAIMS: Sequence[Claim] = (
     ),
     Claim(
         statement="Training on easier formats beside the original raises pass@1 of the original.",
-        source="Cog-DRIFT", smallest=POINTS, pairs=of(between, "exposure", "grpo_matched", 1, "original", "format"),
+        source="Cog-DRIFT", smallest=POINTS,
+        pairs=of(between, "exposure", THEIRS, 1, branches=("kinds",), kind="format"),
     ),
     Claim(
         statement="Training with hints beside the original raises pass@32 of the original.",
-        source="QuestA", smallest=POINTS, pairs=of(between, "exposure", "grpo_matched", 32, "original", "hint"),
+        source="QuestA", smallest=POINTS,
+        pairs=of(between, "exposure", THEIRS, 32, branches=("kinds",), kind="hint"),
     ),
     Claim(
         statement="Training on harder texts beside the original raises pass@1 of the original.",
-        source="MathForge", smallest=POINTS, pairs=of(between, "exposure", "grpo_matched", 1, "original", "harder"),
+        source="MathForge", smallest=POINTS,
+        pairs=of(between, "exposure", THEIRS, 1, branches=("kinds",), kind="harder"),
     ),
 )  # fmt: skip
+
+
+def missing(runs: pd.DataFrame) -> list[str]:
+    """Files of planned runs that the table does not have."""
+    cells = product(RECIPES, STARTERS, SEEDS)
+    planned = {run.file for run in chain.from_iterable(runs_of(*cell) for cell in cells)}
+    there = runs[[field.name for field in fields(Run)]].drop_duplicates().to_dict("records")
+    return sorted(planned - {Run(**{str(name): value for name, value in row.items()}).file for row in there})
+
+
+def judged(runs: pd.DataFrame) -> tuple[Word, list[list[Finding]]]:
+    """The word on the law, and the findings on each of `CLAIMS`.
+
+    Raises:
+        ValueError: if a planned run is missing, since what is not tested would make the other levels too large.
+    """
+    if absent := missing(runs):
+        raise ValueError(f"Expected the runs of the plan but {len(absent)} are missing, {absent[0]} among them.")
+    found = findings_of([(claim, claim.tables(runs)) for claim in CLAIMS])
+    return conjunction([each.word for findings in found[: len(LAW)] for each in findings]), found

@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PLAN = HERE / "plan.json"
 FROZEN = (
-    "studies/third/*.py",
+    *(f"studies/third/{name}.py" for name in ("claims", "design", "freeze", "power", "results", "run", "verdicts")),
     "studies/third/plan.md",
     "examples/expected_gradient.py",
     "examples/starters/*.py",

@@ -9,7 +9,6 @@ has few seeds), normal or skewed, around effects that differ between settings as
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -20,10 +19,12 @@ import pandas as pd
 from tagrpo.analysis.sections import table
 
 from .claims import CLAIMS, Claim
-from .verdicts import OVERALL, Hypothesis, Tables, Word, findings_of
+from .design import SEEDS
+from .verdicts import Hypothesis, Tables, Word, conjunction, findings_of
 
 EFFECTS = (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0)
 """True means over all settings, in units of the smallest effect, positive as claimed."""
+UNDECIDED = {"undecided", "settings differ"}
 
 
 class Noise(NamedTuple):
@@ -68,11 +69,9 @@ def is_false(word: Word, claim: Hypothesis, effect: float) -> bool:
     small = abs(effect) < claim.smallest - 1e-12
     match word:
         case "reproduces":
-            return not small if claim.little else effect <= 1e-12
+            return effect <= 1e-12
         case "smaller than claimed":
             return effect <= 1e-12 or not small
-        case "larger than claimed":
-            return effect <= claim.smallest + 1e-12
         case "no effect":
             return not small
         case "opposite":
@@ -82,55 +81,58 @@ def is_false(word: Word, claim: Hypothesis, effect: float) -> bool:
 
 def simulated(
     claims: Sequence[Claim], pilot: Sequence[Tables], effect: float, seeds: int, rounds: int, skewed: bool = False
-) -> Iterator[tuple[int, int, str, Word, bool]]:
-    """(round, claim, setting, word, whether it is false) of every word of `rounds` simulated studies."""
+) -> Iterator[tuple[list[list[Word]], list[bool]]]:
+    """Of each of `rounds` simulated studies the words of each claim, and whether one of them is false."""
     rng = np.random.default_rng(0)
     noises = [{label: noise_of(of) for label, of in tables.items() if of} for tables in pilot]
-    for number in range(rounds):
-        truths, studies = [], []
-        for claim, noise in zip(claims, noises, strict=True):
-            mean = claim.sign * effect * claim.smallest
-            made = {label: drawn(of, mean, seeds, skewed, rng) for label, of in noise.items()}
-            truths.append({label: {**truth, OVERALL: mean} for label, (truth, _) in made.items()})
-            studies.append((claim, {label: tables for label, (_, tables) in made.items()}))
-        for row, (claim, findings) in enumerate(zip(claims, findings_of(studies), strict=True)):
-            for found in findings:
-                true = claim.sign * truths[row][found.label][found.setting]
-                yield number, row, found.setting, found.word, is_false(found.word, claim, true)
+    for _ in range(rounds):
+        means = [claim.sign * effect * claim.smallest for claim in claims]
+        studies = [
+            (claim, {label: drawn(of, mean, seeds, skewed, rng)[1] for label, of in noise.items()})
+            for claim, noise, mean in zip(claims, noises, means, strict=True)
+        ]
+        words = [[found.word for found in findings] for findings in findings_of(studies)]
+        yield words, [any(is_false(word, claim, effect * claim.smallest) for word in of)
+                      for claim, of in zip(claims, words, strict=True)]  # fmt: skip
 
 
 def report(pilot: pd.DataFrame, seeds: Sequence[int], rounds: int) -> Iterator[str]:
-    """Shares of decided words over all settings, claim by claim; and of studies with a false word."""
+    """Shares of studies in which each claim, and the law, has a word that is true; and those with a false one."""
     measured = [claim.tables(pilot) for claim in CLAIMS]
     claims, tables = zip(*((c, t) for c, t in zip(CLAIMS, measured, strict=True) if any(t.values())), strict=True)
+    law = sum(claim.law for claim in claims)
+
+    def share(of: Sequence[bool]) -> str:
+        return f"{100 * sum(of) / len(of):.0f}"
+
     for count in seeds:
-        decided: dict[int, list[str]] = {row: [] for row in range(len(claims))}
-        wrong = []
+        columns, wrong = [], []
         for effect in EFFECTS:
             for skewed in (False, True):
-                words = list(simulated(claims, tables, effect, count, rounds, skewed))
-                false = {name: {n for n, _, setting, _, no in words if no and (setting == OVERALL) == whole}
-                         for name, whole in (("all", True), ("single", False))}  # fmt: skip
-                wrong.append([f"{effect:g} δ, {'skewed' if skewed else 'normal'}",
-                              *(f"{100 * len(of) / rounds:.0f}" for of in false.values())])  # fmt: skip
+                studies = list(simulated(claims, tables, effect, count, rounds, skewed))
+                laws = [conjunction([word for of in words[:law] for word in of]) for words, _ in studies]
+                no_law = share([effect <= 0 and word in ("reproduces", "smaller than claimed") for word in laws])
+                wrong.append([f"{effect:g} δ, {'skewed' if skewed else 'normal'}", no_law,
+                              *(share([any(false[part]) for _, false in studies])
+                                for part in (slice(law), slice(law, None)))])  # fmt: skip
                 if not skewed:
-                    true = Counter(row for _, row, setting, word, no in words
-                                   if setting == OVERALL and word != "undecided" and not no)  # fmt: skip
-                    for row, cells in decided.items():
-                        cells.append(f"{100 * true[row] / rounds:.0f}")
-        yield f"\n{count} seeds: % of studies in which a true word is decided over all settings, by the true effect\n"
-        effects = [f"{effect:g} δ" for effect in EFFECTS]
-        yield from table(["", "claim", *effects],
-                    [[str(row + 1), claim.statement, *decided[row]] for row, claim in enumerate(claims)])  # fmt: skip
+                    decided = [
+                        share([not false[row] and {*words[row]}.isdisjoint(UNDECIDED) for words, false in studies])
+                        for row in range(len(claims))
+                    ]
+                    columns.append([*decided, share([word not in UNDECIDED for word in laws])])
+        yield f"\n{count} seeds: % of studies in which a true word is decided, by the true effect\n"
+        names = [*(f"{row + 1}. {claim.statement}" for row, claim in enumerate(claims)), "The law, any word."]
+        yield from table(["claim", *(f"{effect:g} δ" for effect in EFFECTS)], list(zip(names, *columns, strict=True)))
         yield "\n% of studies with a false word\n"
-        yield from table(["true effects", "over all settings", "in one setting"], wrong)
+        yield from table(["true effects", "on the law", "on one of its claims", "on another claim"], wrong)
 
 
 def main() -> None:
     """Console entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("pilot", type=Path, help="table of its runs")
-    parser.add_argument("--seeds", nargs="*", type=int, default=[10, 20])
+    parser.add_argument("--seeds", nargs="*", type=int, default=[len(SEEDS)])
     parser.add_argument("--rounds", type=int, default=100)
     chosen = parser.parse_args()
     for line in report(pd.read_csv(chosen.pilot), chosen.seeds, chosen.rounds):

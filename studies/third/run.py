@@ -66,7 +66,7 @@ class Cell:
         folder: Of the study.
         task: One of `TASKS`.
         branch: Of its starters.
-        seed: Of the starters, the training questions, their order and all sampling.
+        seed: Of the starters, the questions of training and tests, their order and all sampling.
         recipe: Sizes.
     """
 
@@ -89,13 +89,13 @@ class Cell:
 
     @cached_property
     def test_questions(self) -> list[QuestionGroup]:
-        """Of the same kind as training."""
-        return self._source("test_id", self.recipe.test_questions).load()
+        """Of the same kind as training, others for each seed."""
+        return self._source("test_id", self.recipe.test_questions, self.seed).load()
 
     @cached_property
     def tests_of_all(self) -> Mapping[str, Asked]:
         """The tests that do not depend on the kind of reformulations."""
-        unseen = self._source("test_phrasing", self.recipe.test_questions).load()
+        unseen = self._source("test_phrasing", self.recipe.test_questions, self.seed).load()
         return {"original": self.asked(self.test_questions), "unseen": self.asked(unseen)}
 
     def flat(self, groups: Sequence[QuestionGroup], kind: str) -> list[QuestionGroup]:
@@ -316,8 +316,7 @@ def main() -> None:
     parser.add_argument("--branches", nargs="*", default=list(STARTERS), choices=STARTERS)
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
     parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=ARMS)
-    parser.add_argument("--paths", nargs="*", default=["sampled"], choices=["sampled", "expected"])
-    parser.add_argument("--rate", type=float, help="learning rate of all arms; that of the plan without it")
+    parser.add_argument("--rate", type=float, help="learning rate of all arms, sampled only; the plan's without it")
     parser.add_argument("--iterations", type=int, help="those of the plan without it")
     parser.add_argument("--workers", type=int, default=1)
     chosen = parser.parse_args()
@@ -325,7 +324,7 @@ def main() -> None:
     with ProcessPoolExecutor(chosen.workers) as pool:
         jobs = []
         for seed, task in product(chosen.seeds, chosen.tasks):
-            runs = (list(runs_of(task, b, seed, chosen.arms, chosen.paths, chosen.rate)) for b in chosen.branches)
+            runs = (list(runs_of(task, b, seed, chosen.arms, chosen.rate)) for b in chosen.branches)
             jobs.append(pool.submit(run_cells, chosen.folder, list(runs), replace(RECIPES[task], **changes)))
         for job in as_completed(jobs):
             print(f"{job.result()} runs made, {sum(each.done() for each in jobs)} of {len(jobs)} jobs done", flush=True)

@@ -1,26 +1,28 @@
-"""From paired differences to words, by intervals that hold for all differences of the study at once.
+"""From paired differences to words, by intervals with one error rate for the whole study.
 
-A claim says that an effect e has a sign, and names the smallest effect that counts as one, δ. In every setting (a task
-in one of its regimes), and over all settings, an interval for e, positive as claimed, is compared with 0 and ±δ:
+A claim says that an effect e has a sign, and names the smallest effect that counts as one, δ. An interval for e over
+all settings (a task at one or more of its branches), positive as claimed, is compared with 0 and ±δ:
 
-| word                 | the interval                      | claims that something adds *little*   |
-| -------------------- | --------------------------------- | ------------------------------------- |
-| reproduces           | lies above 0 and reaches δ        | lies between −δ and δ                 |
-| smaller than claimed | lies between 0 and δ              | –                                     |
-| larger than claimed  | –                                 | lies above δ                          |
-| no effect            | contains 0, lies between −δ and δ | –                                     |
-| opposite             | lies below 0                      | lies below 0 and reaches −δ           |
-| undecided            | is any other                      | is any other                          |
+| word                 | the interval                      |
+| -------------------- | --------------------------------- |
+| reproduces           | lies above 0 and reaches δ        |
+| smaller than claimed | lies between 0 and δ              |
+| no effect            | contains 0, lies between −δ and δ |
+| opposite             | lies below 0                      |
+| undecided            | is any other                      |
 
-Intervals are t-intervals, so wide that in 95 of 100 studies all of them contain their true effects (Bonferroni): those
-over all settings share one half of the 5 %, those of single settings the other. A quantity with one number per seed
-must also pass an exact sign-flip test at the same level, which does not need normal noise, where there are enough seeds
-for it: the smallest p-value of S seeds is 2^-S, so that the ten of a single task cannot, and rest on the t-test alone.
+No word is given to a mean over settings that contradict each other: *settings differ* where Cochran's Q rejects that
+they are equal and some have 95 % intervals above 0 and others below. Single settings have 95 % intervals and no word.
+
+Intervals are t-intervals over seeds. The law is a conjunction: it holds when each of its claims does, so that each is
+tested at the level of one; the differences of the other claims share theirs (Bonferroni). A word must also pass a
+sign-flip test at the same level, which does not need normal noise, where there are enough seeds for it: the smallest
+p-value of S numbers is 2^-S.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal, NamedTuple
@@ -32,15 +34,12 @@ from scipy import stats
 from tagrpo.analysis.statistics import LEVEL, Estimate
 
 ALPHA = 0.05
-"""Probability of any false word in the study."""
-FAMILIES = 2
-"""Single settings, and all of them together."""
+"""Probability that the law is said to hold and does not, or that any other claim has a false word: half of it each."""
 EXACT, DRAWN = 36, 50_000
 """Numbers whose signs are flipped in all ways; and patterns of signs that are drawn of more."""
 OUTLYING = 0.01
 """Level of the test for a seed that stands out."""
-OVERALL = "all"
-Word = Literal["reproduces", "smaller than claimed", "larger than claimed", "no effect", "opposite", "undecided"]
+Word = Literal["reproduces", "smaller than claimed", "no effect", "opposite", "undecided", "settings differ"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +50,8 @@ class Hypothesis:
     """δ > 0, the smallest effect that counts as one."""
     sign: int = 1
     """Of the claimed difference."""
-    little: bool = False
-    """Whether the claim is that the effect is smaller than δ."""
+    law: bool = False
+    """Whether it is one of those that the law needs all of."""
 
 
 Tables = Mapping[str, Mapping[str, pd.DataFrame]]
@@ -151,25 +150,9 @@ def _signs(count: int) -> np.ndarray:
     return np.random.default_rng(0).choice(np.array([-1.0, 1.0], dtype=np.float32), (DRAWN, count))
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """The word on one difference."""
-
-    word: Word
-    below: bool
-    """Whether an effect as large as claimed is excluded."""
-
-
-def outcome_of(claim: Hypothesis, found: Moments, level: float, scalar: bool) -> Outcome:
-    """By the rules of this module.
-
-    Args:
-        claim: With its direction.
-        found: Of the differences ours − theirs.
-        level: Of each bound, one-sided.
-        scalar: Whether there is one number per seed.
-    """
-    flipped = scalar and 2.0 ** -len(found.weights) <= level
+def word_of(claim: Hypothesis, found: Moments, level: float) -> Word:
+    """By the rules of this module, without that of settings which differ; `level` is that of each bound, one-sided."""
+    flipped = 2.0 ** -len(found.weights) <= level
     low, high = sorted(claim.sign * float(bound) for bound in found.interval(level))
     shares = claim.sign * found.shares
 
@@ -179,22 +162,11 @@ def outcome_of(claim: Hypothesis, found: Moments, level: float, scalar: bool) ->
     def below(bound: float) -> bool:
         return high < bound and (not flipped or flips(bound * found.weights - shares) <= level)
 
-    small = below(claim.smallest)
-    word: Word = "undecided"
-    if claim.little:
-        if small and above(-claim.smallest):
-            word = "reproduces"
-        elif above(claim.smallest):
-            word = "larger than claimed"
-        elif below(0.0):
-            word = "opposite"
-    elif above(0.0):
-        word = "smaller than claimed" if small else "reproduces"
-    elif below(0.0):
-        word = "opposite"
-    elif small and above(-claim.smallest):
-        word = "no effect"
-    return Outcome(word, small)
+    if above(0.0):
+        return "smaller than claimed" if below(claim.smallest) else "reproduces"
+    if below(0.0):
+        return "opposite"
+    return "no effect" if below(claim.smallest) and above(-claim.smallest) else "undecided"
 
 
 @dataclass(frozen=True)
@@ -234,70 +206,64 @@ def stands_out(seeds: np.ndarray) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One difference in one setting, or over all of them, and the word on it."""
+    """One difference, and the word on it."""
 
-    setting: str
     label: str
+    settings: Mapping[str, Estimate]
+    """Of each setting, with its 95 % interval, not corrected."""
     estimate: Estimate
-    """Ours − theirs with its 95 % interval, not corrected."""
+    """Ours − theirs over all settings, in the same way."""
     corrected: Estimate
     """With the interval that the word is taken from."""
-    outcome: Outcome
+    word: Word
     seeds: int
     """Numbers of seeds, of all tasks."""
-    outlying: bool
-    """Whether a seed stands out in one of its tables, so that its noise is not normal."""
-    heterogeneity: Heterogeneity | None = None
-    """Of the settings, in a finding over all of them."""
-
-    @property
-    def word(self) -> Word:
-        """Of the outcome."""
-        return self.outcome.word
+    outlying: Sequence[str]
+    """Settings with a seed that stands out, so that their noise is not normal."""
+    heterogeneity: Heterogeneity | None
+    """Of the settings."""
 
 
 def findings_of(claims: Sequence[tuple[Hypothesis, Tables]]) -> list[list[Finding]]:
-    """The findings on each claim: of each difference in every setting, then over all; corrected over all claims."""
-    levels = levels_of(claims)
-    return [list(_findings(claim, tables, levels)) for claim, tables in claims]
+    """Of each claim, the findings on its differences that have settings."""
+    others = sum(bool(by_setting) for claim, tables in claims if not claim.law for by_setting in tables.values())
+    return [
+        [_finding(claim, label, of, ALPHA / 4 / (1 if claim.law else others)) for label, of in tables.items() if of]
+        for claim, tables in claims
+    ]
 
 
-def levels_of(claims: Sequence[tuple[Hypothesis, Tables]]) -> tuple[float, float]:
-    """One-sided levels of a bound over all settings, and of one in a single setting."""
-    tested = [by_setting for _, tables in claims for by_setting in tables.values() if by_setting]
-    counts = (len(tested), sum(map(len, tested)))
-    overall, single = (ALPHA / FAMILIES / 2 / max(count, 1) for count in counts)
-    return overall, single
+def _finding(claim: Hypothesis, label: str, by_setting: Mapping[str, pd.DataFrame], level: float) -> Finding:
+    single, found = {name: moments_of({name: table}) for name, table in by_setting.items()}, moments_of(by_setting)
+    settings, differ = {name: estimate_of(of) for name, of in single.items()}, heterogeneity(list(single.values()))
+    both = any(of.low > 0 for of in settings.values()) and any(of.high < 0 for of in settings.values())
+    return Finding(
+        label=label,
+        settings=settings,
+        estimate=estimate_of(found),
+        corrected=estimate_of(found, level),
+        word="settings differ" if differ and differ.p < ALPHA and both else word_of(claim, found, level),
+        seeds=len(found.weights),
+        outlying=[name for name, of in single.items() if stands_out(of.shares)],
+        heterogeneity=differ,
+    )
 
 
-def is_scalar(by_setting: Mapping[str, pd.DataFrame]) -> bool:
-    """Whether there is one number per seed."""
-    return all(table.shape[1] == 1 for table in by_setting.values())
-
-
-def _findings(claim: Hypothesis, tables: Tables, levels: tuple[float, float]) -> Iterator[Finding]:
-    for label, by_setting in tables.items():
-        single = {setting: moments_of({setting: table}) for setting, table in by_setting.items()}
-        odd = {setting: stands_out(found.shares) for setting, found in single.items()}
-        whole = {OVERALL: moments_of(by_setting)} if by_setting else {}
-        for setting, found in (single | whole).items():
-            overall = setting == OVERALL
-            level = levels[0] if overall else levels[1]
-            yield Finding(
-                setting=setting,
-                label=label,
-                estimate=estimate_of(found),
-                corrected=estimate_of(found, level),
-                outcome=outcome_of(claim, found, level, is_scalar(by_setting)),
-                seeds=len(found.weights),
-                outlying=any(odd.values()) if overall else odd[setting],
-                heterogeneity=heterogeneity(list(single.values())) if overall else None,
-            )
-
-
-def together(words: Sequence[str]) -> str:
-    """The word on a claim of several differences: theirs, where all have the same; else each, in their order.
-
-    A claim reproduces only when all of its differences do, and no word stands for one that has another.
-    """
+def together(words: Sequence[Word]) -> str:
+    """The word on a claim of several differences: theirs, where all have the same; else each, in their order."""
     return "; ".join(words if len(set(words)) > 1 else words[:1])
+
+
+def conjunction(words: Sequence[Word]) -> Word:
+    """The word on a law that needs all of its claims.
+
+    | word                 | those of its claims                             |
+    | -------------------- | ----------------------------------------------- |
+    | opposite             | one is opposite, or no effect: the law is false |
+    | settings differ      | none of these, but one in which settings differ |
+    | undecided            | none of these, but one undecided                |
+    | smaller than claimed | some are smaller than claimed, others reproduce |
+    | reproduces           | all reproduce                                   |
+    """
+    order: Sequence[Word] = ("settings differ", "undecided", "smaller than claimed", "reproduces")
+    return "opposite" if {"opposite", "no effect"} & set(words) else next(word for word in order if word in words)

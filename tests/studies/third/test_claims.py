@@ -8,11 +8,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from studies.third.claims import CLAIMS, at, between, of, rise
-from studies.third.design import ARMS, GAPS, UNTRAINED, runs_of
+from studies.third.claims import CLAIMS, LAW, between, judged, missing, of, rise
+from studies.third.design import GAPS, RECIPES, SEEDS, STARTERS, UNTRAINED, runs_of
 from studies.third.power import drawn, is_false, noise_of, simulated
 from studies.third.results import rows_of
-from studies.third.verdicts import OVERALL, Hypothesis, findings_of
+from studies.third.verdicts import Hypothesis, findings_of
 
 WORDINGS = ("original", "unseen", "reformulated")
 
@@ -28,14 +28,14 @@ def folder(tmp_path):
     for number, branch in enumerate(GAPS):
         gap = 0.1 * number
         for seed in range(3):
-            for run in runs_of("countdown", branch, seed, list(ARMS), ["sampled"]):
+            for run in runs_of("countdown", branch, seed, rate=1e-4):
                 tests = {wording: [success_of(run.arm, gap, seed), 0.9] for wording in WORDINGS}
                 told = {name: getattr(run, name) for name in ("task", "branch", "seed", "arm", "kind", "path", "rate")}
                 if run.arm == UNTRAINED:
                     told |= {"tests": {"wording": tests}, "prompts": {"original": [0.1, 0.3], "wording": [0.2 + gap]}}
                 else:
                     told |= {"tests": {"8": {**tests, "original": [0.0, 0.0]}, "40": tests}}
-                    told |= {"points": {"best1": 8, "end": 40}, "seconds": {"training": 1.0}}
+                    told |= {"points": {"best1": 8, "best32": 8, "end": 40}, "seconds": {"training": 1.0}}
                     told |= {"training": {"without_gradient": [0.5, 0.25]}}
                 path = tmp_path / run.file
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ def folder(tmp_path):
 
 def test_rows_have_the_gap_and_means_over_questions(folder):
     table = pd.DataFrame(rows_of(folder))
-    assert len(table) == 5 * 3 * (3 + 7 * 2 * 3)
+    assert len(table) == 5 * 3 * (3 + 7 * 3 * 3)
     row = table.query(
         "branch == 'gap3' and seed == 2 and arm == 'ta_grpo' and point == 'end' and wording == 'original'"
     )
@@ -66,13 +66,14 @@ def test_differences_are_paired_by_seed_and_rises_are_from_the_least_gap_to_the_
     assert list(found) == [f"countdown/{branch}" for branch in GAPS]
     for number, values in enumerate(found.values()):
         assert values.to_numpy()[:, 0] == pytest.approx([0.01 * number / 2] * 3)
-    ((label, largest),) = at("gap4", of(between, "ta_grpo", "grpo", 1)).items()
-    assert label == "between of ta_grpo − grpo (pass@1) at gap4"
+    ((label, largest),) = of(between, "ta_grpo", "grpo", 1, branches=["gap4"]).items()
+    assert label == "between: ta_grpo − grpo (pass@1, gap4)"
     assert largest(table)["countdown/gap4"].equals(found["countdown/gap4"])
     assert len(largest(table)) == 1
-    sums = between("ta_grpo+exposure", "pooled+anchored", 1)(table)
-    assert all((sums[name] - found[name]).abs().max(axis=None) < 1e-12 for name in found)
-    assert rise("ta_grpo", "grpo", 1)(table)["countdown/rise"].to_numpy()[:, 0] == pytest.approx([0.01 * 4 / 2] * 3)
+    for gaps, expected in ((GAPS, 0.02), (GAPS[1:], 0.015)):
+        values = rise("ta_grpo", "grpo", 1, gaps=gaps)(table)["countdown/rise"].to_numpy()[:, 0]
+        assert values == pytest.approx([expected] * 3)
+    assert rise("ta_grpo", "grpo", 1)(table.query("seed == 1")) == {}
     (against,) = {
         tuple(v.to_numpy()[:, 0].round(6)) for v in between("grpo", UNTRAINED, 1, point="best1")(table).values()
     }
@@ -89,24 +90,57 @@ def test_every_claim_names_arms_that_run_and_finds_them(folder):
             assert bool(found) != asks_for_more, label
 
 
-RAISES, LITTLE = Hypothesis(smallest=0.02), Hypothesis(smallest=0.02, little=True)
+def test_no_word_while_a_planned_run_is_missing():
+    """A table of all planned runs; a difference is that of the lengths of the arms' names, with a tenth of noise."""
+    rows = []
+    for task in RECIPES:
+        for branch in STARTERS:
+            for seed in SEEDS:
+                for run in runs_of(task, branch, seed):
+                    noise = np.random.default_rng(len(rows)).normal(0, 0.001)
+                    told = {
+                        name: getattr(run, name) for name in ("task", "branch", "seed", "arm", "kind", "path", "rate")
+                    }
+                    points = ("start",) if run.arm == UNTRAINED else ("best32", "end")
+                    kinds = ("wording", "format", "hint", "harder") if run.arm == UNTRAINED else (run.kind,)
+                    p = {f"pass@{k}": len(run.arm) / 100 + noise for k in (1, 32)}
+                    rows += [
+                        {**told, "kind": kind, "wording": wording, "point": point, **p}
+                        for kind in kinds
+                        for wording in ("original", "unseen")
+                        for point in points
+                    ]
+    table = pd.DataFrame(rows)
+    assert missing(table) == []
+    law, findings = judged(table)
+    assert [len(found) for found in findings] == [len(claim.pairs) for claim in CLAIMS]
+    assert {len(each.settings) for found in findings for each in found} == {3, 9, 15}
+    assert findings[1][0].estimate.value == pytest.approx((len("ta_grpo") - len("grpo_matched")) / 100, abs=0.002)
+    assert law == "opposite", "at the largest gap TA-GRPO has the lower number"
+    assert findings[1][0].word == "reproduces"
+    lacking = table.query("not (task == 'countdown' and branch == 'gap1' and seed == 3 and arm == 'pooled')")
+    (absent,) = missing(lacking)
+    assert absent.startswith("countdown/gap1/seed3/pooled-wording-sampled-")
+    with pytest.raises(ValueError, match="1 are missing"):
+        judged(lacking)
+
+
+RAISES = Hypothesis(smallest=0.02)
 
 
 @pytest.mark.parametrize(
-    ("word", "claim", "false_at", "true_at"),
+    ("word", "false_at", "true_at"),
     [
-        ("reproduces", RAISES, [-0.01, 0.0], [0.001, 0.05]),
-        ("reproduces", LITTLE, [-0.02, 0.03], [0.0, 0.01]),
-        ("smaller than claimed", RAISES, [0.0, 0.02, 0.05], [0.01]),
-        ("larger than claimed", LITTLE, [0.01, -0.05], [0.03]),
-        ("no effect", RAISES, [0.02, -0.03], [0.0, -0.01]),
-        ("opposite", RAISES, [0.0, 0.01], [-0.001]),
-        ("undecided", RAISES, [], [-1.0, 0.0, 1.0]),
+        ("reproduces", [-0.01, 0.0], [0.001, 0.05]),
+        ("smaller than claimed", [0.0, 0.02, 0.05], [0.01]),
+        ("no effect", [0.02, -0.03], [0.0, -0.01]),
+        ("opposite", [0.0, 0.01], [-0.001]),
+        ("undecided", [], [-1.0, 0.0, 1.0]),
     ],
 )
-def test_words_that_are_false(word, claim, false_at, true_at):
-    assert all(is_false(word, claim, effect) for effect in false_at)
-    assert not any(is_false(word, claim, effect) for effect in true_at)
+def test_words_that_are_false(word, false_at, true_at):
+    assert all(is_false(word, RAISES, effect) for effect in false_at)
+    assert not any(is_false(word, RAISES, effect) for effect in true_at)
 
 
 def pilot_tables(spread, seeds=40):
@@ -131,12 +165,11 @@ def test_noise_is_that_of_seeds_and_of_settings_beyond_it():
 
 
 def test_simulated_studies_decide_what_is_large_and_are_seldom_wrong():
-    claim = next(claim for claim in CLAIMS if not claim.little)
-    tables = [{"a − b": pilot_tables(0.02)}]
-    found = list(simulated([claim], tables, effect=0.0, seeds=20, rounds=40))
-    wrong = {number for number, _, _, _, false in found if false}
-    assert len(wrong) <= 6  # 5 % of 40 studies are 2; six or more have a chance of 1.4 %
-    large = [word for _, _, setting, word, _ in simulated([claim], tables, 3.0, 20, 20) if setting == OVERALL]
-    assert set(large) == {"reproduces"}
-    ((*_, whole),) = findings_of([(claim, {"a − b": pilot_tables(0.02)})])
+    claim, tables = LAW[0], [{"a − b": pilot_tables(0.0)}]
+    wrong = [false for _, (false,) in simulated([claim], tables, effect=0.0, seeds=20, rounds=40)]
+    assert sum(wrong) <= 6  # 5 % of 40 studies are 2; six or more have a chance of 1.4 %
+    assert {word for words, _ in simulated([claim], tables, 3.0, 20, 20) for of in words for word in of} == {
+        "reproduces"
+    }
+    ((whole,),) = findings_of([(claim, {"a − b": pilot_tables(0.02)})])
     assert whole.seeds == 120

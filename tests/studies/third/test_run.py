@@ -41,8 +41,10 @@ def only_one_branch(monkeypatch):
     monkeypatch.setattr(module, "DRAWS", 8)
 
 
-def the_runs(arms=ARM_NAMES, paths=("sampled", "expected")):
-    return list(runs_of("shortest_path", "kinds", 0, arms, paths))
+def the_runs(arms=ARM_NAMES):
+    """With expected paths, which the plan has none of in this branch."""
+    runs = list(runs_of("shortest_path", "kinds", 0, arms))
+    return runs + [replace(run, path="expected") for run in runs if run.arm != UNTRAINED]
 
 
 def test_a_cell_has_the_untrained_policy_first_and_reformulating_arms_once_for_each_kind():
@@ -54,10 +56,20 @@ def test_a_cell_has_the_untrained_policy_first_and_reformulating_arms_once_for_e
         ("expected", "wording"),
     ]
     assert len({run.file for run in runs}) == len(runs)
-    gap = list(runs_of("countdown", "gap2", 3, ["ta_grpo"], ["sampled"]))
-    assert [run.file for run in gap] == [
-        "countdown/gap2/seed3/untrained-wording-sampled-0.json",
-        "countdown/gap2/seed3/ta_grpo-wording-sampled-0.0001.json",
+    names = [
+        run.file.rpartition("/")[2].rpartition("-")[0] for run in runs_of("countdown", "gap2", 3, ["grpo", "ta_grpo"])
+    ]
+    assert names == [
+        "untrained-wording-sampled",
+        "grpo-wording-sampled",
+        "grpo-wording-expected",
+        "ta_grpo-wording-sampled",
+    ]
+    assert [run.path for run in runs_of("countdown", "gap2", 1, ["ta_grpo"])][1:] == ["sampled", "expected"]
+    assert [run.path for run in runs_of("countdown", "gap1", 1)] == ["sampled"] * 8
+    assert [run.file for run in runs_of("countdown", "gap2", 1, ["ta_grpo"], rate=0.1)] == [
+        "countdown/gap2/seed1/untrained-wording-sampled-0.json",
+        "countdown/gap2/seed1/ta_grpo-wording-sampled-0.1.json",
     ]
 
 

@@ -12,8 +12,8 @@ from scipy import stats
 from studies.third.verdicts import (
     ALPHA,
     DRAWN,
-    OVERALL,
     Hypothesis,
+    conjunction,
     estimate_of,
     findings_of,
     flips,
@@ -21,11 +21,12 @@ from studies.third.verdicts import (
     moments_of,
     stands_out,
     together,
+    word_of,
 )
 
 RAISES = Hypothesis(smallest=0.02)
 LOWERS = Hypothesis(smallest=0.02, sign=-1)
-LITTLE = Hypothesis(smallest=0.02, little=True)
+LAW = Hypothesis(smallest=0.02, law=True)
 
 
 def table(mean, noise=0.001, seeds=10, questions=50, seed=0):
@@ -34,60 +35,77 @@ def table(mean, noise=0.001, seeds=10, questions=50, seed=0):
 
 
 def finding(claim, tables):
-    ((*_, over_settings),) = findings_of([(claim, {"a − b": tables})])
-    return over_settings
+    ((found,),) = findings_of([(claim, {"a − b": tables})])
+    return found
 
 
 @pytest.mark.parametrize(
-    ("effect", "raises", "lowers", "little"),
+    ("effect", "raises", "lowers"),
     [
-        (0.05, "reproduces", "opposite", "larger than claimed"),
-        (0.01, "smaller than claimed", "opposite", "reproduces"),
-        (0.0, "no effect", "no effect", "reproduces"),
-        (-0.01, "opposite", "smaller than claimed", "reproduces"),
-        (-0.05, "opposite", "reproduces", "opposite"),
+        (0.05, "reproduces", "opposite"),
+        (0.01, "smaller than claimed", "opposite"),
+        (0.0, "no effect", "no effect"),
+        (-0.01, "opposite", "smaller than claimed"),
+        (-0.05, "opposite", "reproduces"),
     ],
 )
-def test_a_word_goes_either_way_and_says_which(effect, raises, lowers, little):
+def test_a_word_goes_either_way_and_says_which(effect, raises, lowers):
     tables = {"one/easy": table(effect), "two/easy": table(effect, seed=1)}
-    found = {claim: finding(claim, tables) for claim in (RAISES, LOWERS, LITTLE)}
-    assert [one.word for one in found.values()] == [raises, lowers, little]
-    assert [one.outcome.below for one in found.values()] == [effect < 0.02, effect > -0.02, effect < 0.02]
+    assert [finding(claim, tables).word for claim in (RAISES, LOWERS)] == [raises, lowers]
 
 
 def test_noise_leaves_it_undecided():
     for effect in (0.0, 0.02, 0.04):
-        found = finding(RAISES, {"one/easy": table(effect, noise=5.0)})
-        assert (found.word, found.outcome.below) == ("undecided", False)
+        assert finding(RAISES, {"one/easy": table(effect, noise=5.0)}).word == "undecided"
 
 
-def test_half_an_answer_is_undecided_and_says_what_is_excluded():
+def test_half_an_answer_is_undecided():
     """Clearly below the smallest effect, but how far below 0 is not known: neither no effect nor opposite."""
     found = finding(RAISES, {"one/easy": table(-0.02, noise=0.2)})
     assert found.corrected.low < -0.02 < 0 < found.corrected.high < 0.02
-    assert (found.word, found.outcome.below) == ("undecided", True)
-    assert finding(LITTLE, {"one/easy": table(-0.02, noise=0.2)}).word == "undecided"
+    assert found.word == "undecided"
 
 
 def test_intervals_are_those_of_t_tests_over_seeds():
     values = np.array([0.01, 0.03, 0.05, 0.00, 0.06])
-    ((single, over),) = findings_of([(RAISES, {"a − b": {"one/easy": pd.DataFrame(values)}})])
+    found = finding(RAISES, {"one/easy": pd.DataFrame(values)})
     mean, error = values.mean(), stats.sem(values)
-    for found, level in ((single.estimate, 0.95), (single.corrected, 1 - ALPHA / 2), (over.corrected, 1 - ALPHA / 2)):
+    for one, level in ((found.estimate, 0.95), (found.settings["one/easy"], 0.95), (found.corrected, 1 - ALPHA / 2)):
         low, high = stats.t.interval(level, 4, mean, error)
-        assert (found.value, found.low, found.high) == pytest.approx((mean, low, high))
+        assert (one.value, one.low, one.high) == pytest.approx((mean, low, high))
 
 
-def test_more_differences_widen_the_intervals_of_their_kind():
-    tables = {"a − b": {"one/easy": table(0.03, noise=0.15), "one/hard": table(0.03, noise=0.15)}}
-    (alone,) = findings_of([(RAISES, tables)])
-    many, *_ = findings_of([(RAISES, tables)] * 50)
-    assert alone[0].estimate == many[0].estimate
-    for one, other, tests in zip(alone, many, (100, 100, 50), strict=True):
-        reach = stats.t.isf(ALPHA / 2 / 2 / tests, 1e9) / stats.t.isf(ALPHA / 2 / 2 / (tests / 50), 1e9)
-        widened = (other.corrected.high - other.estimate.value) / (one.corrected.high - one.estimate.value)
-        assert widened == pytest.approx(reach, rel=0.35)
-        assert widened > 1.1
+def test_more_claims_widen_the_intervals_but_for_those_of_the_law_which_needs_all():
+    tables = {"a − b": {"one/easy": pd.DataFrame([0.01, 0.03, 0.05, 0.00, 0.06])}}
+    for claim, several in ((RAISES, 50), (LAW, 1)):
+        *_, (found,) = findings_of([(LAW, tables)] * 3 + [(claim, tables)] * 50)
+        assert found.estimate == finding(claim, tables["a − b"]).estimate
+        low, high = stats.t.interval(1 - ALPHA / 2 / several, 4, found.estimate.value, stats.sem([1, 3, 5, 0, 6]) / 100)
+        assert (found.corrected.low, found.corrected.high) == pytest.approx((low, high))
+
+
+def test_no_word_on_a_mean_of_settings_that_contradict_each_other():
+    contradicting = {"one/easy": table(0.08), "two/easy": table(-0.02, seed=1)}
+    assert finding(RAISES, contradicting).word == "settings differ"
+    of_one_sign = {"one/easy": table(0.08), "two/easy": table(0.01, seed=1)}
+    found = finding(RAISES, of_one_sign)
+    assert found.heterogeneity.p < 1e-6
+    assert found.word == "reproduces"
+
+
+@pytest.mark.parametrize(
+    ("words", "law"),
+    [
+        (["reproduces"] * 3, "reproduces"),
+        (["reproduces", "smaller than claimed"], "smaller than claimed"),
+        (["reproduces", "undecided", "smaller than claimed"], "undecided"),
+        (["undecided", "settings differ"], "settings differ"),
+        (["settings differ", "no effect", "reproduces"], "opposite"),
+        (["opposite", "undecided"], "opposite"),
+    ],
+)
+def test_a_law_needs_all_of_its_claims(words, law):
+    assert conjunction(words) == law
 
 
 def test_regimes_are_averaged_seed_by_seed_however_much_their_effects_differ():
@@ -153,19 +171,14 @@ def test_a_quantity_with_one_number_per_seed_must_pass_sign_flips_where_enough_s
     """One seed of three tasks carries the mean: too far out for flips, not for t-tests with their small error."""
     steady = pd.DataFrame(0.05 + 1e-4 * np.arange(10.0))
     tables = {"one/easy": steady * 20, "two/easy": steady * 0, "three/easy": -steady * 0.1}
-    clear = dict.fromkeys(tables, steady)
-    assert finding(RAISES, clear).word == "reproduces"
+    assert finding(RAISES, dict.fromkeys(tables, steady)).word == "reproduces"
     found = finding(RAISES, tables)
     assert found.corrected.low > 0
-    assert found.word == "reproduces", "p is about 1/1024, enough for one claim"
-    many, *_ = findings_of([(RAISES, {"a − b": tables})] * 200)
-    assert many[-1].corrected.low > 0
-    assert many[-1].word == "undecided", "the sign-flip test at the corrected level does not agree"
-    alone, *_ = findings_of([(RAISES, {"a − b": {"one/easy": steady}})] * 200)
-    assert alone[-1].word == "reproduces", "ten seeds cannot pass at this level, and are not asked to"
-    questions = {name: pd.concat([of, of], axis=1, ignore_index=True) for name, of in tables.items()}
-    many, *_ = findings_of([(RAISES, {"a − b": questions})] * 200)
-    assert many[-1].word == "reproduces", "it has many questions"
+    assert word_of(RAISES, moments_of(tables), 0.0125) == "reproduces", "p is about 1/1024, enough for one claim"
+    assert moments_of(tables).interval(1e-4)[0] > 0
+    assert word_of(RAISES, moments_of(tables), 1e-4) == "undecided", "the sign-flip test at this level does not agree"
+    alone = moments_of({"one/easy": steady})
+    assert word_of(RAISES, alone, 1e-4) == "reproduces", "ten seeds cannot pass at this level, and are not asked to"
 
 
 def test_settings_differ_by_cochrans_q_and_welchs_p():
@@ -198,7 +211,7 @@ def test_a_seed_stands_out_by_grubbs_test():
 def test_a_claim_of_several_differences_has_the_words_of_all():
     tables = {"one": {"one/easy": table(0.05)}, "two": {"one/easy": table(0.0)}}
     (found,) = findings_of([(RAISES, tables)])
-    words = [one.word for one in found if one.setting == OVERALL]
+    words = [one.word for one in found]
     assert together(words) == "reproduces; no effect"
     assert together(["reproduces", "reproduces"]) == "reproduces"
     assert together([]) == ""

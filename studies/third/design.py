@@ -44,8 +44,10 @@ class Arm:
 
 SEEDS = range(12)
 """Of the study; a pilot takes others, from 100 on."""
-ANCHORED_SEEDS = range(2)
-"""Of those, the ones whose anchored arms also run without sampling noise, which takes far longer."""
+KINDS_SEEDS = SEEDS[:6]
+"""Of those, the ones in which all kinds of reformulations are asked."""
+EXPECTED_SEEDS = {"own": SEEDS[:4], "original": SEEDS[:2]}
+"""Anchor → the ones in which such arms also run without sampling noise; GRPO does in all."""
 UNTRAINED = "untrained"
 ARMS: Mapping[str, Arm] = {
     "grpo": Arm(),
@@ -120,15 +122,12 @@ def runs_of(
     task: str, branch: str, seed: int, arms: Sequence[str] = tuple(ARMS), rate: float | None = None
 ) -> Iterator[Run]:
     """The runs of a cell, the untrained policy first; `rate` replaces the learning rates of the plan, sampled only."""
+    if branch == "kinds" and seed in SEEDS and seed not in KINDS_SEEDS:
+        return
     yield Run(task=task, branch=branch, seed=seed, arm=UNTRAINED, rate=0.0)
     for name in arms:
         arm, given = ARMS[name], rate or ARM_RATES[task][name]
-        twin = rate is None and has_expected(branch, seed, arm)
+        twin = rate is None and branch in GAPS[::2] and (name == "grpo" or seed in EXPECTED_SEEDS[arm.anchor])
         paths: Sequence[UpdatePath] = ("sampled", "expected") if twin else ("sampled",)
         for kind, path in product(kinds_of(branch) if arm.reformulations else KINDS[:1], paths):
             yield Run(task=task, branch=branch, seed=seed, arm=name, kind=kind, path=path, rate=given)
-
-
-def has_expected(branch: str, seed: int, arm: Arm) -> bool:
-    """Whether a run has a twin without sampling noise: every second gap, of anchored arms with few seeds."""
-    return branch in GAPS[::2] and (arm.anchor == "own" or seed in ANCHORED_SEEDS)

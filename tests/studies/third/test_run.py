@@ -65,8 +65,17 @@ def test_a_cell_has_the_untrained_policy_first_and_reformulating_arms_once_for_e
         "grpo-wording-expected",
         "ta_grpo-wording-sampled",
     ]
-    assert [run.path for run in runs_of("countdown", "gap2", 1, ["ta_grpo"])][1:] == ["sampled", "expected"]
-    assert [run.path for run in runs_of("countdown", "gap1", 1)] == ["sampled"] * 8
+
+
+def test_what_takes_long_runs_in_the_first_seeds():
+    def expected(branch, seed):
+        return [run.arm for run in runs_of("countdown", branch, seed) if run.path == "expected"]
+
+    assert expected("gap2", 1) == list(ARMS)
+    assert expected("gap2", 2) == [name for name, arm in ARMS.items() if arm.anchor == "own"]
+    assert expected("gap0", 4) == ["grpo"]
+    assert expected("gap1", 0) == expected("kinds", 0) == []
+    assert [len(list(runs_of("countdown", "kinds", seed))) for seed in (5, 6, 100)] == [24, 0, 24]
     assert [run.file for run in runs_of("countdown", "gap2", 1, ["ta_grpo"], rate=0.1)] == [
         "countdown/gap2/seed1/untrained-wording-sampled-0.json",
         "countdown/gap2/seed1/ta_grpo-wording-sampled-0.1.json",

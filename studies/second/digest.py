@@ -12,22 +12,16 @@ import gzip
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 
-from tagrpo.analysis.rollouts import read_rollouts
 from tagrpo.analysis.runs import RunFiles
-from tagrpo.callbacks import sentence_encoder
-from tagrpo.callbacks.embedding_diversity import Encoder
 from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
 from tagrpo.runs.directory import name_of
 from tagrpo.runs.files import written_whole
-
-from .questions import distances
 
 FOLDER = Path(__file__).parent / "digest"
 ROOT = Path("runs/second")
@@ -73,9 +67,8 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
         a test question, 0 where success is exact; `success`: split → per question, in the order of the source, the
         probability of a correct response, or their number; `course`: at every evaluation its iteration, the responses
         and seconds until then, and split → means of pass@k at `KS`; `series`: scalar → means over `PARTS` parts of
-        training; `support`: split → shares of questions brought within reach of k samples and out of it; `questions`:
-        how diverse recorded responses are, of runs that recorded them; `weights`: fingerprint of the trained
-        parameters; `provenance`: commit and versions.
+        training; `support`: split → shares of questions brought within reach of k samples and out of it;
+        `weights`: fingerprint of the trained parameters; `provenance`: commit and versions.
     """
     noted, provenance = (json.loads((run.path / name).read_text()) for name in ("run.json", "provenance.json"))
     exact = run.exact[-1]["splits"] if run.exact else None
@@ -98,21 +91,12 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
             }
             for split, content in (exact or {}).items()
         },
-        "questions": {name: _short(x) for name, x in distances(read_rollouts(run.path), encoder()).items()}
-        if (run.path / "rollouts").exists()
-        else {},
         "weights": weights_fingerprint(run),
         "provenance": {name: provenance[name] for name in PROVENANCE if name in provenance},
     }
 
 
 CHANGES = ("support_gained", "support_lost")
-
-
-@cache
-def encoder() -> Encoder:
-    """The sentence encoder of the package's diagnostic."""
-    return sentence_encoder("package", device="cpu")
 
 
 def seconds_of(iterations: pd.DataFrame) -> float:

@@ -24,7 +24,7 @@ from .verdicts import Hypothesis, Tables, Word, conjunction, findings_of
 
 EFFECTS = (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0)
 """True means over all settings, in units of the smallest effect, positive as claimed."""
-UNDECIDED = {"undecided", "settings differ"}
+UNDECIDED = {"undecided", "tasks differ"}
 
 
 class Noise(NamedTuple):

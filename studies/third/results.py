@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch import Tensor
 
 from tagrpo.metrics.functional import cover_at_tau, exact_pass_at_k, support_change
 
-from .design import KS, TAUS, UNTRAINED
+from .design import KS, RECIPES, TAUS, UNTRAINED
 
 RUN = ("task", "branch", "seed", "arm", "kind", "path", "rate")
 """What a run is told by."""
@@ -41,6 +42,8 @@ def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
             yield from _rows(told, "start", tests, tests)
         for other in sorted(file.parent.glob("*.json")):
             run = json.loads(other.read_text())
+            if run["recipe"] != asdict(RECIPES[run["task"]]):
+                raise ValueError(f"Expected the plan's recipe in {other} but got {run['recipe']}.")
             if run["arm"] != UNTRAINED:
                 before = start["tests"][run["kind"]]
                 told = {name: run[name] for name in RUN} | {"gap": mean[run["kind"]] - mean["original"]}

@@ -15,6 +15,7 @@ PLAN = json.loads((HERE / "plan.json").read_text())
 CORRECTED = {
     "verdicts.py": "averages of quantities with one number per seed, words, sign flips: docs/study.md tells why; moved",
     "claims.py": "in the commit that README.md names, with the code of the page",
+    "questions.py": "in the commit that README.md names: no page shows what it measures any more",
     "configs/compare/benchmark.yaml": "ten seeds, one k, the untrained policy; no claim is tested on it",
 }
 """Files that are no longer there as they were frozen, with the reason."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
+from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from studies.third.claims import CLAIMS, LAW, between, judged, missing, of, rise
-from studies.third.design import GAPS, RECIPES, SEEDS, STARTERS, UNTRAINED, runs_of
+from studies.third.claims import CLAIMS, LAW, between, judged, mistakes, of, rise
+from studies.third.design import GAPS, RECIPES, SEEDS, STARTERS, UNTRAINED, kinds_of, runs_of
 from studies.third.power import drawn, is_false, noise_of, simulated
 from studies.third.results import rows_of
 from studies.third.verdicts import Hypothesis, findings_of
@@ -31,6 +33,7 @@ def folder(tmp_path):
             for run in runs_of("countdown", branch, seed, rate=1e-4):
                 tests = {wording: [success_of(run.arm, gap, seed), 0.9] for wording in WORDINGS}
                 told = {name: getattr(run, name) for name in ("task", "branch", "seed", "arm", "kind", "path", "rate")}
+                told["recipe"] = asdict(RECIPES["countdown"])
                 if run.arm == UNTRAINED:
                     told |= {"tests": {"wording": tests}, "prompts": {"original": [0.1, 0.3], "wording": [0.2 + gap]}}
                 else:
@@ -90,39 +93,57 @@ def test_every_claim_names_arms_that_run_and_finds_them(folder):
             assert bool(found) != asks_for_more, label
 
 
-def test_no_word_while_a_planned_run_is_missing():
+@pytest.fixture(scope="module")
+def complete():
     """A table of all planned runs; a difference is that of the lengths of the arms' names, with a tenth of noise."""
     rows = []
-    for task in RECIPES:
-        for branch in STARTERS:
-            for seed in SEEDS:
-                for run in runs_of(task, branch, seed):
-                    noise = np.random.default_rng(len(rows)).normal(0, 0.001)
-                    told = {
-                        name: getattr(run, name) for name in ("task", "branch", "seed", "arm", "kind", "path", "rate")
-                    }
-                    points = ("start",) if run.arm == UNTRAINED else ("best32", "end")
-                    kinds = ("wording", "format", "hint", "harder") if run.arm == UNTRAINED else (run.kind,)
-                    p = {f"pass@{k}": len(run.arm) / 100 + noise for k in (1, 32)}
-                    rows += [
-                        {**told, "kind": kind, "wording": wording, "point": point, **p}
-                        for kind in kinds
-                        for wording in ("original", "unseen")
-                        for point in points
-                    ]
-    table = pd.DataFrame(rows)
-    assert missing(table) == []
-    law, findings = judged(table)
+    for task, branch, seed in product(RECIPES, STARTERS, SEEDS):
+        for run in runs_of(task, branch, seed):
+            noise = np.random.default_rng(len(rows)).normal(0, 0.001)
+            told = {name: getattr(run, name) for name in ("task", "branch", "seed", "arm", "path", "rate")}
+            points = ("start",) if run.arm == UNTRAINED else ("best1", "best32", "end")
+            kinds = kinds_of(branch) if run.arm == UNTRAINED else (run.kind,)
+            told |= {f"pass@{k}": len(run.arm) / 100 + noise for k in (1, 32)}
+            for kind, wording, point in product(kinds, WORDINGS, points):
+                rows.append({**told, "kind": kind, "wording": wording, "point": point})
+    return pd.DataFrame(rows)
+
+
+def test_words_on_the_runs_of_the_plan(complete):
+    law, findings = judged(complete)
     assert [len(found) for found in findings] == [len(claim.pairs) for claim in CLAIMS]
-    assert {len(each.settings) for found in findings for each in found} == {3, 9, 15}
+    assert all(set(each.tasks) == set(RECIPES) for found in findings for each in found)
+    assert {each.seeds for found in findings for each in found} == {18, 36}
     assert findings[1][0].estimate.value == pytest.approx((len("ta_grpo") - len("grpo_matched")) / 100, abs=0.002)
-    assert law == "opposite", "at the largest gap TA-GRPO has the lower number"
     assert findings[1][0].word == "reproduces"
-    lacking = table.query("not (task == 'countdown' and branch == 'gap1' and seed == 3 and arm == 'pooled')")
-    (absent,) = missing(lacking)
-    assert absent.startswith("countdown/gap1/seed3/pooled-wording-sampled-")
-    with pytest.raises(ValueError, match="1 are missing"):
-        judged(lacking)
+    assert law == "opposite", "at the largest gap TA-GRPO has the lower number"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda runs: runs.drop(index=runs.query("task == 'countdown' and arm == 'pooled'").index[7]),
+            "1 of .* too few",
+        ),
+        (lambda runs: pd.concat([runs, runs.iloc[5:6]]), "1 of arithmetic/gap0/seed0/.* too many"),
+        (lambda runs: pd.concat([runs, runs.iloc[40:41].assign(rate=0.5)]), "1 of .*-0.5.json.* too many"),
+        (lambda runs: runs.replace({"seed": {3: 12}}), "too few"),
+        (lambda runs: runs.assign(**{"pass@32": runs["pass@32"].where(runs.index != 9)}), "no pass@k in arithmetic"),
+    ],
+)
+def test_no_word_on_a_table_that_is_not_the_plans(complete, change, told):
+    assert mistakes(complete) == []
+    with pytest.raises(ValueError, match=told):
+        judged(change(complete))
+
+
+def test_runs_of_another_recipe_are_refused(folder):
+    file = next(path for path in folder.rglob("*.json") if UNTRAINED not in path.name)
+    run = json.loads(file.read_text())
+    file.write_text(json.dumps({**run, "recipe": {**run["recipe"], "iterations": 5}}))
+    with pytest.raises(ValueError, match=r"recipe in .*countdown"):
+        list(rows_of(folder))
 
 
 RAISES = Hypothesis(smallest=0.02)

@@ -31,7 +31,7 @@ from tagrpo.runs.grid import GridRun
 from tagrpo.types import Completion
 
 
-def wait_until(condition, seconds=120):
+def wait_until(condition, seconds=600):
     """What `condition()` returns as soon as that is true."""
     end = time.monotonic() + seconds
     while not (found := condition()):
@@ -220,7 +220,7 @@ class WaitingEngine(types.Engine):
         self.busy, number = True, sum(call[0] == "generate_async" for call in self.calls)
 
         def sample():
-            assert self.updated is None or self.updated.wait(120), "the update waits for sampling"
+            assert self.updated is None or self.updated.wait(600), "the update waits for sampling"
             if number in self.fail_at:
                 raise EngineError("gone")
             return self.responses(request)

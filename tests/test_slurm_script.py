@@ -49,7 +49,7 @@ def submitted(folder: Path, leaves: str, *overrides: str, **settings: str) -> tu
     job = subprocess.Popen(
         ["bash", SCRIPT, *overrides], cwd=folder, env={**os.environ, **variables}, start_new_session=True
     )
-    assert job.wait(120) == 0
+    assert job.wait(600) == 0
     wait_until(lambda: not alive(job.pid))  # nothing outlives the job
     return (folder / "arguments").read_text().splitlines(), (folder / "requeued").exists()
 

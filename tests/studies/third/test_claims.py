@@ -116,7 +116,7 @@ def test_words_on_the_runs_of_the_plan(complete):
     assert {each.seeds for found in findings for each in found} == {18, 36}
     assert findings[1][0].estimate.value == pytest.approx((len("ta_grpo") - len("grpo_matched")) / 100, abs=0.002)
     assert findings[1][0].word == "reproduces"
-    assert law == "opposite", "at the largest gap TA-GRPO has the lower number"
+    assert law == "opposite", "at the largest gap `anchored` has the higher number"
 
 
 @pytest.mark.parametrize(

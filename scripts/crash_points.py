@@ -126,7 +126,7 @@ class Trial:
             seed_everything(3, verbose=False)  # a fork seeds Python's generator anew
             train(run.module, run.datamodule, run.trainer, resume="auto", export=self.directory / "model")
             run.close()
-            end(self.directory)
+            rank_zero_only(end)(self.directory)
 
     def clear(self) -> None:
         """Delete the directory and the log."""

@@ -285,13 +285,12 @@ def draw_example(task: Task, shares: Mapping[str, float], rng: random.Random) ->
     source = task.source("train", REGIME)
     name = rng.choices(list(shares), list(shares.values()))[0]
     asked = draw_training(source.splits, lambda: source.sample(rng))
-    kind = REFORMULATIONS[name].kind if name in REFORMULATIONS else None
-    question = source.phrase(asked, rng.choices(list(task.base), list(task.base.values()))[0] if kind else name, rng)
-    if kind in AIDS:
+    if name not in REFORMULATIONS:
+        return SupervisedExample(source.phrase(asked, name, rng), rng.choice(asked.answers), name)
+    question = source.phrase(asked, rng.choices(list(task.base), list(task.base.values()))[0], rng)
+    if REFORMULATIONS[name].kind in AIDS:
         words = question.split()
         question = " ".join(rng.sample(words, len(words)))
-    if name not in REFORMULATIONS:
-        return SupervisedExample(question, rng.choice(asked.answers), name)
     told = source.reformulate(asked, question, name, rng)
     answers = fitting(told, task.verifier().correct_responses(asked.answers))
     return SupervisedExample(told, rng.choice(answers), name)

@@ -14,7 +14,7 @@ from tagrpo.types import AdvantageStrategy
 
 GAPS = tuple(exposed.GAPS)
 """Policies of `examples.starters.exposed`, by how well they solve the reformulated wordings."""
-KINDS = ("wording", "format", "hint", "harder", "template")
+KINDS = exposed.KINDS
 """Of reformulations, each in the branch `kinds` of the starters, which has seen all of them equally often."""
 STARTERS = exposed.POLICIES
 """What the runs begin with: the `branch` of a run."""
@@ -81,8 +81,6 @@ RECIPES: Mapping[str, Recipe] = {
     "countdown": Recipe(),
     "shortest_path": Recipe(batch_size=16, questions=320),
 }
-RATES = (3e-5, 1e-4, 3e-4)
-"""Learning rates of the pilot."""
 ALIKE = ("exposure", "pooled", "anchored", "ta_grpo")
 """Arms that are compared part by part, and have the rate of TA-GRPO."""
 ARM_RATES: Mapping[str, Mapping[str, float]] = {
@@ -90,8 +88,8 @@ ARM_RATES: Mapping[str, Mapping[str, float]] = {
     "countdown": {"grpo": 1e-4, "grpo_matched": 1e-4, **dict.fromkeys(ALIKE, 1e-4), "pass_at_k": 3e-4},
     "shortest_path": {"grpo": 3e-5, "grpo_matched": 1e-4, **dict.fromkeys(ALIKE, 1e-4), "pass_at_k": 3e-4},
 }
-"""Task → arm → the rate that had the highest pass@k in validation at the end, averaged over k = 1, 2, 4 … 32 and over
-the pilot's seeds in `gap0`, `gap2` and `gap4`."""
+"""Task → arm → the rate of three (3e-5, 1e-4, 3e-4) that had the highest pass@k in validation at the end, averaged over
+k = 1, 2, 4 … 32 and over the pilot's seeds in `gap0`, `gap2` and `gap4`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from tagrpo.analysis.sections import table
 
 from .claims import CLAIMS, Claim
 from .design import SEEDS
-from .verdicts import Hypothesis, Tables, Word, conjunction, findings_of
+from .verdicts import Hypothesis, Tables, Word, by_task, conjunction, findings_of
 
 EFFECTS = (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0)
 """True means over all settings, in units of the smallest effect, positive as claimed."""
@@ -38,10 +38,10 @@ class Noise(NamedTuple):
 
 def noise_of(by_setting: Mapping[str, pd.DataFrame]) -> Noise:
     """From the pilot: one variance for each task, the mean over its settings."""
-    variances: dict[str, list[float]] = {}
-    for setting, values in by_setting.items():
-        variances.setdefault(setting.partition("/")[0], []).append(float(values.iloc[:, 0].var(ddof=1)))
-    seeds = {setting: float(np.mean(variances[setting.partition("/")[0]])) ** 0.5 for setting in by_setting}
+    seeds: dict[str, float] = {}
+    for settings in by_task(by_setting).values():
+        spread = float(np.mean([float(values.iloc[:, 0].var(ddof=1)) for values in settings.values()])) ** 0.5
+        seeds |= dict.fromkeys(settings, spread)
     means = np.array([float(values.iloc[:, 0].mean()) for values in by_setting.values()])
     error = float(np.mean([seeds[name] ** 2 / len(values) for name, values in by_setting.items()]))
     beyond = float(means.var(ddof=1)) - error if len(means) > 1 else 0.0

@@ -63,21 +63,21 @@ Tables = Mapping[str, Mapping[str, pd.DataFrame]]
 
 
 class Moments(NamedTuple):
-    """A mean over tasks with its error; fields may have leading dimensions of independent draws."""
+    """A mean over tasks with its error."""
 
-    mean: np.ndarray
-    error: np.ndarray
+    mean: float
+    error: float
     """Standard error of the mean."""
-    freedom: np.ndarray
+    freedom: float
     """Degrees of freedom of the error, after Welch and Satterthwaite."""
+    third: float
+    """Third central moment of the mean, of the noise of seeds."""
     shares: np.ndarray
-    """[..., seeds of all tasks] weight × mean of each seed; they add up to the mean."""
+    """[seeds of all tasks] weight × mean of each seed; they add up to the mean."""
     weights: np.ndarray
     """[seeds of all tasks], adding up to 1."""
-    third: np.ndarray
-    """Third central moment of the mean, of the noise of seeds."""
 
-    def interval(self, level: float) -> tuple[np.ndarray, np.ndarray]:
+    def interval(self, level: float) -> tuple[float, float]:
         """The t-interval that misses the true mean on either side with probability `level`."""
         reach = stats.t.isf(level, self.freedom) * self.error
         return self.mean - reach, self.mean + reach
@@ -92,40 +92,41 @@ class Moments(NamedTuple):
         return not flipped or flips(side * (self.shares - bound * self.weights)) <= level
 
 
-def moments(tasks: Sequence[Sequence[np.ndarray]]) -> Moments:
-    """Of the mean over tasks, each the mean over its regimes, each a table [..., seeds, questions].
-
-    Seeds and questions are both samples of a larger population. The regimes of a task share the starters of its seeds,
-    so that they are averaged seed by seed; their questions are independent, and so are tasks. The variance of a task
-    is var(seeds' means) / S + Σ over regimes var(questions' means) / Q / regimes². The interaction of seeds and
-    questions is counted in both terms, which errs on the safe side.
-    """
-    variances: list[tuple[np.ndarray, int]] = []
-    shares, weights, third = [], [], 0.0
-    for regimes in tasks:
-        seeds = np.mean([table.mean(-1) for table in regimes], axis=0)
-        found = [(seeds, 1)] + [(table.mean(-2), len(regimes)) for table in regimes]
-        for means, parts in found:
-            if (count := means.shape[-1]) > 1:
-                variances.append((means.var(-1, ddof=1) / count / (parts * len(tasks)) ** 2, count - 1))
-        weight = 1 / len(tasks) / seeds.shape[-1]
-        shares.append(weight * seeds)
-        weights.append(np.full(seeds.shape[-1], weight))
-        third += stats.kstat(seeds, 3) * weight**2 / len(tasks) if seeds.shape[-1] > 2 else 0.0
-    joined = np.concatenate(shares, axis=-1)
-    total = np.sum([variance for variance, _ in variances], axis=0)
-    squares = np.sum([variance**2 / freedom for variance, freedom in variances], axis=0)
-    freedom = np.divide(total**2, squares, out=np.ones_like(squares), where=squares > 0)
-    return Moments(joined.sum(-1), np.sqrt(total), freedom, joined, np.concatenate(weights), np.asarray(third))
+def by_task(by_setting: Mapping[str, pd.DataFrame]) -> dict[str, dict[str, pd.DataFrame]]:
+    """Task → its settings, of settings that are called `<task>/<regime>`."""
+    tasks: dict[str, dict[str, pd.DataFrame]] = {}
+    for setting, table in by_setting.items():
+        tasks.setdefault(setting.partition("/")[0], {})[setting] = table
+    return tasks
 
 
 def moments_of(by_setting: Mapping[str, pd.DataFrame]) -> Moments:
-    """`moments` of some settings; of each task, the seeds that all its regimes have."""
-    tasks: dict[str, list[pd.DataFrame]] = {}
-    for setting, table in by_setting.items():
-        tasks.setdefault(setting.partition("/")[0], []).append(table)
-    shared = {task: sorted(set.intersection(*(set(table.index) for table in of))) for task, of in tasks.items()}
-    return moments([[table.loc[shared[task]].to_numpy(dtype=float) for table in of] for task, of in tasks.items()])
+    """Of the mean over tasks, each the mean over its regimes, each a table [seeds, questions].
+
+    Seeds and questions are both samples of a larger population. The regimes of a task share the starters of its seeds,
+    so that they are averaged seed by seed, over the seeds that all of them have; their questions are independent, and
+    so are tasks. The variance of a task is var(seeds' means) / S + Σ over regimes var(questions' means) / Q / regimes².
+    The interaction of seeds and questions is counted in both terms, which errs on the safe side.
+    """
+    tasks = by_task(by_setting)
+    variances: list[tuple[float, int]] = []
+    shares, weights, third = [], [], 0.0
+    for regimes in tasks.values():
+        shared = sorted(set.intersection(*(set(table.index) for table in regimes.values())))
+        tables = [table.loc[shared].to_numpy(dtype=float) for table in regimes.values()]
+        seeds = np.mean([table.mean(1) for table in tables], axis=0)
+        for means, parts in [(seeds, 1)] + [(table.mean(0), len(tables)) for table in tables]:
+            if (count := len(means)) > 1:
+                variances.append((means.var(ddof=1) / count / (parts * len(tasks)) ** 2, count - 1))
+        weight = 1 / len(tasks) / len(seeds)
+        shares.append(weight * seeds)
+        weights.append(np.full(len(seeds), weight))
+        third += stats.kstat(seeds, 3) * weight**2 / len(tasks) if len(seeds) > 2 else 0.0
+    joined = np.concatenate(shares)
+    total = np.sum([variance for variance, _ in variances])
+    squares = np.sum([variance**2 / freedom for variance, freedom in variances])
+    freedom = total**2 / squares if squares > 0 else 1.0
+    return Moments(joined.sum(), np.sqrt(total), freedom, third, joined, np.concatenate(weights))
 
 
 def estimate_of(found: Moments, level: float = LEVEL / 2) -> Estimate:
@@ -239,11 +240,7 @@ def findings_of(claims: Sequence[tuple[Hypothesis, Tables]]) -> list[list[Findin
 def _finding(
     claim: Hypothesis, label: str, by_setting: Mapping[str, pd.DataFrame], level: float, against: float
 ) -> Finding:
-    names = dict.fromkeys(setting.partition("/")[0] for setting in by_setting)
-    of_task = {
-        name: moments_of({setting: table for setting, table in by_setting.items() if setting.startswith(f"{name}/")})
-        for name in names
-    }
+    of_task = {task: moments_of(settings) for task, settings in by_task(by_setting).items()}
     found, tasks = moments_of(by_setting), {name: estimate_of(of) for name, of in of_task.items()}
     differ, word = heterogeneity(list(of_task.values())), word_of(claim, found, level, against)
     signs = {np.sign(of.value) for of in tasks.values()}

@@ -6,7 +6,8 @@
 A row is a run, tested at one of its points on one wording: means over questions of `pass@k` and `cover@τ`, and
 `gained@k` and `lost@k`, the shares of the questions that training has brought within reach of k samples, and out of it.
 `gap` is that of the policy that the run began with: its success on the reformulations of the run's kind − that on the
-originals. Points are `start` (the untrained policy), `best1`, `best32` (where validation was best) and `end`.
+originals. Runs that the table has already, and the folder has not, stay in it, so that seeds may be run at different
+times and places. Points are `start` (the untrained policy), `best1`, `best32` (where validation was best) and `end`.
 """
 
 from __future__ import annotations
@@ -70,13 +71,20 @@ def _rows(
         yield {**told, "point": point, "wording": wording, **values}
 
 
+def added(rows: pd.DataFrame, path: Path) -> pd.DataFrame:
+    """The rows, and those that a table has of other runs."""
+    if path.exists():
+        rows = pd.concat([pd.read_csv(path), rows]).drop_duplicates([*RUN, "point", "wording"], keep="last")
+    return rows.sort_values([*RUN, "point", "wording"], ignore_index=True)
+
+
 def main() -> None:
     """Console entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="of the runs")
     parser.add_argument("table", type=Path, help="to write")
     chosen = parser.parse_args()
-    table = pd.DataFrame(rows_of(chosen.folder))
+    table = added(pd.DataFrame(rows_of(chosen.folder)), chosen.table)
     table.to_csv(chosen.table, index=False, float_format="%.6g", compression={"method": "gzip", "mtime": 0})
     print(f"{len(table)} rows of {len(table.drop_duplicates(list(RUN)))} runs in {chosen.table}")
 

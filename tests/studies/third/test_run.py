@@ -71,11 +71,11 @@ def test_what_takes_long_runs_in_the_first_seeds():
     def expected(branch, seed):
         return [run.arm for run in runs_of("countdown", branch, seed) if run.path == "expected"]
 
-    assert expected("gap2", 1) == list(ARMS)
+    assert expected("gap2", 0) == list(ARMS)
     assert expected("gap2", 2) == [name for name, arm in ARMS.items() if arm.anchor == "own"]
     assert expected("gap0", 4) == ["grpo"]
     assert expected("gap1", 0) == expected("kinds", 0) == []
-    assert [len(list(runs_of("countdown", "kinds", seed))) for seed in (5, 6, 100)] == [24, 0, 24]
+    assert [len(list(runs_of("countdown", "kinds", seed))) for seed in (4, 5, 100)] == [24, 0, 24]
     assert [run.file for run in runs_of("countdown", "gap2", 1, ["ta_grpo"], rate=0.1)] == [
         "countdown/gap2/seed1/untrained-wording-sampled-0.json",
         "countdown/gap2/seed1/ta_grpo-wording-sampled-0.1.json",

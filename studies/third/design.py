@@ -89,7 +89,7 @@ ARM_RATES: Mapping[str, Mapping[str, float]] = {
     "shortest_path": {"grpo": 3e-5, "grpo_matched": 1e-4, **dict.fromkeys(ALIKE, 1e-4), "pass_at_k": 3e-4},
 }
 """Task → arm → the rate of three (3e-5, 1e-4, 3e-4) that had the highest pass@k in validation at the end, averaged over
-k = 1, 2, 4 … 32 and over the pilot's seeds in `gap0`, `gap2` and `gap4`."""
+k = 1, 2, 4 … 32 and over the pilot's seeds in `gap0`, `gap2` and `gap4`; all `ALIKE` have that of TA-GRPO."""
 
 
 @dataclass(frozen=True, kw_only=True)

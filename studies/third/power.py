@@ -19,7 +19,7 @@ import pandas as pd
 from tagrpo.analysis.sections import table
 
 from .claims import CLAIMS, Claim
-from .design import SEEDS
+from .design import KINDS_SEEDS, SEEDS
 from .verdicts import Hypothesis, Tables, Word, by_task, conjunction, findings_of
 
 EFFECTS = (-1.0, 0.0, 0.5, 1.0, 2.0, 3.0)
@@ -49,19 +49,23 @@ def noise_of(by_setting: Mapping[str, pd.DataFrame]) -> Noise:
 
 
 def drawn(
-    noise: Noise, effect: float, seeds: int, skewed: bool, rng: np.random.Generator
+    noise: Noise, effect: float, seeds: int, skew: int, rng: np.random.Generator
 ) -> tuple[dict[str, float], dict[str, pd.DataFrame]]:
-    """True effects by setting, whose mean over tasks is `effect`, and the numbers of a simulated study."""
+    """True effects by setting, whose mean over tasks is `effect`, and the numbers of a simulated study.
+
+    `skew`: 0 for normal noise, 1 and −1 for exponential noise to the right and to the left.
+    """
     names = list(noise.seeds)
     tasks = [name.partition("/")[0] for name in names]
     weights = np.array([1 / len(set(tasks)) / tasks.count(task) for task in tasks])
     above = rng.normal(0, noise.settings, len(names))
     truth = dict(zip(names, effect + above - weights @ above, strict=True))
-    shape = (seeds, 1)
-    return truth, {
-        name: pd.DataFrame(truth[name] + sd * (rng.exponential(size=shape) - 1 if skewed else rng.normal(size=shape)))
-        for name, sd in noise.seeds.items()
-    }
+    numbers = {}
+    for name, sd in noise.seeds.items():
+        shape = (min(seeds, len(KINDS_SEEDS)) if name.endswith("/kinds") else seeds, 1)
+        drawn = skew * (rng.exponential(size=shape) - 1) if skew else rng.normal(size=shape)
+        numbers[name] = pd.DataFrame(truth[name] + sd * drawn)
+    return truth, numbers
 
 
 def is_false(word: Word, claim: Hypothesis, effect: float) -> bool:
@@ -80,7 +84,7 @@ def is_false(word: Word, claim: Hypothesis, effect: float) -> bool:
 
 
 def simulated(
-    claims: Sequence[Claim], pilot: Sequence[Tables], effect: float, seeds: int, rounds: int, skewed: bool = False
+    claims: Sequence[Claim], pilot: Sequence[Tables], effect: float, seeds: int, rounds: int, skew: int = 0
 ) -> Iterator[tuple[list[list[Word]], list[bool]]]:
     """Of each of `rounds` simulated studies the words of each claim, and whether one of them is false."""
     rng = np.random.default_rng(0)
@@ -88,7 +92,7 @@ def simulated(
     for _ in range(rounds):
         means = [claim.sign * effect * claim.smallest for claim in claims]
         studies = [
-            (claim, {label: drawn(of, mean, seeds, skewed, rng)[1] for label, of in noise.items()})
+            (claim, {label: drawn(of, mean, seeds, skew, rng)[1] for label, of in noise.items()})
             for claim, noise, mean in zip(claims, noises, means, strict=True)
         ]
         words = [[found.word for found in findings] for findings in findings_of(studies)]
@@ -108,14 +112,14 @@ def report(pilot: pd.DataFrame, seeds: Sequence[int], rounds: int) -> Iterator[s
     for count in seeds:
         columns, wrong = [], []
         for effect in EFFECTS:
-            for skewed in (False, True):
-                studies = list(simulated(claims, tables, effect, count, rounds, skewed))
+            for skew, shape in {0: "normal", 1: "skewed to the right", -1: "skewed to the left"}.items():
+                studies = list(simulated(claims, tables, effect, count, rounds, skew))
                 laws = [conjunction([word for of in words[:law] for word in of]) for words, _ in studies]
                 no_law = share([effect <= 0 and word in ("reproduces", "smaller than claimed") for word in laws])
-                wrong.append([f"{effect:g} δ, {'skewed' if skewed else 'normal'}", no_law,
+                wrong.append([f"{effect:g} δ, {shape}", no_law,
                               *(share([any(false[part]) for _, false in studies])
                                 for part in (slice(law), slice(law, None)))])  # fmt: skip
-                if not skewed:
+                if not skew:
                     decided = [
                         share([not false[row] and {*words[row]}.isdisjoint(UNDECIDED) for words, false in studies])
                         for row in range(len(claims))

@@ -17,9 +17,10 @@ settings have 95 % intervals and no word.
 
 Intervals are t-intervals over seeds. The law is a conjunction: it holds when each of its claims does, so that each is
 tested at the level of one; but each of them could call it false, so that they share the level of *opposite*. The
-differences of the other claims share theirs (Bonferroni). Noise need not be normal: a word must also pass the t-test
-with its skewness removed (Hall's cubic transformation, 1992, second-hand) and a sign-flip test, at the same level,
-where there are enough seeds for it (the smallest p-value of S numbers is 2^-S) and not over forty.
+differences of the other claims share theirs (Bonferroni). Noise need not be normal: where its skewness makes large t
+likelier, their quantile is raised for it (the first term of Cornish and Fisher's expansion for a t-statistic,
+second-hand); and a word must pass a sign-flip test at the same level, where there are enough seeds for it (the smallest
+p-value of S numbers is 2^-S) and not over forty.
 """
 
 from __future__ import annotations
@@ -84,10 +85,9 @@ class Moments(NamedTuple):
 
     def passes(self, side: int, bound: float, level: float) -> bool:
         """Whether the mean lies above (`side` 1) or below (−1) a bound, by all tests."""
-        t, skew = side * (self.mean - bound) / self.error, side * self.third / self.error**3
-        for value in (t, t + skew * t**2 / 3 + skew**2 * t**3 / 27 + skew / 6):
-            if not value > stats.t.isf(level, self.freedom):
-                return False
+        quantile, skew = stats.t.isf(level, self.freedom), side * self.third / self.error**3
+        if not side * (self.mean - bound) / self.error > quantile - min(0.0, skew) * (2 * quantile**2 + 1) / 6:
+            return False
         flipped = 2.0 ** -len(self.weights) <= level and len(self.weights) <= FLIPPED
         return not flipped or flips(side * (self.shares - bound * self.weights)) <= level
 
@@ -214,7 +214,7 @@ class Finding:
     estimate: Estimate
     """Ours − theirs over all tasks, in the same way."""
     corrected: Estimate
-    """With the interval that the word is taken from."""
+    """With the t-interval at the level of the word; of the law, *opposite* has a stricter one."""
     word: Word
     seeds: int
     """Numbers of seeds, of all tasks."""
@@ -265,8 +265,8 @@ def conjunction(words: Sequence[Word]) -> Word:
     | word                 | what it means                                                |
     | -------------------- | ------------------------------------------------------------ |
     | opposite             | the law is false                                             |
-    | tasks differ         | it does not hold in each task                                |
-    | no effect            | a part of it is smaller than counts, whatever its sign       |
+    | tasks differ         | a part of it has another sign in one of the tasks            |
+    | no effect            | it does not hold: a part of it is smaller than counts        |
     | undecided            | the study is too small                                       |
     | smaller than claimed | it holds, but in a part by less than it says                 |
     | reproduces           | it holds                                                     |

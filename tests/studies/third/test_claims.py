@@ -188,7 +188,7 @@ def test_noise_is_that_of_seeds_and_of_settings_beyond_it():
     assert list(noise.seeds.values()) == pytest.approx([0.03] * 15, rel=0.15)
     assert noise.settings < 0.004
     assert noise_of(pilot_tables(0.1)).settings == pytest.approx(np.linspace(-0.1, 0.1, 5).std(ddof=1), rel=0.1)
-    truth, tables = drawn(noise_of(pilot_tables(0.1)), 0.02, 2000, True, np.random.default_rng(1))
+    truth, tables = drawn(noise_of(pilot_tables(0.1)), 0.02, 2000, 1, np.random.default_rng(1))
     assert np.mean(list(truth.values())) == pytest.approx(0.02)
     for name, values in tables.items():
         assert values.to_numpy().mean() == pytest.approx(truth[name], abs=0.004)

@@ -113,17 +113,20 @@ def test_each_claim_of_the_law_could_call_it_false_so_that_they_share_the_level(
     assert findings_of([(lowering, tables)] * 20)[0][0].word == "reproduces"
 
 
-def test_skewness_is_removed_by_halls_transformation():
+def test_skewness_raises_the_quantile_on_its_side_alone():
     values = np.random.default_rng(5).exponential(size=14) - 0.45
     found = moments_of({"one/easy": pd.DataFrame(values)})
     skew = stats.skew(values, bias=False) / 14**0.5
     assert float(found.third / found.error**3) == pytest.approx(skew)
-    for side in (1, -1):
-        t = side * found.mean / found.error
-        hall = ((1 + side * skew * t / 3) ** 3 - 1) / (side * skew) + side * skew / 6  # another way to write it
-        least = stats.t.sf(min(t, hall), 13)
-        assert found.passes(side, 0.0, least * 1.01) == (flips(side * found.shares) <= least * 1.01)
-        assert not found.passes(side, 0.0, least * 0.99)
+    level = 0.0125
+    quantile = stats.t.ppf(1 - level, 13)
+    raised = quantile + abs(skew) * (1 + 2 * quantile**2) / 6
+    assert skew > 0
+    for side, least in ((1, quantile), (-1, raised)):
+        for t, passed in ((least * 1.001, True), (least * 0.999, False)):
+            bound = found.mean - side * t * found.error
+            assert found.passes(side, bound, level) == (passed and flips(side * (found.shares - bound / 14)) <= level)
+        assert flips(side * (found.shares - (found.mean - side * least * 1.001 * found.error) / 14)) <= level
 
 
 def test_skewed_noise_makes_fewer_false_words_with_it():
@@ -135,7 +138,7 @@ def test_skewed_noise_makes_fewer_false_words_with_it():
         wrong += found.passes(1, 0.0, 0.0125)
         by_t += bool(found.interval(0.0125)[0] > 0)
     assert by_t > 1.6 * wrong
-    assert wrong / 1500 < 0.025
+    assert wrong / 1500 < 0.03
 
 
 @pytest.mark.parametrize(

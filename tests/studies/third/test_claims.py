@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from itertools import product
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from studies.third.claims import CLAIMS, LAW, between, judged, mistakes, of, rise
-from studies.third.design import GAPS, RECIPES, SEEDS, STARTERS, UNTRAINED, kinds_of, runs_of
+from studies.third.claims import CLAIMS, LAW, WORDINGS, between, judged, mistakes, of, rise
+from studies.third.design import GAPS, RECIPES, UNTRAINED, runs_of
 from studies.third.power import drawn, is_false, noise_of, simulated
 from studies.third.results import added, rows_of
 from studies.third.verdicts import Hypothesis, findings_of
-
-WORDINGS = ("original", "unseen", "reformulated")
 
 
 def success_of(arm, gap, seed):
@@ -101,22 +98,6 @@ def test_every_claim_names_arms_that_run_and_finds_them(folder):
         for label, found in claim.tables(table).items():
             asks_for_more = "@expected" in label or any(kind in label for kind in ("format", "hint", "harder"))
             assert bool(found) != asks_for_more, label
-
-
-@pytest.fixture(scope="module")
-def complete():
-    """A table of all planned runs; a difference is that of the lengths of the arms' names, with a tenth of noise."""
-    rows = []
-    for task, branch, seed in product(RECIPES, STARTERS, SEEDS):
-        for run in runs_of(task, branch, seed):
-            noise = np.random.default_rng(len(rows)).normal(0, 0.001)
-            told = {name: getattr(run, name) for name in ("task", "branch", "seed", "arm", "path", "rate")}
-            points = ("start",) if run.arm == UNTRAINED else ("best1", "best32", "end")
-            kinds = kinds_of(branch) if run.arm == UNTRAINED else (run.kind,)
-            told |= {f"pass@{k}": len(run.arm) / 100 + noise for k in (1, 32)}
-            for kind, wording, point in product(kinds, WORDINGS, points):
-                rows.append({**told, "kind": kind, "wording": wording, "point": point})
-    return pd.DataFrame(rows)
 
 
 def test_words_on_the_runs_of_the_plan(complete):

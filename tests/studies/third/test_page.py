@@ -1,0 +1,131 @@
+"""The page's numbers against plain computations, on a table whose numbers are known."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from studies.third import page
+from studies.third.claims import CLAIMS
+from studies.third.design import ARMS, GAPS, KINDS, RECIPES, SEEDS, UNTRAINED
+from studies.third.page import claims_table, difference, kinds_table, mean_of, noise_table, per_gap, texts
+
+
+@pytest.fixture(scope="module")
+def runs(complete):
+    """With gaps, which are equal steps from a start that differs between seeds, and the columns that the page shows."""
+    places = complete["branch"].map(dict(zip(GAPS, np.linspace(0, 0.4, 5), strict=True))).fillna(0.3)
+    shown = dict.fromkeys(("pass@1000", "cover@0.5", "lost@32", "gained@32"), 0.25)
+    spent = (complete["arm"] != UNTRAINED) * 36.0
+    gap = places * (1 + 0.1 * complete["seed"])
+    return complete.assign(gap=gap, **shown, **{"seconds/training": spent, "seconds/evaluation": 0.0})
+
+
+@pytest.fixture(scope="module")
+def predicted():
+    """Of arms with long names more."""
+    rows = product(RECIPES, enumerate(GAPS), SEEDS, ARMS, (1, 32))
+    return pd.DataFrame(
+        {"task": task, "branch": gap, "seed": seed, "arm": arm, "k": k, "predicted": number * len(arm)}
+        for task, (number, gap), seed, arm, k in rows
+    )
+
+
+def rows_of(lines):
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in list(lines)[2:]]
+
+
+def test_a_difference_pairs_runs_of_one_cell(runs):
+    found = difference(runs, "ta_grpo@expected", "grpo@expected", 32)
+    assert set(found.index.get_level_values("seed")) == {0}
+    assert set(found.index.get_level_values("branch")) == set(GAPS[::2])
+    assert difference(runs, "ta_grpo", UNTRAINED, 1)["countdown", "gap1"].to_numpy() == pytest.approx(-0.02, abs=0.005)
+
+
+def test_an_interval_is_that_of_a_t_test():
+    values = pd.Series([0.01, 0.05, 0.02, -0.01])
+    found = mean_of(values)
+    interval = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert (found.value, found.low, found.high) == pytest.approx((0.0175, interval.low, interval.high))
+
+
+def test_the_rise_per_measured_gap_is_at_equal_success_on_originals(runs):
+    rng = np.random.default_rng(0)
+    original = pd.Series(rng.normal(0.3, 0.1, len(runs)), runs.index)
+    starts = runs[(runs["arm"] == UNTRAINED) & (runs["wording"] == "original") & (runs["kind"] == "wording")]
+    of_cell = {key: (gap, p) for *key, gap, p in
+               zip(starts["task"], starts["branch"], starts["seed"], starts["gap"], original[starts.index], strict=True)
+               for key in [tuple(key)]}  # fmt: skip
+    changed = runs.copy()
+    changed.loc[starts.index, "pass@1"] = original[starts.index]
+    for row in changed.index[(changed["arm"] == "ta_grpo") & (changed["point"] == "end")]:
+        task, branch, seed = changed.loc[row, ["task", "branch", "seed"]]
+        gap, p = of_cell[task, branch, seed]
+        changed.loc[row, "pass@32"] = 0.5 * gap - 0.3 * p + 0.01 * seed
+    changed.loc[changed["arm"] == "grpo_matched", "pass@32"] = 0.0
+    found = per_gap(changed, "countdown")
+    assert (found.value, found.low, found.high) == pytest.approx((0.05, 0.05, 0.05), abs=1e-9)
+    noisy = per_gap(runs, "countdown")
+    assert noisy.low < 0 < noisy.high
+
+
+def test_the_claims_have_their_effects_and_words(runs, predicted):
+    words = texts(runs, predicted)
+    rows = rows_of(words["claims"].splitlines())
+    assert len(rows) == len(CLAIMS)
+    number, statement, source, effect, *tasks, delta, word = rows[1]
+    assert (number, source, delta, word) == ("2", "the law", "−2", "**reproduces**")
+    assert statement == CLAIMS[1].statement
+    lost = difference(runs, "ta_grpo", "grpo_matched", 32)
+    assert effect.startswith(f"{100 * lost.loc[:, 'gap0'].mean():+.1f} [".replace("-", "−"))
+    assert tasks == [f"{100 * lost[task, 'gap0'].mean():+.1f}".replace("-", "−") for task in RECIPES]
+    assert words["claim2"] == effect.removesuffix(" †")
+    assert words["law"] == "opposite"
+    trained = runs[runs["arm"] != UNTRAINED][["task", "branch", "seed", "arm", "kind", "path"]].drop_duplicates()
+    assert words["hours"] == f"{len(trained) / 100:.1f}", "36 seconds each"
+
+
+def test_noise_and_predictions_are_correlated_over_the_same_cells(runs, predicted):
+    (name, k, count, quiet, loud, r, told), *_ = rows_of(noise_table(runs, predicted))
+    assert (name, k, count) == ("`grpo_matched`", "pass@1", "27")
+    assert float(quiet) == pytest.approx(8, abs=0.1)
+    assert float(loud) == pytest.approx(8, abs=0.1)
+    x, y = (
+        difference(runs, *pair, 1) for pair in (("grpo_matched@expected", "grpo@expected"), ("grpo_matched", "grpo"))
+    )
+    assert float(r) == pytest.approx(np.corrcoef(x, y.loc[x.index])[0, 1], abs=0.006)
+    means = y.groupby(["task", "branch"]).mean().unstack()[list(GAPS)].to_numpy()
+    by_task = [np.corrcoef(means[row], np.arange(5))[0, 1] for row in range(3)]
+    assert float(told) == pytest.approx(np.mean(by_task), abs=0.006)
+
+
+def test_every_kind_has_its_gap_and_the_gains_of_the_arms_that_reformulate(runs):
+    rows = rows_of(kinds_table(runs))
+    assert [row[0] for row in rows] == list(KINDS)
+    assert all(row[1] == "+36.0, +36.0, +36.0" for row in rows), "0.3 (1 + 0.1 seed), of five seeds"
+    gains = difference(runs, "exposure", "grpo_matched", 32, "hint").groupby("task").mean()
+    assert rows[2][2].startswith(f"{100 * gains.mean():+.1f} [".replace("-", "−"))
+
+
+def test_page_and_pictures_are_written(runs, predicted, tmp_path, monkeypatch):
+    runs.to_csv(tmp_path / "runs.csv", index=False)
+    predicted.to_csv(tmp_path / "predicted.csv", index=False)
+    for name, value in {"RUNS": "runs.csv", "PREDICTED": "predicted.csv", "PAGE": "study.md"}.items():
+        monkeypatch.setattr(page, name, tmp_path / value)
+    monkeypatch.setattr("sys.argv", ["page"])
+    page.main()
+    text = (tmp_path / "study.md").read_text()
+    assert "$" not in text
+    assert len(text.splitlines()) <= 150
+    assert all((tmp_path / "study" / name).stat().st_size > 10000 for name in ("gains.png", "dose.png"))
+
+
+def test_effects_of_several_differences_stand_beside_each_other(runs):
+    from studies.third.claims import judged
+
+    rows = rows_of(claims_table(judged(runs)[1]))
+    assert all(rows[2][column].count(";") == 1 for column in range(3, 7)), "pooled, and anchored"

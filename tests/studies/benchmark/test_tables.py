@@ -8,8 +8,8 @@ from math import comb
 import numpy as np
 import pytest
 
-from studies.second.digest import read, write
-from studies.second.tables import settings_of
+from studies.benchmark.digest import read, write
+from studies.benchmark.tables import settings_of
 
 
 def entry(method, seed, success, n=0, regime="easy", **changes):

@@ -13,6 +13,8 @@ import torch
 
 from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
 
+SETTINGS = ("arithmetic/mixed", "shortest_path/easy", "countdown/easy")
+"""Those of the benchmark, as `<task>/<regime>`."""
 BASE = "base"
 """The method that does not train: its runs hold the policy that those of the same seed begin with."""
 
@@ -54,20 +56,13 @@ class Setting:
         return {}
 
 
-def gains(
-    settings: Mapping[str, Setting], starts: Mapping[str, Setting], method: str, k: int, split: str | None = None
-) -> dict[str, pd.DataFrame]:
-    """Setting → [seeds, questions] pass@k of a method − that of the untrained policy that its runs began with.
-
-    An untrained policy of the method's own digest goes before one of the same setting and seed in `starts`.
-    """
-    found = {}
-    for name, setting in settings.items():
-        known = [of[name].pass_at_k(BASE, k, split) for of in (settings, starts) if BASE in of[name].methods]
-        if method in setting.methods and known:
-            start = pd.concat(known)
-            found[name] = paired(setting.pass_at_k(method, k, split), start[~start.index.duplicated()])
-    return found
+def gains(settings: Mapping[str, Setting], method: str, k: int, split: str | None = None) -> dict[str, pd.DataFrame]:
+    """Setting → [seeds, questions] pass@k of a method − that of the untrained policy that its runs began with."""
+    return {
+        name: paired(setting.pass_at_k(method, k, split), setting.pass_at_k(BASE, k, split))
+        for name, setting in settings.items()
+        if method in setting.methods
+    }
 
 
 def paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
@@ -92,7 +87,12 @@ def experiment_of(command: str) -> str:
     return next(part for part in shlex.split(command) if part.startswith("experiment=")).removeprefix("experiment=")
 
 
+def setting_of(run: Mapping[str, Any]) -> str:
+    """The task in its regime."""
+    return f"{run['task']}/{run['regime']}"
+
+
 def settings_of(entries: Sequence[Mapping[str, Any]]) -> dict[str, Setting]:
     """`<task>/<regime>` → its runs."""
-    names = list(dict.fromkeys(f"{entry['task']}/{entry['regime']}" for entry in entries))
-    return {name: Setting([e for e in entries if f"{e['task']}/{e['regime']}" == name]) for name in names}
+    names = dict.fromkeys(map(setting_of, entries))
+    return {name: Setting([entry for entry in entries if setting_of(entry) == name]) for name in names}

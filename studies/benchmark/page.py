@@ -1,7 +1,7 @@
-"""Every method beside every other: `python -m studies.second.benchmark` writes docs/benchmark.md from the digests.
+"""Every method beside every other: `python -m studies.benchmark.page` writes docs/benchmark.md from the digests.
 
 All have the same settings (`recipe=common`), tasks and, where they need one, the same k. What counts is the gain in
-pass@k over the untrained policy that a run began with, with the intervals of the study.
+pass@k over the untrained policy that a run began with, with the intervals of the third study.
 """
 
 from __future__ import annotations
@@ -23,30 +23,25 @@ from tagrpo.runs.files import write_json, write_text
 
 from ..third.verdicts import estimate_of, moments_of
 from .digest import FOLDER, read
-from .run import LEFT
-from .tables import BASE, experiment_of, gains, paired, settings_of
+from .tables import BASE, SETTINGS, experiment_of, gains, paired, setting_of, settings_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmark.md"
-TEXT = Path(__file__).with_name("benchmark.md")
+TEXT = Path(__file__).with_name("page.md")
 """Texts around the tables of the page."""
 GAINS_FILE = FOLDER / "gains.json"
 """The result of `gains_of_experiments`, for docs/methods.md."""
-SETTINGS = ("arithmetic/mixed", "shortest_path/easy", "countdown/easy")
-OWN, STUDY = "benchmark", "factors"
-FROM_STUDY = ("grpo", "grpo_matched", "grpo_ds", "exposure", "anchored", "pooled", "ta_grpo", "ta_grpo_corrected")
-"""Methods that the study has run with these settings; its others are controls, or have another k."""
 REFERENCES = ("grpo", "grpo_matched")
 SHOWN = (1, 8, 32)
 SPLIT = "test_id"
-
-Digests = Mapping[str, Sequence[Mapping[str, Any]]]
+Runs = Sequence[Mapping[str, Any]]
+"""Entries of a digest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
     """Runs of a method, and what they gained."""
 
-    runs: Sequence[Mapping[str, Any]]
+    runs: Runs
     gains: Mapping[int, Mapping[str, pd.DataFrame]]
     """k → setting → [seeds, questions] pass@k over that of the untrained policy."""
 
@@ -78,26 +73,20 @@ class Row:
     command: str
 
 
-def methods_of(digests: Digests) -> dict[str, Method]:
-    """The methods of the page, without those that have left; a run of the benchmark goes before one of the study.
+def kept() -> list[Runs]:
+    """The digests beside the code: `benchmark.jsonl.gz`, then others with untrained policies of their own."""
+    return [read(path) for path in sorted(FOLDER.glob("*.jsonl.gz"), key=lambda path: path.stem != "benchmark.jsonl")]
 
-    Where the benchmark has an untrained policy of its own for a setting and seed, its runs are compared with that.
-    """
-    shown = {grid: [run for run in runs if setting_of(run) in SETTINGS] for grid, runs in digests.items()}
-    starts = settings_of(shown[STUDY])
+
+def methods_of(*digests: Runs) -> dict[str, Method]:
+    """The methods of digests, each compared with the untrained policies of its own digest."""
     found = {}
-    for grid, names in ((STUDY, FROM_STUDY), (OWN, dict.fromkeys(run["method"] for run in shown[OWN]))):
-        settings = settings_of(shown[grid])
-        for name in names:
-            runs = [run for run in shown[grid] if run["method"] == name]
-            if name != BASE and runs and f"experiment={experiment_of(runs[0]['command'])}" not in LEFT:
-                found[name] = Method(runs=runs, gains={k: gains(settings, starts, name, k, SPLIT) for k in SHOWN})
+    for runs in digests:
+        settings = settings_of(runs)
+        for name in dict.fromkeys(run["method"] for run in runs if run["method"] != BASE):
+            own = [run for run in runs if run["method"] == name]
+            found[name] = Method(runs=own, gains={k: gains(settings, name, k, SPLIT) for k in SHOWN})
     return found
-
-
-def setting_of(run: Mapping[str, Any]) -> str:
-    """The task in its regime."""
-    return f"{run['task']}/{run['regime']}"
 
 
 def rows_of(methods: Mapping[str, Method]) -> list[Row]:
@@ -148,13 +137,10 @@ def gains_of_experiments(rows: Sequence[Row]) -> dict[str, str]:
     return {experiment_of(row.command): row.gains[32].signed for row in least_changed}
 
 
-def page(rows: Sequence[Row], digests: Digests) -> str:
-    """The page in Markdown."""
+def page(rows: Sequence[Row], runs: Runs) -> str:
+    """The page in Markdown; `runs` has the untrained policies."""
     ranked = everywhere(rows)
     partial = [row for row in rows if row not in ranked]
-    starts = settings_of([run for run in digests[STUDY] if setting_of(run) in SETTINGS]).values()
-    means = [100 * np.mean([of.pass_at_k(BASE, k, SPLIT).to_numpy().mean() for of in starts]) for k in SHOWN]
-    untrained = ["untrained", "", *(f"0 (of {mean:.1f} %)" for mean in means), "", "", "", "0", "0", ""]
     sides = {
         side: [row for row in ranked if (row.corrected[of].low > 0 if above else row.corrected[of].high < 0)]
         for side, of, above in (("ahead", 0, True), ("behind", 0, False), ("better", 1, True), ("worse", 1, False))
@@ -163,10 +149,10 @@ def page(rows: Sequence[Row], digests: Digests) -> str:
         "count": str(len(ranked)),
         "below": str(len(sides["behind"])),
         "settings": ", ".join(f"`{name}`" for name in SETTINGS),
-        "ranked": "\n".join(_table(ranked, untrained)),
+        "ranked": "\n".join(table(HEADER, [untrained(runs), *map(cells, ranked)])),
         "same": "".join(f"\n{line}\n" for line in _same(rows)),
         "alone": partial[0].settings[0] if partial else "–",
-        "partial": "\n".join(_table(partial)),
+        "partial": "\n".join(table(HEADER, map(cells, partial))),
     }
     return Template(TEXT.read_text(encoding="utf-8")).substitute(words)
 
@@ -182,22 +168,29 @@ def _same(rows: Sequence[Row]) -> Iterator[str]:
                 yield f"On `{setting}` the weights of {', '.join(names)} at seed {seed} are equal to the last bit."
 
 
-def _table(rows: Sequence[Row], *first: Sequence[str]) -> Iterator[str]:
-    header = ["method", "seeds", *(f"pass@{k}" for k in SHOWN), "difference", "reference", "drawn"]
-    shown = [
-        [
-            f"`{row.name}`",
-            "–".join(map(str, sorted({f(map(len, row.method.gains[32].values())) for f in (min, max)}))),
-            *(row.gains[k].signed for k in SHOWN),
-            "" if row.name == row.reference else row.difference.signed,
-            f"`{row.reference}`",
-            f"{row.drawn:.2f}×",
-            *(f"{row.method.mean(name, row.settings):,.0f}" for name in ("rollouts", "updates")),
-            f"`{row.command}`",
-        ]
-        for row in rows
+HEADER = (
+    *("method", "seeds", *(f"pass@{k}" for k in SHOWN), "difference", "reference", "drawn"),
+    *("responses", "updates", "command"),
+)
+
+
+def cells(row: Row) -> list[str]:
+    """A method in the columns of `HEADER`."""
+    seeds = sorted({f(map(len, row.method.gains[32].values())) for f in (min, max)})
+    difference = "" if row.name == row.reference else row.difference.signed
+    return [
+        *(f"`{row.name}`", "–".join(map(str, seeds)), *(row.gains[k].signed for k in SHOWN)),
+        *(difference, f"`{row.reference}`", f"{row.drawn:.2f}×"),
+        *(f"{row.method.mean(name, row.settings):,.0f}" for name in ("rollouts", "updates")),
+        f"`{row.command}`",
     ]
-    yield from table([*header, "responses", "updates", "command"], [*first, *shown])
+
+
+def untrained(runs: Runs) -> list[str]:
+    """The row of the untrained policies."""
+    settings = settings_of(runs).values()
+    means = [100 * np.mean([of.pass_at_k(BASE, k, SPLIT).to_numpy().mean() for of in settings]) for k in SHOWN]
+    return ["untrained", "", *(f"0 (of {mean:.1f} %)" for mean in means), "", "", "", "0", "0", ""]
 
 
 def draw_intervals(
@@ -232,10 +225,10 @@ def draw_gains(rows: Sequence[Row], path: Path) -> None:
 
 def main() -> None:
     """Write page and picture."""
-    digests = {name: read(FOLDER / f"{name}.jsonl.gz") for name in (STUDY, OWN)}
-    rows = rows_of(methods_of(digests))
+    digests = kept()
+    rows = rows_of(methods_of(*digests))
     draw_gains(everywhere(rows), PAGE.with_suffix("") / "gains.png")
-    write_text(PAGE, page(rows, digests))
+    write_text(PAGE, page(rows, digests[0]))
     write_json(GAINS_FILE, gains_of_experiments(rows))
     print(PAGE)
 

@@ -193,34 +193,24 @@ def untrained(runs: Runs) -> list[str]:
     return ["untrained", "", *(f"0 (of {mean:.1f} %)" for mean in means), "", "", "", "0", "0", ""]
 
 
-def draw_intervals(
-    axis: Any, of: Sequence[Estimate], places: np.ndarray, marker: str, width: float, look: Mapping[str, Any]
-) -> None:
-    """Estimates in points with their intervals, one above the other."""
-    lows, values, highs = (100 * np.array([getattr(one, name) for one in of]) for name in ("low", "value", "high"))
-    axis.hlines(places, lows, highs, color=look["color"], linewidth=width)
-    axis.plot(values, places, marker, **look)
-    axis.tick_params(labelsize=7)
-
-
-def save(figure: Any, path: Path) -> None:
-    """Write a figure, the same bytes every time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(figure)
-
-
 def draw_gains(rows: Sequence[Row], path: Path) -> None:
     """Gains with their intervals, one line per method, one panel per k; the line at 0 is the untrained policy."""
     figure, axes = plt.subplots(1, len(SHOWN), figsize=(11, 0.19 * len(rows) + 1), sharey=True, layout="constrained")
     places = np.arange(len(rows))[::-1]
     for axis, k in zip(axes, SHOWN, strict=True):
         axis.axvline(0, color="0.4", linewidth=1)
-        draw_intervals(axis, [row.gains[k] for row in rows], places, "o", 1.2, {"color": "tab:blue", "markersize": 3})
+        low, value, high = (
+            100 * np.array([getattr(row.gains[k], at) for row in rows]) for at in ("low", "value", "high")
+        )
+        axis.hlines(places, low, high, color="tab:blue", linewidth=1.2)
+        axis.plot(value, places, "o", color="tab:blue", markersize=3)
+        axis.tick_params(labelsize=7)
         axis.set_title(f"gain in pass@{k} over the untrained policy", fontsize=9)
         axis.margins(y=0.01)
     axes[0].set_yticks(places, [row.name for row in rows])
-    save(figure, path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Software": None})  # the same bytes every time
+    plt.close(figure)
 
 
 def main() -> None:

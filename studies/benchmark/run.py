@@ -19,7 +19,6 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 
 from hydra import compose, initialize_config_module
@@ -115,24 +114,21 @@ def execute(runs: Sequence[GridRun], workers: int) -> None:
 
 
 def make_starters(settings: Sequence[str], seeds: Sequence[int], workers: int) -> None:
-    """Make the policies to start from that are missing, some minutes of one core each."""
-    places = ((setting.partition("/")[0], seed) for seed, setting in product(seeds, settings))
-    missing = [place for place in places if not (STARTERS / folder_of(*place) / "warmstart.json").exists()]
+    """Make the policies to start from that are missing, as `make starters` does, some minutes of one core each."""
+    places = {
+        STARTERS / (task := setting.partition("/")[0]) / f"seed{n}": (task, n) for n in seeds for setting in settings
+    }
+    missing = [folder for folder in places if not (folder / "warmstart.json").exists()]
+
+    def make(folder: Path) -> Path:
+        task, seed = places[folder]
+        command = [sys.executable, "-m", "examples.starters.warmstart", "--task", task, "--seed", str(seed)]
+        subprocess.run([*command, "--output", folder], check=True, stdout=subprocess.DEVNULL)
+        return folder
+
     with ThreadPoolExecutor(workers) as pool:
-        for number, place in enumerate(pool.map(lambda place: make_starter(*place), missing), 1):
-            print(f"starter {STARTERS / folder_of(*place)}: {number} of {len(missing)} made", flush=True)
-
-
-def folder_of(task: str, seed: int) -> str:
-    """Of a starter, below `STARTERS`."""
-    return f"{task}/seed{seed}"
-
-
-def make_starter(task: str, seed: int) -> tuple[str, int]:
-    """In a process of its own, as `make starters` does."""
-    command = [sys.executable, "-m", "examples.starters.warmstart", "--task", task, "--seed", str(seed)]
-    subprocess.run([*command, "--output", STARTERS / folder_of(task, seed)], check=True, stdout=subprocess.DEVNULL)
-    return task, seed
+        for number, folder in enumerate(pool.map(make, missing), 1):
+            print(f"{folder}: {number} of {len(missing)} starters made", flush=True)
 
 
 def beside(own: page.Runs) -> Iterator[str]:
@@ -140,11 +136,8 @@ def beside(own: page.Runs) -> Iterator[str]:
     starts = {(setting_of(run), run["seed"]): run["success"] for run in own if run["method"] == BASE}
     chosen = [run for run in page.kept()[0] if run["method"] in (BASE, *BESIDE)]
     theirs = [run for run in chosen if (setting_of(run), run["seed"]) in starts]
-    others = {
-        setting_of(run)
-        for run in theirs
-        if run["method"] == BASE and run["success"] != starts[setting_of(run), run["seed"]]
-    }
+    untrained = [run for run in theirs if run["method"] == BASE]
+    others = {setting_of(run) for run in untrained if run["success"] != starts[setting_of(run), run["seed"]]}
     rows = [page.untrained(theirs), *map(page.cells, page.rows_of(page.methods_of(theirs, own)))]
     if others:
         rows.insert(1, ["untrained, yours", *page.untrained(own)[1:]])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import pandas as pd
@@ -26,7 +25,7 @@ class Setting:
     runs: Sequence[Mapping[str, Any]]
     """Entries of the digest, as `digest.entry_of` describes them."""
 
-    @cached_property
+    @property
     def methods(self) -> list[str]:
         """In the order of the digest."""
         return list(dict.fromkeys(run["method"] for run in self.runs))
@@ -38,25 +37,13 @@ class Setting:
             raise KeyError(f"Expected runs of {method}, but there are only {', '.join(self.methods)}.")
         return found
 
-    def pass_at_k(self, method: str, k: int, split: str | None = None) -> pd.DataFrame:
-        """[seeds, questions] pass@k, exact or without bias, over the test questions of all splits or of one."""
-        if (known := self._passes.get((method, k, split))) is not None:
-            return known
-        rows = {}
-        for run in self.of(method):
-            chosen = run["success"] if split is None else {split: run["success"][split]}
-            names = [f"{s}/{i}" for s, values in chosen.items() for i in range(len(values))]
-            rows[run["seed"]] = _pass_at_k([value for values in chosen.values() for value in values], run["n"], k)
-        found = self._passes[method, k, split] = pd.DataFrame(list(rows.values()), list(rows), names)
-        return found
-
-    @cached_property
-    def _passes(self) -> dict[tuple[str, int, str | None], pd.DataFrame]:
-        """Kept, because much asks for the same."""
-        return {}
+    def pass_at_k(self, method: str, k: int, split: str) -> pd.DataFrame:
+        """[seeds, questions] pass@k, exact or without bias, over the test questions of a split."""
+        found = {run["seed"]: _pass_at_k(run["success"][split], run["n"], k) for run in self.of(method)}
+        return pd.DataFrame(list(found.values()), list(found))
 
 
-def gains(settings: Mapping[str, Setting], method: str, k: int, split: str | None = None) -> dict[str, pd.DataFrame]:
+def gains(settings: Mapping[str, Setting], method: str, k: int, split: str) -> dict[str, pd.DataFrame]:
     """Setting → [seeds, questions] pass@k of a method − that of the untrained policy that its runs began with."""
     return {
         name: paired(setting.pass_at_k(method, k, split), setting.pass_at_k(BASE, k, split))

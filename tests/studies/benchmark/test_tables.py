@@ -29,14 +29,14 @@ def test_exact_and_counted_pass_at_k():
         settings_of([entry("grpo", 3, {"test_id": [0.5, 0.1]})])["countdown/easy"],
         settings_of([entry("grpo", 3, {"test_id": [256, 0], "other": [1]}, n=512)])["countdown/easy"],
     )
-    table = exact.pass_at_k("grpo", 4)
+    table = exact.pass_at_k("grpo", 4, "test_id")
     assert list(table.index) == [3]
     assert table.to_numpy().tolist() == [[pytest.approx(1 - 0.5**4), pytest.approx(1 - 0.9**4)]]
     expected = [1 - comb(256, 4) / comb(512, 4), 0.0]
     assert counted.pass_at_k("grpo", 4, "test_id").to_numpy().tolist() == [pytest.approx(expected)]
-    assert counted.pass_at_k("grpo", 4).shape == (1, 3)
+    assert counted.pass_at_k("grpo", 4, "other").shape == (1, 1)
     with pytest.raises(KeyError, match="only grpo"):
-        exact.pass_at_k("dapo", 1)
+        exact.pass_at_k("dapo", 1, "test_id")
 
 
 def three_seeds(gain):

@@ -219,7 +219,7 @@ def test_losses_and_their_gradients_are_those_of_trl(options, tmp_path):
     expected, theirs = loss()
     share_prefixes(trainer)
     found, ours = loss()
-    assert found == pytest.approx(expected, rel=1e-6, abs=1e-7)
+    assert found == pytest.approx(expected, rel=1e-6, abs=5e-7), "terms of order one that cancel, in float32"
     assert theirs.norm() > 0
     assert (ours - theirs).norm() < 1e-6 * theirs.norm()
 

@@ -33,8 +33,6 @@ STYLE: Any = {
 }
 WINDOWS = 8
 """A curve over training is averaged over a window of one eighth of it."""
-ABREAST = 4
-"""Panels in a row."""
 styled = rc_context(STYLE)
 """Decorator: figures that are drawn inside have this module's style, others keep theirs."""
 
@@ -59,9 +57,11 @@ class Picture(Figure):
         return buffer.getvalue()
 
 
-def panels(count: int, width: float = 3.4, height: float = 2.9, *, sharey: bool = False) -> tuple[Figure, list[Axes]]:
-    """Rows of at most `ABREAST` panels, `count` in all."""
-    rows, columns = -(-count // ABREAST), min(count, ABREAST)
+def panels(
+    count: int, width: float = 3.4, height: float = 2.9, *, sharey: bool = False, abreast: int = 4
+) -> tuple[Figure, list[Axes]]:
+    """Rows of at most `abreast` panels, `count` in all."""
+    rows, columns = -(-count // abreast), min(count, abreast)
     figure = Picture(figsize=(width * columns, height * rows), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
     for ax in axes[count:]:

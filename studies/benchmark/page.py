@@ -49,7 +49,7 @@ class Method:
         """Of a number of the ledger, over settings."""
         values: dict[str, list[float]] = {}
         for run in self.runs:
-            values.setdefault(f"{run['task']}/{run['regime']}", []).append(run["ledger"][name])
+            values.setdefault(setting_of(run), []).append(run["ledger"][name])
         return float(np.mean([np.mean(values[setting]) for setting in settings]))
 
 

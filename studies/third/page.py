@@ -5,24 +5,25 @@ What a word depends on is in `claims.py` and `verdicts.py`, which the plan froze
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from string import Template
 from typing import Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from scipy import stats
 
+from tagrpo.analysis.plots import finished, looks, panels, save, styled
 from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import LEVEL, Estimate
 from tagrpo.runs.files import write_text
 
-from .claims import CLAIMS, WORDINGS, chosen, judged
+from .claims import CLAIMS, OURS, THEIRS, WORDINGS, _difference, chosen, judged
 from .design import ARMS, GAPS, KINDS, RECIPES, UNTRAINED
+from .predicted import KS
 from .results import RUN
 from .verdicts import Finding, estimate_of, moments_of
 
@@ -31,24 +32,18 @@ RUNS, PREDICTED = HERE / "runs.csv.gz", HERE / "predicted.csv.gz"
 TEXT = HERE / "page.md"
 """Texts around the tables of the page."""
 PAGE = HERE.parents[1] / "docs" / "study.md"
-COLOURS = dict(zip(ARMS, ("0.55", "0.15", "tab:olive", "tab:cyan", "tab:green", "tab:red", "tab:blue"), strict=True))
-SHOWN = (1, 32)
+RIVALS = (THEIRS, "pooled", "anchored")
+"""What the law compares TA-GRPO with."""
 
 
-def difference(
-    runs: pd.DataFrame, ours: str, theirs: str, k: int, kind: str = "wording", wording: str = "original"
-) -> pd.Series:
+def difference(runs: pd.DataFrame, ours: str, theirs: str, k: int, kind: str = "wording") -> pd.Series:
     """(Task, branch, seed) → pass@k of ours − theirs at the end; `<arm>@expected` is an arm without sampling noise."""
-    sides = []
-    for arm, _, path in (name.partition("@") for name in (ours, theirs)):
-        sides.append(chosen(runs, arm, wording, kind, path or "sampled")[f"pass@{k}"])
-    return (sides[0] - sides[1]).dropna()
+    return _difference(runs, ours, theirs, k, "original", kind, "end")
 
 
 def mean_of(values: pd.Series) -> Estimate:
     """Of one number per seed, with its 95 % t-interval."""
-    reach = stats.t.isf(LEVEL / 2, len(values) - 1) * values.sem()
-    return Estimate(float(values.mean()), float(values.mean() - reach), float(values.mean() + reach))
+    return estimate_of(moments_of({"one": values.to_frame()}))
 
 
 def by_gap(runs: pd.DataFrame, task: str, ours: str, theirs: str, k: int) -> list[Estimate]:
@@ -57,10 +52,10 @@ def by_gap(runs: pd.DataFrame, task: str, ours: str, theirs: str, k: int) -> lis
     return [mean_of(found[task, gap]) for gap in GAPS]
 
 
-def over_tasks(runs: pd.DataFrame, ours: str, theirs: str, k: int, branch: str, kind: str) -> Estimate:
-    """Pass@k of ours − theirs, the mean over tasks."""
-    found = difference(runs, ours, theirs, k, kind)
-    return estimate_of(moments_of({f"{task}/{branch}": found[task, branch].to_frame() for task in RECIPES}))
+def over_tasks(runs: pd.DataFrame, arm: str, kind: str) -> Estimate:
+    """What an arm gains in pass@32 over as many samples in the policy `kinds`, the mean over tasks."""
+    found = difference(runs, arm, THEIRS, 32, kind)
+    return estimate_of(moments_of({f"{task}/kinds": found[task, "kinds"].to_frame() for task in RECIPES}))
 
 
 def gaps_of(runs: pd.DataFrame) -> pd.Series:
@@ -69,54 +64,24 @@ def gaps_of(runs: pd.DataFrame) -> pd.Series:
     return starts.groupby(["task", "branch", "kind"])["gap"].mean()
 
 
-def draw(axis: Any, x: np.ndarray, of: Sequence[Estimate], label: str, colour: str) -> None:
-    """A line with 95 % intervals, in points."""
-    value, low, high = (100 * np.array([getattr(each, name) for each in of]) for name in ("value", "low", "high"))
-    axis.plot(x, value, ".-", color=colour, label=label, linewidth=1.3)
-    axis.vlines(x, low, high, color=colour, linewidth=0.8)
+@styled
+def draw(runs: pd.DataFrame, ks: Sequence[int], pairs: Mapping[str, tuple[str, str]], label: str) -> Figure:
+    """Pass@k of ours − theirs by the gap, with 95 % intervals: a row of panels for each k, a column for each task.
 
-
-def save(figure: Any, name: str) -> None:
-    """Write a picture of the page, the same bytes every time."""
-    path = PAGE.with_suffix("") / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110, metadata={"Software": None})
-    plt.close(figure)
-
-
-def draw_gains(runs: pd.DataFrame) -> Any:
-    """Gains of all arms over the untrained policy at every gap; a row for each k, a column for each task."""
-    figure, axes = plt.subplots(len(SHOWN), len(RECIPES), figsize=(10, 6), sharex="col", layout="constrained")
-    for row, k in zip(axes, SHOWN, strict=True):
-        for axis, task in zip(row, RECIPES, strict=True):
-            gaps = 100 * gaps_of(runs)[task].loc[list(GAPS), "wording"].to_numpy()
-            for number, arm in enumerate(ARMS):
-                shift = (number - 3) * (gaps[-1] - gaps[0]) / 150
-                draw(axis, gaps + shift, by_gap(runs, task, arm, UNTRAINED, k), arm, COLOURS[arm])
-            axis.axhline(0, color="0.4", linewidth=0.8)
-            axis.set_title(f"{task}, pass@{k}", fontsize=9)
-        row[0].set_ylabel("gain over the untrained policy, points", fontsize=8)
-    for axis in axes[-1]:
-        axis.set_xlabel("gap: reformulations − originals, points", fontsize=8)
-    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=len(ARMS), fontsize=8)
-    return figure
-
-
-def draw_dose(runs: pd.DataFrame) -> Any:
-    """What TA-GRPO gains in pass@32 over what it is compared with, by the gap."""
-    figure, axes = plt.subplots(1, len(RECIPES), figsize=(10, 3.4), layout="constrained")
-    for axis, task in zip(axes, RECIPES, strict=True):
-        gaps = 100 * gaps_of(runs)[task].loc[list(GAPS), "wording"].to_numpy()
-        for number, rival in enumerate(("grpo_matched", "pooled", "anchored")):
-            shift = (number - 1) * (gaps[-1] - gaps[0]) / 100
-            of = by_gap(runs, task, "ta_grpo", rival, 32)
-            draw(axis, gaps + shift, of, f"TA-GRPO − {rival}", COLOURS[rival])
-        axis.axhline(0, color="0.4", linewidth=0.8)
-        axis.set_title(task, fontsize=9)
-        axis.set_xlabel("gap, points", fontsize=8)
-    axes[0].set_ylabel("pass@32, points", fontsize=8)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, fontsize=8)
-    return figure
+    `pairs`: label of a line → ours, theirs; `label` is that of the vertical axis.
+    """
+    gaps, look = 100 * gaps_of(runs), looks(pairs)
+    figure, axes = panels(len(ks) * len(RECIPES), abreast=len(RECIPES))
+    for axis, (k, task) in zip(axes, product(ks, RECIPES), strict=True):
+        x = gaps[task].loc[list(GAPS), "wording"].to_numpy()
+        aside = (np.arange(len(pairs)) - len(pairs) // 2) * np.ptp(x) / 150
+        for (name, pair), by in zip(pairs.items(), aside, strict=True):
+            of = by_gap(runs, task, *pair, k)
+            value, low, high = (100 * np.array([getattr(each, at) for each in of]) for at in ("value", "low", "high"))
+            axis.errorbar(x + by, value, [value - low, high - value], label=name, elinewidth=0.9, **look[name])
+        axis.axhline(0, color="0.3", linewidth=0.8, zorder=0)
+        axis.set(title=f"{task}, pass@{k}", xlabel="gap: reformulations − originals, points")
+    return finished(figure, axes, label)
 
 
 def claims_table(findings: Sequence[Sequence[Finding]]) -> Iterator[str]:
@@ -151,7 +116,7 @@ def per_gap(runs: pd.DataFrame, task: str) -> Estimate:
     """
     starts = chosen(runs, UNTRAINED, "original").loc[[task]]
     numbers = pd.DataFrame({
-        "gap": starts["gap"], "original": starts["pass@1"], "rise": difference(runs, "ta_grpo", "grpo_matched", 32)
+        "gap": starts["gap"], "original": starts["pass@1"], "rise": difference(runs, OURS, THEIRS, 32)
     }).dropna().loc[task].loc[list(GAPS)]  # fmt: skip
 
     def slope(some: Any) -> float:
@@ -169,7 +134,7 @@ def noise_table(runs: pd.DataFrame, predicted: pd.DataFrame) -> Iterator[str]:
     """What each arm gains over GRPO without sampling noise and with it, and how it goes with what was predicted."""
     before = predicted.set_index(["arm", "k", "task", "branch", "seed"])["predicted"].sort_index()
     rows = []
-    for arm, k in product([arm for arm in ARMS if arm != "grpo"], SHOWN):
+    for arm, k in product([arm for arm in ARMS if arm != "grpo"], KS):
         loud = difference(runs, arm, "grpo", k)
         x, y = difference(runs, f"{arm}@expected", "grpo@expected", k).align(loud, join="inner")
         told = before[arm, k].sub(before["grpo", k]).align(loud, join="inner")
@@ -185,7 +150,7 @@ def kinds_table(runs: pd.DataFrame) -> Iterator[str]:
     gaps, rows = gaps_of(runs), []
     for kind in KINDS:
         gap = ", ".join(points(gaps[task, "kinds", kind]) for task in RECIPES)
-        gains = [over_tasks(runs, arm, "grpo_matched", 32, "kinds", kind) for arm in arms]
+        gains = [over_tasks(runs, arm, kind) for arm in arms]
         rows.append([kind, gap, *(each.signed for each in gains)])
     yield from table(["kind", "gap", *(f"`{arm}`" for arm in arms)], rows)
 
@@ -222,13 +187,15 @@ def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
 
 
 def main() -> None:
-    """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.parse_args()
-    runs = pd.read_csv(RUNS)
-    save(draw_gains(runs), "gains.png")
-    save(draw_dose(runs), "dose.png")
-    write_text(PAGE, Template(TEXT.read_text(encoding="utf-8")).substitute(texts(runs, pd.read_csv(PREDICTED))))
+    """Write the page and its pictures."""
+    runs, pictures = pd.read_csv(RUNS), PAGE.with_suffix("")
+    text = Template(TEXT.read_text(encoding="utf-8")).substitute(texts(runs, pd.read_csv(PREDICTED)))
+    pictures.mkdir(parents=True, exist_ok=True)
+    gains = draw(runs, KS, {arm: (arm, UNTRAINED) for arm in ARMS}, "gain over the untrained policy, points")
+    save(gains, pictures / "gains.png")
+    dose = draw(runs, KS[1:], {f"TA-GRPO − {rival}": (OURS, rival) for rival in RIVALS}, "pass@32, points")
+    save(dose, pictures / "dose.png")
+    write_text(PAGE, text)
     print(PAGE)
 
 

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from studies.third import page
-from studies.third.claims import CLAIMS
+from studies.third.claims import CLAIMS, judged
 from studies.third.design import ARMS, GAPS, KINDS, RECIPES, SEEDS, UNTRAINED
 from studies.third.page import claims_table, difference, kinds_table, mean_of, noise_table, per_gap, texts
 
@@ -116,7 +116,6 @@ def test_page_and_pictures_are_written(runs, predicted, tmp_path, monkeypatch):
     predicted.to_csv(tmp_path / "predicted.csv", index=False)
     for name, value in {"RUNS": "runs.csv", "PREDICTED": "predicted.csv", "PAGE": "study.md"}.items():
         monkeypatch.setattr(page, name, tmp_path / value)
-    monkeypatch.setattr("sys.argv", ["page"])
     page.main()
     text = (tmp_path / "study.md").read_text()
     assert "$" not in text
@@ -125,7 +124,5 @@ def test_page_and_pictures_are_written(runs, predicted, tmp_path, monkeypatch):
 
 
 def test_effects_of_several_differences_stand_beside_each_other(runs):
-    from studies.third.claims import judged
-
     rows = rows_of(claims_table(judged(runs)[1]))
     assert all(rows[2][column].count(";") == 1 for column in range(3, 7)), "pooled, and anchored"

@@ -2,6 +2,7 @@
 
     python -m studies.smollm2 rates     # each arm with each learning rate, on seed 100 and validation questions alone
     python -m studies.smollm2 train     # each arm with its rate, on the seeds that are reported
+    python -m studies.smollm2 gaps      # two arms again on the same questions, which are asked before and after
     python -m studies.smollm2 page      # the tables of docs/smollm2.md, from the results kept beside this file
 
 All arms are those of `make demo-lm`, and Pass@k training; runs last 18 iterations. A finished run is a line of
@@ -12,6 +13,13 @@ Expected, written down before the first run: (1) all arms end above the untraine
 (2) TA-GRPO leaves fewer questions without gradient than GRPO with as many samples; (3) TA-GRPO is ahead of GRPO with
 as many samples in pass@1 of wordings that are not trained; (4) with so few seeds no difference in pass@32 is told
 from noise.
+
+Expected of `gaps`, written down before its first run; the law of the third study, question by question. A question's
+gap is the success of the untrained model on its three rephrasings minus that on the question. (5) What TA-GRPO gains
+over GRPO with as many samples, on the questions that both train on, rises with the gap. (6) The mean gap is within two
+points of 0, all wordings being drawn alike, and TA-GRPO does not gain in pass@32 there. The slope has one number per
+seed. In the responses of `premise.py` gaps spread by 7.2 points, of which 64 responses to each prompt make 3.1: slopes
+are flattened by a fifth, and four seeds tell one of 5 points per ten points of gap at best.
 """
 
 from __future__ import annotations
@@ -26,13 +34,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from rich.console import Console
 from scipy import stats
 
+from tagrpo.analysis.plots import finished, panels, save, styled
 from tagrpo.cli.compare import Method, runs_of
+from tagrpo.lab.tasks.multiplication import MultiplicationSource
+from tagrpo.metrics.functional import pass_at_k
 from tagrpo.runs.grid import run_grid
+from tagrpo.types import QuestionGroup
 
-from . import write_section
+from . import PAGE, write_section
+
+Array = NDArray[np.float64]
 
 ARMS: Mapping[str, str] = {
     "grpo": "GRPO",
@@ -41,6 +58,8 @@ ARMS: Mapping[str, str] = {
     "pass_at_k": "Pass@k training",
 }
 RATES, RATE_SEED, SEEDS = ("2e-5", "4e-5", "1e-5"), 100, range(4)
+RESPONSES = 64
+"""To each prompt, of `gaps`."""
 COMMON = (
     "data=multiplication",
     'template.instruction="Give only the number."',
@@ -60,9 +79,21 @@ VALIDATION = (
     "+data.evaluation.validation={_target_: tagrpo.lab.tasks.multiplication.MultiplicationSource, "
     "split: validation, size: 15}",
 )
+ASKED = (
+    "~data.evaluation.test_id",
+    "~data.evaluation.test_phrasing",
+    "data.train.num_rephrasings=3",
+    f"data.evaluation_samples={RESPONSES}",
+)
+ORIGINALS, EVERY_WORDING = (
+    f"+data.evaluation.asked={{_target_: {source}, split: train, size: 48, seed: ${{seed}}}}"
+    for source in ("tagrpo.lab.tasks.multiplication.MultiplicationSource", "studies.smollm2.Wordings")
+)
 ROOT, KEPT = Path("runs/smollm2"), Path(__file__).with_suffix(".jsonl")
+OF_GAPS = ROOT / "gaps", KEPT.with_name("smollm2_gaps.jsonl")
 Result = Mapping[str, Any]
-"""A finished run: arm, rate, seed, `pass@k` of each split, `course` of metrics over the iterations."""
+"""A finished run: arm, rate, seed, `pass@k` of each split, `course` of metrics over the iterations; of `gaps`, also
+`asked`, prompt → how many of its responses are correct."""
 COURSE = {
     "without_gradient": "zero_gradient/percentage",
     "entropy": "rollout/entropy",
@@ -71,9 +102,18 @@ COURSE = {
 }
 
 
-def results() -> list[dict[str, Any]]:
+class Wordings(MultiplicationSource):
+    """All wordings of every question, the original first, as questions of their own: `<id>/0`, `<id>/1`, …."""
+
+    def load(self) -> list[QuestionGroup]:
+        """Read them."""
+        told = ((group, enumerate((group.question, *group.rephrasings))) for group in super().load())
+        return [g._replace(id=f"{g.id}/{n}", question=text, rephrasings=()) for g, texts in told for n, text in texts]
+
+
+def results(file: Path = KEPT) -> list[dict[str, Any]]:
     """The runs that have finished, in their order."""
-    return [json.loads(line) for line in KEPT.read_text().splitlines()] if KEPT.exists() else []
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
 
 
 def result(arm: str, rate: str, seed: int, folder: Path) -> dict[str, Any]:
@@ -86,21 +126,23 @@ def result(arm: str, rate: str, seed: int, folder: Path) -> dict[str, Any]:
         split: {k: round(each["value"], 6) for k, each in found["pass_at_k"].items()}
         for split, found in tested["splits"].items()
     }
-    return {"arm": arm, "rate": rate, "seed": seed, "pass@k": passed, "course": course}
+    asked = tested["splits"].get("asked", {"questions": ()})["questions"]
+    found = {"asked": {row["id"]: row["correct"] for row in asked}} if asked else {}
+    return {"arm": arm, "rate": rate, "seed": seed, "pass@k": passed, "course": course, **found}
 
 
-def run(cells: Sequence[tuple[str, str, int]], overrides: Sequence[str]) -> None:
+def run(cells: Sequence[tuple[str, str, int]], overrides: Sequence[str], root: Path = ROOT, kept: Path = KEPT) -> None:
     """Run the (arm, rate, seed) that have not finished, one after the other, and keep what they found."""
-    known = {(each["arm"], each["rate"], each["seed"]) for each in results()}
+    known = {(each["arm"], each["rate"], each["seed"]) for each in results(kept)}
     for arm, rate, seed in cells:
         if (arm, rate, seed) in known:
             continue
         own = ["experiment=grpo", "iterations=0"] if arm == "untrained" else [f"experiment={arm}", TRAINED]
         method = Method([*own, f"optimizer.lr={rate}"])
-        grid = runs_of(ROOT, {f"{arm}_{rate}": method}, [seed], [*COMMON, *overrides])
+        grid = runs_of(root, {f"{arm}_{rate}": method}, [seed], [*COMMON, *overrides])
         if run_grid(grid, {"cluster": "local", "timeout_min": 525600}, [{}], Console()):
             sys.exit(grid[0].log_tail())
-        with KEPT.open("a") as file:
+        with kept.open("a") as file:
             file.write(json.dumps(result(arm, rate, seed, grid[0].directory)) + "\n")
         shutil.rmtree(grid[0].directory / "checkpoints", ignore_errors=True)
 
@@ -164,6 +206,45 @@ def section(found: Sequence[Result]) -> Iterator[str]:
         yield f"| {titles[arm]} − {titles[other]} | {' | '.join(cells)} |"
 
 
+def by_question(found: Sequence[Result], k: int) -> dict[int, Array]:
+    """Seed → [2, Q]: gap of each training question; pass@k of TA-GRPO − as many samples on it, in its own wording."""
+    asked = {(each["arm"], each["seed"]): each["asked"] for each in found}
+    numbers = {}
+    for seed in sorted({seed for _, seed in asked}):
+        start, theirs, ours = (asked[arm, seed] for arm in ("untrained", "grpo_matched", "ta_grpo"))
+        rates = np.array([[start[f"{id}/{n}"] for n in range(4)] for id in ours]) / RESPONSES
+        before, after = (pass_at_k(RESPONSES, torch.tensor([side[id] for id in ours]), k) for side in (theirs, ours))
+        numbers[seed] = np.stack([rates[:, 1:].mean(1) - rates[:, 0], after - before])
+    return numbers
+
+
+def gaps_section(found: Sequence[Result]) -> Iterator[str]:
+    """The table on gaps, line by line."""
+    gap, *gains = (list(by_question(found, k).values()) for k in (1, 1, 8, 32))
+    yield from ("| points | pass@1 | pass@8 | pass@32 |", "|---|---|---|---|")
+    means = [told([float(of[1].mean()) for of in seeds]) for seeds in gains]
+    rises = [told([stats.linregress(*of).slope / 10 for of in seeds]) for seeds in gains]
+    yield f"| TA-GRPO − {ARMS['grpo_matched']} | {' | '.join(means)} |"
+    yield f"| … its rise per ten points of gap | {' | '.join(rises)} |"
+    spread = told([float(of[0].std(ddof=1)) for of in gap])
+    yield from ("", f"Gaps: mean {told([float(of[0].mean()) for of in gap])}, standard deviation {spread} points.")
+
+
+@styled
+def dose(found: Sequence[Result]) -> Figure:
+    """Pass@1 and pass@32 of TA-GRPO − as many samples by the gap: thirds of each seed's questions, 95 % t-intervals."""
+    figure, axes = panels(2)
+    for axis, k in zip(axes, (1, 32), strict=True):
+        ordered = [of[:, of[0].argsort()] for of in by_question(found, k).values()]
+        seeds = np.array([[part.mean(1) for part in np.array_split(of, 3, axis=1)] for of in ordered])  # [S, 3, 2]
+        x, y = 100 * seeds.mean(0).T
+        half = 100 * stats.t.ppf(0.975, len(seeds) - 1) * stats.sem(seeds[..., 1])
+        axis.errorbar(x, y, half, marker="o")
+        axis.axhline(0, color="0.3", linewidth=0.8, zorder=0)
+        axis.set(title=f"pass@{k}", xlabel="gap: rephrasings − question, points")
+    return finished(figure, axes, "TA-GRPO − as many samples, points")
+
+
 def main() -> None:
     """Console entry point."""
     step = sys.argv[1]
@@ -176,8 +257,16 @@ def main() -> None:
                 f"Expected a learning rate of each arm, but not of {', '.join(sorted(missing))}: run `rates` first."
             )
         run([(arm, rate, seed) for seed in SEEDS for arm, rate in {"untrained": "0", **rates}.items()], ())
+    elif step == "gaps":
+        rates = chosen(results())
+        for seed in SEEDS:
+            run([("untrained", "0", seed)], [*ASKED, EVERY_WORDING], *OF_GAPS)
+            run([(arm, rates[arm], seed) for arm in ("grpo_matched", "ta_grpo")], [*ASKED, ORIGINALS], *OF_GAPS)
     else:
         write_section("training", section(results()))
+        if found := results(OF_GAPS[1]):
+            write_section("gaps", gaps_section(found))
+            save(dose(found), PAGE.with_name("smollm2_gaps.png"))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_module
+from hydra.utils import instantiate
 
 from studies import smollm2
 
@@ -39,8 +40,7 @@ def test_tables_have_means_over_seeds_with_students_interval_and_pair_by_seed():
 
 
 def test_a_finished_run_is_not_run_again_and_one_that_ends_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(smollm2, "KEPT", tmp_path / "kept.jsonl")
-    monkeypatch.setattr(smollm2, "ROOT", tmp_path / "runs")
+    kept = tmp_path / "kept.jsonl"
     started = []
 
     def run_grid(grid, *_):
@@ -48,6 +48,8 @@ def test_a_finished_run_is_not_run_again_and_one_that_ends_is_kept(tmp_path, mon
         started.append((run.method, run.seed))
         (run.directory / "checkpoints").mkdir(parents=True)
         passed = {"test_id": {"pass_at_k": {"1": {"value": 0.25}}}}
+        if run.method == "untrained_0":
+            passed["asked"] = {"pass_at_k": {}, "questions": [{"id": "q/0", "correct": 3, "n": 64}]}
         (run.directory / "test.json").write_text(json.dumps({"splits": passed}))
         columns = [*smollm2.COURSE.values(), "seconds/iteration"]
         rows = [",".join(columns), "12.5,1.0,0.5,,", "25,0.5,0.75,0.25,", ",,,,3.0"]
@@ -56,9 +58,11 @@ def test_a_finished_run_is_not_run_again_and_one_that_ends_is_kept(tmp_path, mon
 
     monkeypatch.setattr(smollm2, "run_grid", run_grid)
     for _ in range(2):
-        smollm2.run([("grpo", "1e-5", 3), ("untrained", "0", 3)], ())
+        smollm2.run([("grpo", "1e-5", 3), ("untrained", "0", 3)], (), tmp_path / "runs", kept)
     assert started == [("grpo_1e-5", 3), ("untrained_0", 3)]
-    first = smollm2.results()[0]
+    first, last = smollm2.results(kept)
+    assert last["asked"] == {"q/0": 3}
+    assert "asked" not in first
     assert first["pass@k"] == {"test_id": {"1": 0.25}}
     assert first["course"] == {
         "without_gradient": [12.5, 25.0], "entropy": [1.0, 0.5], "correct": [0.5, 0.75], "distance": [0.25],
@@ -79,6 +83,56 @@ def test_the_settings_of_all_runs_are_those_of_the_demo_but_for_their_length(arm
         demo = compose("compare", ["compare=demo_lm"])
     same = {setting for setting in demo.overrides if not setting.startswith(("optimizer.lr", "iterations"))}
     assert same <= {*smollm2.COMMON}
+
+
+def asked_again():
+    """Two seeds of four questions: gaps of 0, 10, 20 and 30 points, and gains that rise by 3 or 5 points per ten."""
+    found = []
+    for seed, rise in ((0, 0.3), (1, 0.5)):
+        ids = [f"q{n}" for n in range(4)]
+        start = {f"{id}/{n}": 0.2 + 0.1 * place * (n > 0) for place, id in enumerate(ids) for n in range(4)}
+        ours = {id: 0.3 + rise * 0.1 * place for place, id in enumerate(ids)}
+        sides = {"untrained": start, "grpo_matched": dict.fromkeys(ids, 0.3), "ta_grpo": ours}
+        for arm, rates in sides.items():
+            counts = {id: rate * smollm2.RESPONSES for id, rate in rates.items()}
+            found.append({"arm": arm, "rate": "1e-5", "seed": seed, "asked": counts})
+    return found
+
+
+def test_gains_of_each_question_stand_beside_its_gap_and_rise_with_it():
+    found = smollm2.by_question(asked_again(), 1)
+    assert found[0].tolist() == [pytest.approx([0, 0.1, 0.2, 0.3]), pytest.approx([0, 0.03, 0.06, 0.09])]
+    table = list(smollm2.gaps_section(asked_again()))
+    half = 12.7062  # of two seeds, times half their distance, which is 1.5 for means and 1 for slopes
+    assert table[2].startswith(
+        f"| TA-GRPO − GRPO, as many samples | 6.0 [{6 - 1.5 * half:.1f}, {6 + 1.5 * half:.1f}] |"
+    )
+    assert table[3].startswith(f"| … its rise per ten points of gap | 4.0 [{4 - half:.1f}, {4 + half:.1f}] |")
+    assert table[-1] == "Gaps: mean 15.0 [15.0, 15.0], standard deviation 12.9 [12.9, 12.9] points."
+
+
+def test_gaps_are_drawn_by_thirds_of_the_questions():
+    axis = smollm2.dose(asked_again()).axes[0]
+    (line, _, _), *_ = axis.containers
+    assert line.get_xdata() == pytest.approx([5, 20, 30]), "four questions: two, one, one"
+    assert line.get_ydata() == pytest.approx([2, 8, 12])
+
+
+def test_all_arms_of_the_gaps_train_on_the_questions_that_are_asked():
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        configs = [
+            compose("train", [f"experiment={arm}", *smollm2.COMMON, *smollm2.ASKED, asked, "seed=2"])
+            for arm in ("grpo_matched", "ta_grpo")
+            for asked in (smollm2.ORIGINALS, smollm2.EVERY_WORDING)
+        ]
+    trained = [instantiate(cfg.data.train).load() for cfg in configs]
+    own, every = (instantiate(cfg.data.evaluation.asked).load() for cfg in configs[:2])
+    assert all(each == trained[0] == own for each in trained)
+    told = [text for group in own for text in (group.question, *group.rephrasings)]
+    assert [group.question for group in every] == told
+    assert [group.id for group in every[:5]] == [*(f"{own[0].id}/{n}" for n in range(4)), f"{own[1].id}/0"]
+    assert {group.answer for group in every[:4]} == {own[0].answer}
+    assert {cfg.data.evaluation_samples for cfg in configs} == {smollm2.RESPONSES}
 
 
 def test_an_interval_of_one_seed_is_left_out():

@@ -26,6 +26,7 @@ AT_ONCE = [
     (TRAIN, ["data=arithmetik"], "arithmetic_hard"),
     (TRAIN, ["nothing=1"], "nothing"),
     (TRAIN, ["data.batch_size=many"], "data.batch_size to be a whole number, such as 8, but got 'many'"),
+    (TRAIN, ["hydra.searchpath=[file://outside]", "data=mine", "data.batch_size=many"], "such as 5, but got 'many'"),
     (TRAIN, ["optimizer.lr=fast"], "optimizer.lr to be a number"),
     (TRAIN, ["iterations=-1"], "iterations to be a whole number"),
     (TRAIN, ["iterations=null"], "iterations is null and trainer.max_epochs is -1. Set one"),
@@ -107,6 +108,8 @@ def folder(tmp_path_factory):
     (place / "bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bad))
     for name in ("sets/gsm8k_train", "gsm8k/gsm8k_train", "run/model", "run/checkpoints", "full/grpo/seed0/x"):
         (place / name).mkdir(parents=True)
+    (place / "outside" / "data").mkdir(parents=True)
+    (place / "outside" / "data" / "mine.yaml").write_text("defaults: [arithmetic, _self_]\nbatch_size: 5\n")
     (place / "run" / "config.yaml").write_text("name: run\n")
     (place / "run" / "metrics.csv").write_text("step\n")
     (place / "run" / "model" / "config.json").write_text("{}")

@@ -9,7 +9,7 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
@@ -55,7 +55,9 @@ def check_types(cfg: DictConfig) -> None:
     plain = [o for o in parsed if not o.is_add() and not o.is_delete() and _is_leaf(cfg, o.key_or_group)]
     if not plain:
         return
-    usual = compose(HydraConfig.get().job.config_name, [str(o.input_line) for o in parsed if o not in plain])
+    others = [str(o.input_line) for o in parsed if o not in plain]
+    others += [o for o in HydraConfig.get().overrides.hydra if o.startswith("hydra.searchpath=")]
+    usual = compose(HydraConfig.get().job.config_name, others)
     for name in (override.key_or_group for override in plain):
         value, default = _value(cfg, name), _value(usual, name)
         kind, allowed = KINDS.get(type(default), ("", ()))
@@ -65,9 +67,7 @@ def check_types(cfg: DictConfig) -> None:
 
 def given_overrides() -> list[str]:
     """The overrides of the command line as they were written: nothing that they refer to is read."""
-    overrides = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
-    assert isinstance(overrides, list)
-    return overrides
+    return cast("list[str]", OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
 
 
 def _is_leaf(cfg: DictConfig, name: str) -> bool:

@@ -41,6 +41,7 @@ from rich.console import Console
 from scipy import stats
 
 from tagrpo.analysis.plots import finished, panels, save, styled
+from tagrpo.analysis.sections import table
 from tagrpo.cli.compare import Method, runs_of
 from tagrpo.lab.tasks.multiplication import MultiplicationSource
 from tagrpo.metrics.functional import pass_at_k
@@ -91,6 +92,12 @@ ORIGINALS, EVERY_WORDING = (
 )
 ROOT, KEPT = Path("runs/smollm2"), Path(__file__).with_suffix(".jsonl")
 OF_GAPS = ROOT / "gaps", KEPT.with_name("smollm2_gaps.jsonl")
+ROWS = {
+    f"{words}, pass@{k}": (split, k)
+    for split, words in {"test_id": "test", "test_phrasing": "other wordings"}.items()
+    for k in ("1", "32")
+}
+"""Of the tables → split and k."""
 Result = Mapping[str, Any]
 """A finished run: arm, rate, seed, `pass@k` of each split, `course` of metrics over the iterations; of `gaps`, also
 `asked`, prompt → how many of its responses are correct."""
@@ -168,42 +175,35 @@ def told(values: Sequence[float]) -> str:
 
 def section(found: Sequence[Result]) -> Iterator[str]:
     """The tables, line by line."""
-    rates = chosen(found)
-    by_arm = {
-        arm: {each["seed"]: each for each in found if each["arm"] == arm and each["seed"] != RATE_SEED}
-        for arm in ("untrained", *ARMS)
+    rates, other = chosen(found), "grpo_matched"
+    tried = {
+        (each["arm"], each["rate"]): f"{100 * _validated(each):.1f}" for each in found if each["seed"] == RATE_SEED
     }
-    yield from ("| validation, pass@1 in % | " + " | ".join(RATES) + " | chosen |", "|---|" + "---|" * (len(RATES) + 1))
-    for arm, name in ARMS.items():
-        tried = {each["rate"]: _validated(each) for each in found if (each["arm"], each["seed"]) == (arm, RATE_SEED)}
-        cells = [f"{100 * tried[rate]:.1f}" if rate in tried else "–" for rate in RATES]
-        yield f"| {name} | {' | '.join(cells)} | {rates.get(arm, '–')} |"
-    shown = {arm: runs for arm, runs in by_arm.items() if runs}
-    if not shown:
-        return
+    rows = [[name, *(tried.get((arm, rate), "–") for rate in RATES), rates.get(arm, "–")] for arm, name in ARMS.items()]
+    yield from table(["validation, pass@1 in %", *RATES, "chosen"], rows)
     titles = {"untrained": "untrained", **ARMS}
-    yield from ("", "| % | " + " | ".join(f"{titles[arm]} ({len(runs)} seeds)" for arm, runs in shown.items()) + " |")
-    yield "|---|" + "---|" * len(shown)
-    for (split, words), k in product({"test_id": "test", "test_phrasing": "other wordings"}.items(), ("1", "32")):
-        values = [told([each["pass@k"][split][k] for each in runs.values()]) for runs in shown.values()]
-        yield f"| {words}, pass@{k} | {' | '.join(values)} |"
-    values = [
-        told([float(np.mean(each["course"]["without_gradient"])) / 100 for each in runs.values()])
-        if arm in ARMS
-        else "–"
-        for arm, runs in shown.items()
-    ]
-    yield f"| questions without gradient | {' | '.join(values)} |"
-    yield from ("", "| paired differences, points | pass@1 | pass@32 | other wordings, pass@1 | pass@32 |")
-    yield "|---|---|---|---|---|"
-    other = "grpo_matched"
-    for arm in (arm for arm in shown if arm not in ("untrained", other)):
-        both = sorted(by_arm[arm].keys() & by_arm[other].keys())
-        cells = [
-            told([by_arm[arm][s]["pass@k"][split][k] - by_arm[other][s]["pass@k"][split][k] for s in both])
-            for split, k in product(("test_id", "test_phrasing"), ("1", "32"))
-        ]
-        yield f"| {titles[arm]} − {titles[other]} | {' | '.join(cells)} |"
+    by_arm = {arm: {run["seed"]: run for run in found if run["arm"] == arm} for arm in titles}
+    runs = {arm: kept for arm, of in by_arm.items() if (kept := {n: of[n] for n in of if n != RATE_SEED})}
+    if not runs:
+        return
+    rows = [[row, *(told([passed(run, row) for run in of.values()]) for of in runs.values())] for row in ROWS]
+    silent = {
+        arm: [np.mean(run["course"]["without_gradient"]) / 100 for run in runs.get(arm, {}).values()] for arm in ARMS
+    }
+    rows.append(["questions without gradient", *(told(silent[arm]) if arm in ARMS else "–" for arm in runs)])
+    yield from ("", *table(["%", *(f"{titles[arm]} ({len(of)} seeds)" for arm, of in runs.items())], rows))
+    rows = []
+    for arm in (arm for arm in runs if arm not in ("untrained", other)):
+        both = [(runs[arm][seed], runs[other][seed]) for seed in sorted(runs[arm].keys() & runs[other].keys())]
+        cells = (told([passed(ours, row) - passed(theirs, row) for ours, theirs in both]) for row in ROWS)
+        rows.append([f"{titles[arm]} − {titles[other]}", *cells])
+    yield from ("", *table(["paired differences, points", *ROWS], rows))
+
+
+def passed(run: Result, row: str) -> float:
+    """Pass@k of a run in one of `ROWS`."""
+    split, k = ROWS[row]
+    return float(run["pass@k"][split][k])
 
 
 def by_question(found: Sequence[Result], k: int) -> dict[int, Array]:
@@ -221,11 +221,10 @@ def by_question(found: Sequence[Result], k: int) -> dict[int, Array]:
 def gaps_section(found: Sequence[Result]) -> Iterator[str]:
     """The table on gaps, line by line."""
     gap, *gains = (list(by_question(found, k).values()) for k in (1, 1, 8, 32))
-    yield from ("| points | pass@1 | pass@8 | pass@32 |", "|---|---|---|---|")
     means = [told([float(of[1].mean()) for of in seeds]) for seeds in gains]
     rises = [told([stats.linregress(*of).slope / 10 for of in seeds]) for seeds in gains]
-    yield f"| TA-GRPO − {ARMS['grpo_matched']} | {' | '.join(means)} |"
-    yield f"| … its rise per ten points of gap | {' | '.join(rises)} |"
+    rows = [[f"TA-GRPO − {ARMS['grpo_matched']}", *means], ["… its rise per ten points of gap", *rises]]
+    yield from table(["points", "pass@1", "pass@8", "pass@32"], rows)
     spread = told([float(of[0].std(ddof=1)) for of in gap])
     yield from ("", f"Gaps: mean {told([float(of[0].mean()) for of in gap])}, standard deviation {spread} points.")
 

@@ -84,6 +84,15 @@ def draw(runs: pd.DataFrame, ks: Sequence[int], pairs: Mapping[str, tuple[str, s
     return finished(figure, axes, label)
 
 
+def pictures(runs: pd.DataFrame) -> dict[str, Figure]:
+    """Name → picture: gains of all arms over the untrained policy, and those of TA-GRPO over its rivals."""
+    rivals = {f"TA-GRPO − {rival}": (OURS, rival) for rival in RIVALS}
+    return {
+        "gains": draw(runs, KS, {arm: (arm, UNTRAINED) for arm in ARMS}, "gain over the untrained policy, points"),
+        "dose": draw(runs, KS[1:], rivals, "pass@32, points"),
+    }
+
+
 def claims_table(findings: Sequence[Sequence[Finding]]) -> Iterator[str]:
     """One row for each claim."""
     rows = []
@@ -188,13 +197,11 @@ def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
 
 def main() -> None:
     """Write the page and its pictures."""
-    runs, pictures = pd.read_csv(RUNS), PAGE.with_suffix("")
+    runs, folder = pd.read_csv(RUNS), PAGE.with_suffix("")
     text = Template(TEXT.read_text(encoding="utf-8")).substitute(texts(runs, pd.read_csv(PREDICTED)))
-    pictures.mkdir(parents=True, exist_ok=True)
-    gains = draw(runs, KS, {arm: (arm, UNTRAINED) for arm in ARMS}, "gain over the untrained policy, points")
-    save(gains, pictures / "gains.png")
-    dose = draw(runs, KS[1:], {f"TA-GRPO − {rival}": (OURS, rival) for rival in RIVALS}, "pass@32, points")
-    save(dose, pictures / "dose.png")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, picture in pictures(runs).items():
+        save(picture, folder / f"{name}.png")
     write_text(PAGE, text)
     print(PAGE)
 

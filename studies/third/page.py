@@ -25,7 +25,7 @@ from .claims import CLAIMS, OURS, THEIRS, WORDINGS, _difference, chosen, judged
 from .design import ARMS, GAPS, KINDS, RECIPES, UNTRAINED
 from .predicted import KS
 from .results import RUN
-from .verdicts import Finding, estimate_of, moments_of
+from .verdicts import Finding, Word, estimate_of, moments_of
 
 HERE = Path(__file__).resolve().parent
 RUNS, PREDICTED = HERE / "runs.csv.gz", HERE / "predicted.csv.gz"
@@ -34,6 +34,15 @@ TEXT = HERE / "page.md"
 PAGE = HERE.parents[1] / "docs" / "study.md"
 RIVALS = (THEIRS, "pooled", "anchored")
 """What the law compares TA-GRPO with."""
+LAW: Mapping[Word, str] = {
+    "opposite": "is false",
+    "tasks differ": "does not hold: a part of it has another sign in one of the tasks",
+    "no effect": "does not hold: a part of it is smaller than counts",
+    "undecided": "is undecided: ten seeds are too few",
+    "smaller than claimed": "holds, in a part by less than it says",
+    "reproduces": "holds, on the mean of these three tasks, with the same sign in each",
+}
+"""Word on claims 1 to 3 → what the plan says of the law."""
 
 
 def difference(runs: pd.DataFrame, ours: str, theirs: str, k: int, kind: str = "wording") -> pd.Series:
@@ -98,9 +107,11 @@ def claims_table(findings: Sequence[Sequence[Finding]]) -> Iterator[str]:
     rows = []
     for number, (claim, found) in enumerate(zip(CLAIMS, findings, strict=True), 1):
         effects = ["; ".join(each) for each in zip(*map(_effects, found), strict=True)]
-        words = "; ".join(dict.fromkeys(each.word for each in found))
+        words = list(dict.fromkeys(each.word for each in found))
+        words = words if len(words) == 1 else [each.word for each in found]
         delta = f"{100 * claim.sign * claim.smallest:+g}".replace("-", "−")
-        rows.append([str(number), claim.statement, claim.source, *effects, delta, f"**{words}**"])
+        told = "; ".join(f"**{word}**" for word in words)
+        rows.append([str(number), claim.statement, claim.source, *effects, delta, told])
     yield from table(["", "claim", "source", "effect", *RECIPES, "δ", "word"], rows)
 
 
@@ -148,7 +159,7 @@ def noise_table(runs: pd.DataFrame, predicted: pd.DataFrame) -> Iterator[str]:
         x, y = difference(runs, f"{arm}@expected", "grpo@expected", k).align(loud, join="inner")
         told = before[arm, k].sub(before["grpo", k]).align(loud, join="inner")
         by_cell = [of.groupby(["task", "branch"]).mean().groupby("task").transform(stats.zscore) for of in told]
-        rs = (f"{np.corrcoef(*pair)[0, 1]:.2f}" for pair in ((x, y), by_cell))
+        rs = (f"{np.corrcoef(*pair)[0, 1]:.2f}".replace("-", "−") for pair in ((x, y), by_cell))
         rows.append([f"`{arm}`", f"pass@{k}", f"{len(x)}", points(x.mean()), points(y.mean()), *rs])
     yield from table(["arm − GRPO", "", "runs", "without noise", "with it", "r", "r predicted"], rows)
 
@@ -179,7 +190,7 @@ def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
     """Name in page.md → what stands there."""
     law, findings = judged(runs)
     numbers = {f"claim{n}": "; ".join(each.estimate.signed for each in found) for n, found in enumerate(findings, 1)}
-    spent = runs.drop_duplicates([name for name in RUN if name != "rate"])
+    spent = runs[runs["arm"] != UNTRAINED].drop_duplicates(list(RUN))
     hours = spent.filter(like="seconds/").sum().sum() / 3600
     return {
         **numbers,
@@ -188,7 +199,7 @@ def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
         "kinds": "\n".join(kinds_table(runs)),
         "arms": "\n".join(arms_table(runs)),
         **{f"per_gap_{task}": per_gap(runs, task).signed for task in RECIPES},
-        "law": law,
+        "law": LAW[law],
         "runs": f"{len(spent):,}",
         "hours": f"{hours:.1f}",
         "outlying": ", ".join(sorted({name for of in findings for each in of for name in each.outlying})) or "none",

@@ -205,7 +205,7 @@ class Updates:
 
 
 def grpo_trainer(model: Any, reward: Callable[..., Any], rows: list[Any], tokenizer: Any, **options: Any) -> Any:
-    """TRL's `GRPOTrainer` with its default of no gradient checkpointing, and no reports."""
+    """TRL's `GRPOTrainer` without its default of gradient checkpointing, and without reports."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 

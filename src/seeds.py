@@ -1,4 +1,4 @@
-"""Seeds that follow from what they are for: the same in every process, on every machine, in every Python."""
+"""Seeds derived from their purpose: the same in every process, on every machine, in every version of Python."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 def derive_seed(*parts: int | str) -> int:
     """A seed in 0 … 2^62 − 1 that depends on every part and on their order, by numpy's `SeedSequence`.
 
-    Seeds of other parts give streams that are independent for all practical purposes, also where parts are neighbours
-    such as 1 and 2. `hash` of a tuple is no substitute: its value is an accident of CPython.
+    Different parts give streams that are independent for all practical purposes, even if the parts are neighbours such
+    as 1 and 2. `hash` of a tuple is no substitute: its value is an accident of CPython.
 
     >>> derive_seed(0, "train", 3) == derive_seed(0, "train", 3), derive_seed(0, 1) == derive_seed(1, 0)
     (True, False)

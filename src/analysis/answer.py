@@ -14,7 +14,7 @@ VERDICTS = {
     True: {"higher": "▲ {} helped", "lower": "▼ {} did harm", "undecided": "{}: not beyond noise"},
     False: {"higher": "▲ {} is better", "lower": "▼ {} is worse", "undecided": "{}: not beyond noise"},
 }
-"""Is the baseline an untrained policy → verdict → what is said of the method."""
+"""Whether the baseline is an untrained policy → verdict → what is said of the method."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Answer:
     sentences: Sequence[str]
     """One for each method, the largest gain first."""
     note: str
-    """The questions and seeds that they rest on, and the test."""
+    """The numbers of questions and seeds behind the sentences, and the statistical test."""
 
 
 def baseline_of(methods: Methods) -> str:
@@ -33,7 +33,7 @@ def baseline_of(methods: Methods) -> str:
 
 
 def headline(methods: Methods) -> tuple[str, int]:
-    """The split that is spoken of, or an average where there is one, and the smallest k of its pass@k."""
+    """The split that the answer is about, or an average where there is one, and the smallest k of its pass@k."""
     part = next((name for name in methods.parts if name not in methods.splits), next(iter(methods.splits)))
     return part, methods.ks(methods.parts[part])[0]
 

@@ -69,7 +69,7 @@ class Methods:
 
     @cached_property
     def by_question(self) -> Curves:
-        """The same of every group where each question has the same weight, as `<group> (by question)`."""
+        """Like `curves`, for every group with each question weighted the same, as `<group> (by question)`."""
         return {
             f"{group} (by question)": {m: self._curve(splits, m, pooled=True) for m in self.runs}
             for group, splits in self.groups.items()
@@ -102,13 +102,13 @@ class Methods:
 
     @cached_property
     def training_questions(self) -> dict[str, int]:
-        """Trained method → questions that it was trained on, as far as its first run says so."""
+        """Trained method → number of its training questions; a method whose first run has not noted it is left out."""
         found = {method: seeds[0].training_questions for method, seeds in self.trained.items()}
         return {method: number for method, number in found.items() if number}
 
     @property
     def data_series(self) -> list[list[str]]:
-        """Methods that differ in their training questions alone, by the number of these; others are alone.
+        """Lists of methods that differ only in their training questions, fewest first; other methods are lists of one.
 
         Empty where a trained run has not noted its questions.
         """

@@ -2,9 +2,9 @@
 
 A figure has a `title`, a `caption`, `y` (the label of the vertical axis) and `panels`; a panel a `title`, `x` (the
 label of the horizontal axis), `series`, and, where they are set, `log` (of x) and `from_zero` (of y). A series has a
-`label` and a `group`, which gives its colour: the number of a method, or a cause of missing gradients. One of training
-names a `run` by its number and a `column` of its log, and the seeds of a method share a label. Others have `x`, `y`,
-and intervals `low`, `high`.
+`label` and a `group`, which gives its colour: the number of a method, or a cause of missing gradients. A series over
+training names a `run` by its number and a `column` of its log; the seeds of a method share a label. Any other series
+has `x`, `y`, and, where there are intervals, `low` and `high`.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Figures:
         return run.method if len(self.methods[run.method]) == 1 else f"{run.method} seed {run.seed}"
 
     def all(self) -> dict[str, Figure]:
-        """Name → figure, of those in which there is anything."""
+        """Name → figure, without figures that have no panels."""
         found = {
             **(self._compared(self.compared) if self.compared is not None else {}),
             "exact": figure("Exact pass@k", "From the probabilities of all correct responses.", "%", self._exact()),
@@ -127,7 +127,7 @@ class Figures:
         label: str,
         series: Sequence[Sequence[str]],
     ) -> Iterator[Figure]:
-        """A panel for every split or average; each of `series` are joined methods, others have lines across."""
+        """A panel for every split or average; a line joins the methods of each list in `series`, others are levels."""
         for part, of_method in estimates.items() if series else ():
             drawn = [
                 _estimates(
@@ -161,7 +161,7 @@ class Figures:
         return {"title": run.method, "x": "iteration", "from_zero": True, "series": series}
 
     def _evaluations(self) -> Iterator[Figure]:
-        """Pass@k at the smallest k of each split that a run was evaluated on more than once; exact where it can be."""
+        """Pass@k at the smallest k of each split that a run was evaluated on more than once; exact where known."""
         every = [(run, run.exact or run.evaluations) for run in self.runs]
         for split in dict.fromkeys(name for _, found in every for evaluation in found for name in evaluation["splits"]):
             series, k = [], ""
@@ -213,7 +213,7 @@ def equal_rewards(run: RunFiles) -> Figure:
 
 
 def distances(run: RunFiles) -> Iterator[Figure]:
-    """A panel for every pool of a run: shares of questions up to a distance, by diagnosed checkpoint, else by half."""
+    """A panel per pool of a run: shares of questions up to a distance, by diagnosed checkpoint or half of training."""
     if run.diagnosis is not None:
         stages = {stage_name(point): pd.DataFrame(point["questions"]) for point in run.diagnosis["checkpoints"]}
     else:

@@ -82,7 +82,7 @@ def finished(figure: Figure, axes: Sequence[Axes], label: str) -> Figure:
 
 @styled
 def draw(figure: Mapping[str, Any], runs: Sequence[RunFiles] = ()) -> Figure:
-    """Draw a figure of `figures.py`; `runs` are those whose logs its series name by number."""
+    """Draw a figure of `figures.py`; `runs` are the runs that its series refer to by number."""
     drawn, axes = panels(len(figure["panels"]), sharey=bool(figure["y"]))
     for ax, panel in zip(axes, figure["panels"], strict=True):
         by_label: dict[str, list[Mapping[str, Any]]] = {}

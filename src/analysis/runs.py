@@ -56,20 +56,20 @@ class RunFiles:
 
     @property
     def training_questions(self) -> int | None:
-        """Questions that it was trained on; None where it has not noted them."""
+        """Number of training questions; None where the run has not noted it."""
         found = (self._optional("data.json") or {}).get("train")
         return None if found is None else int(found["kept"])
 
     @property
     def warnings(self) -> list[str]:
-        """What it has warned of: its questions, then its first iterations."""
+        """Warnings of the run: about its questions, then about its first iterations."""
         splits, path = (self._optional("data.json") or {}).values(), self.path / "warnings.md"
         cautions = [text for facts in splits for text in facts.get("cautions", [])]
         return [*cautions, *([path.read_text()] if path.exists() else [])]
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
-        """All sampled evaluations that it kept, by iteration; that in `test.json` where it kept none."""
+        """All sampled evaluations that the run kept, by iteration; that in `test.json` where it kept none."""
         last = [self.json("test.json")] if (self.path / "test.json").exists() else []
         found = self._kept("[!e]*-*.json") or last
         return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
@@ -132,7 +132,7 @@ class RunFiles:
 
     @cached_property
     def provenance(self) -> dict[str, str]:
-        """Commit and versions that it was made with (`tagrpo.runs.provenance`); empty where none were written."""
+        """Commit and versions that the run was made with (`tagrpo.runs.provenance`); empty where none were written."""
         return dict(self._optional("provenance.json") or {})
 
     @property
@@ -162,8 +162,8 @@ class RunFiles:
         """Content of a JSON file in the directory of the run.
 
         Raises:
-            FileNotFoundError: there is none.
-            ValueError: it is broken.
+            FileNotFoundError: there is no such file.
+            ValueError: the file is broken.
         """
         path = self.path / name
         try:
@@ -171,7 +171,7 @@ class RunFiles:
         except FileNotFoundError as error:
             raise FileNotFoundError(f"Expected {path}, but there is none: the run has not finished.") from error
         except json.JSONDecodeError as error:
-            raise ValueError(f"Expected JSON in {path}, but line {error.lineno} is broken. Start it again.") from error
+            raise ValueError(f"Expected JSON in {path}, but line {error.lineno} is broken. Run it again.") from error
 
 
 def _read_table(path: Path, **text: type) -> pd.DataFrame:
@@ -217,7 +217,7 @@ def find_directories(*roots: Path) -> list[RunFiles]:
 
 
 def _told_apart(runs: Sequence[RunFiles]) -> Iterator[RunFiles]:
-    """Runs of one name and seed are called by the settings in which their commands differ, else by their paths."""
+    """Rename runs of the same name and seed by the settings in which their commands differ, else by their paths."""
     for method, alike in by_method(runs).items():
         labels = [method] * len(alike)
         if len({run.seed for run in alike}) < len(alike):

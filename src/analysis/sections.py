@@ -17,7 +17,7 @@ BUDGET_NAMES = {
     "rollouts": "sampled responses", "tokens": "response tokens",
 }  # fmt: skip
 EARLY = 5
-"""The rate of questions without gradient is told of one part in so many, the first, too."""
+"""The rate of questions without gradient is also given for the first 1 / `EARLY` of training."""
 MARKS = {"higher": "▲ ", "lower": "▼ ", "undecided": ""}
 """Arrow before a difference that is beyond noise."""
 

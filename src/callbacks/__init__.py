@@ -1,6 +1,6 @@
 """Callbacks: rollouts, and one file per diagnostic. Each can be used in another Lightning project.
 
-docs/reuse.md has a table of what each of them reads of a batch and of what the training step returns.
+docs/reuse.md lists what each of them reads from a batch and from the output of the training step.
 """
 
 from ..runs.scalars import ScalarLog

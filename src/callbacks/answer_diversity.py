@@ -16,11 +16,11 @@ class AnswerDiversityMonitor(BatchDiagnostic):
 
     - `answer_diversity/distinct_wrong`: number of distinct wrong answers. It falls as accuracy rises, because there are
       fewer wrong responses.
-    - `answer_diversity/distinct_wrong_share`: the same divided by the number of wrong responses that have an answer,
-      over the questions that have any: 1 where no mistake is made twice.
+    - `answer_diversity/distinct_wrong_share`: that number divided by the number of wrong responses with an answer,
+      over the questions that have such responses: 1 where no two wrong answers are equal.
     - `answer_diversity/entropy`: entropy of the distribution of final answers, nats (`answer_entropy`).
 
-    All but the first change with the number of responses per question: compare only runs that have the same.
+    All of them depend on the number of responses per question: compare only runs in which it is the same.
     """
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:

@@ -28,25 +28,25 @@ class Checkpointer(Callback):
     """Writes a checkpoint every few iterations to `<default_root_dir>/checkpoints`, and keeps the newest ones.
 
     Lightning's `ModelCheckpoint` writes before the log and the validation of an iteration, so that a resumed run lacks
-    them; this one writes between two. Beside what Lightning saves, a checkpoint holds the random states of torch, numpy
-    and Python on every rank, and the state of each `ResumableLogger`.
+    both; this callback writes between two iterations. Beside what Lightning saves, a checkpoint holds the random states
+    of torch, numpy and Python on every rank, and the state of each `ResumableLogger`.
 
     When any rank receives SIGTERM or SIGUSR1, all ranks finish their iteration, write a checkpoint, and leave with exit
-    code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint: of the state before
+    code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint, with the state before
     that batch.
 
-    Rollouts since the last checkpoint are kept in `rollout_cache` and used again when a run is resumed with the same
-    weights. On GPUs, where updates differ in bits, these are the weights of the checkpoint alone: use `every=1` where
-    rollouts are expensive.
+    Rollouts since the last checkpoint are kept in `rollout_cache` and used again where a resumed run has the weights
+    that sampled them. On GPUs, where a repeated update is not bit-identical, only the checkpoint's own weights recur:
+    use `every=1` where rollouts are expensive.
 
     Args:
         every: Iterations between checkpoints; there is also one at the end of training.
         keep: Number of newest checkpoints to keep. None keeps all.
-        fractions: Shares of the run's iterations, above 0 and below 1, whose checkpoints are written and kept besides;
-            see `tagrpo-eval diagnose=`. Of a run that is made longer they are shares of its new length.
+        fractions: Shares of the run's iterations, above 0 and below 1, at which a checkpoint is written too and always
+            kept; see `tagrpo-eval diagnose=`. In a run that is extended they are shares of its new length.
 
     Raises:
-        ValueError: `every` or `keep` is less than 1, or one of `fractions` is none.
+        ValueError: `every` or `keep` is less than 1, or one of `fractions` is not between 0 and 1.
     """
 
     stage = Stage.CHECKPOINT
@@ -76,7 +76,7 @@ class Checkpointer(Callback):
             RECEIVED.clear()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Listen to signals; set aside checkpoints of later iterations, which this run will not reproduce.
+        """Install signal handlers; set aside checkpoints of later iterations, which this run will not reproduce.
 
         Raises:
             RuntimeError: the ranks have not resumed from the same checkpoint.
@@ -95,7 +95,7 @@ class Checkpointer(Callback):
         listen()
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Between two iterations: save when one is due, exit with code 0 when told to stop.
+        """Between two iterations: save a checkpoint when one is due, exit with code 0 when told to stop.
 
         Raises:
             SIGTERMException: a rank was asked to stop; it is a `SystemExit` with code 0.
@@ -109,7 +109,7 @@ class Checkpointer(Callback):
         if stopping:
             rank_zero_info(f"Asked to stop: the run ends after {self._done} iterations. Continue it with resume=auto.")
             raise SIGTERMException
-        if world_size() == 1:  # of several ranks, the others would wait in collectives that the failed one has left
+        if world_size() == 1:  # else the other ranks would wait in collectives that the failed rank has left
             self._before = self._states(trainer)
 
     def _milestones(self, trainer: Trainer) -> set[int]:
@@ -132,7 +132,7 @@ class Checkpointer(Callback):
             raise SIGTERMException
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Note how far loops and loader are: from this hook, and from no later one, Lightning can resume mid-epoch."""
+        """Record how far loops and loader are; Lightning can resume mid-epoch from this hook, but from no later one."""
         self._done = trainer.fit_loop.total_batch_idx + 1
         self._progress = trainer.fit_loop.state_dict()
         self._before = None  # it belongs to the weights before this batch
@@ -148,14 +148,14 @@ class Checkpointer(Callback):
             self._prune(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Save if the policy is still the one after the last iteration, because sampling failed."""
+        """Save if the error came while sampling, when the policy is still the one after the last iteration."""
         batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
         sampling = trainer.training and batches.ready == self._done + 1 and batches.started == self._done
         if sampling and self._before is not None and not self._saving:
             self.save(trainer, self._before)
 
     def save(self, trainer: Trainer, states: dict[str, Any] | None = None) -> None:
-        """Write a checkpoint of the iterations done, unless there is one, with `states` instead of the present ones."""
+        """Write a checkpoint of the iterations done, unless it exists; `states` replace the present states."""
         if self._progress is None or self._saved_at == self._done:
             return
         self._saving, self._states_to_save = True, states or {}
@@ -167,7 +167,7 @@ class Checkpointer(Callback):
         self._prune(trainer)
 
     def _prune(self, trainer: Trainer) -> None:
-        """Delete the oldest checkpoints, and rollouts that the newest covers."""
+        """Delete the oldest checkpoints, and cached rollouts that the newest checkpoint has learned from."""
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, RolloutCallback):
                 callback.pipeline.checkpointed()

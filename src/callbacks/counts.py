@@ -1,4 +1,4 @@
-"""The counts of an evaluation in a folder, so that an interrupted evaluation can be continued."""
+"""Keeps the counts of an evaluation in a folder, so that an interrupted evaluation can be continued."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ..runs.identity import digest
 
 
 class CountStore:
-    """Records of `count_batch`, one line with a checksum each, in one folder for each identity of an evaluation.
+    """Stores the records of `count_batch`, one line with a checksum each, in one folder per identity of an evaluation.
 
     Each rank appends to `<rank>.counts`; all files are read, so that the number of ranks may change in between.
     """
 
     identify: Callable[[], Mapping[str, str]] | None = None
-    """Returns name → value of all that the counts depend on; None: all evaluations share one folder."""
+    """Returns name → value of everything that the counts depend on. If None, all evaluations share one folder."""
 
     def __init__(self, folder: str | Path) -> None:
         self.root = self.folder = Path(folder)
@@ -34,7 +34,7 @@ class CountStore:
         return gather_objects(self.read() if first else [])[0]
 
     def _name(self) -> str:
-        """The folder of the present evaluation, whose identity is written there."""
+        """Return the name of the present evaluation's folder, and write the evaluation's identity into it."""
         if self.identify is None:
             return ""
         identity = dict(self.identify())

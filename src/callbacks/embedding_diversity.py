@@ -29,20 +29,20 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
     Pools: the responses to the original question, those to its rephrasings, and all of them. The mean over pairs has
     the same expectation whatever the size of a pool, so that pools can be compared.
 
-    Embedding is slow (about 50 sentences a second on one core), therefore only some questions are measured, each with
-    the same chance over all ranks, which leaves the mean over questions unbiased.
+    Embedding is slow (about 50 sentences a second on one core), therefore only `max_questions` are measured, drawn
+    uniformly from the questions of all ranks, which leaves the mean over questions unbiased.
 
-    - `embedding_distance/{original,rephrasings,pool}`: mean distance in a pool, mean over the measured questions.
+    - `embedding_distance/{original,rephrasings,pool}`: mean distance in a pool, averaged over the measured questions.
 
-    Appends one row per question and pool to `embedding_diversity.csv` in the run directory, from which
-    distributions are drawn. Pools of a single response have no distance and no row.
+    Appends one row per question and pool to `embedding_diversity.csv` in the run directory, from which reports plot
+    the distributions. Pools of a single response have no distance and no row.
 
     Args:
-        encoder: Makes the encoder when training starts: texts → [R, D] embeddings. Encoders truncate long texts (256
-            tokens for all-MiniLM-L6-v2): of long responses only the beginning is compared.
+        encoder: Called when training starts; makes the encoder, texts → [R, D] embeddings. Encoders truncate long texts
+            (to 256 tokens for all-MiniLM-L6-v2), so that only the beginning of long responses is compared.
         every: Iterations between measurements; the first and the last iteration are always measured.
         max_questions: Questions embedded per measurement, over all ranks; None takes all.
-        seed: Of the choice of questions.
+        seed: Seed of the choice of questions.
 
     Raises:
         ValueError: `every` or `max_questions` is less than 1.
@@ -79,7 +79,7 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         return {f"embedding_distance/{pool}": fmean(distances) for pool, distances in found.items() if distances}
 
     def distances(self, batch: Any, iteration: int) -> list[dict[str, Any]]:
-        """One row per sampled question of this rank and pool of at least two responses, with the columns `COLUMNS`."""
+        """One row, with the columns `COLUMNS`, per chosen question of this rank and pool of at least two responses."""
         rollouts = batch.rollouts
         chosen = self._choose(len(batch.groups), iteration)
         rows = torch.isin(rollouts.question, chosen).nonzero()[:, 0]
@@ -106,7 +106,7 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         return self.make_encoder()
 
     def _choose(self, num_questions: int, iteration: int) -> Tensor:
-        """Rows of this rank's questions among those chosen from the questions of all ranks."""
+        """Choose questions from those of all ranks; return the rows of the chosen questions of this rank."""
         counts = gather_objects(num_questions)
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "embedding_diversity", iteration))
         chosen = torch.randperm(sum(counts), generator=generator)[: self.max_questions]
@@ -130,7 +130,7 @@ def sentence_encoder(model: str = "sentence-transformers/all-MiniLM-L6-v2", devi
     """
     from sentence_transformers import SentenceTransformer
 
-    if device is None and torch.cuda.is_available():  # the library would go by the rank, over all nodes
+    if device is None and torch.cuda.is_available():  # the library would take the global rank as the index
         device = f"cuda:{torch.cuda.current_device()}"
     try:
         with torch.random.fork_rng(devices=[]):

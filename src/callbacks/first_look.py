@@ -1,4 +1,4 @@
-"""Says once, early in training, that a run has nothing to learn from."""
+"""Warns once, early in training, when a run has nothing to learn from."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .shared import BatchDiagnostic, check_at_least_one, current_iteration
 
 NUM_EXAMPLES = 3
 SHOWN = 160
-"""Characters of a response that are shown: its last ones, where the answer stands."""
+"""Number of characters of a response that are shown: the last ones, where the answer is."""
 
 
 class FirstLook(BatchDiagnostic):
     """Warns once, with examples and the settings to change, and writes the warning to `warnings.md` of the run.
 
-    - A batch in which no answer was found in any response of any rank.
-    - The rewards of all of the first `patience` batches are equal, so that no method has a gradient.
+    - In one of the first `patience` batches, no answer was found in any response of any rank.
+    - All rewards of the first `patience` batches are equal, so that no method has a gradient.
 
     Args:
         patience: Batches of equal rewards before the warning.

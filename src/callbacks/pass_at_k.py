@@ -28,27 +28,27 @@ class PassAtKEvaluator(Callback):
     Logs for each split, as means over its questions,
     - `pass@k/<split>/<k>`: unbiased estimate of pass@k; at k = 1 it is the accuracy.
     - `cover@tau/<split>/<tau>`: Cover@τ, the share of the questions to which at least a share τ of the n responses is
-      correct (arXiv 2510.08325). As an estimate of the share with a success probability of at least τ it has a bias,
-      most where many questions are near τ, which goes as n grows; no estimate from n responses has none.
+      correct (arXiv 2510.08325). As an estimate of the share with a success probability of at least τ it is biased,
+      most where many questions are near τ. The bias vanishes as n grows; no estimate from n responses is unbiased.
     - `majority/<split>`: accuracy of the majority among all responses to a question (`majority_vote`).
-    - `wrong_answers/<split>`: distinct wrong answers of a question; `length/<split>`: tokens per response;
+    - `wrong_answers/<split>`: distinct wrong answers to a question; `length/<split>`: tokens per response;
       `truncated/<split>`: share of truncated responses.
-    - `pass@k_average/<group>/<k>`: mean over the splits of a group, each of the same weight;
-      `pass@k_by_question/<group>/<k>`: mean over the questions of these splits.
+    - `pass@k_average/<group>/<k>`: mean over the splits of a group, each with the same weight;
+      `pass@k_by_question/<group>/<k>`: mean over all questions of a group's splits.
 
-    Writes the counts of every question, and pass@k with 95 % t-intervals over questions, of groups too, to
+    Writes the counts of every question, and pass@k of splits and groups with 95 % t-intervals over questions, to
     `<stage>.json` (`validation`, `test`) and `evaluations/<stage>-<iterations trained>.json`.
 
-    Batches and ranks are added up exactly; when a question id comes again its responses are added, and questions
-    without any response are left out.
+    Counts are summed exactly over batches and ranks. When a question id occurs again, its responses are added;
+    questions without any response are left out.
 
-    With a `store`, a test that was interrupted can be continued: questions that have all their responses there are
-    taken out of their batch before it is sampled. Batches are stored whole, so that the others keep their seeds.
+    With a `store`, a test that was interrupted can be continued: questions whose responses are all in the store are
+    removed from their batch before it is sampled. Batches are stored whole, so that other questions keep their seeds.
 
     Args:
         ks: The k of interest; those above the smallest number of samples are left out.
         averages: Name of a group → the splits over which it is averaged; left out where one of them is not evaluated.
-        store: Folder for the counts of an interrupted test; None keeps none. It is for one evaluation of one model.
+        store: Folder for the counts of an interrupted test, for one evaluation of one model; None keeps no counts.
         taus: The τ of interest, 0..1.
 
     Raises:
@@ -68,7 +68,7 @@ class PassAtKEvaluator(Callback):
             )
         if empty := [name for name, splits in (averages or {}).items() if not splits]:
             raise ValueError(f"Expected averages.{empty[0]} to name test splits, but it names none. Add some.")
-        cover_at_tau(torch.zeros(0), taus)  # refuses what is no threshold, before anything is sampled
+        cover_at_tau(torch.zeros(0), taus)  # refuses invalid thresholds before anything is sampled
         self.ks, self.taus = tuple(ks), tuple(taus)
         self.averages = {name: list(splits) for name, splits in (averages or {}).items()}
         self.store = None if store is None else CountStore(store)
@@ -141,7 +141,7 @@ def _is_complete(batch: Any, row: int, known: Mapping[str, QuestionCounts]) -> b
 
 
 def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
-    """Remove the other questions from `batch`, in place, before it has rollouts."""
+    """Remove the questions whose `keep` is false from `batch`, in place; the batch must not have rollouts yet."""
     row_of = {row: new for new, row in enumerate(row for row, kept in enumerate(keep) if kept)}
     batch.groups = [batch.groups[row] for row in row_of]
     batch.prompts = [p._replace(question=row_of[p.question]) for p in batch.prompts if p.question in row_of]

@@ -18,16 +18,16 @@ FIGURES = (
     ("zero_gradient/without_gradient", "without gradient {:.0f} %"),
     ("rollout/length", "{:.0f} tokens"),
 )
-"""Scalar → how it is shown, as far as it is logged."""
+"""Scalar → its format in the line; scalars that are not logged are left out."""
 
 
 class IterationProgress(ProgressBar):
-    """Prints iterations, what they are like (`FIGURES`) and the time left; of a test, its batches.
+    """Prints the iteration, its `FIGURES` and the time left; in a test, the batch.
 
-    Counts go on where a resumed run does. The time left is told by the mean duration of iterations in this process.
+    A resumed run goes on counting. The time left is estimated from the mean duration of this process's iterations.
 
     Args:
-        seconds: Between two lines; the first and the last are always written.
+        seconds: Seconds between two lines; the first and the last line are always written.
     """
 
     def __init__(self, seconds: float = 5.0) -> None:

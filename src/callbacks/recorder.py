@@ -1,4 +1,4 @@
-"""Every rollout to Parquet, for replay and reading."""
+"""Writes every rollout to Parquet files, for replay and for reading."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class RolloutRecorder(BatchDiagnostic):
     (its answers), `rephrasing, template, prompt, response, answer, correct, reward`, `reward_term/<name>` of each
     shaped term, `advantage, length, truncated, logprob` (engine log-prob of the whole response under its sample prompt,
     nats; its mean per token is `logprob / length`), and with `tokens` the lists `token_ids` and `token_logprobs`. Where
-    the training step returns them: `score_logprob` (the same under the score prompt, by the trainer), `entropy`,
+    the training step returns them: `score_logprob` (the trainer's log-prob under the score prompt), `entropy`,
     `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list `token_entropies`, null where no
-    forward was made. Where the verifier gives them, `steps`: a list of `start`, `end` (in tokens) and `value`. That is
-    all that is needed to replay an advantage strategy (`notebooks/replay.py`).
+    forward pass was made. Where the verifier gives them, `steps`: a list of `start`, `end` (in tokens) and `value`.
+    That is all that is needed to replay an advantage strategy (`notebooks/replay.py`).
 
-    Files have about 10 bytes per token with `tokens`, else about one. A resumed run writes those of its iterations
-    again.
+    Files take about 10 bytes per token with `tokens`, else about one. A resumed run rewrites the files of its
+    iterations.
 
     Args:
         tokens: Whether to write the tokens and their log-probs.
@@ -52,7 +52,7 @@ class RolloutRecorder(BatchDiagnostic):
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
         """Write one file; nothing is logged."""
-        advantages_of(outputs)  # says what is missing
+        advantages_of(outputs)  # raises where they are missing
         iteration = current_iteration(trainer)
         table = rollout_table(batch, outputs, iteration, self._step, tokens=self.tokens)
         path = Path(trainer.default_root_dir) / "rollouts" / f"{iteration:06d}-{rank()}.parquet"
@@ -66,7 +66,7 @@ def rollout_table(
 ) -> pa.Table:
     """The rollouts of a batch as a table with the columns that `RolloutRecorder` names.
 
-    `outputs` has `advantages`, and of `RETURNED` what there is. `step` counts the optimizer steps before the batch.
+    `outputs` has `advantages`, and any of the keys in `RETURNED`. `step` counts the optimizer steps before the batch.
     """
     rollouts = batch.rollouts
     prompts = [rollouts.prompts[row] for row in rollouts.prompt.tolist()]
@@ -101,7 +101,7 @@ def rollout_table(
 
 
 def _texts(answer: Any) -> list[str]:
-    """Reference answers as texts; some projects have a single one, which need not be a text."""
+    """Reference answers as strings; in other projects `answer` may be a single value of any type."""
     return [str(one) for one in answer] if isinstance(answer, tuple | list) else [str(answer)]
 
 

@@ -17,34 +17,34 @@ WHOLE = ("rephrasing/difficulty_variance",)
 
 
 class RephrasingSuccessMonitor(BatchDiagnostic):
-    """Logs means over the responses of each training batch, over all ranks, by the prompt that was sampled.
+    """Logs means over the responses of each training batch, over all ranks, by the prompt that they were sampled from.
 
-    - `rephrasing/<n>/{correct,length,truncated}` and `rephrasing/<n>/reward_term/<name>`: of the responses to the
-      original question (n = 0), or to the n-th rephrasings, share of correct ones, tokens, share of truncated ones, and
-      a shaped reward;
+    - `rephrasing/<n>/{correct,length,truncated}` and `rephrasing/<n>/reward_term/<name>`: for the responses to the
+      original questions (n = 0) or to the n-th rephrasings, share of correct responses, tokens per response, share of
+      truncated responses, and mean of a shaped reward;
     - `rephrasing/<n>/{ratio,kl,clipped,entropy}`: policy ratio, divergence from the reference, share of clipped tokens
-      and policy entropy, means per token, of the responses that have a gradient, where the training step returns them;
+      and policy entropy, as means per token over the responses with a gradient, where the training step returns them;
     - `template/<name>/…` and `kind/<name>/…`: the same by template, and by kind (`original`, or that of a rephrasing)
       where questions name the kinds of their rephrasings;
-    - `rephrasing/difficulty_variance`: variance of the true success rate over the prompts of one question, without bias
-      (`difficulty_variance`), mean over the questions that allow an estimate. Zero, up to noise of either sign, where
-      rephrasing does not change how difficult a question is. `tagrpo.analysis.difficulty` tests a whole run.
+    - `rephrasing/difficulty_variance`: unbiased estimate of the variance of the true success rate over the prompts of
+      one question (`difficulty_variance`), averaged over the questions that allow one. Zero, up to noise of either
+      sign, where rephrasing does not change how difficult a question is. `tagrpo.analysis.difficulty` tests a run.
 
-    Rephrasings and templates are left out where there is only one of them, and all else where the batch has nothing to
-    estimate it from.
+    Means by rephrasing, template or kind are left out where there is only one of these, and any mean where the batch
+    has no value for it.
     """
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
         means = batch_means(values_by_prompt(batch.rollouts, outputs if isinstance(outputs, Mapping) else {}))
         for part in ("rephrasing", "template", "kind"):
-            # Where all ranks have but one, the means over all responses say it already.
+            # With a single one on all ranks, the means over all responses have the same values.
             if len({name.split("/")[1] for name in means if name.count("/") > 1 and name.startswith(part)}) == 1:
                 means = {name: mean for name, mean in means.items() if not name.startswith(f"{part}/") or name in WHOLE}
         return means
 
 
 def values_by_prompt(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Name of `RephrasingSuccessMonitor` → values of the responses, prompts or questions that it is the mean of."""
+    """Metric of `RephrasingSuccessMonitor` → the values, of responses or questions, whose mean is logged."""
     columns = {
         "correct": rollouts.correct.double(),
         "length": rollouts.lengths.double(),

@@ -1,4 +1,4 @@
-"""Connects `RolloutPipeline` with a Lightning trainer: hooks, logging, and what the trainer knows."""
+"""Connects `RolloutPipeline` with a Lightning trainer: hooks, logging, and facts that only the trainer has."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Chooser(Protocol):
     """A data module that may choose questions by earlier results on them."""
 
     needs_memory: bool
-    """Whether it chooses by the memory."""
+    """Whether the data module chooses questions by `memory`."""
     memory: QuestionMemory
-    """The memory that it reads; replaced by that of the pipeline."""
+    """The results that the data module reads; `RolloutCallback` sets it to the pipeline's memory."""
 
     def observe(self, visits: list[Visit]) -> None:
         """Take in the results of a rolled-out training batch, also of questions that are thrown away."""
@@ -40,12 +40,12 @@ class MakePipeline(Protocol):
     """Makes a pipeline from what the callback adds, as `partial(RolloutPipeline, engine, verifier, …)` does."""
 
     def __call__(self, *, decode: Decode, weights: NamedWeights) -> RolloutPipeline:
-        """The pipeline: `decode` is of the data module's tokenizer, `weights` of the trainer's module."""
+        """Make the pipeline; `decode` uses the data module's tokenizer, `weights` reads the trainer's module."""
         ...
 
 
 class RolloutCallback(Callback):
-    """Attaches `batch.rollouts` before each training, validation and test batch, and logs what they are like.
+    """Attaches `batch.rollouts` before each training, validation and test batch, and logs statistics of them.
 
     Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose data module has a
     `tokenizer`; see `SampledPolicy` and `Chooser` for what else they may have. Writes `ledger.json` into the run
@@ -54,7 +54,7 @@ class RolloutCallback(Callback):
     Some options of the pipeline need more of the project:
 
     - `dynamic_sampling`: a train dataloader with `draw()` and, with `trainer.max_epochs`, a data module with
-      `iterations_per_epoch`; a run makes as many iterations as these epochs have without draws.
+      `iterations_per_epoch`; a run has as many iterations as these epochs would have without draws.
     - `replay`: a train dataloader with `serve_by(chance)` and a module that is a `SampledPolicy`.
     - `ahead`: a train dataloader with `peek(count)`.
     - `reformulator`: a data module with `reformulated(groups)`.
@@ -62,7 +62,7 @@ class RolloutCallback(Callback):
     Args:
         pipeline: Makes the pipeline, `partial(RolloutPipeline, engine, verifier, sampling=…)`.
         policy: Name of the submodule that engines sample from, such as `model`, in modules that are no `SampledPolicy`.
-            None finds the one trainable Hugging Face model; without any it is the whole module.
+            None takes the only trainable Hugging Face model in the module, or the whole module if there is none.
     """
 
     stage = Stage.ROLLOUT
@@ -76,10 +76,10 @@ class RolloutCallback(Callback):
         return texts
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Keep a memory of questions if anything reads it. Stream the weights anew: a checkpoint changes them.
+        """Keep a memory of questions if anything reads it. Mark the weights as replaced: a checkpoint changes them.
 
         Raises:
-            TypeError: `replay` with a module that can't tell the entropy of responses.
+            TypeError: `replay` is used, but the module is no `SampledPolicy`, which computes the entropy of responses.
         """
         if self.pipeline.replay is not None:
             require(pl_module, SampledPolicy, "the module, with rollout.replay,")
@@ -102,7 +102,7 @@ class RolloutCallback(Callback):
             loader.serve_by(lambda id: 0.0 if memory[id].solved_in_full else 1.0)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Roll the training batch out, log it; with `ahead`, let the engine begin with later ones."""
+        """Roll out the training batch and log its scalars; with `ahead`, let the engine begin with later batches."""
         loader: Any = trainer.train_dataloader
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         options: dict[str, Any] = {"observe": data.observe} if isinstance(data, Chooser) else {}
@@ -121,7 +121,7 @@ class RolloutCallback(Callback):
             self.pipeline.sample_next(following, pl_module, trainer.global_step, batch.rollouts.seconds)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        """Wait for what is being sampled, before validation or a checkpoint needs it."""
+        """Wait for the responses to later batches, so that none is being sampled in a validation or checkpoint."""
         self.pipeline.wait(batch.rollouts.seconds)
 
     def on_validation_batch_start(
@@ -139,9 +139,9 @@ class RolloutCallback(Callback):
             write_json(Path(trainer.default_root_dir) / "ledger.json", budget)
 
     def close(self) -> None:
-        """Give back the engine and the verifier's workers; both start again when they are needed.
+        """Shut down the engine and the verifier's workers; both start again when they are needed.
 
-        Not between fit and test: vLLM's shutdown destroys the process group that it found.
+        Do not call this between fit and test: vLLM's shutdown destroys the process group that it found.
         """
         self.pipeline.close()
 
@@ -153,7 +153,7 @@ class RolloutCallback(Callback):
 
 
 def end_after_steps(trainer: Trainer, steps_per_epoch: int) -> None:
-    """End training, and the schedule, after the optimizer steps of the epochs, however many batches are drawn."""
+    """End training and its schedule after the optimizer steps of `max_epochs`, however many batches are drawn."""
     loop: Any = trainer.fit_loop
     steps = loop.max_epochs * steps_per_epoch
     loop.epoch_loop.max_steps = steps if loop.max_steps < 0 else min(loop.max_steps, steps)
@@ -164,7 +164,7 @@ def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[s
     """Names, without any prefix of the module, and full tensors for the engine. Collective.
 
     Args:
-        module: The trainer's.
+        module: The module of the trainer.
         policy: See `RolloutCallback`.
 
     Raises:

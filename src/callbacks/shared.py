@@ -17,7 +17,7 @@ from ..types import Fields, SampledPolicy
 
 
 def check_at_least_one(callback: str, **settings: int | None) -> None:
-    """Raise a ValueError that names the first setting of a callback which is less than 1; None may be."""
+    """Raise a ValueError that names the first setting of a callback that is less than 1; None is allowed."""
     for name, value in settings.items():
         if value is not None and value < 1:
             raise ValueError(f"Expected callbacks.{callback}.{name} to be at least 1, but got {value}. Correct it.")
@@ -73,7 +73,7 @@ class BatchDiagnostic(Callback):
     """Logs what `measure` returns for each training batch."""
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> Mapping[str, float]:
-        """Name → scalar over all ranks, of a batch and what the training step returned. Collective."""
+        """Compute name → scalar over all ranks, from a batch and the training step's output. Collective."""
         raise NotImplementedError
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
@@ -81,7 +81,7 @@ class BatchDiagnostic(Callback):
 
 
 def delete_later(trainer: Trainer, pattern: str, after: int) -> None:
-    """Delete files of an earlier attempt, whose names have an iteration above `after` in six digits."""
+    """Delete an earlier attempt's files: those whose names hold an iteration above `after`, in six or more digits."""
     for path in Path(trainer.default_root_dir).glob(pattern) if trainer.is_global_zero else ():
         if (number := re.search(r"\d{6,}", path.name)) and int(number[0]) > after:
             path.unlink()

@@ -15,24 +15,24 @@ from ..runs.stages import Stage
 from .shared import BatchDiagnostic, current_iteration
 
 PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
-"""Part of a GPU's name → dense FLOP/s in bfloat16, as stated. Lightning's table has sparse rates of some."""
+"""Part of a GPU's name → dense FLOP/s in bfloat16, as its maker states. Lightning's table has sparse rates of some."""
 
 
 class ThroughputMonitor(BatchDiagnostic):
     """Logs where the time of an iteration goes, as rank 0 sees it, and how much is sampled in it.
 
-    - `seconds/sync`: weights into the engine; `seconds/generate`: sampling; `seconds/score`: verdicts that were not
-      ready when sampling was; `seconds/update`: advantages, losses, optimizer steps; `seconds/validate`: the validation
-      after the iteration.
-    - `seconds/wait`: what the engine needed for the next batch beyond the update, in batches that were sampled ahead;
-      these have no `generate`.
+    - `seconds/sync`: sending weights to the engine; `seconds/generate`: sampling; `seconds/score`: scoring that was not
+      finished when sampling was; `seconds/update`: advantages, losses, optimizer steps; `seconds/validate`: the
+      validation after the iteration.
+    - `seconds/wait`: time that the engine needed for the next batch beyond the update, when it samples ahead; batches
+      that were sampled ahead have no `generate`.
     - `seconds/iteration`: the whole iteration; `seconds/other`: diagnostics, logging, loading.
-    - `throughput/tokens_per_second`: response tokens of all ranks by the seconds of the iteration.
-    - `throughput/mfu`: share of the devices' peak rate that the update uses, over all of its seconds: what it must
-      multiply at least (`UsefulFlop`) by what the devices could (`peak_rate`). Missing for GPUs that are not known.
+    - `throughput/tokens_per_second`: response tokens of all ranks per second of the iteration.
+    - `throughput/mfu`: share of the devices' peak rate that the update uses, over all of its seconds: the least FLOP
+      that it needs (`UsefulFlop`) divided by the FLOP that the devices could do (`peak_rate`); missing on unknown GPUs.
 
-    An iteration lasts from the start of its batch to that of the next one, so that its figures are one step late. A
-    trainer must call this callback before those that it measures (`Stage.CLOCK`).
+    An iteration lasts from the start of its batch to that of the next one, so that its figures are logged one step
+    late. A trainer must call this callback before those that it measures (`Stage.CLOCK`).
     """
 
     stage = Stage.CLOCK
@@ -95,7 +95,7 @@ class ThroughputMonitor(BatchDiagnostic):
 
 
 def peak_rate(device: torch.device) -> float | None:
-    """FLOP/s of a GPU in bfloat16, as stated; of a CPU in float32, as measured now; None where it is not known."""
+    """Peak FLOP/s of a GPU in bfloat16, from `PEAKS`; of a CPU in float32, measured now; None where it is unknown."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         return next((rate for part, rate in PEAKS.items() if part in name), None)

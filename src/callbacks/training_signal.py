@@ -17,20 +17,20 @@ from .pass_at_k import keep_questions
 from .zero_gradient import uniform_percentages
 
 Row = dict[str, Any]
-"""`id` of a question, and name → number of what was measured of it."""
+"""The `id` of a question, and metric → its value for the question."""
 
 
 class TrainingSignal(Callback):
     """Measures each question of a test once: the responses to the original, those to its rephrasings, and all of them.
 
-    Nothing is logged: `questions` has a row for each, with `uniform_reward/…` as `ZeroGradientMonitor` names it (of the
-    verdicts alone, since a test has no shaped terms), `embedding_distance/…` as `EmbeddingDiversityMonitor` does, and
-    `correct/{original,rephrasings}`, the percentage of correct responses. What a question lacks is left out.
+    Nothing is logged: `questions` has a row per question, with `uniform_reward/…` as `ZeroGradientMonitor` names it (of
+    the verdicts alone, since a test has no shaped terms), `embedding_distance/…` as `EmbeddingDiversityMonitor` does,
+    and `correct/{original,rephrasings}`, the percentage of correct responses. What a question lacks is left out.
 
     Args:
-        diversity: Embeds; None measures no distances.
-        known: Returns, once the weights are loaded, the rows that were measured of them before, if any: nothing is then
-            sampled.
+        diversity: Monitor that embeds the responses; None measures no distances.
+        known: Called once the weights are loaded; returns the rows that were measured of these weights before. If there
+            are any, nothing is sampled.
     """
 
     def __init__(

@@ -20,14 +20,14 @@ class ZeroGradientMonitor(BatchDiagnostic):
       advantage collapse rate (ACR, arXiv 2605.21125, abstract) in percent, whose mean over the first iterations
       predicted the final accuracy of 245 runs of GRPO (R² = 0.617); reports have it as `at first`. Dynamic
       sampling replaces such questions before they are counted.
-    - `zero_gradient/without_gradient`: the question contributes nothing to the policy term, for one of the reasons of
-      the next row:
-    - `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`: by their first reason, see
-      `zero_gradient_causes`. `masked` and `clipped` are zero where the training step does not return them.
+    - `zero_gradient/without_gradient`: the question contributes nothing to the policy term, for one of the reasons
+      that follow:
+    - `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`: questions without gradient, by the
+      first reason that holds (`zero_gradient_causes`); `masked` and `clipped` are zero if the training step lacks them.
     - `uniform_reward/original`: the rewards of the G responses to the original question are all equal.
     - `uniform_reward/rephrasings`: the rewards of the N·G responses to the rephrasings are all equal. TA-GRPO
       (Fig. 3) compares it with the former, although more responses are less often equal for their number alone.
-    - `uniform_reward/rephrasings_matched`: the rewards of G of the N·G responses are all equal, averaged over which G.
+    - `uniform_reward/rephrasings_matched`: G of the N·G responses have equal rewards, averaged over all choices of G.
     - `uniform_reward/pool`: the rewards of all responses to the question are equal.
     - `uniform_reward/rescued`: the rewards of the original are all equal, those of the pool are not.
 

@@ -29,7 +29,7 @@ from ..settings.checks import check_types
 from .console import entry_point, explained
 
 KEYS = ("overrides", "after", "longer", "demo", "paper")
-"""Of a method that is a mapping."""
+"""Keys of a method that is given as a mapping."""
 
 
 @dataclass
@@ -44,8 +44,8 @@ class Method:
 def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> dict[str, Method]:
     """The methods of a configuration, in its order: a list of experiments, or names with what they are.
 
-    A name has a list of overrides, or a mapping with `KEYS`, those of scales for overrides at that scale alone. `after`
-    and `longer` name a method that stands above it.
+    A name has a list of overrides, or a mapping with `KEYS`: `demo` and `paper` are overrides at that scale alone,
+    `after` and `longer` name a method that stands above it.
 
     Raises:
         ValueError: a mapping has another key, or `after` or `longer` names no method that stands above it.
@@ -71,7 +71,7 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
     """Refuse methods whose settings do not compose, before any run is started."""
     if not methods:
         raise ValueError("Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…]).")
-    GlobalHydra.instance().clear()  # of the configuration of comparisons, which has been read
+    GlobalHydra.instance().clear()  # it holds the comparison's configuration, which has been read
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for name, method in methods.items():
             try:
@@ -99,7 +99,7 @@ def shared_overrides(cfg: DictConfig) -> list[str]:
 def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides: list[str]) -> list[GridRun]:
     """Every method with every seed, seed by seed, so that an interrupted comparison has whole seeds.
 
-    All get `overrides`, which a method's own overrides replace. One that another starts from exports its policy.
+    All runs get `overrides`, which a method's own overrides replace. A run that another starts from exports its policy.
     """
     runs: dict[tuple[int, str | None], GridRun] = {}
     continued = {method.after for method in methods.values()}
@@ -116,9 +116,9 @@ def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides:
 
 
 def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
-    """The environment of each run that goes in parallel on this machine; a ValueError where GPUs are too few.
+    """The environment of each run that goes in parallel on this machine; a ValueError where there are too few GPUs.
 
-    Without `gpus_per_run` there are as many as cores, and each sees the GPUs that this process sees.
+    Without `gpus_per_run` there are `workers` runs, or one per core, and each sees the GPUs that this process sees.
     """
     if not gpus_per_run:  # submitit would hide the GPUs
         return [{"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")}] * (workers or os.cpu_count() or 1)

@@ -20,7 +20,7 @@ WRONG_USE = (ValueError, TypeError, OSError, ImportError, RuntimeError, HydraExc
 
 
 def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
-    """Make a function a console script that refuses secrets; with a `config` it gets that, and has its `--help`."""
+    """Turn a function into a console script that refuses secrets; with a `config`, pass it and show it for `--help`."""
 
     def decorate(main: Callable[..., Any]) -> Callable[[], Any]:
         if config is not None:

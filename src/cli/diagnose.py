@@ -1,8 +1,8 @@
 """`tagrpo-eval diagnose=<run>`: how much a run could learn from its training questions (TA-GRPO, Figs. 3 and 4).
 
-The training questions and their rephrasings are asked again, and sampled as in training, of the policy that training
-began with, and of the kept checkpoints that are nearest to each quarter of training. Nothing is learned, and the run's
-own files stay as they are. A checkpoint that was measured before, on the same questions, is not measured again.
+The policy that training began with, and the kept checkpoints that are nearest to each quarter of training, answer the
+training questions and their rephrasings again, sampled as in training. Nothing is learned, and the run's own files stay
+as they are. A checkpoint that was measured before, on the same questions, is not measured again.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEEDED = ("progress", "checkpoint", "embedding_diversity")
 AS_TRAINED = ("seed", "model", "lora", "template", "reward", "data.train", "data.max_prompt_tokens", "rollout.sampling")
 """Settings, with all below them, that must be those of the run."""
 MAY_DIFFER = ("data.train.num_rephrasings", "data.train.rephrasings")
-"""Among them: GRPO, which learns from no rephrasings, can be asked them all the same."""
+"""Exceptions from `AS_TRAINED`: even GRPO, which trains on no rephrasings, can be asked them."""
 
 
 def ask_training_questions(cfg: DictConfig) -> None:
@@ -38,7 +38,7 @@ def ask_training_questions(cfg: DictConfig) -> None:
             "checkpoints/iteration-….ckpt. Give the directory that tagrpo-train wrote."
         )
     if cfg.exact or cfg.checkpoint:
-        raise ValueError("Expected `diagnose` without exact and checkpoint, but got both. Drop them.")
+        raise ValueError("Expected `diagnose` without exact and checkpoint, but got one or both. Drop them.")
     if cfg.diagnose_questions is not None and cfg.diagnose_questions < 1:
         raise ValueError(f"Expected diagnose_questions to be at least 1, or null, but got {cfg.diagnose_questions}.")
     names = tuple(f"{name}." for name in AS_TRAINED)
@@ -116,6 +116,6 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
             write_json(kept, {**facts, "checkpoints": points})
     if runs.is_first_rank():
         header, rows = table_of({"checkpoints": points})
-        stages, *across = zip(header, *rows, strict=True)  # there is room for the stages side by side
+        stages, *across = zip(header, *rows, strict=True)  # transposed: the stages fit side by side
         print("\n".join(table(stages, across)) + f"\ntagrpo-report {trained} has the figures.")
     return [kept.name]

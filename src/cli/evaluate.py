@@ -64,7 +64,7 @@ def main(cfg: DictConfig) -> None:
 
             checkpoint = None if cfg.checkpoint is None else checkpoint_at(cfg.checkpoint, "checkpoint")
             read_questions(cfg, run, trains=False)
-            if cfg.diagnose is None:  # which asks them on purpose
+            if cfg.diagnose is None:  # a diagnosis asks them on purpose
                 run.datamodule.warn_of_seen(checkpoint.parents[1] if checkpoint else Path(cfg.model.path).parent)
             prepare(cfg, run, checkpoint)
         if is_first_rank():
@@ -82,7 +82,7 @@ def main(cfg: DictConfig) -> None:
 
 
 def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
-    """Replace the callbacks for `exact=true`; else have counts kept under what they depend on."""
+    """Replace the callbacks for `exact=true`; else have counts stored under the identity of what they depend on."""
     from hydra.utils import instantiate
 
     from ..callbacks import PassAtKEvaluator

@@ -14,21 +14,21 @@ UPLOADED = {
     "model": ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "README.md"],
     "dataset": ["*.parquet"],
 }
-"""Files of a folder that are pushed, so that others which lie there are not."""
+"""Files of a folder that are pushed; any others stay here."""
 
 
 def push(folder: str | Path, repository: str, public: bool = False, kind: str = "model") -> str:
     """Upload an exported folder, or the `rollouts` of a run as a `dataset`, to the Hugging Face hub.
 
-    A repository that is missing is made.
+    A missing repository is created.
 
-    The token is that of `hf auth login` or of the variable `HF_TOKEN`; it is neither taken nor shown here.
+    The hub's client takes the token of `hf auth login` or of the variable `HF_TOKEN`; it is not read or shown here.
 
     Returns:
         The address of the repository.
 
     Raises:
-        huggingface_hub.errors.HfHubHTTPError: the hub refuses, for want of a token say.
+        huggingface_hub.errors.HfHubHTTPError: the hub refuses, for example because there is no token.
         huggingface_hub.errors.HFValidationError: `repository` is no `owner/name`.
     """
     from huggingface_hub import HfApi
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--config", help="config.yaml of the run; found beside the checkpoint's folder by default")
     parser.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to this repository of the hub, too")
     parser.add_argument("--push-responses", metavar="OWNER/NAME", help="upload the run's responses as a dataset")
-    parser.add_argument("--public", action="store_true", help="make repositories public that are made now")
+    parser.add_argument("--public", action="store_true", help="make newly created repositories public")
     arguments = parser.parse_args()
     with explained():
         existing(arguments.checkpoint, "`checkpoint`")

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 GIB = 2**30
-CONTEXT = 2.0  # GiB per GPU that no tensor shows: CUDA's context, NCCL's buffers, what a sleeping vLLM keeps, fragments
-FILLED = 0.95  # share of a GPU's memory that advice fills
-UPDATE_SHARE = 0.5  # of the peak rate, in an update of large micro-batches; recomputed layers are work
-HALF_TOKENS = 8192  # of a micro-batch that reaches half of that
-ENGINE_SHARE = 0.7  # of bandwidth and peak rate, in a step of the engine
-STEP_SECONDS = 0.004  # of a step beside these
+CONTEXT = 2.0  # GiB per GPU besides tensors: CUDA's context, NCCL's buffers, what a sleeping vLLM keeps, fragments
+FILLED = 0.95  # share of a GPU's memory that the advice fills
+UPDATE_SHARE = 0.5  # of the peak rate, reached by an update with large micro-batches; recomputed layers count as work
+HALF_TOKENS = 8192  # tokens of a micro-batch that reaches half of UPDATE_SHARE
+ENGINE_SHARE = 0.7  # of bandwidth and peak rate, reached by a step of the engine
+STEP_SECONDS = 0.004  # seconds that each step of the engine takes in addition
 RATE_SPREAD, LENGTH_SPREAD = 1.8, 1.4  # factors by which times, and a guessed mean response, may be off either way
 
 
@@ -35,12 +35,12 @@ class Setup:
     hidden: int
     inner: int  # width of the MLP
     queries: int  # heads · head_dim
-    keys: int  # of the keys, which is that of the values
+    keys: int  # width of the keys, which is that of the values
     vocabulary: int
     context: int  # tokens of the longest sequence that the engine must be able to hold
     responses: int
     prompts: int  # distinct ones that responses are scored under
-    prompt: int  # the longest; the mean is taken to be half of it
+    prompt: int  # the longest prompt; the mean is taken to be half of it
     longest: int  # the longest response
     mean: float  # the mean response
     assumed: bool  # whether the mean is a guess
@@ -48,19 +48,19 @@ class Setup:
     token_budget: int
     iterations: int | None  # of the run; None where it depends on how many questions there are
     kl: bool  # whether there is a forward for a KL term
-    copies: int  # of the weights: the policy, and the frozen reference of a KL term
-    checkpointing: float  # share of layers that are computed again in the backward
+    copies: int  # copies of the weights: the policy, and the frozen reference of a KL term
+    checkpointing: float  # share of layers that are recomputed in the backward pass
     ranks: int
     nodes: int
     sharded: bool  # whether FSDP2 shards weights, gradients and optimizer state; else each rank has all of them
-    replicas: int  # of the shards
+    replicas: int  # replicas of the sharded model
     offloaded: bool  # whether the shards are in host memory
-    reduced: bool  # whether products are taken in bfloat16; else in float32
+    reduced: bool  # whether matrix products are computed in bfloat16; else in float32
     awake: float  # GiB of the engine on each GPU that it has, while it samples
-    asleep: float  # the same in an update
-    held: float  # GiB of its weights
+    asleep: float  # GiB of the engine on each of these GPUs during an update
+    held: float  # GiB of the engine's weights
     token: float  # GiB of the keys and values of one token
-    rows: int  # responses that it samples at one time, if its cache holds them
+    rows: int  # responses that the engine samples at one time, if its cache holds them
     utilization: float = 0.0  # vLLM's share of the GPU; 0 for an engine that takes what it needs
     team: int = 1  # GPUs that hold an engine together
     servers: int = 0  # GPUs of servers; 0 where the engine samples on the training GPUs
@@ -79,9 +79,9 @@ class Setup:
     def activation_bytes(self) -> float:
         """Bytes that layers keep for the backward of the fullest micro-batch, and that the backward of one layer adds.
 
-        Of each token a layer keeps the inputs of its products and of its rotary embedding, its queries, keys, values
-        and output of attention, gate, up, their activation and product; norms keep a copy in float32. A layer that is
-        computed again keeps its input alone, until its turn comes.
+        For each token a layer keeps the inputs of its products and of its rotary embedding, queries, keys, values, the
+        output of attention, and gate, up, their activation and product; norms keep a copy in float32. A recomputed
+        layer keeps only its input until the backward pass reaches it.
         """
         size = 2 if self.reduced else 4
         wide = 4 * self.hidden + 3 * self.queries + 4 * self.keys + 4 * self.inner
@@ -97,7 +97,7 @@ class Setup:
         size = 2 if self.reduced else 4
         # FSDP2 gathers the root and, ahead of time, a second layer; autocast keeps copies of all weights.
         together = self.root + 2 * self.layer if self.sharded else self.parameters if self.reduced else 0
-        rows = min(max(2**27 // self.vocabulary, 1), self.fullest())  # of a chunk of logits, which has a gradient
+        rows = min(max(2**27 // self.vocabulary, 1), self.fullest())  # of a chunk of logits and its gradient
         parts = {
             "weights": 4 * self.parameters * share,
             "gathered": size * together,
@@ -130,7 +130,7 @@ class Setup:
         }
 
     def least(self) -> float:
-        """GiB that vLLM needs on a GPU: weights, one sequence and a tenth for activations; a quarter beside weights."""
+        """GiB that vLLM needs on a GPU: weights and one sequence take at most 90 % of it, weights at most 75 %."""
         return max((self.held + self.context * self.token) / 0.9, self.held / 0.75) if self.utilization else 0.0
 
     def forward_flop(self) -> float:
@@ -164,7 +164,7 @@ class Setup:
 
 
 def figure(x: float) -> str:
-    """Three digits: those of 1234.5 are 1,230."""
+    """A number with three significant digits: 1234.5 becomes 1,230."""
     return f"{float(f'{x:.3g}'):,g}"
 
 
@@ -180,7 +180,7 @@ def utilization(s: Setup) -> float:
 
 
 def recomputation(s: Setup) -> float:
-    """The smallest share of layers, in tenths, that must be computed again for an update to fit; 1 where none does."""
+    """The smallest share of layers, in tenths, whose recomputation makes an update fit; 1 where none does."""
     shares = (tenths / 10 for tenths in range(11))
     return next((x for x in shares if total(replace(s, checkpointing=x)) <= FILLED * s.memory), 1.0)
 
@@ -196,7 +196,7 @@ def needed(s: Setup) -> list[str]:
 
 
 def for_update(s: Setup) -> dict[str, dict[str, Any]]:
-    """Setting to change → the fields that it changes, of what may make an update smaller, the cheapest first."""
+    """Setting to change → fields of `Setup` that it changes; each may make an update smaller, the cheapest first."""
     share = max(recomputation(s), s.checkpointing)
     budget = int(s.token_budget * (1 - (total(s) - FILLED * s.memory) / s.updating()["activations"])) // 256 * 256
     enough = budget >= s.prompt + s.longest

@@ -2,7 +2,7 @@
 
     tagrpo-plan experiment=ta_grpo scale=paper model=qwen3_1.7b gpu=h100
 
-Takes the settings of `tagrpo-train`. Nothing is loaded but the model's configuration, of which models.yaml has many.
+Takes the settings of `tagrpo-train`. Only the model's configuration is loaded; models.yaml has those of many models.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def workload_of(cfg: DictConfig, ranks: int) -> dict[str, Any]:
 
 
 def model_of(cfg: DictConfig) -> dict[str, int]:
-    """Sizes of the model that settings name, which is made without memory."""
+    """Sizes of the model that the settings name, which is made on the meta device, without memory."""
     import torch
     from hydra.utils import instantiate
 
@@ -77,7 +77,7 @@ def model_of(cfg: DictConfig) -> dict[str, int]:
 
 
 def engine_of(cfg: DictConfig, gpu: DictConfig, model: dict[str, int]) -> dict[str, Any]:
-    """Memory of the engine, from its settings; one that is neither vLLM nor transformers has GPUs of its own."""
+    """Memory of the engine, from its settings; an engine other than vLLM and transformers has GPUs of its own."""
     import torch
     from hydra.utils import get_class
 
@@ -92,7 +92,7 @@ def engine_of(cfg: DictConfig, gpu: DictConfig, model: dict[str, int]) -> dict[s
         cache = rows * (cfg.data.max_prompt_tokens + cfg.rollout.sampling.max_new_tokens) * token
         return {"awake": held + cache, "asleep": held, "held": held, "token": token, "rows": rows, "context": context}
     colocated, urls = issubclass(kind, VLLMEngine), settings.get("url")
-    share = settings.gpu_memory_utilization if colocated else 0.92  # what vLLM takes by itself
+    share = settings.gpu_memory_utilization if colocated else 0.92  # vLLM's default
     team = settings.tensor_parallel_size if colocated else cfg.gpus_per_server
     servers = 0 if colocated else team * (len(urls) if isinstance(urls, ListConfig) else 1)
     awake = share * gpu.memory
@@ -131,7 +131,7 @@ def show(s: Setup, gpu: str, console: Console) -> None:
     cost = (s.ranks + s.servers) * seconds
     shown = (cost, cost / s.spread(), cost * s.spread(), s.ranks * (seconds - update), s.servers * (seconds - sampling))
     hours, low, high, *idle = (figure(each * count / 3600) for each in shown)
-    run = f"{count} iterations" if s.iterations else "an iteration (of the run: say questions=<how many there are>)"
+    run = f"{count} iterations" if s.iterations else "an iteration (for the run, set questions=<how many there are>)"
     console.print(
         f"An iteration: {s.responses:,} responses, {figure(s.responses * s.mean / 1e6)} million tokens, are sampled in "
         f"{figure(sampling)} seconds, {'while' if s.ahead else 'then'} an update takes {figure(update)} "

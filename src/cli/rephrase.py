@@ -58,7 +58,7 @@ def print_outcome(reviewed: Sequence[Reviewed], client: Client) -> None:
 
 
 def built(part: DictConfig) -> Any:
-    """The object of a part of the configuration; its price is no argument of it."""
+    """Instantiate a part of the configuration; its `price` is not an argument of the object."""
     return instantiate({name: value for name, value in part.items() if name != "price"}, _convert_="all")
 
 
@@ -118,7 +118,7 @@ def audit(cfg: DictConfig, checks: Mapping[str, Check], judge: Judge | None, cli
 
 
 def check(cfg: DictConfig) -> None:
-    """Refuse what can't work, before anything is read or asked, with the setting and what to change.
+    """Refuse settings that can't work, before anything is read or asked.
 
     Raises:
         ValueError, OSError: naming the setting and what to change.

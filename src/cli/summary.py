@@ -40,7 +40,7 @@ def show(metrics: Mapping[str, float]) -> None:
 def conclude(
     metrics: Mapping[str, float], directory: Path, overrides: Sequence[str], name: str, iterations: int | None
 ) -> None:
-    """Print the results of a training of so many iterations, its files, and the commands that can follow."""
+    """Print the results of a training run of `iterations` iterations, its files, and the commands that can follow."""
     show(metrics)
     directory = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     found = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))

@@ -1,4 +1,4 @@
-"""Which training questions are served, and with which rephrasings, by how often the run has solved them."""
+"""Curricula: which training questions to serve, with which rephrasings, given how often the run has solved them."""
 
 from __future__ import annotations
 

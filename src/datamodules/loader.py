@@ -18,8 +18,8 @@ from ..types import QuestionBatch, QuestionGroup
 class QuestionLoader:
     """Batches of question groups, sharded over ranks, shuffled by (seed, epoch).
 
-    Every rank goes through the same order and takes its slice of each global batch. A loader with the `state_dict` that
-    was taken right after a batch resumes with the next batch; otherwise `iter` starts where the last epoch ended.
+    Every rank goes through the same order and takes its slice of each global batch. A loader that has loaded the
+    `state_dict` taken right after a batch resumes with the next; otherwise `iter` starts where the last epoch ended.
     """
 
     groups: Sequence[QuestionGroup]
@@ -57,7 +57,7 @@ class QuestionLoader:
     def __iter__(self) -> Iterator[QuestionBatch]:
         """The rest of the current epoch, or a new epoch when it is used up.
 
-        If `draw` had used the epoch up before a resume, nothing is served, and the trainer ends its epoch.
+        If `draw` had used up the epoch before the run was resumed, nothing is served, and the trainer ends its epoch.
         """
         resumed, self._resumed = self._resumed and self.served < len(self), False
         if not resumed:
@@ -81,10 +81,10 @@ class QuestionLoader:
             self.epoch, self.cursor = before
 
     def serve_by(self, chance: Callable[[str], float]) -> None:
-        """Serve a question only with the probability `chance(id)`, 0 … 1, which may change, alike on all ranks.
+        """Serve a question only with probability `chance(id)`, 0 … 1; it may change over time, but alike on all ranks.
 
-        Whether it is served depends on seed, epoch and chance alone. After several calls it must pass every chance. The
-        next questions take its place, so that an epoch gets shorter. If less than a batch is left, all are served.
+        The outcome depends on seed, epoch and chance alone. After several calls a question must pass every chance. The
+        next questions replace those left out, so an epoch gets shorter. If fewer than a batch pass, all are served.
         """
         self._chances.append(chance)
 

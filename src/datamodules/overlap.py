@@ -20,7 +20,7 @@ Gram = tuple[str, ...]
 _TOKEN = re.compile(r"(?<!\S)(?=\S*\*)[*.se]{5,}(?!\S)|[^\W\d_]+|\d+|[-+*/^=<>!]")
 """A row of a maze counts as one word: two mazes hardly share six rows in a row."""
 DIGITS = 12
-"""Of a digest: two of 300,000 texts and 10,000 questions agree by chance once in 100,000 sets."""
+"""Length of a digest: 10,000 questions and 300,000 texts have an accidental match in one of 100,000 cases."""
 
 
 class Overlap(NamedTuple):
@@ -29,7 +29,7 @@ class Overlap(NamedTuple):
     test: str  # id
     train: str  # id
     similarity: float
-    """Share of the test question's n-grams found in it; 1 when the words are the same in the same order."""
+    """Share of the test question's n-grams that the training question has; 1 for the same words in the same order."""
     same_numbers: bool
     """Whether both contain the same numbers equally often: copies do, other questions of the same pattern do not."""
 

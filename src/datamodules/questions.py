@@ -39,10 +39,10 @@ class QuestionDataModule(LightningDataModule):
             training: with its rephrasings, and in the templates of training.
         tokenizer: Folder or hub name of the policy's tokenizer.
         template: Renders questions as prompts, or draws a template for each.
-        evaluation_template: The same for evaluation; None is `template`, of several the first.
+        evaluation_template: The same for evaluation; None is `template`, or the first one if it draws from several.
         batch_size: Questions per iteration, over all ranks.
         samples_per_prompt: G, responses to a question, and to each of its rephrasings, in training.
-        num_rephrasings: N, the rephrasings used of each question: its first N, or all that it has. None uses all.
+        num_rephrasings: N: of each question the first N rephrasings are used, or all if it has fewer. None uses all.
         kinds: Kinds of rephrasings that are used (`QuestionGroup.kinds`); None uses all.
         evaluation_samples: Responses to each evaluation question in the test.
         validation_samples: The same in the validations of a training run; None is `evaluation_samples`.
@@ -50,7 +50,7 @@ class QuestionDataModule(LightningDataModule):
         max_prompt_tokens: Length limit of prompts.
         curriculum: Chooses which training questions are served, and with which of their N rephrasings, by what `memory`
             knows of them. None serves all.
-        shuffle: Whether each training epoch has an order of its own; otherwise all have the source's.
+        shuffle: Whether each training epoch is shuffled anew; otherwise all epochs keep the source's order.
         seed: Seed of the training order.
         max_evaluation_prompt_tokens: Length limit of evaluation prompts; None is `max_prompt_tokens`.
 
@@ -170,7 +170,7 @@ class QuestionDataModule(LightningDataModule):
         return [row for row, kind in enumerate(_kinds(group)) if self.kinds is None or kind in self.kinds]
 
     def _warn(self, split: str, cautions: Iterable[str]) -> None:
-        """Say each caution once, and note it among the facts of the first split that it is about."""
+        """Warn of each caution once, and record it in the report of the first split that it concerns."""
         noted = self.report[split].setdefault("cautions", [])
         for caution in cautions:
             if not any(caution in facts.get("cautions", ()) for facts in self.report.values()):
@@ -178,7 +178,7 @@ class QuestionDataModule(LightningDataModule):
                 rank_zero_warn(caution)
 
     def warn_of_seen(self, run: Path) -> None:
-        """Warn of evaluation questions that a run was trained on, by the `data.json` in its directory, if any."""
+        """Warn of evaluation questions that a run was trained on, as far as the `data.json` in its folder tells."""
         if (path := run / "data.json").is_file():
             noted = json.loads(path.read_text()).get("train", {}).get("digests", "")
             for split, groups in self._splits.items():
@@ -211,7 +211,7 @@ class QuestionDataModule(LightningDataModule):
         return QuestionBatch(groups=list(groups), prompts=prompts, split=split)
 
     def reformulated(self, groups: Sequence[QuestionGroup]) -> QuestionBatch:
-        """Training prompts of the rephrasings of some questions, without their own; see `tagrpo.types.Ask`."""
+        """Return training prompts of the rephrasings, without those of the questions; see `tagrpo.types.Ask`."""
         renderer, fresh = self._renderer(training=True), list[QuestionGroup]()
         for group in groups:
             rows, known = list[int](), {"", plain(group.question)}
@@ -243,7 +243,7 @@ class QuestionDataModule(LightningDataModule):
         return {"tokenizer": self._tokenizer_digest, **state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned, with the same tokenizer; a curriculum that it lacks starts anew."""
+        """Continue from what `state_dict` returned, with the same tokenizer; a curriculum without state starts anew."""
         training = self.trainer is not None and self.trainer.training
         if training and state_dict.get("tokenizer", self._tokenizer_digest) != self._tokenizer_digest:
             raise ValueError(

@@ -4,15 +4,15 @@
 |---|---|
 | `origin` | file, name on the hub, or generator |
 | `read`, `kept` | rows read, questions kept |
-| `fingerprint` | of the questions, rephrasings and answers kept, whatever their order (`sources.base.fingerprint`) |
+| `fingerprint` | hash of the kept questions, rephrasings and answers; order is ignored (`sources.base.fingerprint`) |
 | `excluded` | reason → ids of questions left out |
 | `notes`, `warnings` | what the source did, and what differs from what it expected |
 | `rephrasings` | number of rephrasings → questions that have as many |
-| `rephrasings_too_long` | rephrasings left out for their length |
-| `prompt_tokens` | tokens of the shortest and the longest prompt, and their mean |
+| `rephrasings_too_long` | number of rephrasings left out for their length |
+| `prompt_tokens` | tokens per prompt: minimum, mean and maximum |
 | `train_overlap` | of a test split: `overlap.Overlap`s with the training questions; missing where none were loaded |
-| `digests` | of the split `train`: of the words of all questions and rephrasings (`overlap.digest`), in one string |
-| `cautions` | what has been warned of |
+| `digests` | of the split `train`: `overlap.digest` of every question and rephrasing, joined in one string |
+| `cautions` | the warnings that were given |
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> I
 def add_overlaps(
     reports: Mapping[str, dict[str, Any]], splits: Mapping[str, Sequence[QuestionGroup]]
 ) -> Iterator[tuple[str, str]]:
-    """Add the digests of training questions, and their overlaps with test splits, to the reports, each once.
+    """Add to the reports the digests of training questions and their overlaps with test splits, unless already there.
 
-    Yields each split with copies, which are overlaps with the same numbers, and a text on them.
+    Yields each split that has copies (overlaps with the same numbers), with a warning about them.
     """
     tests = {name: g for name, g in splits.items() if name != "train" and "train_overlap" not in reports[name]}
     if "train" not in splits or (not tests and "digests" in reports["train"]):
@@ -101,7 +101,7 @@ def add_overlaps(
 
 
 def of_seen(split: str, groups: Sequence[QuestionGroup], noted: str, run: Path) -> Iterator[str]:
-    """Yield a text on the questions of a split that are among those that a run has `noted` as trained on."""
+    """Yield a warning if questions of a split are among the training questions of `run`, whose digests are `noted`."""
     if copies := [group.question for group in seen(groups, noted)]:
         yield _with_examples(
             f"{split}: this policy was trained on {len(copies)} of {len(groups)} questions, in {run}. Ask others by "

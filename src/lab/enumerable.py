@@ -120,8 +120,8 @@ def expected_update(
     before the sign is taken, which is exact where nothing is clipped.
 
     Args:
-        policies: Of all ages; logits alone are all of them.
-        responses: All of them, with R ≤ 4,096.
+        policies: The four policies; a tensor of logits stands for all of them.
+        responses: All possible responses, R ≤ 4,096.
         correct: [R] bool, verdicts, the same for all prompts.
         strategy: Reads rewards alone.
         loss: Over single responses, as `PolicyLoss`.
@@ -176,7 +176,7 @@ def expected_update(
 
 
 def importance_weights(policies: Policies, responses: Responses, score: Tensor, options: UpdateOptions) -> Tensor:
-    """[P, T] truncated weights of tokens: for the change of prompt, from `score` [P] long, times for staleness."""
+    """[P, T] truncated token weights: for scoring prompt n at prompt `score[n]` ([P] long), times for staleness."""
     sampled = token_logprobs(policies.old, responses)
     weights = (sampled - token_logprobs(policies.sampler, responses)).exp().clamp(max=options.staleness_cap)
     if options.prompt_correction is not None:

@@ -51,7 +51,7 @@ class ExactCallback(Callback):
         self.sampling = sampling
 
     def batch_success(self, trainer: Trainer) -> BatchSuccess:
-        """Computes the success of batches of the trainer's datamodule."""
+        """Return a function that computes the success of batches of the trainer's datamodule."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         return BatchSuccess(self.verifier, data.tokenizer, stop_token_ids(data.tokenizer_path), self.sampling)
 
@@ -91,7 +91,7 @@ class ExactPassAtK(ExactCallback):
         taus: Sequence[float] = (),
     ) -> None:
         super().__init__(verifier, sampling)
-        cover_at_tau(torch.zeros(0), taus)  # refuses what is no threshold, before anything is computed
+        cover_at_tau(torch.zeros(0), taus)  # raises on an invalid τ before anything is computed
         self.ks, self.taus = tuple(ks), tuple(taus)
         self.untrained: Success = {}
 

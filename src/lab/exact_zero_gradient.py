@@ -17,11 +17,11 @@ from .exact_pass_at_k import ExactCallback
 
 
 class ExactZeroGradient(ExactCallback):
-    """Logs in each iteration the mean of what `ZeroGradientMonitor` measures, from the exact success of every prompt.
+    """Logs in each iteration the expectation of what `ZeroGradientMonitor` measures, from the exact success rates.
 
     - `uniform_reward/original_expected`: percentage of questions whose G responses to the original are all right or all
       wrong; its measured counterpart is `uniform_reward/original`;
-    - `uniform_reward/pool_expected`: the same of all responses; its counterpart is `uniform_reward/pool`.
+    - `uniform_reward/pool_expected`: the same for all responses to the question; counterpart `uniform_reward/pool`.
 
     Not covered are questions that dynamic sampling draws later, replayed responses and shaped rewards; with
     `rollout.ahead` the responses come from older weights.
@@ -34,7 +34,7 @@ class ExactZeroGradient(ExactCallback):
     success: BatchSuccess
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the tokenizer."""
+        """Set up the exact success rates with the datamodule's tokenizer."""
         self.success = self.batch_success(trainer)
 
     def on_train_batch_start(

@@ -47,9 +47,9 @@ def _of_pool(strategy: PassAtKAdvantage, n: int, c: int) -> float:
 def bootstrap_expectation(n: int, c: int, k: int, num_groups: int, epsilon: float) -> float:
     """A⁺, the advantage of a correct response averaged over the random groups of `bootstrap`.
 
-    Each of B groups succeeds with probability u = 1 − C(n−c, k) / C(n, k), by itself, and holds k·c / (n·u) correct
-    responses if it does: A⁺ = Σ_s Bin(s; B, u) · s / (B·u) · v(s), where v(s) = (1 − s/B) / (σ + ε) is the advantage
-    of a successful group among s of B, σ = √(s/B · (1 − s/B)).
+    Each of B groups succeeds independently with probability u = 1 − C(n−c, k) / C(n, k), and then holds k·c / (n·u)
+    correct responses on average: A⁺ = Σ_s Bin(s; B, u) · s / (B·u) · v(s), where v(s) = (1 − s/B) / (σ + ε) is the
+    advantage of a successful group among s of B, σ = √(s/B · (1 − s/B)).
 
     >>> round(bootstrap_expectation(4, 1, 2, 2, 0.0), 12)  # u = ½; one success of two has probability ½ and v = 1
     0.5

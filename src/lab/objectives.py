@@ -23,7 +23,7 @@ from ..types import AdvantageStrategy, RewardGroups
 from .expectations import averaged
 
 MAX_RESPONSES = 2**26
-"""Responses over all configurations of counts; so many take about ten seconds."""
+"""Limit of the responses over all configurations of counts; this many take about ten seconds."""
 CHUNK = 2**20
 """Responses per call of a strategy."""
 
@@ -43,8 +43,8 @@ def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int 
     with random groups it is the expectation over these.
 
     Args:
-        strategy: Reads rewards alone, else a ValueError names it.
-        success: [P] float, success rates, 0..1; 0 and 1 are the limits there.
+        strategy: Must read rewards alone; otherwise a ValueError names it.
+        success: [P] float, success rates, 0..1; at 0 and 1 the result is the limit.
         samples: Responses per prompt, G: one number, or [P] long.
 
     Returns:
@@ -77,7 +77,7 @@ def expected_advantages(strategy: AdvantageStrategy, success: Tensor, samples: i
     # One response to prompt n is given, its others are G − 1 draws.
     correct = others * _binomial(counts - 1, samples - 1, success) * advantages.correct
     wrong = others * _binomial(counts, samples - 1, success) * advantages.wrong
-    # Prompts of one kind were enumerated in one order of their counts: each of their places is as likely.
+    # Counts of prompts of one kind were enumerated in sorted order only: average over these prompts.
     same = (kind[:, None] == kind).double()
     return ByVerdict(*(orders @ values @ (same / same.sum(0)) for values in (correct, wrong)))
 
@@ -101,10 +101,10 @@ def count_utility(strategy: AdvantageStrategy, num_samples: int) -> Tensor:
 
 
 def _advantages_of_counts(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) -> ByVerdict:
-    """[M, P] advantages where `counts` [M, P] of each prompt's responses are correct; 0 for verdicts that none has.
+    """[M, P] advantages where `counts` [M, P] of each prompt's responses are correct; 0 for a verdict that none has.
 
-    The strategy sees many configurations in one call, each as a question of its own; one at a time if it looks beyond
-    a question, which is found out on 16 of them.
+    The strategy sees many configurations in one call, each as a question of its own. A strategy that looks beyond a
+    question, which a trial with 16 configurations shows, sees one at a time.
     """
     probes = counts[torch.linspace(0, len(counts) - 1, min(16, len(counts))).long()]
     alone = torch.cat([_advantages(strategy, row[None], samples) for row in probes])

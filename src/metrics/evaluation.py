@@ -22,16 +22,16 @@ class QuestionCounts:
     """Counts of the responses to one evaluation question."""
 
     metadata: dict[str, Any]
-    """The question's own, kept for analysis."""
+    """Metadata of the question, kept for analysis."""
     n: int = 0
     """Responses."""
     correct: int = 0
     right: set[str] = field(default_factory=set)
-    """Answers of the correct ones."""
+    """Distinct answers of the correct responses."""
     wrong: Counter[str] = field(default_factory=Counter)
-    """Wrong answer → responses that gave it; wrong responses without an answer are not in it."""
+    """Wrong answer → number of responses that gave it; wrong responses without an answer are left out."""
     tokens: int = 0
-    """Of all responses."""
+    """Tokens of all responses."""
     truncated: int = 0
     """Responses that the length limit ended."""
 
@@ -42,7 +42,7 @@ class QuestionCounts:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
     def row(self, id: str) -> dict[str, Any]:
-        """The question in the report."""
+        """The question's row of the report."""
         return {
             "id": id,
             "n": self.n,
@@ -121,10 +121,10 @@ def summarise(questions: Mapping[str, QuestionCounts], ks: Sequence[int], taus: 
 
 
 def averages(report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """Mean pass@k of groups of splits: `pass_at_k` gives splits the same weight, `by_question` questions.
+    """Mean pass@k of groups of splits: `pass_at_k` weighs all splits the same, `by_question` all questions.
 
     `report` is split → what `summarise` returns, `groups` name → splits. Groups with a split that was not evaluated are
-    left out, and so are the k that not all splits of one have.
+    left out, and so is each k that a split of the group lacks.
 
     >>> report = {name: summarise({str(i): QuestionCounts({}, n=1, correct=c) for i in range(q)}, [1])
     ...           for name, q, c in [("a", 3, 0), ("b", 1, 1)]}

@@ -1,4 +1,4 @@
-"""Means that come out the same to the bit however batches and ranks share the values out."""
+"""Means that are the same to the bit however the values are spread over batches and ranks."""
 
 from __future__ import annotations
 

@@ -29,12 +29,12 @@ class TokenColumns:
     old_known: Tensor
     """[T] bool; where false, the policy has not been updated yet and its own log-probs are the old ones."""
     on_score_prompt: Tensor
-    """[T] bool, of responses that were sampled from their score prompt, and are not replayed."""
+    """[T] bool, true in responses that were sampled from their score prompt and are not replayed."""
     stale: Tensor
-    """[T] bool, of responses that were sampled by weights which have been updated since."""
+    """[T] bool, true in responses sampled by weights that have been updated since; replayed ones are not among them."""
     log_ratio_since_sampling: Tensor
-    """[T] float32, of stale responses to another prompt than the score prompt log π − log μ under the prompt that was
-    sampled, else zero: π is the policy before the batch's first update, μ the one that sampled the response. Nats."""
+    """[T] float32, nats: log π − log μ under the sampled prompt for stale responses to another prompt than the score
+    prompt, else zero. π is the policy before the batch's first update, μ the one that sampled the response."""
     prompt_weights: Tensor
     """[T] float32 truncated importance weights for the change of prompt; ones where it is not corrected."""
     mismatch_weights: Tensor | None = None
@@ -48,7 +48,7 @@ class TokenColumns:
     """[T] float32 under the reference policy; None without one, and for tokens that are in no micro-batch yet."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> TokenColumns:
-        """Other columns, made by `change` from each of these."""
+        """Return columns with `change` applied to each of these."""
         columns: dict[str, Any] = {
             name: x if x is None else change(x) for name, x in vars(self).items() if name != "terms"
         }
@@ -89,8 +89,7 @@ class Experience(PromptedResponses):
     columns: TokenColumns
     """Of all tokens."""
     scores: ResponseScores | None = None
-    """Of all responses that can have a gradient, by the policy before the batch's first update; None where nothing
-    needs them."""
+    """Scores by the policy before the batch's first update, for the responses that need them; None if none does."""
     mismatch: Mapping[str, float] = field(default_factory=dict)
     """Sums over `columns.mismatch_weights`, see `mismatch.Corrected`."""
 
@@ -133,17 +132,17 @@ class Experience(PromptedResponses):
         )
 
     def any_token(self, flags: Tensor) -> Tensor:
-        """[R] bool, responses of which a token has its flag in `flags` [T]."""
+        """[R] bool, responses with at least one token that is flagged in `flags` [T]."""
         return torch.zeros(len(self.lengths)).index_add(0, self.response, flags.float()) > 0
 
     def learns(self) -> Tensor:
-        """[R] bool, responses of which a token has an advantage or a coefficient of a term."""
+        """[R] bool, responses with a nonzero advantage, their own or a token's, or a nonzero coefficient of a term."""
         own = [] if self.columns.advantages is None else [self.columns.advantages]
         columns = [*own, *self.columns.terms.values()]
         return torch.stack([self.advantages != 0, *(self.any_token(column != 0) for column in columns)]).any(0)
 
     def take_old_logprobs(self, scorer: Scorer, mini_batches: Sequence[Tensor]) -> None:
-        """Score what the later mini-batches need of the policy before the first step changes it. Collective."""
+        """Keep log-probs that later mini-batches need of the policy before the first step changes it. Collective."""
         if len(mini_batches) > 1 and self.scores is None:
             later = torch.cat(list(mini_batches[1:]))
             self.scores = scorer.score(self, later[self.has_gradient[later] & ~self.replayed[later]])
@@ -155,9 +154,9 @@ class Experience(PromptedResponses):
         columns.old_known = columns.old_known | replayed
 
     def correct_prompts(self, rollouts: Rollouts, scorer: Scorer, cap: float | None) -> None:
-        """Score responses that another prompt than their score prompt has sampled under both, where needed. Collective.
+        """Weigh responses that were sampled from another prompt than their score prompt. Collective.
 
-        `cap` is `UpdateOptions.prompt_correction`.
+        `cap` is `UpdateOptions.prompt_correction`; with None, only the log-ratios of stale responses are taken.
         """
         columns = self.columns
         elsewhere = (self.has_gradient & ~self.replayed)[self.response] & ~columns.on_score_prompt
@@ -176,10 +175,10 @@ class Experience(PromptedResponses):
     def correct_mismatch(self, rollouts: Rollouts, scorer: Scorer, correction: MismatchCorrection) -> Tensor:
         """Weigh responses by π/μ under the prompt that they were sampled from, whatever the score prompt. Collective.
 
-        Stale responses are among them: their μ are the earlier weights in the engine, so that their weights for
-        staleness are not applied again. Replayed responses have their ratio to μ in the loss.
+        Stale responses are included: their μ are the earlier weights in the engine, so that staleness is not corrected
+        again. Replayed responses are left out: the loss has their ratio to μ.
 
-        Returns [R] bool, responses of which a token is kept.
+        Returns [R] bool, responses of which at least one token is kept.
         """
         rows = (self.has_gradient & ~self.replayed).nonzero()[:, 0]
         if self.anchor == "own":
@@ -212,7 +211,7 @@ def split_by_question(question: Tensor, num_questions: int, num_mini_batches: in
 
 
 def reward_groups(rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> RewardGroups:
-    """The responses of one rank as a strategy sees them; `scores` are those of all of them, if any."""
+    """The responses of one rank as a strategy sees them; `scores`, if given, are scores of all of them."""
     return RewardGroups(
         rewards=rollouts.rewards,
         correct=rollouts.correct,

@@ -17,7 +17,7 @@ class MicroBatch:
     """r responses in one forward. Called with the log-probs of some of their tokens, it returns the loss of these."""
 
     experience: Experience
-    """Of which the responses are a part."""
+    """The experience that the responses are a part of."""
     packed: PackedBatch
     """The responses, on the device of the policy."""
     loss: Loss
@@ -28,7 +28,7 @@ class MicroBatch:
     staleness_log_cap: float
     """Logarithm of `UpdateOptions.staleness_cap`."""
     columns: TokenColumns = field(init=False)
-    """Of the tokens, on the device of the policy."""
+    """Columns of the tokens, on the device of the policy."""
     outputs: list[LossOutputs] = field(default_factory=list)
     """What the loss has returned."""
 

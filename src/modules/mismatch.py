@@ -42,7 +42,7 @@ class Corrected:
 
 
 def mismatch_metrics(sums: Mapping[str, float]) -> dict[str, float]:
-    """Means per token of `weight`, `rejected` and `truncated`; `ess`, the effective sample size as a share of them."""
+    """Means per token of `weight`, `rejected` and `truncated`; `ess`, effective sample size as a share of tokens."""
     tokens = max(sums["tokens"], 1)
     means = {name: sums[name] / tokens for name in ("weight", "rejected", "truncated")}
     return {**means, "ess": sums["weight"] ** 2 / (tokens * sums["square"]) if sums["square"] else 0.0}
@@ -56,11 +56,11 @@ class MismatchCorrection:
     level: `token` e^{d_t}; `sequence` e^{Σ d}, the same for all tokens of a response; `geometric` e^{mean d}, likewise.
     Log-ratios are clamped to ± `MAX_LOG_RATIO` before the exponential.
 
-    Per token the bias of the tokens before remains, with little variance; per sequence there is none but for the cap,
-    with much.
+    Weights per token have little variance but leave the bias of the tokens before; weights per sequence have no bias
+    but that of the cap, and much variance.
 
     Args:
-        weight: Level of the weights; None weighs nothing, which leaves rejection alone.
+        weight: Level of the weights; None gives every token weight 1, so that only rejection acts.
         cap: Larger weights are truncated to it; None truncates none.
         reject: Level of the ratio that decides what is rejected, a token or a response; `divergence` rejects responses
             whose mean estimate k3, e^d − 1 − d, is above `high`; None rejects nothing.

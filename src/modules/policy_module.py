@@ -39,12 +39,12 @@ class PolicyOptions(UpdateOptions):
     schedule: str = "cosine"
     """Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …"""
     warmup: float | int = 0.1
-    """Warm-up: a share of all optimizer steps where it is below 1, else their number, a whole one."""
+    """Warm-up: a share of all optimizer steps where it is below 1, else a whole number of steps."""
     temperature: float = 1.0
     """Sampling temperature; log-probs are taken at it."""
     compute_dtype: ComputeType = "auto"
-    """`bfloat16` computes in it while master weights stay float32; `float32`; `auto` takes bfloat16 on GPUs and float32
-    elsewhere."""
+    """Type to compute in: `bfloat16` (master weights stay float32), `float32`, or `auto`, which is bfloat16 on GPUs and
+    float32 elsewhere."""
     compile: bool | None = None
     """Whether decoder layers are compiled; None compiles them on GPUs in bfloat16."""
 
@@ -65,8 +65,8 @@ class PolicyModule(LightningModule):
     A training step takes the `groups` and `rollouts` of one batch and makes several optimizer steps by hand.
 
     Args:
-        load_model: Returns the policy, on the CPU, when the trainer configures the model; of several ranks the first
-            alone needs its values, and the others call it under `torch.device("meta")`.
+        load_model: Returns the policy, on the CPU, when the trainer configures the model. Only rank 0 needs its values;
+            under FSDP2 and DDP the other ranks call it under `torch.device("meta")`.
         model_path: Folder or hub name of the policy; checked at once, so that a wrong path fails early.
         advantage: Strategy, `RewardGroups` → [R] advantages.
         loss: `LossInputs` → `LossOutputs`.
@@ -112,7 +112,7 @@ class PolicyModule(LightningModule):
         self._skipped_in_a_row = 0
 
     def configure_model(self) -> None:
-        """Load the policy and, for a KL term, a frozen reference: with adapters, the policy without them is one."""
+        """Load the policy and, for a KL term, a frozen reference; the policy without its adapters, if any, is one."""
         if hasattr(self, "policy"):
             return
         model = self._load()
@@ -251,7 +251,7 @@ class PolicyModule(LightningModule):
         checkpoint["skipped_in_a_row"] = self.update.skipped_in_a_row if self.update else self._skipped_in_a_row
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore both. Refuse another first model, since it would also be the reference of a KL term."""
+        """Restore both. Refuse if the run began with another model than this one, which would be the KL reference."""
         if self.loaded and self.trainer.training and checkpoint.get("loaded", self.loaded) != self.loaded:
             raise ValueError(
                 f"Expected the model that the run in the checkpoint began with, but the weights at {self.model_path} "

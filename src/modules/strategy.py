@@ -59,7 +59,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
                 setattr(module, name, buffer.to(self.root_device))
 
     def setup_environment(self) -> None:
-        """Fix Lightning's mesh to (world size, 1), for which there is no public way, and build that of the copies.
+        """Set Lightning's mesh to (world size, 1), for which it has no public option, and build the mesh of the copies.
 
         Raises:
             ValueError: `replicas` does not divide the ranks.
@@ -78,7 +78,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
             self.mesh = init_device_mesh(self.mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:  # noqa: ARG002
-        """Write shards into a folder on a file system of all nodes; it gets its final name once it is complete."""
+        """Write shards into a folder that all nodes share; the folder gets its final name once it is complete."""
         path = Path(self.broadcast(filepath))
         partial = partial_path(path)
         if self.is_global_zero:
@@ -165,8 +165,8 @@ def prepare(policy: CausalPolicy, strategy: Strategy, compute_type: ComputeType,
 def gradient_sync(strategy: Strategy, last: bool) -> AbstractContextManager[None]:
     """Reduce gradients over ranks in the backward inside this context, or keep them local until the last one.
 
-    DDP reduces whole gradients once, in the `last` backward of a step; FSDP2 in each, since local ones would be those
-    of the whole model. Lightning's `toggle_model(sync_grad=False)` does nothing outside DDP.
+    DDP reduces whole gradients once, in the `last` backward of a step. FSDP2 reduces in every backward, since unreduced
+    gradients are as large as the whole model. Lightning's `toggle_model(sync_grad=False)` does nothing outside DDP.
     """
     if isinstance(strategy, DDPStrategy) and not last:
         return strategy.block_backward_sync()

@@ -62,7 +62,7 @@ def token_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: fl
 def sequence_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: float) -> Surrogate:
     """GSPO (arXiv 2507.18071, Eq. 5–7): one length-normalised ratio per response, s = (π_θ(o)/π_old(o))^(1/|o|).
 
-    At each token, with the value and gradient of GSPO-token unless `weights` vary in a response.
+    The term stands at each token, with the value and gradient of GSPO-token unless `weights` vary in a response.
     """
     return clipped(bounded_exp(response_mean(inputs.logprobs - inputs.old_logprobs, inputs)), advantages, low, high)
 
@@ -70,7 +70,7 @@ def sequence_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high:
 def geometric_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: float) -> Surrogate:
     """GMPO (arXiv 2507.20673): A times the geometric mean of the token ratios, each clipped before, in log space.
 
-    The range is (e^−low, e^high): from above where A > 0, from below where A < 0.
+    The clip range is (e^−low, e^high): its upper bound acts where A > 0, its lower bound where A < 0.
     """
     log_ratio = inputs.logprobs - inputs.old_logprobs
     clip_low = (log_ratio < -low) & (advantages < 0)

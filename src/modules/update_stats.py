@@ -49,7 +49,7 @@ class UpdateStats:
         for name in parts[0].response_sums:
             values = torch.stack([outputs.response_sums[name] for outputs in parts]).sum(0)
             self.response_sums[name][rows] = values.float().cpu()
-        if scores.entropy is not None:  # with three digits
+        if scores.entropy is not None:  # half precision keeps three digits
             entropies = scores.entropy.detach().half().cpu().split(batch.packed.lengths.tolist())
             for row, values in zip(rows.tolist(), entropies, strict=True):
                 self.token_entropies[row] = values
@@ -85,7 +85,7 @@ class UpdateStats:
         - `rollout/engine_mismatch_kl`: estimate k3 of KL(π_engine ‖ π_trainer) under the sampled prompt, nats;
           `rollout/engine_mismatch_max`: largest difference of a token's log-probs, nats.
         - `rollout/mismatch_{weight,truncated,rejected}`: importance weight between engine and trainer, shares of tokens
-          whose weight is truncated or that are rejected; `rollout/mismatch_ess`: effective sample size, a share.
+          whose weight is truncated or that are rejected; `rollout/mismatch_ess`: effective sample size per token.
         - `rollout/staleness_{weight,truncated,kl}`: importance weight of stale tokens, share of truncated weights,
           estimate k3 of the divergence, nats.
 

@@ -78,7 +78,7 @@ def sparse_attention(
 ) -> Tensor:
     """[1, H, L, D] by FlexAttention over the packed tokens. `fused=False` stores all scores; for tests."""
     flex: Any = compiled(flex_attention) if fused else flex_attention
-    # Under autocast the rotary embedding leaves float32 where the values are bfloat16.
+    # Under autocast the rotary embedding leaves queries and keys in float32, while the values are bfloat16.
     query, key = query.to(value.dtype), key.to(value.dtype)
     shared = query.shape[1] != key.shape[1]
     return flex(query, key, value, block_mask=packed.block_mask, scale=scaling, enable_gqa=shared)  # type: ignore[no-any-return]
@@ -105,7 +105,7 @@ def blocked_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedB
 def grouped_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, repeat_heads: bool
 ) -> Tensor:
-    """[n, H, Lq, D] by SDPA, H / H_kv neighbouring query heads to a key head, which are copied with `repeat_heads`.
+    """[n, H, Lq, D] by SDPA. H / H_kv neighbouring query heads share a key head; `repeat_heads` copies it for each.
 
     `query` is [n, H, Lq, D], `key` and `value` [n, H_kv, Lk, D], `mask` [n or 1, 1, Lq, Lk] bool; None is causal.
     """

@@ -1,4 +1,4 @@
-"""Packing: responses end to end without padding, each distinct prompt once before those that answer it.
+"""Packing: responses end to end without padding, each distinct prompt once, before its responses.
 
 Prompts attend to themselves, each response to its prompt and to itself.
 """
@@ -26,9 +26,9 @@ class PackedBatch:
     position_ids: Tensor
     """[1, L] long; the positions of a response go on where its prompt ends."""
     prompt: Tensor
-    """[L] long, non-decreasing: the prompt, counted through the batch, that each token belongs to or answers."""
+    """[L] long, non-decreasing: number, within the batch, of the prompt that each token belongs to or answers."""
     owner: Tensor
-    """[L] long: the response, counted through the batch, that each token belongs to; −1 for tokens of prompts.
+    """[L] long: number, within the batch, of the response that each token belongs to; −1 for tokens of prompts.
 
     A token sees those before it that have its prompt and either no owner or its own."""
     targets: Tensor
@@ -52,7 +52,7 @@ class PackedBatch:
 
     @cached_property
     def blocks(self) -> tuple[list[AttentionBlock], Tensor]:
-        """For SDPA: blocks of attention, and [L] long, where each token's output stands in theirs."""
+        """For SDPA: blocks of attention, and [L] long, the place of each token's output among the blocks' outputs."""
         blocks, slots = padded_blocks(self.spans)
         device = self.input_ids.device
         moved = [AttentionBlock._make(x if x is None else x.to(device) for x in block) for block in blocks]

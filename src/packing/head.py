@@ -1,7 +1,7 @@
 """The output head: log-probs, entropies and losses of tokens without all of their logits in memory.
 
 Logits exist for one chunk of tokens at a time. A loss that is a sum over tokens is taken with its gradient chunk by
-chunk; for any other use few logits are kept for the backward, and more are made again in it.
+chunk. For any other use, the backward computes the logits again, unless a batch has so few that they are kept.
 
 With z = ln Σ exp xᵥ and p = exp(x − z): ∂(log pₜ)/∂xᵥ = [v = t] − pᵥ and ∂H/∂xᵥ = −pᵥ (ln pᵥ + H), all in float32.
 """
@@ -19,16 +19,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 EntropyMode = Literal["none", "detached", "grad"]
-"""Of each token's distribution: not at all; without gradient; with it."""
+"""Entropy of each token's distribution: not computed; without gradient; with gradient."""
 
 KEPT = 2**26
-"""Logits of a batch that are kept for its backward where it has no more: 256 MiB."""
+"""A batch of at most this many logits keeps them for its backward: 256 MiB."""
 
 TokenLoss = Callable[[slice, Tensor, Tensor | None], Tensor]
 """(tokens, their [t] log-probs, their [t] entropies) → [] loss of these tokens; the losses of all tokens add up."""
 
 GRAPHS: dict[str, Any] = {"recompile_limit": 16}
-"""Compiled forms of a function, of which torch allows eight; its own setting misses the threads of a backward."""
+"""Limit of compiled forms per function (torch's is 8); torch's own setting misses the threads of a backward."""
 if "recompile_limit" not in inspect.signature(torch.compile).parameters:  # before torch 2.13, where it reaches them
     GRAPHS.clear()
     torch._dynamo.config.recompile_limit = 16
@@ -72,9 +72,9 @@ def head_scores(
 ) -> TokenScores:
     """`token_scores` of the logits hidden · weightᵀ, of which `chunk_size` rows exist at one time.
 
-    The backward computes them again: 8 instead of 6 FLOP per token and element of the head. It is 6 where no more than
-    2^26 are there in all, which are kept unless there is a `chunk_size`, and with a `loss`: a chunk's gradient is taken
-    while its logits exist, and kept for a backward that runs once. Logits must be finite.
+    The backward computes the logits again: 8 instead of 6 FLOP per token and element of the head. It costs 6 with at
+    most 2^26 logits in all, which are kept unless a `chunk_size` is given, and with a `loss`: each chunk's gradient is
+    taken while its logits exist, and kept for a backward that runs once. Logits must be finite.
 
     Args:
         hidden: [T, d].
@@ -82,7 +82,7 @@ def head_scores(
         targets: [T] long.
         temperature: Divides the logits.
         entropy: Whether entropies are computed, and have a gradient.
-        chunk_size: Rows of logits at one time. None: 2^22 logits on a CPU, whose caches more would leave; else 2^27.
+        chunk_size: Rows of logits at one time. None: 2^22 logits on a CPU, which fit in its caches; else 2^27.
         loss: Called with one chunk after the other; the sum is returned with its gradient, the scores without.
 
     >>> weight = torch.tensor([[0.0], [1.0]]).log1p().requires_grad_()  # probabilities 1/3 and 2/3
@@ -164,12 +164,12 @@ def fuses(weight: Tensor) -> bool:
 
 
 class Head:
-    """Logits of one chunk after the other, operation by operation in buffers that are reused: for CPUs."""
+    """Scores one chunk of logits after the other, operation by operation in buffers that are reused: for CPUs."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig) -> None:
         self.hidden, self.weight, self.targets = hidden, weight, targets
         self.temperature, self.entropy, self.chunk_size, self.kept, _, needs_gradient = config
-        # Parts of about one size: one of a single row would be compiled on its own.
+        # Chunks of about equal size: a chunk of a single row would be compiled separately.
         size, count = len(hidden), -(-len(hidden) // self.chunk_size)
         self.chunks = [slice(size * part // count, size * (part + 1) // count) for part in range(count)]
         self.x = weight.new_empty(min(self.chunk_size, len(hidden)), len(weight), dtype=torch.float32)
@@ -179,11 +179,11 @@ class Head:
 
     @cached_property
     def p(self) -> Tensor:
-        """Buffer of numbers in proportion to the probabilities."""
+        """Buffer of unnormalised probabilities."""
         return self.x if self.entropy == "none" else torch.empty_like(self.x)
 
     def _multiply(self, rows: slice) -> Tensor:
-        """[rows, V] float32, hidden · weightᵀ; of two-byte types CUDA has it at once, without a copy."""
+        """[rows, V] float32, hidden · weightᵀ; from two-byte types CUDA makes it directly, without a copy."""
         hidden, weight = self.hidden[rows], self.weight.t()
         self.logits = out = self.x[: len(hidden)] if self.kept is None else self.kept[rows]
         if weight.dtype == torch.float32:
@@ -209,14 +209,14 @@ class Head:
         return chosen - normalisers, normalisers, entropies
 
     def score_again(self, rows: slice, normalisers: Tensor) -> None:
-        """A chunk whose normalisers are known."""
+        """Prepare `backward` of a chunk whose normalisers are known."""
         x = self._logits(rows) if self.kept is None else self.kept[rows]
         x = torch.sub(x, normalisers[:, None], out=self.x[: len(x)])
         torch.exp(x, out=self.p[: len(x)])
         self.total = torch.ones_like(normalisers)
 
     def _gradient(self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor) -> Tensor:
-        """[rows, V], in the type of the weight, the gradient of `_multiply` of the chunk that was scored last."""
+        """[rows, V], in the type of the weight: gradient at the output of `_multiply` for the chunk scored last."""
         p, x = self.p[: len(targets)], self.x[: len(targets)]  # in proportion to the probabilities; ln p
         share = 1 / (self.temperature * self.total)
         if self.entropy == "grad":
@@ -242,7 +242,7 @@ class Head:
             total.add_(gradient.t() @ hidden)
 
     def learn(self, rows: slice, loss: TokenLoss, logprobs: Tensor, entropies: Tensor) -> Tensor:
-        """[] loss of the chunk that was scored last, whose gradient is added up; its scores [rows] are given."""
+        """Return the [] loss of the chunk that was scored last, given its scores [rows], and add its gradient."""
         leaves = [x.detach().clone().requires_grad_() for x in (logprobs, entropies)]
         with torch.enable_grad():
             spread = {"none": None, "detached": entropies.clone(), "grad": leaves[1]}[self.entropy]
@@ -252,22 +252,22 @@ class Head:
         return value.detach()
 
     def gradients(self) -> tuple[Tensor | None, ...]:
-        """Of `hidden` and `weight`, in their types; None where not asked for."""
+        """Gradients of `hidden` and `weight`, in their types; None where not asked for."""
         total = self.grad_weight
         return self.grad_hidden, total if total is None else total.to(self.weight.dtype)
 
 
 class FusedHead(Head):
-    """The same in two compiled passes over the logits, which are all that is kept of a chunk: for GPUs."""
+    """The same in two compiled passes over the logits, the only [rows, V] buffer kept between them: for GPUs."""
 
     def score(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """As of `Head`."""
+        """See `Head`."""
         inputs = (self._multiply(rows), self.targets[rows], self.temperature, self.entropy != "none")
         logprobs, self.normalisers, entropies = compiled(score)(*inputs)
         return logprobs, self.normalisers, entropies
 
     def score_again(self, rows: slice, normalisers: Tensor) -> None:
-        """As of `Head`."""
+        """See `Head`."""
         self.logits = self._multiply(rows) if self.kept is None else self.kept[rows]
         self.normalisers = normalisers
 
@@ -307,9 +307,9 @@ def gradient_of_logits(
     temperature: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """[rows, V] in `dtype`, the gradient of what `x` was before the temperature.
+    """[rows, V] in `dtype`, the gradient of the logits `x` [rows, V], which are not divided by the temperature yet.
 
-    `spread` are entropies [rows] and the gradients [rows] that reach them, where any do.
+    `spread` has the entropies [rows] and their gradients [rows]; None where no gradient reaches them.
     """
     logprobs = x / temperature - normalisers[:, None]
     factor = -grad_logprobs[:, None]

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
 STEP = 4 / 3
-"""Each padded length by the one before. Padding costs attention alone."""
+"""Ratio of each padded length to the one before. Padding adds cost in attention alone."""
 
 
 class Span(NamedTuple):
@@ -37,11 +37,11 @@ class AttentionBlock(NamedTuple):
     keys: Tensor
     """[n, Lk] long; the last Lq of them are the rows of the queries."""
     mask: Tensor | None
-    """[n or 1, 1, Lq, Lk] bool, True where a query sees a key; None where Lq = Lk and plain causality does."""
+    """[n or 1, 1, Lq, Lk] bool, True where a query sees a key; None where Lq = Lk and plain causality suffices."""
 
 
 def padded_length(length: int) -> int:
-    """The first of 8, 11, 15, 20, … that is no less, each `STEP` times the one before, rounded up."""
+    """The smallest of 8, 11, 15, 20, … that is at least `length`; each is `STEP` times the one before, rounded up."""
     padded = 8
     while padded < length:
         padded = math.ceil(padded * STEP)
@@ -49,7 +49,7 @@ def padded_length(length: int) -> int:
 
 
 def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
-    """Blocks in which every token is the query of exactly one slot, and [L] long, where it stands in their outputs."""
+    """Blocks in which every token is a query exactly once, and [L] long, each token's place in the blocks' outputs."""
     prompts = dict.fromkeys((span.prompt, span.prompt_length) for span in spans)
     by_size: dict[tuple[int, ...], list[Any]] = {}
     for prompt in prompts:
@@ -66,7 +66,7 @@ def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
 
 
 def _causal(sequences: Sequence[tuple[int, int]], size: int) -> tuple[AttentionBlock, Tensor]:
-    """A block of sequences (start, length) that see their own past, and [n, size] bool: what is no padding."""
+    """A block of sequences (start, length) that see their own past, and [n, size] bool, false at padding."""
     starts, lengths = torch.tensor(sequences).T[:, :, None]
     columns = torch.arange(size)
     keep = columns < lengths
@@ -87,7 +87,7 @@ def _with_prefix(spans: Sequence[Span], prompt_size: int, size: int) -> tuple[At
 def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMask:
     """FlexAttention's mask, made from one number per token and block, never [L, L]; `prompt` and `owner` as in a batch.
 
-    A block of keys is left out where no query of a block can see it, and spared the mask where every query sees it all.
+    A block of keys is skipped where no query of a block sees any of it, and unmasked where every query sees all of it.
     """
 
     def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMas
         return (query >= key) & (prompt[query] == prompt[key]) & mine
 
     some, full = visible_blocks(prompt, owner, block_size)
-    if len(some) == 1:  # a compiler makes graphs of their own for size 1; the second block has no tokens
+    if len(some) == 1:  # torch.compile specialises graphs on size 1; the second block has no tokens
         some, full = (F.pad(blocks, (0, 1, 0, 1)) for blocks in (some, full))
     masked, unmasked = _rows_of_blocks(some & ~full), _rows_of_blocks(full)
     lengths = (len(prompt), len(prompt))
@@ -103,9 +103,9 @@ def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMas
 
 
 def visible_blocks(prompt: Tensor, owner: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """[M, M] bool twice, for M blocks of queries and of keys: may any query see any key; does each see every one.
+    """Two [M, M] bool, for M blocks of queries and of keys: may any query see any key; does every query see every key.
 
-    The first never misses a pair that sees, and the second never claims one that doesn't.
+    The first has no false negatives, the second no false positives.
     """
     none, count = len(prompt), -(-len(prompt) // block_size)
     padding = count * block_size - len(prompt)

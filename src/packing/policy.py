@@ -1,7 +1,7 @@
 """Token log-probs and entropies of packed responses under any Hugging Face causal language model.
 
-Prefix-shared where the model allows it (`supports_prefix_sharing`); there no [tokens, vocabulary] tensor is ever kept
-(`head.py`). Elsewhere one padded forward, slower and with the same result, in which the model makes all logits.
+Prompts are shared where the model allows it (`supports_prefix_sharing`); there large [tokens, vocabulary] tensors are
+never kept (`head.py`). Other models run one padded forward, slower and with the same result, which makes all logits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""TRL's `GRPOTrainer` with each prompt of a micro-batch encoded once: one call after it is made. For TRL 1.16.
+"""Lets TRL's `GRPOTrainer` encode each prompt of a micro-batch once, by one call after it is made. For TRL 1.16.
 
 TRL takes all log-probs (of the policy, before the update, of the reference) from one method, which is replaced on one
 trainer. Loss, masks and metrics stay TRL's. The models get a second way through their forward, for packed tokens, so
@@ -35,11 +35,11 @@ TESTED = "1.16"
 def share_prefixes(trainer: Any) -> None:
     """Have `trainer`, a `GRPOTrainer` whose training has not begun, encode each prompt of a micro-batch once.
 
-    Log-probs, entropies and gradients are TRL's up to rounding. TRL shuffles what it generated before it cuts it into
-    micro-batches; the rows of an optimizer step are ordered by prompt again, unless its loss depends on which rows
-    share a micro-batch. A batch that can't be packed (inputs beside tokens, an
-    auxiliary loss, masked tokens in the midst of a row) is left to TRL's own method, with a warning that says so once.
-    Another version of TRL is served with a warning, if its method takes the same arguments.
+    Log-probs, entropies and gradients are TRL's up to rounding. TRL shuffles the rows that it generated before it cuts
+    them into micro-batches; here the rows of an optimizer step are ordered by prompt again, unless the loss depends on
+    which rows share a micro-batch. A batch that can't be packed (inputs beside tokens, an auxiliary loss, masked tokens
+    in the middle of a row) is left to TRL's own method, with one warning per reason. Other versions of TRL are served
+    with a warning, if their method takes the same arguments.
 
     Raises:
         ValueError: the trainer or its model can't share prefixes; nothing has been changed then.
@@ -93,7 +93,7 @@ def _keep_prompts_together(trainer: Any) -> None:
 
 
 def order_by_prompt(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """TRL's micro-batches of one size with their rows cut anew, those of a prompt together; left alone with images."""
+    """Cut the rows of TRL's equally sized micro-batches anew, with rows of a prompt together; images are left alone."""
     prompts = [part["prompt_ids"] for part in parts]
     order, size = torch.cat(prompts).unique(dim=0, return_inverse=True)[1].argsort(stable=True), len(prompts[0])
     columns: dict[str, Any] = {name: [part[name] for part in parts] for name in parts[0]}
@@ -106,7 +106,7 @@ def order_by_prompt(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _unserved(trainer: Any, plain: Any) -> str | None:
-    """Why no batch of `trainer` could be packed."""
+    """Why no batch of `trainer` could be packed; None if batches can be."""
     state = trainer.accelerator.state
     if plain.__module__.split(".")[0] != "trl":
         return f"{type(trainer).__name__} has a {METHOD} of its own"
@@ -154,7 +154,7 @@ def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
 
 
 class SharedLogProbs:
-    """In the place of a trainer's method `plain`; see `share_prefixes`."""
+    """Replaces a trainer's method `plain`; see `share_prefixes`."""
 
     def __init__(self, trainer: Any, plain: Any) -> None:
         self.trainer, self.plain, self.warned = trainer, plain, set[str]()
@@ -199,7 +199,7 @@ class SharedLogProbs:
 
 
 def pack_rows(ids: Tensor, mask: Tensor, width: int) -> PackedBatch:
-    """Rows as in `SharedLogProbs`, on the CPU, packed; those without a completion are left out."""
+    """Pack rows as in `SharedLogProbs`, given on the CPU; rows without a completion are left out."""
     prompts = [row[kept] for row, kept in zip(ids[:, :-width], mask[:, :-width], strict=True)]
     seen = dict[bytes, int]()
     prompt = torch.tensor([seen.setdefault(tokens.numpy().tobytes(), row) for row, tokens in enumerate(prompts)])
@@ -209,7 +209,7 @@ def pack_rows(ids: Tensor, mask: Tensor, width: int) -> PackedBatch:
 
 
 def _obstacle(mask: Tensor, width: int, options: Mapping[str, Any]) -> str | None:
-    """Why a batch can't be packed."""
+    """Why a batch can't be packed; None if it can."""
     others = [
         name for name, value in options.items() if value is not None and value is not False and name not in SERVED
     ]

@@ -99,7 +99,7 @@ class Reviewed:
 
     @classmethod
     def from_group(cls, group: QuestionGroup) -> Reviewed:
-        """Read a row of `to_row` back through a source; a file without provenance gives candidates without it."""
+        """Restore what `to_row` wrote, from the question that a source has read; the file may lack provenance."""
         names = ("provenance", "refused", "shortfall")
         described, refused, shortfall = (group.metadata.get(name) for name in names)
         described, refused = described or [{}] * len(group.rephrasings), refused or []
@@ -116,7 +116,7 @@ class Reviewed:
 
 
 def review(pair: Pair, checks: Mapping[str, Check], unchecked: Sequence[str] = ()) -> list[Verdict]:
-    """The verdict of every check but the `unchecked`, by its name; for a broken or endless text only `readable`.
+    """Return a verdict of every check except the `unchecked`; for a broken or overlong text only `readable`.
 
     With `readable` among the `unchecked` a text may be of any length.
 

@@ -1,4 +1,4 @@
-r"""Checks whether a rephrasing is still the same problem, as far as its text shows. A verdict has a reason.
+r"""Checks whether a rephrasing is still the same problem, as far as its text shows. Each verdict gives its reason.
 
 These checks can refuse a good rephrasing (one that writes a condition in words) and accept a bad one (that asks for
 something else with the same numbers). `judge` asks a model instead.
@@ -23,8 +23,8 @@ _SOLVED = re.compile(r"\\boxed|####|\b(?:final )?answer\s*(?:is|=)\s*[-$\\\d]|\b
 def well_formed(pair: Pair, shortest: float = 0.4, longest: float = 3.0) -> Verdict:
     r"""Check that the rephrasing is a problem statement of similar length, without chatter or a solution.
 
-    Braces and dollars have to come in pairs. `shortest` and `longest` are shares of the original's characters; texts
-    below 200 may be longer.
+    Braces and dollars have to come in pairs. `shortest` and `longest` bound the length relative to the original's, in
+    characters; a text of at most 200 characters may be longer.
 
     >>> well_formed(Pair("What is $1+1$?", "Sure! Here it is: what is $1+1$?")).reason
     'comments instead of rephrasing: Sure! Here it is: wh'
@@ -94,7 +94,7 @@ def _holds(text: str, answer: str) -> bool:
 def not_identical(pair: Pair) -> Verdict:
     r"""Check that the rephrasing differs from the original, and from the other rephrasings, in words or their order.
 
-    Line breaks and bullets count as words: a list differs from its sentences in a row.
+    Line breaks and bullets count as words: a list differs from the same sentences in running text.
 
     >>> not_identical(Pair("Find $x$.", "Find  x!")).reason
     'the same words as the original'

@@ -42,7 +42,7 @@ class Server:
     timeout: float = 120.0
     """Seconds of silence after which a call has failed."""
     max_retries: int = 8
-    """How often the `openai` client repeats a failed call; a Retry-After of more than two minutes ends it."""
+    """How often the `openai` client repeats a failed call; a Retry-After of more than two minutes ends the retries."""
 
     def __post_init__(self) -> None:
         if not self.api_key_env.isidentifier():  # perhaps the key itself: not to be shown
@@ -145,7 +145,7 @@ class Client:
         """Ask the server; the reply goes to the cache, an error to the failures. Does nothing after a refusal."""
         body = call.body()
         async with slots:
-            if self._refusal:  # no call is begun any more, but those under way are paid and waited for
+            if self._refusal:  # start no more calls; those under way are paid for and waited for
                 return
             try:
                 response = await connection.chat.completions.with_raw_response.create(
@@ -160,7 +160,7 @@ class Client:
         self._failed_in_a_row = 0
 
     def _refused(self, error: openai.APIError) -> ServerRefusedError | None:
-        """The refusal of all calls, if the error is not about this one alone."""
+        """Return the refusal of all further calls; None if the error concerns this call alone."""
         status = error.status_code if isinstance(error, openai.APIStatusError) else 500
         self._failed_in_a_row += status >= 500 or status == 429
         if status in _REFUSES_EVERYBODY or error.code == "insufficient_quota":

@@ -43,7 +43,7 @@ class Instruction:
     task: str
     """The instruction itself, with examples."""
     rules: bool = True
-    """Whether our rules about what must not change follow; the form of the reply is asked for in any case."""
+    """Whether to append our rules about what must not change; the form of the reply is asked for in any case."""
     kind: str = "wording"
     """How it changes the question, for `data.kinds`."""
     unchecked: Sequence[str] = ()
@@ -175,9 +175,9 @@ class Judge:
         )
 
     async def review(self, reviewed: Sequence[Reviewed], client: Client) -> None:
-        """Add a verdict to every candidate that no check of the text has failed; earlier ones are replaced.
+        """Add the judge's verdict to every candidate that no check of the text refused; drop its earlier verdicts.
 
-        Where the judge does not reply, or does not say, the verdict is undecided.
+        The verdict is undecided (None) where the judge does not reply, or does not say if the two are equivalent.
         """
         places = []
         for item in reviewed:
@@ -207,7 +207,7 @@ async def rephrase(
     judge: Judge | None,
     client: Client,
 ) -> list[Reviewed]:
-    """Propose rephrasings, check their text, then ask the judge about those that passed; every question, in order.
+    """Propose rephrasings, check their text, ask the judge about those that passed; return all questions, in order.
 
     Questions with the same `plain` text share their rephrasings, as in `datamodules.sources.rephrased`.
     """
@@ -219,7 +219,7 @@ async def rephrase(
 
 
 def planned_calls(groups: Sequence[QuestionGroup], rephraser: Rephraser, judge: Judge | None) -> list[ApiCall]:
-    """The calls of `rephrase`, for an estimate: all rephrasings pass and are as long as their question."""
+    """Return the calls that `rephrase` makes if all rephrasings pass and are as long as their question."""
     questions = distinct(groups)
     pairs = [Pair(q.question, f"{n} {q.question}") for q in questions for n in range(rephraser.count)]
     return rephraser.calls(questions) + ([judge.call(pair) for pair in pairs] if judge else [])

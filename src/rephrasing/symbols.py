@@ -9,7 +9,7 @@ from .candidates import Pair, Verdict
 from .texts import compact, figures, formulas, holds, prose, variables, with_names, without_examples
 
 _MOST_RENAMED = 6
-"""Variables; a text that renames more is refused."""
+"""Most variables that may be renamed; a rephrasing that renames more is refused."""
 _NO_VARIABLES = re.compile(r"e|(?<!_)i|d(?=[a-z\\])|[CP](?=[_^]|\((?:[A-Z\\]|[^()]*,))")
 """Letters that may be no variables: constants, differentials, combinations, probabilities; without LaTeX commands."""
 _NOT_ZERO = re.compile(
@@ -20,7 +20,7 @@ _NOT_ZERO = re.compile(
 def symbols_kept(pair: Pair) -> Verdict:
     r"""Check that every formula of the original is in the rephrasing, and no other; figures are copied.
 
-    Formulas are cut at commas and compared in a compact spelling, in any order. One may stand in the other text without
+    Formulas are cut at commas and compared in a compact spelling, in any order. In the other text a formula may have no
     dollars, `x ≠ 0` may be told in words, and formulas of an example (`For instance, …`) may be missing. Variables may
     have other names if that cannot change the answer: each is renamed everywhere, to a letter that the original does
     not have, and none of them is in the answer, a figure or the text around the formulas.
@@ -49,7 +49,7 @@ def symbols_kept(pair: Pair) -> Verdict:
 
 
 def _not_told(text: str, other: str) -> set[str]:
-    """The formulas of a text, without `x!=0` if only the other text says in words that something is not zero."""
+    """The formulas of a text, without `x!=0` if the other text says more often in words that something is not 0."""
     in_words = len(_NOT_ZERO.findall(other)) > len(_NOT_ZERO.findall(text))
     return {piece for piece in formulas(text) if not (in_words and re.fullmatch("[A-Za-z]+!=0", piece))}
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from ..rewards.extraction import canonical_number
 
-_BLOCK = (  # formulas of more than 4,000 characters are none; without bounds, "\[" ten thousand times takes for ever
+_BLOCK = (  # formulas over 4,000 characters are not found: without bounds, ten thousand "\[" would take for ever
     r"\[asy\].{0,8000}?\[/asy\]|\$\$.{0,4000}?\$\$|\\\[.{0,4000}?\\\]|\\\(.{0,4000}?\\\)"
     r"|\\begin\{(align|equation|eqnarray|gather|multline)(\*?)\}.{0,4000}?\\end\{\1\2\}"
 )
@@ -20,7 +20,7 @@ _PROSE = re.compile(
     r"(?:\A|\s)(?:and|the|for|per|each|an|of|to|is|in|he|she|at|on|or|if|it|was|had|has|his|her|how|than|from|with|they|"
     r"what|more|bill|cost|less|fee|plus|[a-z]{5,}),?(?=\s|\Z)|[.?]\s+[A-Z][a-z]"
 )
-"""Words that no formula holds outside of `text`: not `xy` or `abc`, which are products."""
+"""Words that occur in no formula outside of `text`; `xy` and `abc` are not among them, since they are products."""
 
 _DIGITS = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
 _FRACTION_OF_DIGITS = re.compile(r"\\[dt]?frac\s*(?:(\d)\s*(\d)|\{?(\d+)\}?\s*\{?(\d+)\}?)")
@@ -80,7 +80,7 @@ _LETTER = re.compile(r'"[^"]*"|\\[A-Za-z]+|[A-Za-z]')
 
 
 def without_examples(text: str, other: str) -> str:
-    """The text without its examples if the other text has one too, which may have fewer numbers and formulas.
+    """Drop the examples of a text if the other text has one too: its example may have fewer numbers and formulas.
 
     >>> without_examples("Add 1. For example, 3 becomes 4. What becomes 7?", "One is added. For instance, 3 gives 4. …")
     'Add 1.   What becomes 7?'
@@ -89,7 +89,7 @@ def without_examples(text: str, other: str) -> str:
 
 
 def numbers(text: str) -> set[str]:
-    r"""Numbers in digits or as words, in their canonical spelling; the word `one`, by itself, is none.
+    r"""Numbers in digits or as words, in their canonical spelling; the word `one` by itself does not count.
 
     >>> sorted(numbers(r"$1,200 at 5.50% for \frac13 of twenty-one months; one of two hundred or 2.5 million"))
     ['1', '1200', '200', '21', '2500000', '3', '5.5']
@@ -114,7 +114,7 @@ def loose_numbers(text: str) -> set[str]:
 def math_spans(text: str) -> list[re.Match[str]]:
     r"""Formulas and figures as they stand in the text.
 
-    Where a pair of dollars encloses prose, or one has no partner, dollars are taken for money.
+    Where a pair of dollars encloses prose, or a dollar has no partner, all single dollars are taken for money.
 
     >>> math_spans("She earns $12 an hour and pays $5.")
     []

@@ -1,4 +1,4 @@
-"""Runs as one HTML page; a comparison of finished ones as results.json, report.md and plots besides."""
+"""Writes runs as one HTML page, and a comparison of finished runs also as results.json, report.md and plots."""
 
 from __future__ import annotations
 
@@ -65,12 +65,12 @@ def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
             compared = Methods(finished)
             said, tables, heading = answer(compared), sections(compared), title(compared)
             shown, pictured = Figures(methods, compared), headline(compared)[0]
-    except ValueError as error:  # of runs that have nothing in common, each can be looked at
+    except ValueError as error:  # runs with nothing in common can still be looked at one by one
         said = Answer(["These runs share no evaluation, so that none says more than another."], "")
         tables = [Section("These runs can't be compared", [], [], [str(error)])]
     figures = list(shown.all().values())
     first = figures[0] if figures else None
-    if first and pictured:  # nothing but what the answer speaks of
+    if first and pictured:  # only the panel that the answer is about
         first = {**first, "panels": [panel for panel in first["panels"] if panel["title"] == pictured]}
     return {
         "title": heading,

@@ -1,4 +1,4 @@
-"""Tokens as text that can be read."""
+"""Tokens as readable text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def pieces_of(path: Path | None) -> Callable[[int], str | list[str]]:
-    """Token → what it stands for by itself: a part of a letter is `�`, a special token is in a list of its own.
+    """Token → its text on its own: a part of a character becomes `�`, a special token is in a list of its own.
 
     `path` is the `tokenizer.json`; without one, tokens are shown by their numbers.
     """

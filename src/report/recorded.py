@@ -1,4 +1,4 @@
-"""The records of `RolloutRecorder` as columns of a page: a row is a response, a cell a question's visit."""
+"""The records of `RolloutRecorder` as columns of a page: a row is a response, a cell a question in one iteration."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Recorded:
 
     @cached_property
     def rows(self) -> dict[str, np.ndarray]:
-        """Column → [R]: the numbers and flags of each response; of a string its place in `names`."""
+        """Column → [R]: the numbers and flags of each response; a string stands as its index in `names`."""
         frame, flags = self.frame, self.frame.reindex(columns=FLAGS)
         return {
             **{str(name): frame[name].to_numpy() for name in frame.select_dtypes("integer")},

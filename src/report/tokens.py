@@ -16,19 +16,19 @@ from .recorded import Recorded, stretches
 
 TOKENS_PER_BLOCK = 1 << 17
 LEAST_BYTES = 3
-"""Bytes of the page that a token takes at the least; more tokens than would fit then are not tried."""
+"""Fewest bytes that a token takes in the page, which bounds the number of tokens that are tried."""
 
 
 class Responses:
     """The responses of a run, to be written token by token.
 
-    A response whose text its tokens do not give back, or that was recorded without tokens, has its text beside them.
+    A response whose tokens do not reproduce its text, or that was recorded without tokens, is written with its text.
 
     Args:
         folder: The Parquet files.
         recorded: The run's rows.
-        shown: Token → what it stands for, see `pieces_of`.
-        prefix: Of the names of its blocks.
+        shown: Token → its text, see `pieces_of`.
+        prefix: Prefix of the names of the run's blocks.
     """
 
     def __init__(self, folder: Path, recorded: Recorded, shown: Callable[[int], str | list[str]], prefix: str) -> None:
@@ -43,7 +43,7 @@ class Responses:
     def blocks(self, room: float) -> tuple[int, list[str]]:
         """The number of responses that fit into `room` bytes, and their blocks, each named by its first row.
 
-        Left out are first the last responses to each prompt, then whole prompts, evenly over training.
+        The last responses to each prompt are left out first, then whole prompts, evenly over training.
         """
         order = self._by_importance()
         used, room = np.cumsum(self.sizes[order]), max(room, 0.0)
@@ -83,12 +83,12 @@ class Responses:
         return block(f"{self.prefix}/tokens/{rows[0]}", columns, level=9)
 
     def _column(self, name: str, rows: np.ndarray) -> list[np.ndarray]:
-        """The list of each row, NaN for the tokens of one whose list is null."""
+        """The list of each row; a row whose list is null has NaN for each of its tokens."""
         places = self.recorded.frame[["file", "line", "length"]].iloc[rows].itertuples(index=False)
         found = [(self._file(file)[name][line].values, length) for file, line, length in places]
         return [np.full(n, np.nan) if values is None else values.to_numpy(zero_copy_only=False) for values, n in found]
 
 
 def three_digits(values: np.ndarray) -> np.ndarray:
-    """[t] float32 with ten bits of fraction, which is what is shown; the zeros behind them take no room."""
+    """Truncate [t] values to float32 with ten bits of fraction, as precise as they are shown; zeros compress well."""
     return (values.astype("f4").view("u4") & np.uint32(0xFFFFE000)).view("f4")

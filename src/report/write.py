@@ -23,7 +23,7 @@ from .tokens import Responses
 
 ASSETS = Path(__file__).with_name("assets")
 MARGIN = 200
-"""Bytes of a run's entry in the index that the number of its kept responses may change."""
+"""Bytes set aside per run, since the number of kept responses changes the length of the run's entry in the index."""
 
 
 def write_page(path: Path, runs: Sequence[RunFiles], content: Mapping[str, Any], megabytes: float) -> Path:
@@ -32,9 +32,9 @@ def write_page(path: Path, runs: Sequence[RunFiles], content: Mapping[str, Any],
     Args:
         path: The file.
         runs: What the explorer shows.
-        content: Of `page_content`.
-        megabytes: 10⁶ bytes that the file may have. The numbers of all responses are always in it, their tokens as
-            far as there is room; the page says how many are left out.
+        content: The result of `page_content`.
+        megabytes: Size that the file may have, in 10⁶ bytes. It always holds the numbers of all responses, and their
+            tokens as far as there is room; the page says how many are left out.
     """
     blocks: list[str] = []
     responses: dict[int, Responses] = {}
@@ -70,7 +70,7 @@ def iterations_of(run: RunFiles, cells: Mapping[str, Any]) -> dict[str, np.ndarr
 
 
 def assembled(title: str, blocks: Sequence[str]) -> str:
-    """The HTML file. Its policy lets nothing run but its own scripts, and nothing be loaded from anywhere."""
+    """The HTML file. Its content security policy runs only its own scripts and loads nothing from anywhere."""
     sources = {
         f"report/{path.stem}": "data:text/javascript;base64," + base64.b64encode(path.read_bytes()).decode()
         for path in sorted(ASSETS.glob("*.js"))

@@ -1,7 +1,7 @@
 """Verifiers: a response and its reference answers in, a `Score` out.
 
-Your own derives from `tagrpo.types.Verifier` and needs `__call__(response, reference)` alone, or from
-`BackgroundVerifier` if it has workers. The configuration names it: `reward: {_target_: my_package.MyVerifier}`.
+A verifier of your own derives from `tagrpo.types.Verifier` and needs only `__call__(response, reference)`; with
+workers, derive from `BackgroundVerifier`. The configuration names it: `reward: {_target_: my_package.MyVerifier}`.
 """
 
 from ..types import Score

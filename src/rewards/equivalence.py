@@ -1,7 +1,7 @@
 """Whether two LaTeX answers are the same mathematics, by math-verify.
 
-Nothing here is bounded in time or memory: run it in `workers.WorkerPool`. `sandbox.py` loads it as a file,
-outside the package, of which it imports nothing.
+Nothing here is bounded in time or memory: run it in `workers.WorkerPool`. `sandbox.py` loads this file outside the
+package, so it imports nothing from the package.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _apart(a: complex, b: complex) -> bool:
 
 
 def _apart_at_a_point(one: Any, other: Any) -> bool:
-    """Whether two formulas have clearly different values where their variables have certain positive values.
+    """Whether two formulas have clearly different values at one fixed point, where all variables are positive.
 
     This avoids simplifying their difference, which takes most of the time on wrong answers. False for everything that
     has no value, is no formula (sets, equations, matrices) or may be a word.

@@ -1,7 +1,7 @@
 """From a response to its final answer, and from an answer to a canonical spelling.
 
-Responses are untrusted: they may be megabytes long, hold control characters or never close a brace. No function
-here raises on them, backtracks or converts digits to numbers; the cost is proportional to the length.
+Responses are untrusted: they may be megabytes long, hold control characters or never close a brace. No function here
+raises on them, backtracks or converts more than 99 digits to a number; the cost is proportional to the length.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ def normalize_answer(answer: str) -> str:
 def exact_value(answer: str) -> Fraction | None:
     r"""The value of a normalised answer that is an integer or a fraction of integers, None for anything else.
 
-    Decimals are left out, as whether `0.333333` is a third depends on a tolerance, and numbers of over 99 digits.
+    Decimals give None, since whether `0.333333` is a third depends on a tolerance; so do numbers of over 99 digits.
 
     >>> exact_value(r"-\frac{2}{4}"), exact_value("3/4"), exact_value("0.5")
     (Fraction(-1, 2), Fraction(3, 4), None)

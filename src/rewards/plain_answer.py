@@ -56,7 +56,7 @@ def _grid(text: str) -> str | None:
     for line in re.split(r"[\n\]]", text):
         cells = line.translate(_NOT_CELLS).split()
         if any(len(cell) > 1 and re.search(r"[^\W\d_]", cell) for cell in cells):
-            blocks.append([])  # words stand between grids
+            blocks.append([])  # a line with words separates grids
         elif cells:
             blocks[-1].append(" ".join(canonical_number(cell) or cell for cell in cells))
     return next(("\n".join(block) for block in reversed(blocks) if block), None)
@@ -77,10 +77,10 @@ class PlainAnswerReward(Verifier):
     | `grid` | the last block of rows without words, also as `[[…], […]]`: the same cells |
 
     Args:
-        form: One of these.
-        digits: Significant digits to which numbers must agree, no further than the decimals of the reference; whole
-            numbers that have no more must be equal. None: all must.
-        pattern: Regular expression for `word` and `set`; where it has groups, they are what is read.
+        form: One of the forms in the table.
+        digits: Significant digits to which numbers must agree, but not beyond the decimals of the reference; a whole
+            number of no more digits must be equal. None: every number must be equal.
+        pattern: Regular expression for `word` and `set`; if it has groups, only these are read.
 
     Raises:
         ValueError: an unknown form.
@@ -127,7 +127,7 @@ class PlainAnswerReward(Verifier):
         return len(found) == len(right) and all(map(self._close, found, right))
 
     def _close(self, number: str, reference: str) -> bool:
-        """Whether they differ by at most half a unit of the last digit that counts."""
+        """Whether two numbers differ by at most half a unit of the last digit that counts."""
         decimals = len(reference.partition(".")[2])
         last = max(-decimals, Decimal(reference).adjusted() - self.digits + 1) if self.digits else 0
         half = Fraction(10) ** last / 2 if self.digits and (decimals or last > 0) else 0

@@ -58,8 +58,8 @@ class TemplateFormatTerm:
 
     Args:
         weight: Factor.
-        markers: Template name → its markers (`format_reward`), in addition to the 13 of `MARKERS` and before those of
-            the same name. No markers mean a constant 1.
+        markers: Template name → its markers (`format_reward`), besides the 13 of `MARKERS`, which they override by
+            name. An empty list means a constant 1.
 
     Raises:
         ValueError: a marker is empty, or a response comes from a template that has no format reward.

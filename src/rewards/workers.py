@@ -1,6 +1,6 @@
 """Verifiers that score in the background, and a pool of processes that compare untrusted answers within bounds.
 
-The pools of `multiprocessing` and `pebble` do not serve: they fork this process with its threads and CUDA, or import
+The pools of `multiprocessing` and `pebble` are unsuitable: they fork this process with its threads and CUDA, or import
 its main module and torch in each worker, and bound wall time alone, so that a busy machine would change outcomes.
 """
 
@@ -28,7 +28,7 @@ _BATCH = 64
 
 
 class BackgroundVerifier(Verifier):
-    """Base class for verifiers with workers: define `score_async` and `close`. As a context manager it ends them."""
+    """Base class for verifiers with workers: define `score_async` and `close`. A `with` block calls `close` last."""
 
     in_background = True
 
@@ -71,9 +71,9 @@ class WorkerPool:
         compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
         workers: Processes.
         cpu_seconds: CPU time that one job may use.
-        memory_bytes: Memory of its own that a fork may take (RLIMIT_DATA; elsewhere than on Linux it may bound less).
+        memory_bytes: Private memory that a fork may use (RLIMIT_DATA; outside Linux the limit may cover less).
         python: Interpreter of the workers; None is this one.
-        variables: Environment variables that they have besides.
+        variables: Additional environment variables of the workers.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class WorkerPool:
     def submit(self, jobs: Sequence[Any]) -> Callable[[], list[Outcome]]:
         """Start comparing, and return at once a function that waits for the outcomes, in the order of the jobs.
 
-        It raises RuntimeError if workers do not start (a dependency is missing, say) or keep dying, and CancelledError
-        if the pool is closed before.
+        That function raises RuntimeError if workers do not start (a dependency is missing, say) or keep dying, and
+        CancelledError if the pool is closed first.
         """
         size = max(1, min(_BATCH, -(-len(jobs) // self.workers)))
         with self._lock:
@@ -183,7 +183,7 @@ def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """Kill a process and its forks; returns its exit code, which is its own if it had ended before."""
+    """Kill a process and its forks; return the exit code, which is the process's own if it had already ended."""
     os.killpg(process.pid, signal.SIGKILL)
     with contextlib.suppress(BrokenPipeError), process:  # closes the pipes and waits
         pass

@@ -1,6 +1,6 @@
 """Asynchronous sampling: while the policy is updated, the engine samples what later updates learn from.
 
-Those responses are off-policy by some updates, which `Rollouts.staleness` tells.
+Those responses are off-policy by some updates; `Rollouts.staleness` says by how many optimizer steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Generation:
     """The responses to one batch: not sampled yet, being sampled, complete, or failed."""
 
     key: str
-    """Cache key of the `Request`; empty where the responses were lost, for those of another number of ranks."""
+    """Cache key of the `Request`; empty where the responses were lost, see `from_state`."""
     step: int
     """Optimizer steps of the weights that sample."""
     scoring: Scoring | None = None
@@ -39,7 +39,7 @@ class Generation:
     """Why sampling them failed."""
 
     def join(self, seconds: Seconds, phase: str = "generate") -> None:
-        """Wait until the responses are complete or failed, which `result` raises; counts as `phase`. Collective."""
+        """Wait until the responses are complete, or keep the error for `result`; counts as `phase`. Collective."""
         if self.finish is None:
             return
         try:
@@ -52,7 +52,7 @@ class Generation:
         self.finish = None
 
     def result(self, seconds: Seconds) -> list[list[Completion]]:
-        """The responses; raises what prevented them. Collective."""
+        """Return the responses, or raise the error that prevented them. Collective."""
         self.join(seconds)
         if self.error is not None:
             raise self.error
@@ -116,15 +116,15 @@ class Queue:
             generation.join(Seconds())
 
     def wait(self, seconds: Seconds) -> None:
-        """Wait for the first one, and for all of the same weights; counts as the phase `wait`. Collective."""
+        """Wait for the first generation and for all of the same weights; counts as the phase `wait`. Collective."""
         for generation in self.generations:
             if generation.step == self.generations[0].step:
                 generation.join(seconds, "wait")
 
     def take(self, key: str) -> Generation | None:
-        """Remove and return the first one. If its request has another cache key on any rank, drop all and return None.
+        """Remove and return the first generation; if its key is not `key` on some rank, drop all and return None.
 
-        With one that has failed, what follows is dropped too: it was sampled in one request with it. Collective.
+        If the first one has failed, the others are dropped too: they belong to the same request. Collective.
         """
         generation = self.generations.popleft()
         other = max_over_ranks(generation.key != key) > 0

@@ -1,7 +1,7 @@
 """Responses on disk until a checkpoint covers their update, so that a crash does not pay for them twice.
 
-For each iteration, draw and rank there is one file. It holds the key of all that its responses follow from: those of
-other weights, prompts or settings are never found.
+For each iteration, draw and rank there is one file. It holds a key, a digest of everything that determines its
+responses, so that responses of other weights, prompts or settings are never found.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RolloutCache:
             )
 
     def prune(self, before: int) -> None:
-        """Delete this rank's files of iterations below `before`, with what a killed process left of them."""
+        """Delete this rank's files of iterations below `before`, including partial ones that a killed process left."""
         for path in self.folder.glob(f"*-*-{rank()}.*"):
             if int(path.name.split("-")[-3]) < before:
                 path.unlink(missing_ok=True)

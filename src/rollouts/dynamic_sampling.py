@@ -1,7 +1,7 @@
 """Dynamic sampling (DAPO, arXiv 2503.14476, §3.2): questions without gradient are replaced by others.
 
-DAPO draws until the batch is full. Here the number of draws is limited: when it is reached, which is logged, questions
-without gradient fill the batch up, so that its size, and with it the budget in optimizer steps, stays what it was.
+DAPO draws until the batch is full. Here the number of draws is limited. When the limit is reached, which is logged,
+questions without gradient fill the batch up: its size, and with it the budget in optimizer steps, does not change.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..types import History, QuestionBatch, Rollouts, Seconds
 
 _OTHERS = ("prompts", "prompt", "question", "reward_terms", "history", "steps", "seconds")
 COLUMNS = [field.name for field in fields(Rollouts) if field.name not in _OTHERS]
-"""Fields of `Rollouts` with one entry per response that stays as it is when responses move to another batch."""
+"""Per-response fields of `Rollouts` whose entries stay as they are when responses move to another batch."""
 
 
 def no_draw(*_: Any) -> QuestionBatch:
-    """The default of `roll_out(draw=…, reformulated=…)`: raises, since what asks for it needs one."""
+    """Raise: the default of `roll_out(draw=…, reformulated=…)`, for options that need a function of the caller."""
     raise ValueError(
         "Expected roll_out(…, draw=…) with rollout.dynamic_sampling, and reformulated=… with rollout.reformulator, but "
         "got none. Give a way to draw."
@@ -49,12 +49,12 @@ class DynamicSampling:
     """Replaces the questions of a batch that have no gradient.
 
     Args:
-        pool: A question has one when the rewards differ in its whole pool (`question`: TA-GRPO) or within the
-            responses to at least one of its prompts (`prompt`: GRPO, TA-GRPO*).
-        max_draws: Most batches drawn on top of the first. At a share of 93 % without gradient, the largest of TA-GRPO's
-            Fig. 3, a batch takes about 15; with 64 even a batch of one question lacks it in less than 1 % of cases.
+        pool: Where values must differ for a question to have a gradient: in its whole pool (`question`: TA-GRPO), or
+            within the responses to at least one of its prompts (`prompt`: GRPO, TA-GRPO*).
+        max_draws: Most batches drawn on top of the first. At 93 % of questions without gradient, the most in TA-GRPO's
+            Fig. 3, a batch takes about 15 draws; with 64, even a batch of one question fails in less than 1 % of cases.
         values: What must differ: the `rewards`, which decide whether there is a gradient, or the verdicts (`correct`,
-            DAPO's constraint). It matters where reward terms tell responses of the same verdict apart.
+            DAPO's constraint). The two differ where reward terms tell responses of the same verdict apart.
 
     Raises:
         ValueError: an option is out of its range.
@@ -95,8 +95,8 @@ class DynamicSampling:
     def fill_up(self, batch: QuestionBatch, draw: Callable[[int], QuestionBatch]) -> Filled:
         """Replace questions without gradient by others that have one, with at most `max_draws` draws. Collective.
 
-        Every rank draws as often as the one that lacks most, so that loaders and engines stay in step. `batch` and what
-        `draw` returns, given the number of the draw from 1, are rolled out.
+        Every rank draws as often as the rank that lacks most questions, so that loaders and engines stay in step.
+        `draw` gets the number of the draw, from 1. `batch` and the batches that `draw` returns are rolled out already.
         """
         own = self.informative(_rollouts(batch))
         lacking, draws, discarded = len(batch.groups) - len(own), 0, 0
@@ -107,7 +107,7 @@ class DynamicSampling:
             kept.append(take_questions(drawn, self.informative(_rollouts(drawn))[:lacking]))
             lacking -= len(kept[-1].groups)
             discarded += len(drawn.groups)
-            del drawn  # the rest of it is not to be kept during the next draw
+            del drawn  # free the rest of it before the next draw
         if limit_reached and rank() == 0 and not self._warned:
             self._warned = True
             warnings.warn(

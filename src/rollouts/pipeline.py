@@ -45,7 +45,7 @@ from .scoring import Decode, Scoring, assemble, with_past, with_terms
 from .summary import means_of, totals_of
 
 Position = tuple[str, int, int]
-"""Stage and two counters that no other batch of the run has; in training the iteration and the draw."""
+"""Stage and two counters, together unique in the run; in training the counters are the iteration and the draw."""
 
 
 class Replay(Protocol):
@@ -71,33 +71,33 @@ class RolloutPipeline:
     """Samples and scores batches of questions with the weights of a policy. Every method is collective over ranks.
 
     Args:
-        engine: Makes the engine, on every rank at the first batch. It gets weights before a batch if they have changed.
-        verifier: Scores responses; while others are sampled, if it works in the background.
+        engine: Makes the engine, on every rank at the first batch. Weights that have changed are sent before a batch.
+        verifier: Scores responses, while others are sampled if it works in the background.
         decode: Token ids of n responses → n texts.
         sampling: How training responses are drawn.
         evaluation_sampling: How validation and test responses are drawn; None means as in training.
         reward_terms: Name → term added to the verdict in training.
         dynamic_sampling: Replaces questions without gradient in training batches.
         replay: Replays past successes in training batches.
-        reformulator: Asks reformulations that it makes of a training batch, which join the batch.
+        reformulator: Reformulates questions of a training batch; their responses join the batch.
         memory: Takes in the results on training questions; None keeps none, unless `replay` brings its own.
-        seed: Of all sampling.
+        seed: Seed of all sampling.
         ahead: Batches that `sample_next` is given at a time, to be sampled while the policy learns from earlier ones; 0
-            samples each batch before it is learned from. Needs an engine that can (`TransformersEngine`,
+            samples each batch before it is learned from. Needs an asynchronous engine (`TransformersEngine`,
             `VLLMServerEngine`). Not together with `replay`, nor above 1 with `dynamic_sampling`.
         weights: See `NamedWeights`.
         cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
 
     Attributes:
         iteration: Training batches so far.
-        ledger: What the run has paid for, learned from or not.
+        ledger: Prompts, rollouts, tokens and discarded questions so far, whether learned from or not.
         following: The generations of the next batches, complete or under way.
         failures: Name (`timeout`, …) → responses on this rank without a verdict, which count as wrong.
-        scalars: Name → value, to be logged of the last training batch over all ranks: `means_of`, what replay says, and
-            - `budget/{prompts,rollouts,tokens,discarded_questions}`: the ledger; `budget/updates`: optimizer steps.
+        scalars: Name → value to log for the last training batch, over all ranks: `means_of`, those of `replay`, and
+            - `budget/{prompts,rollouts,tokens,discarded_questions}`: totals so far; `budget/updates`: optimizer steps.
             - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without gradient;
               `dynamic_sampling/limit_reached`: 1 where `max_draws` ran out and such questions remain, else 0.
-            - `rollout/staleness`: optimizer steps between the weights that sampled and those that learn, mean.
+            - `rollout/staleness`: mean number of optimizer steps between the weights that sampled and those that learn.
 
     Raises:
         TypeError: engine, verifier, reformulator or a reward term lacks something that is needed.
@@ -170,12 +170,12 @@ class RolloutPipeline:
     ) -> QuestionBatch:
         """Sample and score a training batch and count it; returns a new batch, which is to be learned from.
 
-        Replay, dynamic sampling and the reformulator exchange its `groups` and `prompts`.
+        Replay, dynamic sampling and the reformulator change its `groups` and `prompts`.
 
         Args:
             batch: Questions and their prompts.
             policy: Its weights sample.
-            step: Optimizer steps that it has made.
+            step: Optimizer steps that the policy has made.
             draw: Returns a further batch, out of turn; for dynamic sampling.
             observe: Called with what `memory` has learned from each batch that was sampled, learned from or not.
             reformulated: Returns the prompts of the rephrasings of some questions; for the reformulator.
@@ -193,7 +193,7 @@ class RolloutPipeline:
         def ask(groups: Sequence[QuestionGroup]) -> QuestionBatch:
             batch = rolled_out(reformulated(groups), remembered=False)
             assert batch.rollouts is not None
-            if self.memory is not None:  # it knows nothing of questions that are made on the way
+            if self.memory is not None:  # it has no record of reformulated questions
                 unknown = History(*torch.zeros(len(History._fields), len(batch.rollouts), dtype=torch.long))
                 batch.rollouts = replace(batch.rollouts, history=unknown)
             return batch
@@ -226,7 +226,7 @@ class RolloutPipeline:
     def evaluate(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
         """Sample and score a batch of validation or test; returns it with `rollouts`. The ledger does not count them.
 
-        Args as for `roll_out`; `position` is `validate` or `test` and two counters that no other batch of it has.
+        Args as for `roll_out`; `position` is `validate` or `test` and two counters, unique within that stage.
         """
         self.following.join()
         return self._roll_out(batch, policy, step, position)
@@ -234,13 +234,13 @@ class RolloutPipeline:
     def sample_next(self, batches: Sequence[QuestionBatch], policy: nn.Module, step: int, seconds: Seconds) -> None:
         """Let the engine sample batches, those after `following`, while the policy learns from the present one.
 
-        To be called when fewer than `ahead` are `following`, so that the engine has nothing left to do. They are one
-        request to it: with `ahead` batches at a time, what is learned from is `ahead` to 2 `ahead` − 1 iterations old,
-        and weights are sent once in `ahead` iterations.
+        Call it when fewer than `ahead` generations are `following`: the engine is idle then. The batches are one
+        request to it: with `ahead` batches at a time, responses are `ahead` to 2 `ahead` − 1 iterations old when they
+        are learned from, and weights are sent once in `ahead` iterations.
 
-        The responses are part of `state_dict`. What dynamic sampling draws is not known in advance: the weights that
-        learn from it sample it. Args as for `roll_out`, which samples anew if it is called with another batch; sending
-        the weights counts among `seconds`.
+        The responses are part of `state_dict`. Draws of dynamic sampling are not known in advance: the weights that
+        learn from them sample them. Args as for `roll_out`, which samples anew if it is called with another batch;
+        `seconds` gets the time that sending the weights takes.
         """
         positions: list[Position] = [("fit", self.iteration + len(self.following) + n, 0) for n in range(len(batches))]
         self.following.generations += self._start(batches, policy, step, positions, seconds, ahead=True)
@@ -248,7 +248,7 @@ class RolloutPipeline:
     def wait(self, seconds: Seconds) -> None:
         """Wait for the responses to the next batch if the engine is sampling them; counts as the phase `wait`.
 
-        `roll_out` raises what prevented them; called once more, it lets the present weights sample them.
+        `roll_out` raises the error that prevented them; called once more, it lets the present weights sample them.
         """
         self.following.wait(seconds)
 
@@ -265,7 +265,7 @@ class RolloutPipeline:
             if position[0] == "fit":
                 rollouts = with_terms(rollouts, batch, self.reward_terms)
         self.failures.update(score.failure for score in scores if score.failure)
-        rolled_out = copy(batch)  # it may be of a class of the caller's
+        rolled_out = copy(batch)  # the batch may be of the caller's own class
         rolled_out.rollouts = rollouts
         return rolled_out
 
@@ -278,7 +278,7 @@ class RolloutPipeline:
         seconds: Seconds,
         ahead: bool,
     ) -> list[Generation]:
-        """Responses to each batch by the present weights, from the cache or the engine, which with `ahead` samples now.
+        """Return generations by the present weights, from the cache or the engine; `ahead` starts the engine at once.
 
         Where the cache lacks one of the batches, all are sampled, in one request.
         """
@@ -323,7 +323,7 @@ class RolloutPipeline:
         )
 
     def weights_replaced(self) -> None:
-        """Drop everything that older weights made: they were replaced without an optimizer step, as by a checkpoint."""
+        """Drop all that older weights made, after a replacement without an optimizer step, as by a checkpoint."""
         self.following.join()
         self.following.generations.clear()
         self.engine.weights_replaced()

@@ -36,7 +36,7 @@ class Scoring:
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
         """Texts [R] and scores [R] of all responses, given as [P][G] by prompt, with steps counted in tokens.
 
-        Workers have those that were delivered early; the others are scored now.
+        Responses that were delivered early are with the workers already; the others are scored now.
 
         Raises:
             ValueError: the verifier has returned a step that is no part of its response.
@@ -45,7 +45,7 @@ class Scoring:
         late = [
             (p, c) for p, samples in enumerate(completions) for c in samples[len(early[p][0]) :]
         ]  # replayed ones too
-        # Tokenizers make one text of nothing, and a rank may have no question in the last evaluation batch.
+        # A tokenizer decodes an empty list to one text, and a rank may have no question in the last evaluation batch.
         texts = self.decode([completion.token_ids for _, completion in late]) if late else []
         scores = self.verifier.score_batch(texts, [self.references[prompt] for prompt, _ in late]) if late else []
         others = iter(list(zip(texts, scores, strict=True)))
@@ -60,9 +60,9 @@ class Scoring:
 
 
 def in_tokens(steps: Sequence[Step], text: str, token_ids: Tensor, decode: Decode) -> list[Step]:
-    """Steps of a response, given in characters of its `text`, in its tokens `token_ids` [T].
+    """Convert steps of a response from characters of its `text` to tokens of `token_ids` [T].
 
-    A token belongs to the step of its last character. A step within a token has that token.
+    A token belongs to the step of its last character. A step that lies within one token gets that token.
 
     Raises:
         ValueError: a step has no character of the text, or its value is not finite.
@@ -72,13 +72,13 @@ def in_tokens(steps: Sequence[Step], text: str, token_ids: Tensor, decode: Decod
 
     @cache
     def characters(count: int) -> int:
-        """How many the first tokens complete. Single tokens tell, unless they depend on others or end within one."""
+        """How many characters the first `count` tokens complete; decodes them unless single tokens join to `text`."""
         if lengths is not None or count == len(token_ids):
             return len(text) if lengths is None else lengths[count - 1]
         return len(decode([token_ids[:count]])[0].rstrip("\ufffd"))
 
     def tokens(position: int) -> int:
-        """How many there are up to the last that ends at or before a position; special ones behind it do not count."""
+        """How many tokens end at or before `position`; trailing tokens without text (special ones) do not count."""
         reached = bisect_right(counts, position, key=characters) if position else 0
         return 1 + bisect_left(counts, characters(reached), key=characters) if reached else 0
 
@@ -142,7 +142,7 @@ def assemble(
 
 def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, RewardTerm]) -> Rollouts:
     """The same rollouts, their rewards increased by every one of `terms`; FloatingPointError if one is not finite."""
-    nothing = torch.zeros(0)  # a rank may have nothing to ask on the way
+    nothing = torch.zeros(0)  # a rank may have no reformulated question to ask
     added = {n: term(rollouts, batch.groups).float() if len(rollouts) else nothing for n, term in terms.items()}
     for name, term in added.items():
         if others := int((~torch.isfinite(term)).sum()):

@@ -35,12 +35,12 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
 
     Means over the sampled responses of a training batch, replayed ones left out:
 
-    - `rollout/reward`: verdict plus shaped terms; `rollout/reward_term/<name>`: one of the terms.
-    - `rollout/correct`: share of correct responses; `rollout/{correct_original,correct_rephrasings}`: of
-      those to original questions, and to rephrasings.
+    - `rollout/reward`: verdict plus shaped terms; `rollout/reward_term/<name>`: one of the shaped terms.
+    - `rollout/correct`: share of correct responses; `rollout/{correct_original,correct_rephrasings}`: the same of the
+      responses to original questions, and of those to rephrasings.
     - `rollout/length`: tokens per response, stop token included.
     - `rollout/truncated`: share of responses that the length limit ended.
-    - `rollout/without_verdict`: share of responses whose verifier ended without one; they count as wrong.
+    - `rollout/without_verdict`: share of responses on which the verifier reached no verdict; they count as wrong.
     - `rollout/rephrasings`: rephrasings sampled per question.
     - `rollout/entropy`: −mean log-prob per token, nats; unbiased for the entropy at temperature 1.
     """
@@ -54,7 +54,7 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
         "rollout/without_verdict": totals["failed"] / count,
         "rollout/rephrasings": totals["rephrasings"] / totals["questions"],
     }
-    if totals["tokens"]:  # responses may all be empty
+    if totals["tokens"]:  # zero only if an engine returned nothing but empty responses
         means["rollout/entropy"] = -totals["logprob"] / totals["tokens"]
     if originals:
         means["rollout/correct_original"] = totals["correct_original"] / originals

@@ -54,7 +54,7 @@ SHARD_TYPES = {
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes checkpoints whole, which Lightning's own does not force to disk before it renames them."""
+    """Writes checkpoints whole: forced to disk before they are renamed, which Lightning's own IO does not do."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ARG002
         """Write `checkpoint` to `path`, a local file."""
@@ -62,7 +62,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             torch.save(checkpoint, file)
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
-        """Load a checkpoint; a folder of shards in the form of the file that a single process writes."""
+        """Load a checkpoint; a folder of shards is returned in the form of the file that a single process writes."""
         if Path(path).is_dir():
             return unsharded(Path(path))
         return super().load_checkpoint(path, map_location, weights_only)
@@ -91,8 +91,8 @@ def check(path: Path, setting: str = "resume") -> None:
     """Read a whole checkpoint and check that it is what was written.
 
     Raises:
-        FileNotFoundError, DamagedFileError: it, or a part of it, is missing or damaged.
-        pickle.UnpicklingError: it could run code.
+        FileNotFoundError, DamagedFileError: the checkpoint, or a part of it, is missing or damaged.
+        pickle.UnpicklingError: the checkpoint could run code.
     """
     existing(path, setting)
     with damage_explained("it"):
@@ -158,7 +158,7 @@ def unsharded(path: Path) -> dict[str, Any]:
 
 
 def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
-    """The whole tensors in a folder of shards whose names begin with `prefix`, under the rest of their names."""
+    """The unsharded tensors in a folder of shards whose names begin with `prefix`, keyed by the rest of the name."""
     check_metadata(path)
     stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     tensors: dict[str, Any] = {
@@ -167,7 +167,7 @@ def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
         if name.startswith(prefix) and isinstance(entry, metadata.TensorStorageMetadata)
     }
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as is meant
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # on purpose
         dcp.load(tensors, checkpoint_id=path, no_dist=True)
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 

@@ -31,10 +31,10 @@ MAY_CHANGE = (
     "trainer", "strategy", "threads", "policy.compile", "policy.token_budget", "rollout.engine",  # hardware
     "optimizer.fused", "model.load.gradient_checkpointing",
     "reward.workers", "reward.free.workers", "rollout.verifier.workers", "rollout.verifier.free.workers",
-    "data_path", "data.train.path", "data.train.rephrasings", "data.tokenizer",  # places: what lies there is
-    "model.path", "model.made_by", "model.load.path",  # compared later
+    "data_path", "data.train.path", "data.train.rephrasings", "data.tokenizer",  # paths, whose content
+    "model.path", "model.made_by", "model.load.path",  # is compared later
 )  # fmt: skip
-"""Settings, with all below them, that a resumed run may have otherwise."""
+"""Settings that a resumed run may change, with all settings below them."""
 MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")
 """Exceptions from `MAY_CHANGE`."""
 
@@ -61,7 +61,7 @@ def checkpoints_in(directory: Path) -> list[Path]:
 
 
 def override(name: str, value: object) -> str:
-    r"""A setting as a command gives it: quoted for Hydra, which takes commas, spaces and umlauts apart.
+    r"""A setting as an argument of a command, quoted for Hydra where the value holds commas, spaces or umlauts.
 
     >>> override("name", "grpo"), override("root", "runs/a, ü")
     ('name=grpo', "root='runs/a, ü'")
@@ -97,8 +97,8 @@ def begin(cfg: DictConfig, directory: Path) -> None:
     """Check that a run may write to its directory; add what this resume changes to `cfg.history`.
 
     Raises:
-        FileExistsError: the directory holds a run, and this one is not to continue it.
-        FileNotFoundError, ValueError: the settings of the run that it continues are missing, unreadable or different.
+        FileExistsError: the directory holds a run that `resume` does not continue.
+        FileNotFoundError, ValueError: the settings of the continued run are missing, unreadable or different.
     """
     if not is_first_rank():
         return
@@ -169,7 +169,7 @@ def may_change(name: str) -> bool:
 def read_config(path: Path) -> dict[str, Any]:
     """Read the settings of a run as plain containers.
 
-    Interpolations stay as they are: a stranger may have written the file, and resolving could read the environment.
+    Interpolations are refused: a stranger may have written the file, and resolving them could read the environment.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -192,7 +192,7 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def parsed(text: str) -> Any:
-    """The content of a YAML text; one with aliases is an error, as a few lines of them can make gigabytes."""
+    """Parse a YAML text; aliases are an error, since a few lines of them can expand to gigabytes."""
     if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, LOADER)):
         raise yaml.YAMLError("there are aliases in it")
     return yaml.load(text, LOADER)
@@ -211,7 +211,7 @@ def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> di
 
 
 def without_copies(changed: dict[str, Any]) -> dict[str, Any]:
-    """Changes for a reader: of settings with the same change and last name, the one with the shortest name.
+    """Drop copies from changes: among settings with the same last name and change, keep the least nested one.
 
     >>> without_copies({"seed": (0, 1), "data.seed": (0, 1), "data.size": (2, 3)})
     {'seed': (0, 1), 'data.size': (2, 3)}

@@ -45,7 +45,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_written_whole(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to write to, renamed to `path` at the end; other files of an old `path` stay in it."""
+    """Yield an empty folder to write to, renamed to `path` at the end; if `path` exists, its other files stay in it."""
     path = path.absolute()
     partial = partial_path(path)
     begin_folder(partial)
@@ -101,7 +101,7 @@ def append_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, 
 
 
 def read_rows(path: Path, most: int | None = None) -> tuple[Sequence[str], list[dict[str, str]]]:
-    """Columns of a CSV file, and its first `most` rows but those that a dying process has cut off.
+    """Columns of a CSV file, and its first `most` rows without rows that a dying process cut off.
 
     Raises:
         ValueError: the file is no CSV file.
@@ -137,7 +137,7 @@ def lock(file: IO[Any], advice: str) -> None:
         raise RuntimeError(f"Expected {file.name} to be free, but another process is using it. {advice}") from error
     except OSError as error:
         warnings.warn(
-            f"Expected a file system that can lock {file.name}, but: {error}. See to it yourself that no second "
+            f"Expected a file system that can lock {file.name}, but: {error}. Make sure yourself that no second "
             "process uses it.",
             stacklevel=2,
         )
@@ -156,22 +156,22 @@ def check_torch_file(path: Path) -> None:
     """Compare every record in a file of `torch.save` with its CRC-32, and check that torch can load it.
 
     Raises:
-        DamagedFileError: it is not what was written.
-        pickle.UnpicklingError: it is intact and could run code.
+        DamagedFileError: the file is not what was written.
+        pickle.UnpicklingError: the file is intact and could run code.
     """
     import torch
 
     with damage_explained("it"):
         with zipfile.ZipFile(path) as archive:
-            if broken := archive.testzip():  # torch does not compare it when it loads
-                raise DamagedFileError(f"the checksum of its record {broken} is another one")
+            if broken := archive.testzip():  # torch does not check it when loading
+                raise DamagedFileError(f"the checksum of its record {broken} is wrong")
         # torch is stricter about the table of contents
         torch.load(path, map_location="cpu", weights_only=True, mmap=True)
 
 
 @contextmanager
 def damage_explained(what: str) -> Iterator[None]:
-    """Turn errors of reading, of any type, into a `DamagedFileError` that begins with `what`."""
+    """Turn errors of any type while reading into a `DamagedFileError` that begins with `what`."""
     try:
         yield
     except (pickle.UnpicklingError, DamagedFileError):
@@ -181,7 +181,7 @@ def damage_explained(what: str) -> Iterator[None]:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder. It is renamed first, so that a half-deleted folder does not have its name."""
+    """Delete a file or folder, renaming it first, so that a half-deleted folder is not taken for a whole one."""
     if os.path.lexists(path):
         doomed = partial_path(path)
         shutil.rmtree(doomed, ignore_errors=True)
@@ -211,10 +211,10 @@ def disk_full_explained(path: Path) -> Iterator[None]:
     """When the block fails because the disk is full, raise an OSError that says so and what to do."""
     try:
         yield
-    except BaseException as error:  # that of several ranks at once is no Exception
+    except BaseException as error:  # torch's error for several ranks is no Exception
         causes = list(_causes(error))
         real = next((cause for cause in causes if isinstance(cause, OSError | KeyboardInterrupt | SystemExit)), None)
-        # torch's zip writer, whose write fell short, hides why behind an error of its own, or does not know it.
+        # When a write falls short, torch's zip writer raises an error of its own, which hides the reason or has none.
         hidden = any("inline_container" in str(cause) for cause in causes)
         number = real.errno if isinstance(real, OSError) else errno.ENOSPC if hidden and real is None else None
         if number not in NO_ROOM:

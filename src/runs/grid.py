@@ -25,11 +25,11 @@ from .files import write_json, write_text
 from .secrets import redacted
 
 OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
-"""Files that a copy of a run writes anew."""
+"""Files that `copy_run` leaves out, because the copy writes its own."""
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10.0
 MOST_ROWS = 40
-"""Of the table of runs."""
+"""Most rows of the table of runs."""
 Environment = Mapping[str, str | None]
 """Variables that a run gets besides those of its job; None removes one."""
 Launcher = Mapping[str, Any]
@@ -60,7 +60,7 @@ class Training(Checkpointable):
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         code = self._process.wait()
         noted = json.loads((self.directory / "run.json").read_text())
-        # One that was told to stop ends with 0 too.
+        # A run that was told to stop ends with 0 too.
         finished = code == 0 and (self.directory / "test.json").exists()
         write_json(self.directory / "run.json", noted | {"finished": finished, "seconds": time.monotonic() - began})
         if code:
@@ -188,7 +188,7 @@ class GridRun:
         return next((line for line in reversed(lines) if line.startswith(("iteration ", "test batch "))), "")
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines of the run's log; where the run has written none, those of submitit's."""
+        """The last lines of the run's log, or of submitit's log where the run has written none."""
         if self.after and self.after.state == "failed":
             return f"{self.directory}: not started, since {self.after.directory}, whose policy it starts from, failed."
         path = self.directory / "log.txt"
@@ -256,7 +256,7 @@ def stop(runs: list[GridRun]) -> None:
 
 
 def table_of(runs: list[GridRun]) -> Table:
-    """The state of all runs; of more than `MOST_ROWS` those under way or failed, and counts of all states."""
+    """Table of the runs' states; beyond `MOST_ROWS` runs, only those under way or failed, and counts of all states."""
     counts = Counter(run.state for run in runs)
     many = len(runs) > MOST_ROWS
     told = ", ".join(f"{count} {state}" for state, count in counts.items())

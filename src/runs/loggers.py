@@ -44,7 +44,7 @@ class MetricsCSV(ResumableLogger):
 
     @rank_zero_only
     def log_hyperparams(self, params: Any, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the settings are in `config.yaml` beside the file."""
+        """Do nothing: the settings are in `config.yaml` beside the file."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -74,25 +74,25 @@ class MetricsCSV(ResumableLogger):
         if found < self._rows and (self.path.exists() or (self.path.parent / "checkpoints").exists()):
             rank_zero_warn(
                 f"Expected the {self._rows} rows before the checkpoint in {self.path}, but found {found}: it has been "
-                "cut or deleted. The run goes on; reports on it lack what is missing."
+                "cut or deleted. The run goes on; reports on it lack these rows."
             )
 
 
 class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
-    """TensorBoard's files. It does not show what an earlier attempt at the run has logged after its checkpoint."""
+    """Writes TensorBoard's files, and hides what an earlier attempt at the run logged after its checkpoint."""
 
     _last_step = -1
     _began = False
 
     @property
     def experiment(self) -> Any:
-        """The writer. TensorBoard reads files by the second in their names, then by process number, as text."""
+        """The writer. Waits for a new second, as TensorBoard sorts files by second, then by process number as text."""
         while not self._experiment and any(Path(self.log_dir).glob(f"events.out.tfevents.{int(time.time())}.*")):
             time.sleep(0.05)
         return super().experiment
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        """Log, and note the step; before the first row TensorBoard is told to forget later steps."""
+        """Log and note the step; before the first row, tell TensorBoard to forget later steps."""
         if not self._began:
             self._forget_later_steps()
         super().log_metrics(metrics, step)

@@ -1,6 +1,6 @@
 """Signals that ask a run to end: a scheduler that needs the machine sends SIGTERM, SLURM also SIGUSR1 where told to.
 
-Lightning's own handlers call collectives that ranks without a signal do not join, and save in the middle of anything.
+Lightning's own handlers call collectives that ranks without a signal do not join, and save in mid-iteration.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ import signal
 import threading
 
 RECEIVED: set[int] = set()
-"""Signals since `listen`: only noted, for they may come within a collective, or while a file is written."""
+"""Signals received since `listen`; only noted, because they may arrive during a collective or a write to a file."""
 
 
 def listen() -> None:
-    """Note signals from now on, once Lightning has installed its own handlers; in the main thread alone."""
+    """Replace Lightning's signal handlers by ones that note the signal in `RECEIVED`; in the main thread only."""
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGUSR1):
             signal.signal(number, lambda number, _: RECEIVED.add(number))

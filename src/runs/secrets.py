@@ -28,7 +28,7 @@ SHORTEST = 8
 
 _PERHAPS = re.compile(r"(.*_)?key", re.IGNORECASE)
 _LONG = re.compile(r"(?=\D*\d)\S{8,}")
-"""Values that are secrets where the name is `key` or ends in it; a key to sort by is no such thing."""
+"""Values that are secrets where the name is `key` or ends in `_key`; a key to sort by does not match."""
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _SPELLED = re.compile(
     r"(?P<known>\b[spr]k-(?=[\w-]{0,64}\d)[\w-]{8,}|\bhf_[^\W_]{30,}|\bgh[opsur]_\w{20,}|\bgithub_pat_\w{20,}"
@@ -38,7 +38,7 @@ _SPELLED = re.compile(
     r"|[?&](?:\w{0,64}(?:key|token|secret|password)|sig|signature|auth)=(?P<query>[^&#\s$<]{1,2048})"
     r"|(?i:\bbearer\s{1,8}(?P<header>(?=\S{0,256}\d)[\w.~+/=-]{8,})|\bbasic\s{1,8}(?P<basic>[\w+/]{8,1024}={1,2}))"
 )
-"""Secrets told by their spelling: keys of known services, and those inside of URLs and headers."""
+"""Secrets recognised by their spelling: keys of known services, and secrets inside of URLs and headers."""
 _REFERENCE = re.compile(r"(?<!\\)\$\{oc\.env:")
 _PAIR = re.compile(r"([\w.@/-]{1,64})[\"']?\s{0,8}[:=]\s{0,8}[\"']?(?![{\[])([^\s,}\"'\]]{1,4096})")
 
@@ -84,7 +84,7 @@ def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
 
 
 def secret_pairs(text: str) -> list[str]:
-    """The names whose values are secrets, of all `name=value` and `name: value` in a text."""
+    """Among all `name=value` and `name: value` in a text, the names whose values are secrets."""
     pairs = [(name.lstrip("+~"), value) for name, value in _PAIR.findall(text)]
     return [name for name, value in pairs if is_secret(name, value)]
 
@@ -114,7 +114,7 @@ def unread(content: Any) -> Any:
 
 
 def redacted(content: Any, name: str = "") -> Any:
-    """A copy without secrets: those told by a setting's name, by their spelling, and the environment's.
+    """A copy without secrets, which are recognised by a setting's name, by spelling, or from environment variables.
 
     >>> redacted({"api_key": "abc", "model": "qwen"})
     {'api_key': '<removed>', 'model': 'qwen'}
@@ -143,7 +143,7 @@ def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
         for log in directory.glob("*.log"):
             if not log.stat().st_size:
                 log.unlink()
-        with suppress(OSError):  # there is more in one of them
+        with suppress(OSError):  # a directory holds other files
             directory.rmdir()
             while is_secret("", str(directory := directory.parent)):
                 directory.rmdir()

@@ -1,7 +1,7 @@
-"""`<group>=null` and `~<group>` on a command line: none of a group's options, where a run can do without.
+"""`<group>=null` and `~<group>` on a command line: none of a group's options, where a run can do without the group.
 
-By itself Hydra ends at the first with an error that names no setting, leaves out what a run needs at the second, and
-keeps what experiments and recipes set in a group.
+By itself, Hydra ends `<group>=null` with an error that names no setting, drops even a group that the run needs with
+`~<group>`, and keeps what experiments and recipes set in the group.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ PLACES = {name: name for name in ("lora", "credit", "mismatch", "callbacks", "lo
     "dynamic_sampling": "rollout.dynamic_sampling",
     "reward_terms": "rollout.reward_terms",
 }
-"""Group that a run can do without → the setting that is null then. Others are left out of the defaults."""
+"""Optional group → the setting that is null without it. Other optional groups are left out of the defaults list."""
 
 
 class Overrides(defaults_list.Overrides):
-    """Hydra's overrides, the last of which can say of a group that there is none."""
+    """Hydra's overrides, where the last override of a group may say that it is not used."""
 
     def __init__(self, repo: IConfigRepository, overrides_list: Sequence[Override]) -> None:
         last = {(o.key_or_group, o.package): o for o in overrides_list if repo.group_exists(o.key_or_group)}
@@ -38,7 +38,7 @@ class Overrides(defaults_list.Overrides):
         others = [
             o for o in overrides_list if (key := (o.key_or_group, o.package)) not in none and o is last.get(key, o)
         ]
-        made = {o.key_or_group.partition(".")[0] for o in overrides_list if o.is_add()}  # by hand, in the group's place
+        made = {o.key_or_group.partition(".")[0] for o in overrides_list if o.is_add()}  # groups filled by hand
         left = [o if o.key_or_group in made and o.is_delete() else _left_out(o) for o in none.values()]
         super().__init__(repo, [*others, *(override for override in left if override.is_delete())])
         self.config_overrides[:0] = [override for override in left if not override.is_delete()]
@@ -58,5 +58,5 @@ def _left_out(override: Override) -> Override:
 
 
 def register() -> None:
-    """Have Hydra read overrides so."""
+    """Make Hydra use `Overrides`."""
     defaults_list.Overrides = Overrides  # type: ignore[misc]

@@ -1,6 +1,6 @@
 """Checks of settings before anything heavy is imported, and of the data before the model is loaded.
 
-`config.check` has the contradictions that any machine can see; these depend on the command line, files and the machine.
+`config.check` finds contradictions within the settings; these checks depend on the command line, files and the machine.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ KINDS = {
     bool: ("true or false", (bool, int, float)), int: ("a whole number", (int,)), float: ("a number", (int, float)),
     list: ("a list", (list,)),
 }  # fmt: skip
-"""Type of a default → it in words, and the types that a setting may have instead; some shares can be true or false."""
+"""Type of a default → its name in words, and the types that a value may have; some shares may be true or false."""
 
 
 def check_run(cfg: DictConfig, *, trains: bool) -> None:
-    """Refuse, by a ValueError or OSError that names the setting, what can be told before heavy imports."""
+    """Make all checks that need no heavy import; raise a ValueError or OSError that names the wrong setting."""
     if trains and cfg.data.train is None:
         raise ValueError("Expected questions to train on, but data.train is null. Choose another set, as data=math.")
     if not trains and not cfg.data.evaluation:
@@ -154,7 +154,7 @@ def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
 
 
 def check_data(cfg: DictConfig, data: QuestionDataModule) -> None:
-    """Refuse a batch, a token budget or a context that does not fit the questions, which have been read."""
+    """Refuse a batch size, token budget or context length that does not fit the questions, which have been read."""
     context, limits = _context(cfg)
     for split, facts in data.report.items():
         training = split == "train"
@@ -182,7 +182,7 @@ def check_data(cfg: DictConfig, data: QuestionDataModule) -> None:
 
 
 def _context(cfg: DictConfig) -> tuple[int | None, str]:
-    """The shorter of the contexts of the model and of the engine, in tokens, and whose it is."""
+    """The shorter of the context lengths of model and engine, in tokens, and what sets it."""
     path = Path(str(cfg.model.path)).expanduser() / "config.json"
     model = json.loads(path.read_text()).get("max_position_embeddings") if path.is_file() else None
     engine = cfg.rollout.engine.get("max_model_len")

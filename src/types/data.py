@@ -73,9 +73,9 @@ class Step(NamedTuple):
     start: int
     """Where it begins: in a `Score` a character of the response's text, elsewhere one of its tokens."""
     end: int
-    """Where it has ended, greater than `start`, in the same unit."""
+    """Where it ends, exclusive and greater than `start`, in the same unit."""
     value: float
-    """Its reward. Finite; in no unit: the credit that reads it weighs it."""
+    """Its reward, finite. It has no unit: the credit that reads it sets the scale."""
 
 
 @dataclass
@@ -108,7 +108,7 @@ class SamplingConfig:
     """How responses are drawn."""
 
     temperature: float = 1.0
-    """Logits are divided by it. Positive, or 0 for greedy decoding."""
+    """Divides the logits. Positive, or 0 for greedy decoding."""
     top_p: float = 1.0
     """Nucleus sampling: the smallest set of tokens with this much probability; 1 keeps all."""
     top_k: int = 0
@@ -130,11 +130,11 @@ class Request(NamedTuple):
     prompts: list[Tensor]
     """[P] of [L_p] long, on the CPU."""
     num_samples: list[int]
-    """[P] responses to draw to each prompt."""
+    """[P] number of responses to draw for each prompt."""
     sampling: SamplingConfig
     """How to draw."""
     seed: int
-    """Of this request: the same weights, request and seed give the same responses."""
+    """Seed of this request: the same weights, request and seed give the same responses."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +144,7 @@ class Completion:
     token_ids: Tensor
     """[T_r] long, the stop token included when there was one. Never empty."""
     logprobs: Tensor
-    """[T_r] float32, engine log-probs under the sample prompt, at its temperature, before top-p or top-k, nats."""
+    """[T_r] float32 log-probs, nats, under the sample prompt, at its temperature, before top-p, top-k (vLLM: after)."""
     truncated: bool
     """True when the length limit ended it rather than a stop token."""
 
@@ -193,7 +193,7 @@ class Rollouts:
     rewards: Tensor
     """[R] float32, what the advantage strategy learns from: `correct` plus the sum of `reward_terms`."""
     replayed: Tensor
-    """[R] bool, past successes instead of samples: `logprobs` are those of the policy that sampled them."""
+    """[R] bool, true for replayed past successes: their `logprobs` are those of the policy that sampled them."""
     staleness: Tensor
     """[R] long, optimizer steps between the weights that sampled the response and those that learn from it."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
@@ -246,6 +246,6 @@ class Score(NamedTuple):
     answer: str | None
     """The normalised final answer; None where none was found."""
     failure: str | None = None
-    """Why no verdict was reached (`timeout`, `memory`, `crash`); None when there was one. Never correct then."""
+    """Why no verdict was reached (`timeout`, `memory`, `crash`), so `correct` is false; None when there was one."""
     steps: Sequence[Step] = ()
     """Rewards for parts of the response, counted in characters of its text; they change neither verdict nor reward."""

@@ -12,7 +12,7 @@ NESTED = frozenset({"rollouts", "groups", "prompts"})
 class Fields:
     """Reads `fields.name` as an attribute of an object or a key of a mapping, `NESTED` ones likewise.
 
-    Diagnostics see batches through it, so that other projects need not have our types. `name` is the batch's in errors.
+    Diagnostics read batches through it, so that other projects need not use our types. Errors call the batch `name`.
 
     >>> batch = {"groups": [{"id": "7"}], "rollouts": {"text": ["two"]}}
     >>> Fields("batch", batch).groups[0].id, Fields("batch", batch).rollouts.text
@@ -41,5 +41,5 @@ class Fields:
         if key in NESTED:
             parts = enumerate(value) if isinstance(value, Sequence) else None
             value = Fields(here, value) if parts is None else [Fields(f"{here}[{row}]", part) for row, part in parts]
-            setattr(self, key, value)  # of many prompts only once
+            setattr(self, key, value)  # so that many prompts are wrapped only once
         return value

@@ -19,7 +19,7 @@ class LossInputs:
     logprobs: Tensor
     """[T] float32 with gradient, log π_θ of each response token under the score prompt, nats."""
     old_logprobs: Tensor
-    """[T] float32, the same before this batch's first update. Equal to `logprobs` in the first mini-batch."""
+    """[T] float32, the same before this batch's first update: `logprobs` in the first mini-batch, unless replayed."""
     reference_logprobs: Tensor | None
     """[T] float32, the same under the frozen reference policy; needed when the KL coefficient is not zero."""
     entropy: Tensor | None
@@ -29,7 +29,7 @@ class LossInputs:
     response: Tensor
     """[T] long, non-decreasing: row of each token's response in `advantages`."""
     lengths: Tensor
-    """[R] long, tokens per response, those of other parts included."""
+    """[R] long, tokens per response, including tokens that are in other parts of the micro-batch."""
     num_responses: float
     """Responses of the mini-batch over all ranks, including those dropped for lack of gradient."""
     num_tokens: float
@@ -53,7 +53,7 @@ class CreditInputs:
     """
 
     groups: RewardGroups
-    """Rewards of the R responses; ids of questions and prompts are those of this rank. `history` is there where the
+    """Rewards of the R responses; ids of questions and prompts are those of this rank. `history` is given where the
     credit or the strategy has `needs_history`."""
     advantages: Tensor
     """[R] float32, what the advantage strategy made of the rewards of all ranks."""
@@ -76,7 +76,7 @@ class CreditInputs:
 
     @property
     def step_rewards(self) -> Tensor:
-        """[T] float32: at the last token of each step what it earns, 0 at all others."""
+        """[T] float32: the reward of each step at its last token, 0 at all others."""
         rewards = torch.zeros(len(self.response))
         first = torch.searchsorted(self.response, torch.arange(len(self.steps))).tolist()
         for row in self.response.unique().tolist():

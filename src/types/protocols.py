@@ -22,7 +22,7 @@ class AdvantageStrategy(Protocol):
     needs_entropy: bool = False
     """Whether `RewardGroups.entropy` is read, which costs a forward over all responses."""
     needs_logprobs: bool = False
-    """Whether `RewardGroups.logprob` is read: the same forward, once for both."""
+    """Whether `RewardGroups.logprob` is read; one forward serves both."""
     needs_history: bool = False
     """Whether `RewardGroups.history` is read, for which the run remembers every question."""
     reads_rewards: bool = True
@@ -52,7 +52,7 @@ class Loss(Protocol):
     """The loss of a micro-batch."""
 
     by_token: bool = False
-    """Whether it may be called on parts of a micro-batch's tokens, which add up: each logit is then made once."""
+    """Whether it may be called on parts of a micro-batch's tokens, with losses that add up: each logit is made once."""
     kl_coef: float = 0.0
     """Where it is not zero, a reference policy is loaded and `LossInputs.reference_logprobs` are given."""
     entropy_coef: float = 0.0
@@ -66,7 +66,7 @@ class Loss(Protocol):
 
 
 Deliver = Callable[[int, list[Completion]], None]
-"""Takes the row of a prompt and all its responses, as soon as the last of them is there."""
+"""Takes the row of a prompt and all its responses, as soon as the last response is complete."""
 Finish = Callable[[], list[list[Completion]]]
 """Waits for responses and returns them as `Engine.generate` does. Called once per rank, by the training thread."""
 
@@ -80,7 +80,7 @@ class Engine(Protocol):
     """Samples from a copy of the policy that it holds itself."""
 
     asynchronous: bool = False
-    """Whether `generate_async` works: whether it can sample while the policy is updated."""
+    """Whether `generate_async` works, so that the engine can sample while the policy is updated."""
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Load the policy's weights: Hugging Face names and full tensors, tied ones once. Must exhaust the iterator."""
@@ -123,7 +123,7 @@ class Verifier(Protocol):
     """Compares responses with reference answers."""
 
     in_background: bool = False
-    """Whether `score_async` works beside the caller, so that handing responses over while others are sampled pays."""
+    """Whether `score_async` scores in the background, so that it pays to call it while other responses are sampled."""
 
     def __call__(self, response: str, reference: str | Sequence[str]) -> Score:
         """Score one response against its reference answers, any of which is correct."""
@@ -136,11 +136,11 @@ class Verifier(Protocol):
     def score_async(
         self, responses: Sequence[str], references: Sequence[str | Sequence[str]]
     ) -> Callable[[], list[Score]]:
-        """Start what `score_batch` does where `in_background` is true; returns at once what waits for the scores."""
+        """Start `score_batch` if `in_background` is true; return at once a function that waits for the scores."""
         return partial(self.score_batch, responses, references)
 
     def check_reference(self, reference: str | Sequence[str]) -> None:
-        """Raise a ValueError about the reference answers of a question that no response could match; on loading."""
+        """Raise a ValueError if no response could match the reference answers of a question; called on loading."""
 
     def close(self) -> None:
         """End worker processes; the next call starts them again."""
@@ -151,7 +151,7 @@ class EnumeratingVerifier(Verifier, Protocol):
     """A verifier of tasks whose correct responses can all be listed, which makes pass@k exact."""
 
     def correct_responses(self, reference: str | Sequence[str]) -> Sequence[str]:
-        """Every text that is scored as correct, letter by letter, each once."""
+        """Every text that is scored as correct, verbatim, each once."""
         ...
 
 
@@ -165,11 +165,11 @@ class RewardTerm(Protocol):
 
 
 Ask = Callable[[Sequence[QuestionGroup]], QuestionBatch]
-"""Samples and scores the rephrasings of questions, and not the questions themselves; returns them with rollouts.
+"""Samples and scores the rephrasings of questions, without the questions themselves; returns a batch with rollouts.
 
-Each gets as many responses as a prompt of the batch, from the weights that sampled the batch, and is verified by the
-answers of its question. Rephrasings that are empty, too long, or the same as their question or an earlier one of it are
-left out, and so are questions of which none is left. Collective: every rank calls it equally often, if with nothing.
+Each rephrasing gets as many responses as a prompt of the batch, from the present weights, and is verified against the
+answers of its question. Rephrasings that are empty, too long, or equal to their question or an earlier rephrasing are
+left out, as are questions without any left. Collective: every rank calls it equally often, if need be with nothing.
 """
 
 
@@ -178,10 +178,10 @@ class Reformulator(Protocol):
     """Reformulates questions in the loop, by what the policy has responded to them."""
 
     def extend(self, batch: QuestionBatch, ask: Ask) -> Sequence[QuestionBatch]:
-        """Some of what `ask` returns, perhaps with other rewards, which joins a training batch. Collective.
+        """Return batches from `ask`, perhaps with other rewards, that join the training batch. Collective.
 
-        `batch` has its rollouts; with dynamic sampling its questions have a gradient, and what is returned without one
-        is left out. Each question that is asked joins as one of its own: give it an id of its own.
+        `batch` has its rollouts. With dynamic sampling its questions have a gradient, and returned questions without
+        one are left out. Each question that is asked joins as a question of its own: give it an id of its own.
         """
         ...
 
@@ -195,7 +195,7 @@ class Reformulator(Protocol):
 
 @runtime_checkable
 class SampledPolicy(Protocol):
-    """The part of `PolicyModule` that callbacks and engines use. Engines get other modules' parameters by name."""
+    """The part of `PolicyModule` that callbacks and engines use. Of other modules, engines get parameters by name."""
 
     mini_batches: int = 1
     """Optimizer steps on each batch of rollouts, if none is skipped."""

@@ -1,1 +1,1 @@
-"""TA-GRPO with rephrasings only where the original gives no gradient: tried by no paper."""
+"""TA-GRPO with rephrasings only where the original gives no gradient; not from a paper."""

@@ -1,4 +1,4 @@
-"""How many of a question's rephrasings are sampled, by how well the policy does on the original; this rule is ours."""
+"""Samples more rephrasings of questions whose original is unlikely to give a gradient; this rule is ours."""
 
 from __future__ import annotations
 

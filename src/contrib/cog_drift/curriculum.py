@@ -1,4 +1,4 @@
-"""Each question in one of its formats, the easiest first, a harder one as soon as it is solved often (Cog-DRIFT)."""
+"""Asks each question in one format: the easiest first, a harder one as soon as it is solved often (Cog-DRIFT)."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from ...types import QuestionGroup
 
 
 class EasiestFirst(Curriculum):
-    """Asks a question in one wording: its rephrasings, from the first on, then the original, and stays there.
+    """Asks a question in one wording at a time: its rephrasings from the first on, then the original for good.
 
-    It moves on after each visit whose share of correct responses is above `threshold`; rephrasings therefore go from
+    It moves on after each visit whose share of correct responses is above `threshold`; order rephrasings from
     easy to hard, such as four choices, ten choices and a gap to fill. Read in the authors' code (dinobby/Cog-DRIFT,
     adaptive_sampler.py, with a window of one batch); the paper, arXiv 2604.04767, is known at second hand.
 
@@ -18,7 +18,7 @@ class EasiestFirst(Curriculum):
     newest 64 visits are remembered, so that a hard one may fall back when those that moved it on are forgotten.
 
     Args:
-        threshold: 0..1; the authors run 0.5.
+        threshold: Share of correct responses, 0..1; the authors run 0.5.
     """
 
     def __init__(self, threshold: float = 0.5) -> None:

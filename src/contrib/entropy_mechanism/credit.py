@@ -36,15 +36,15 @@ def token_covariances(inputs: CreditInputs) -> tuple[Tensor, float]:
 class ClipCovCredit(TokenCredit):
     """No policy gradient for `share` of the tokens, drawn from those with low < covariance < high.
 
-    arXiv 2505.22617, Eq. 11 and 12. At least one token is drawn, where the range has any; all of it where it has fewer.
+    arXiv 2505.22617, Eq. 11 and 12. At least one token is drawn if the range has any, all of them if it has too few.
     The normalisers count the tokens that are left out, as in the authors' code. Draws depend on `seed`, training
     progress, prompt and response, so that ranks and resumed runs agree.
 
     Args:
-        share: Of all tokens of the mini-batch, above 0.
-        low: Smaller covariances are left alone.
-        high: Larger ones too.
-        seed: Of the draws.
+        share: Share of all tokens of the mini-batch, above 0.
+        low: Tokens with smaller covariances are left alone.
+        high: Tokens with larger covariances are left alone.
+        seed: Seed of the draws.
     """
 
     share: float = 2e-4
@@ -85,12 +85,12 @@ class ClipCovCredit(TokenCredit):
 class KLCovCredit(TokenCredit):
     """Adds β |log π_θ − log π_old| to the loss of the `share` of tokens with the largest covariances.
 
-    arXiv 2505.22617, Eq. 13 and 14. Equal covariances at the bound go together, and none is taken that is not positive.
+    arXiv 2505.22617, Eq. 13 and 14. Ties at the bound are all taken, and only positive covariances count.
     The penalty has no gradient where the ratio is exactly 1, so that a first mini-batch learns as without it: use at
     least two (`policy.mini_batches`).
 
     Args:
-        share: Of all tokens of the mini-batch, above 0.
+        share: Share of all tokens of the mini-batch, above 0.
         coef: β, above 0.
     """
 

@@ -25,7 +25,7 @@ class Success(NamedTuple):
 
     prompts: list[Prompt]
     row: int
-    """The one of the prompts that it answers."""
+    """Index of the prompt that it answers."""
     token_ids: Tensor
     """[T] long."""
     logprobs: Tensor
@@ -90,7 +90,7 @@ class SuccessReplay:
         by_rate: dict[float, list[str]] = {}
         for id in self.records:
             if id not in without:
-                # 0 if that visit is forgotten
+                # 0 if the memory no longer has that visit
                 by_rate.setdefault(latest_partial_rate(self.memory[id].visits) or 0.0, []).append(id)
         generator = random.Random(f"{self.seed}/{iteration}")
         drawn: list[str] = []
@@ -104,7 +104,7 @@ class SuccessReplay:
         return drawn
 
     def substitute(self, batch: QuestionBatch, iteration: int, policy: SampledPolicy) -> QuestionBatch:
-        """`batch` with its last ⌊ratio · B⌋ questions replaced by recorded ones, as far as there are any. Collective.
+        """Replace the last ⌊ratio · B⌋ questions of `batch` by recorded ones, as far as there are any. Collective.
 
         The prompt of a replayed success has it as `past` and asks for one sample less. The draws depend on
         `iteration`, the number of the batch.
@@ -130,8 +130,8 @@ class SuccessReplay:
 
         Returns what is to be logged:
 
-        - `replay/questions`: questions with past successes; `replay/successes`: these.
-        - `replay/retired`: questions that are left out because all responses were correct.
+        - `replay/questions`: questions with past successes; `replay/successes`: their past successes.
+        - `replay/retired`: questions that are left out because all responses of some visit were correct.
         """
         for new in (record for part in gather_objects(_found(batch)) for record in part):
             if self.memory[new.group.id].solved_in_full:

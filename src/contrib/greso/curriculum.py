@@ -17,16 +17,16 @@ class SkipUniform(Curriculum):
     after each sampled batch p falls by `step` if the share of such visits in it reached its target, else rises by
     `step`, within `least` and `most`.
 
-    Read in the authors' code (Infini-AI-Lab/GRESO, presampling_selector.py and ray_trainer.py): `target` there is a
-    third of the whole share of questions without gradient for easy ones and two thirds for hard ones; all but 2 % right
-    counts as easy and up to 11 % right as hard, which at eight responses is what it is here. Departures: p adapts from
-    the start, not from the second epoch; with dynamic sampling it adapts after each batch that is drawn, and the size
-    of the draws does not adapt.
+    Read in the authors' code (Infini-AI-Lab/GRESO, presampling_selector.py and ray_trainer.py). As here, the
+    target for easy questions is a third of the targeted share of questions without gradient, and that for hard ones two
+    thirds. There, easy means at least 98 % right and hard at most 11 %: the same at eight responses. Departures: p
+    adapts from the start, not from the second epoch; with dynamic sampling it adapts after each batch that is drawn,
+    and the size of the draws does not adapt.
 
     Args:
         easy: p of easy questions at the start.
         hard: The same of hard ones.
-        target: Share of visits without gradient that is aimed at, easy and hard ones together.
+        target: Targeted share of visits without gradient, easy and hard ones together.
         step: How much p changes after a batch.
         least: Smallest p.
         most: Largest p.

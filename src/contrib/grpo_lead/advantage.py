@@ -70,5 +70,5 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
         return advantages * torch.where(advantages > 0, self.weight(share), self.weight(1 - share))
 
     def expected(self, groups: RewardGroups) -> Tensor:
-        """[R] one draw if the base is random: the mean of weights that depend on the advantage is not known."""
+        """[R] advantages; of one draw if the base is random: weights depend on the sign of A, so no mean is known."""
         return self(groups)

@@ -20,9 +20,9 @@ def length_reward(
     R = exp(−α z) where correct, `wrong` elsewhere, with z = (length − μ) / (σ + ε); μ and σ (Bessel's correction, as in
     the authors' code) are those of the *correct* responses of the group. z is 0, and R is 1, where a group has a single
     correct response or correct ones of equal length. The authors' code leaves groups of short responses as they are
-    (three shortest under 4,000 tokens on average), which the paper does not mention; not done here.
+    (three shortest under 4,000 tokens on average), which the paper does not mention; there is no such exception here.
 
-    `lengths` [R] and ε are in tokens, `correct` is [R] bool, `group` [R] long of any values, R [R] float32.
+    `lengths` [R] and ε are in tokens, `correct` is [R] bool, `group` [R] long of any values; returns [R] float32.
 
     >>> length_reward(torch.tensor([10, 20, 30, 99]), torch.tensor([True, True, True, False]), torch.zeros(4))
     tensor([ 1.0513,  1.0000,  0.9512, -1.0000])
@@ -45,12 +45,12 @@ class LengthReward:
     Args:
         alpha: Strength of the preference for short correct responses.
         wrong: Reward of a wrong response.
-        group_by: Lengths are compared within the pool of a `question` or within its own `prompt`; the same without
-            rephrasings.
+        group_by: Lengths are compared among the responses to a `question`, rephrasings included, or to one `prompt`;
+            without rephrasings both are the same.
         weight: Factor.
     """
 
-    # No dataclass: among the reward terms, which are a mapping, Hydra would take it for settings.
+    # Not a dataclass: Hydra would take it for settings, since reward terms are values of a mapping.
     def __init__(
         self,
         alpha: float = 0.05,

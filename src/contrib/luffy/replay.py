@@ -13,16 +13,16 @@ from ...types import Completion, QuestionBatch, QuestionGroup
 
 
 class Demonstrations:
-    """One response of a stronger model among those to each original question that has one (arXiv 2504.14945, Eq. 4).
+    """Replaces one sample of each original question that has a stronger model's response (arXiv 2504.14945, Eq. 4).
 
     It is verified and pooled like a sample. Its log-probs are 0, since the paper takes π_φ = 1 (section 3.1): the loss
     has A π/(π + γ) at its tokens and no clip (Eq. 6); γ is `loss.replay_shaping`.
 
     Args:
-        tokenizer: Folder or hub name, that of the policy.
-        field: Of a question's metadata, which has the response as text, without an end token.
+        tokenizer: Folder or hub name of the policy's tokenizer.
+        field: Field of a question's metadata that has the response as text, without an end token.
         form: Response where there is no such field, with `{answer}` for the reference answer; null: none.
-        longest: Tokens, end token included; longer ones are left out.
+        longest: Most tokens of a demonstration, end token included; longer ones are left out.
     """
 
     memory = None
@@ -41,7 +41,7 @@ class Demonstrations:
         return past if text and len(ids) <= self.longest else None
 
     def substitute(self, batch: QuestionBatch, iteration: int, policy: Any) -> QuestionBatch:  # noqa: ARG002
-        """`batch` with the demonstrations as `past` of prompts that ask for one sample less, and for one at least."""
+        """Return `batch` with demonstrations as `past` of prompts, which ask for one sample less, but at least one."""
         prompts = []
         for prompt in batch.prompts:
             past = None if prompt.rephrasing or prompt.num_samples < 2 else self.of(batch.groups[prompt.question])

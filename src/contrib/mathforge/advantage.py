@@ -20,7 +20,7 @@ class DifficultyAwareAdvantage(AdvantageStrategy):
     where none is (Eq. 25). ν is the batch's number of tokens over that of these V pools: with `token_mean` and one
     mini-batch the loss is then a mean over their tokens alone. Without `lengths` a response counts as one token.
 
-    Of 0/1 rewards and G responses to one question, the expected gradient is (1 − p^G − (1−p)^G) / (2p (1−p)) · ∇p:
+    For 0/1 rewards and G responses to one question, the expected gradient is (1 − p^G − (1−p)^G) / (2p (1−p)) · ∇p:
     for many responses half that of the log-odds of p.
 
     Degenerate pools are exactly 0: rewards that are all equal, or a single response.

@@ -16,14 +16,14 @@ from ...types import AdvantageStrategy, RewardGroups
 class VirtualSuccessAdvantage(AdvantageStrategy):
     """Advantage calibration of NGRPO (arXiv 2509.18851): GRPO over the pool and one virtual response of best reward.
 
-    A_i = (R_i − mean) / (σ + ε), mean and σ (with Bessel's correction) over the n rewards of the pool and `reward`. Of
-    0/1 rewards a pool that is all wrong has the advantages −1 / √(n + 1), those of mixed pools are lowered, and all
-    correct ones stay exactly 0. The virtual response is not learned from: the advantages of a pool sum to less than 0.
+    A_i = (R_i − mean) / (σ + ε), mean and σ (with Bessel's correction) over the n rewards of the pool and `reward`. For
+    0/1 rewards the advantages of an all-wrong pool are −1 / √(n + 1), those of mixed pools are lowered, and those of an
+    all-correct pool stay 0. The virtual response is not learned from: the advantages of a pool sum to less than 0.
 
     Assumes that no reward exceeds `reward`: shaped rewards may, and then count as more than a success.
 
     Args:
-        reward: Of the virtual response, the largest that the task gives.
+        reward: Reward of the virtual response: the largest that the task gives.
         group_by: The pool: `question` | `prompt` | `batch`.
         epsilon: Added to σ.
     """

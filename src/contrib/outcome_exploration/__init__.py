@@ -1,1 +1,1 @@
-"""Outcome-based exploration (arXiv 2509.06941): bonuses for seldom answers."""
+"""Outcome-based exploration (arXiv 2509.06941): bonuses for rare answers."""

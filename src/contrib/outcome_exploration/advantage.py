@@ -1,7 +1,7 @@
 """Exploration by final answers: a bonus for those that are rare in the run (arXiv 2509.06941).
 
-The paper's abstract was read; its formulas are known at second hand, and how they count responses without an answer is
-not. Here, having none is an answer like any other.
+The paper's abstract was read; its formulas are known at second hand, but not how they count responses without an
+answer. Here, having no answer counts as an answer like any other.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from ...types import QuestionGroup
 
 @dataclass(frozen=True, kw_only=True)
 class HintRephraser:
-    """Puts the beginning of its solution behind a question; asks no model. Thoughts up to `</think>` are left out.
+    """Appends the beginning of its solution to a question; asks no model. Reasoning up to `</think>` is dropped.
 
     Args:
-        shares: Of the characters of the solution, one for each hint; a hint has ten at least.
-        field: Of a question's row, which has the solution.
+        shares: Share of the solution's characters in each hint; a hint needs at least ten characters.
+        field: Field of a question's row that has the solution.
         form: Text with `{question}` and `{hint}`.
         unchecked: Checks that a hint can't pass.
     """
@@ -36,7 +36,7 @@ class HintRephraser:
         return []
 
     async def propose(self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], *_: object) -> list[Reviewed]:
-        """The questions with their hints; one that lacks some says so."""
+        """Return the questions with their hints as candidates; `shortfall` says why a question lacks a hint."""
         reviewed = [Reviewed(group) for group in groups]
         for item in reviewed:
             solution = str(item.group.metadata.get(self.field) or "").rpartition("</think>")[2].strip()
@@ -50,11 +50,11 @@ class HintRephraser:
 
 @dataclass
 class Stages(Curriculum):
-    """Asks the first rephrasing of a question in its place at `visits` visits, then the next, and stays at the last."""
+    """Asks the first rephrasing in place of its question for `visits` visits, then the next, and stays at the last."""
 
     visits: int
 
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:
-        """The question in the wording of its stage; of the newest 64 visits, if it is asked more often."""
+        """Return the question in the wording of its stage; at most 64 visits are counted."""
         stage = min(len(record.visits) // self.visits, len(group.rephrasings) - 1)
         return group._replace(question=[group.question, *group.rephrasings][stage + 1], rephrasings=(), kinds=())

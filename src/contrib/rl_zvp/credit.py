@@ -15,8 +15,8 @@ from ...types import Credit, CreditInputs, TokenCredit
 class ZeroVarianceCredit(TokenCredit):
     """In a pool of equal rewards, A_t = α H_t for a correct response and −α (max_k H_k − H_t) for a wrong one.
 
-    arXiv 2509.21880, Eq. 5; the maximum is that over the response. Other pools keep their advantages. Which of the two
-    holds is read from `correct`. The entropy is that of the policy before the batch's first update (the authors' is
+    arXiv 2509.21880, Eq. 5; the maximum is over the response. Other pools keep their advantages. Which of the two
+    applies is read from `correct`. The entropy is that of the policy before the batch's first update (the authors' is
     that of the update's own forward). A wrong response of one token, or of equal entropies, has no gradient.
 
     Args:

@@ -16,8 +16,8 @@ from ...types import AdvantageStrategy, RewardGroups
 class RiskSensitiveAdvantage(AdvantageStrategy):
     """A_i = (e^{β R_i} / m − 1) / β, m the mean of e^{β R} over the pool (arXiv 2509.24261).
 
-    The gradient of (1/β) ln E[e^{β R}] with its expectation replaced by the pool's mean: the reward's mean for β → 0
-    (`GroupAdvantage` with scale none), its maximum for β → ∞. For rewards of 1 and 0 and a large pool the expected
+    The gradient of (1/β) ln E[e^{β R}] with the pool's mean as expectation; that utility is the mean reward for β → 0
+    (`GroupAdvantage` with scale none), the largest for β → ∞. For rewards of 1 and 0 and a large pool the expected
     gradient is (e^β − 1) / (β (1 + p (e^β − 1))) · ∇p; a finite pool is biased, as every ratio of means. Read in the
     authors' code (Jackory/RS-GRPO, risk_sensitive_adv.py); the paper is known at second hand.
 

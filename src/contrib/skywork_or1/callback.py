@@ -11,7 +11,7 @@ from ...runs.scalars import log_scalars
 
 
 class AdaptiveEntropy(Callback):
-    """Sets `entropy_coef` of the loss for the next batch: γ where the entropy of this one is below the target, else 0.
+    """Sets `entropy_coef` of the loss for the next batch: γ if the entropy of this one is below the target, else 0.
 
     After every batch γ grows by `step` where the entropy is below the target, and shrinks by it elsewhere, within its
     bounds; it begins at 0. Read in the authors' code (SkyworkAI/Skywork-OR1, core_algos.py, EntController); the report,
@@ -22,7 +22,7 @@ class AdaptiveEntropy(Callback):
 
     Args:
         target: Nats per token.
-        step: Of γ, above 0.
+        step: Change of γ after a batch, above 0.
         most: Largest γ.
         least: Smallest γ, at least 0.
     """

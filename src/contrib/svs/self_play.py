@@ -11,16 +11,16 @@ from ...types import Ask, QuestionBatch, QuestionGroup, Reformulator
 
 @dataclass(eq=False)
 class SelfPlay(Reformulator):
-    """Has the policy write variations of a question from each correct response, if few are (arXiv 2508.14029, Eq. 4).
+    """Has the policy write variations from each correct response, if a question has few (arXiv 2508.14029, Eq. 4).
 
     The prompts for them join the batch as questions of the kind `synthesis`. A response to one earns 1 where the share
     of correct responses to its variation, a question of the kind `variation` with the same answer, is in `useful`; else
-    0, as where it holds no variation, or none that can be asked. Its verdict is this reward.
+    0, also where it holds no variation, or one that cannot be asked. Its verdict is this reward.
 
     Args:
         instruction: Asks for a variation, with `{response}` for the correct response.
-        form: Regular expression whose first group is the variation in what was written.
-        seldom, useful: Share of correct responses, least and most: to a question, and to a variation.
+        form: Regular expression whose first group is the variation in a response.
+        seldom, useful: Least and most share of correct responses, of a varied question and of a useful variation.
     """
 
     instruction: str
@@ -29,7 +29,7 @@ class SelfPlay(Reformulator):
     useful: tuple[float, float] = (0.125, 0.625)
 
     def extend(self, batch: QuestionBatch, ask: Ask) -> list[QuestionBatch]:
-        """The prompts for variations with their rewards, and the variations."""
+        """Return two batches: the prompts for variations, with their rewards, and the variations."""
         assert batch.rollouts is not None
         few = within(batch, self.seldom)[batch.rollouts.question] & batch.rollouts.correct
         solved = [(row, text) for row, text in enumerate(batch.rollouts.text) if few[row]]
@@ -46,7 +46,7 @@ class SelfPlay(Reformulator):
 
 
 def within(batch: QuestionBatch, share: tuple[float, float]) -> Tensor:
-    """[B] bool, the questions of whose responses such a share is correct."""
+    """[B] bool: whether the share of correct responses to a question is from `share[0]` to `share[1]`."""
     assert batch.rollouts is not None
     correct, question = batch.rollouts.correct.double(), batch.rollouts.question
     found = torch.bincount(question, correct, len(batch.groups)) / torch.bincount(question)
@@ -54,7 +54,7 @@ def within(batch: QuestionBatch, share: tuple[float, float]) -> Tensor:
 
 
 def made(batch: QuestionBatch, row: int, kind: str, text: str) -> QuestionGroup:
-    """The question of response `row`, reformulated in this way alone."""
+    """The question of response `row`, with `text`, of this kind, as its only rephrasing."""
     assert batch.rollouts is not None
     group = batch.groups[int(batch.rollouts.question[row])]
     return group._replace(id=f"{group.id}/{row}", rephrasings=(text.strip(),), kinds=(kind,))

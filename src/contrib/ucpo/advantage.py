@@ -21,10 +21,10 @@ class UniformCorrectAdvantage(BasedAdvantage):
 
     q is the softmax of the mean log-prob per token over the correct responses of the pool, so that the weights have the
     mean 1 and the pool keeps its positive advantage. Read in the authors' code (arXiv 2605.00365; AnamikaLochab/UCPO,
-    core_algos.py); the paper is known at second hand. There all correct responses share the advantage of the first,
-    which is the same unless rewards are shaped.
+    core_algos.py); the paper is known at second hand. In the code, all correct responses get the advantage of
+    the first, which is the same unless rewards are shaped.
 
-    A pool with one correct response, or without, keeps its advantages.
+    A pool with one correct response or none keeps its advantages.
 
     Args:
         base: Strategy whose advantages are changed; `GroupAdvantage` in the authors' code.

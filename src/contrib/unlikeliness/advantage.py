@@ -27,7 +27,7 @@ class UnlikelinessAdvantage(BasedAdvantage):
         beta: β, 0..1; the paper's is 0.25.
         ranked_by: `sequence`, log π(o | q), in the paper; `token`, its mean per token, in the authors' code.
         group_by: The pool: `question` | `prompt` | `batch`.
-        tolerance: Nats of a whole response; with `ranked_by="token"`, means count times the longer one's tokens.
+        tolerance: Nats over a whole response; with `ranked_by="token"`, means count times the longer response's tokens.
     """
 
     needs_logprobs = True

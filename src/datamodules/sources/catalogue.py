@@ -16,7 +16,7 @@ class Dataset:
 
     hub: str  # its name on the Hugging Face hub
     config: str | None = None  # its configuration there; None for the default one
-    folder: str | None = None  # that holds it there, in a repository without configurations
+    folder: str | None = None  # its folder there, in a repository without configurations
     split: str = "train"
     question: Sequence[str] = ("problem", "question")
     """Columns of the question: a text, or a conversation whose last turn of the user is the question."""
@@ -27,7 +27,7 @@ class Dataset:
     """Columns of the wrong choices of a multiple-choice question, whose answer is the right choice."""
     id: str | None = None  # column; without one, rows are named by their position, from 0
     metadata: Sequence[str] = ()  # columns that are kept for analysis
-    columns: Sequence[str] | None = None  # to read from Parquet files, where others are large; None reads all
+    columns: Sequence[str] | None = None  # columns to read from Parquet files, if others are large; None reads all
     no_answer: frozenset[str] = frozenset()  # texts that stand for a missing answer
     deduplicate: bool = False  # leave out a question whose words have been read before
     rows: int  # on the hub

@@ -32,8 +32,8 @@ class HubSource(Source):
         dataset: Name in the catalogue.
         path: None reads it from the hub; otherwise a file (JSON lines, JSON, Parquet, CSV), a folder that holds it as
             `<dataset>.jsonl` or the like, or a copy of the hub's repository. Ids and content are the same.
-        rephrasings: File of JSON lines with `question` and `rephrasings`, as `tagrpo-rephrase` writes it. Questions get
-            the rephrasings of their text. None for no rephrasings.
+        rephrasings: File of JSON lines with `question` and `rephrasings`, as `tagrpo-rephrase` writes it. Each
+            question gets the rephrasings listed for its text. None for no rephrasings.
         within: Field of the metadata → its smallest and largest value; see `selection.select`. `{level: [3, 5]}` leaves
             out what MATH calls levels 1 and 2, and `Level ?`.
         chunks: Numbers of the chunks to take; None takes all questions. For this, questions are ordered by a hash of

@@ -54,8 +54,8 @@ class JsonLinesSource(Source):
     def load(self) -> list[QuestionGroup]:
         """Read the file.
 
-        A ValueError names file and rows of the first mistakes all at once: a row is broken, lacks its question, its
-        answer or a field of `within`, or repeats an id.
+        One ValueError lists the first rows that are broken, lack question or answer, or repeat an id. Another names the
+        first question without a field of `within`.
         """
         groups: dict[str, QuestionGroup] = {}
 

@@ -52,7 +52,7 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
 
 
 def with_rephrasings(groups: Sequence[QuestionGroup], rephrasings: Rephrasings) -> tuple[list[QuestionGroup], str]:
-    """The questions with the rephrasings of their text, and a sentence on how many have any; none is a ValueError."""
+    """Return the questions with their rephrasings, and a sentence on how many have any; ValueError if none has."""
     joined = [group._replace(**rephrasings.get(plain(group.question), Rephrased())._asdict()) for group in groups]
     count = sum(bool(group.rephrasings) for group in joined)
     if groups and not count:

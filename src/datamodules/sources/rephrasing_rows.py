@@ -21,12 +21,12 @@ POSITION = {"position": ("sub_index", "extra_info.sub_index")}
 
 
 class RephrasingRowsSource(Source):
-    """Rows that `extra_info.index` links to the question that they ask or rephrase.
+    """Groups rows into questions by `extra_info.index`; each row asks its question in the original words or in others.
 
     Reads the Parquet files of verl (`prompt`, a conversation; `reward_model.ground_truth`; `extra_info` with `index`
     and perhaps `sub_index`), and the table that they are made from (`question`, `answer`, `index`, `sub_index`).
 
-    - Rows of one index are ordered by `sub_index`, else as they stand. The first is taken for the original question:
+    - Rows of one index are ordered by `sub_index`, or as in the file. The first is taken for the original question:
       the layout does not mark it, so look at a few questions of a file that you did not make.
     - Lines that every prompt begins with are the instruction. They are removed, since templates bring their own, and
       `report.notes` quotes them.

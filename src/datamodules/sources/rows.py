@@ -1,7 +1,7 @@
 """Reads tables of questions from files and from the hub, and the fields of their rows.
 
-`datasets` reads them all but your own JSON lines, which `read_rows` reads line by line: `datasets` turns the text "2"
-into a number where other rows have a list, and names at most one wrong row.
+`datasets` reads them, except the files of `JsonLinesSource` and of rephrasings. `read_rows` reads those row by row,
+since `datasets` turns the text "2" into a number where other rows have a list, and names at most one wrong row.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ def locate(path: str | Path, name: str, repository: str = "") -> Path:
     """The file or folder at `path` that holds the dataset `name`, or a FileNotFoundError.
 
     A file is returned as it is. In a folder, it is the file `<name>.jsonl`, `.json`, `.parquet` or `.csv`, or the
-    folder `<name>`, a copy of the hub's repository. Otherwise the folder is such a copy itself where its path has the
-    name of the dataset, or that of `repository` (`owner/name`) if one is given.
+    folder `<name>`, a copy of the hub's repository. Otherwise the folder itself is taken for such a copy; if
+    `repository` (`owner/name`) is given, only if its path has the name of the dataset or of the repository.
     """
     path = Path(path)
     candidates = [*(path / f"{name}{suffix}" for suffix in FORMATS), path / name]
@@ -50,7 +50,7 @@ def read_table(
     """The rows of a file, of a folder in the hub's layout or, given a name, of the hub, read by `datasets`.
 
     Configuration, split, `columns` (None reads all) and `folder` are those of a repository. Local copies are streamed:
-    `datasets` would keep a copy of its own, and takes two copies of a repository for the same.
+    otherwise `datasets` would make a copy of its own, and take two copies of one repository for the same.
     """
     import datasets
 
@@ -77,7 +77,7 @@ class RowError(ValueError):
 
 
 def refuse(mistakes: Sequence[str], shown: int = 10) -> None:
-    """Raise a ValueError about the first mistakes all at once, if there are any."""
+    """Raise one ValueError that lists the first `shown` mistakes, if there are any."""
     if mistakes:
         more = [f"and {len(mistakes) - shown} more."] if len(mistakes) > shown else []
         raise ValueError("\n".join([*mistakes[:shown], *more]))
@@ -113,8 +113,8 @@ def _rows(path: Path) -> Iterator[bytes | dict[str, Any]]:
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
         row = json.loads(line.decode())
-        json.dumps(row, ensure_ascii=False).encode()  # JSON can spell half a character, which no file can hold
-    except (ValueError, RecursionError) as error:  # RecursionError: brackets by the thousand
+        json.dumps(row, ensure_ascii=False).encode()  # JSON can spell a lone surrogate, which UTF-8 cannot encode
+    except (ValueError, RecursionError) as error:  # RecursionError: thousands of nested brackets
         raise RowError(f"a JSON object in UTF-8, but {type(error).__name__}: {error}") from error
     if not isinstance(row, dict):
         raise RowError(f"a JSON object, but got {type(row).__name__}")

@@ -1,4 +1,4 @@
-"""Which questions of a source a run learns from, by numbers in their metadata: levels, success rates."""
+"""Selects questions of a source by numbers in their metadata, such as levels and success rates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gives an experience its credit per token, mini-batch by mini-batch, and sums that ranks share for it."""
+"""Assigns credit per token to an experience, mini-batch by mini-batch; with helpers that several credits use."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def assign_credit(
 ) -> None:
     """Set advantages and terms of tokens, and `experience.advantages` to their means per response. Collective.
 
-    `rollouts` are those of this rank, `mini_batches` rows; `experience.scores` has the responses that count in the
-    loss. A credit with `whole_batch` gets all of them at once.
+    `rollouts` are those of this rank, `mini_batches` the rows of each mini-batch; `experience.scores` has the responses
+    that count in the loss. A credit with `whole_batch` gets all mini-batches at once.
 
     Raises:
         FloatingPointError: the credit is not finite.
@@ -69,7 +69,7 @@ def _check(credit: TokenCredit, given: Credit) -> None:
 def largest_over_ranks(values: Tensor, count: int) -> float:
     """The `count`-th largest of the numbers of all ranks, `values` [t] being this rank's. Collective.
 
-    The smallest where there are fewer, ∞ where there are none. To compare with ≥: equal numbers go together.
+    Returns the smallest where there are fewer, ∞ where there are none. Compare with ≥, so that ties are treated alike.
 
     >>> largest_over_ranks(torch.tensor([1.0, 5.0, 3.0]), 2)
     3.0

@@ -10,12 +10,12 @@ from .sharding import decoder_layers
 
 
 class UsefulFlop:
-    """Counts what a forward and a backward must multiply at least, with each distinct token encoded once.
+    """Counts the FLOP that a forward and a backward need at least, with each distinct token encoded once.
 
-    Per token two FLOP for each weight of the decoder layers forward, two for the gradient of its input, and two for
-    that of the weight where it is trained; the same of the output head for each response token; and attention, of which
-    only what a token may see counts. Layers that are computed again, forwards without gradient, embeddings and
-    elementwise work are not in it. Of mixtures of experts all weights count, those that a token leaves out too.
+    Each token costs, per weight of the decoder layers, two FLOP in the forward, two for the gradient of the input, and
+    two for the gradient of the weight if it is trained; each response token costs the same per weight of the output
+    head. Attention counts only what a token may see. Recomputed layers, forwards without gradient, embeddings and
+    elementwise work are left out. In mixtures of experts all weights count, also those that a token does not use.
     """
 
     def __init__(self, policy: CausalPolicy) -> None:

@@ -18,7 +18,7 @@ from .lora import adapters_off
 from .micro_batches import plan_micro_batches
 
 NOTHING = torch.zeros(2, dtype=torch.long)
-"""A prompt and a response for the forwards of ranks that have none left."""
+"""A dummy prompt and response, for the forwards of ranks that have no responses left."""
 
 
 @dataclass(kw_only=True)
@@ -43,7 +43,7 @@ class PromptedResponses:
         return torch.repeat_interleave(self.lengths)
 
     def tokens(self, rows: Tensor) -> Tensor:
-        """[t] long, places of the tokens of the responses `rows` there."""
+        """[t] long, places of the tokens of the responses `rows`, where all responses stand end to end."""
         ends, counts = self.lengths.cumsum(0)[rows], self.lengths[rows]
         return torch.arange(int(counts.sum())) + (ends - counts.cumsum(0)).repeat_interleave(counts)
 
@@ -67,7 +67,7 @@ class Scorer:
         reference: The frozen reference policy. None: the policy itself with its adapters off.
         token_budget: Tokens per forward on one rank; see `plan_micro_batches`.
         device: Where forwards run; None is where the policy's parameters are.
-        autocast_dtype: Computes in it while the parameters keep their own type; None computes in theirs.
+        autocast_dtype: Type of the computation while the parameters keep their own type; None computes in theirs.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Scorer:
         return [rows[part] for part in local] + [rows[:0]] * (count - len(local))
 
     def pack(self, responses: PromptedResponses, rows: Tensor) -> PackedBatch:
-        """The responses `rows` in one batch, on the device; for no rows one that stands in for them."""
+        """Pack the responses `rows` into one batch, on the device; without rows, pack a dummy response."""
         if len(rows):
             packed = pack(responses.prompts, responses.prompt, responses.responses, rows)
         else:
@@ -142,5 +142,5 @@ class Scorer:
             packed = self.pack(responses, part)
             with self.autocast():
                 scores: TokenScores = self.policy(packed, entropy=entropy)
-            if len(part):  # else another rank has more of them
+            if len(part):  # else the forward only matched that of another rank
                 yield packed, scores

@@ -29,7 +29,7 @@ class LoraSettings:
     targets: str | Sequence[str] = "all-linear"
     """Names of the linear layers, such as `q_proj`; `all-linear` takes all but the output head."""
     seed: int = 0
-    """Of A's first values; B begins at zero."""
+    """Seed of the initial values of A; B begins at zero."""
 
     def __post_init__(self) -> None:
         if self.rank < 1 or self.alpha <= 0:

@@ -68,7 +68,7 @@ def _first_fit_decreasing(pieces: Sequence[tuple[int, list[int]]], budget: int) 
 
 
 def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Rows, longest first, cut where their number times the longest would leave the budget."""
+    """Cut rows, longest first, where the number of rows times the longest would exceed the budget."""
     bins: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
         if bins and (len(bins[-1]) + 1) * lengths[bins[-1][0]] <= budget:

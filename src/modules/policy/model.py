@@ -15,7 +15,7 @@ from .sharding import decoder_layers, full_tensors
 
 
 def resolve_model_path(path: str | Path) -> str:
-    """`path`, a folder with a `config.json` or of the form of a hub name, checked before anything expensive starts.
+    """Check `path`, before anything expensive starts, and return it with the home folder expanded.
 
     Raises:
         FileNotFoundError: it is neither a folder with a `config.json` nor of the form of a hub name (`owner/name`).
@@ -45,10 +45,10 @@ def load_causal_lm(
 
     Args:
         path: Folder or hub name; see `resolve_model_path`.
-        dtype: Of the master weights. Keep float32: an update of 1e-6 vanishes in bfloat16.
+        dtype: Type of the master weights. Keep float32: an update of 1e-6 vanishes in bfloat16.
         weights: `random` reads the configuration only and initialises from torch's random state.
-        gradient_checkpointing: Recompute the activations of layers in the backward: of all, none, or this share of
-            them, the first ones. Each layer that keeps its activations costs memory and saves a fourth of its work.
+        gradient_checkpointing: Recompute activations in the backward: of all layers, of none, or of this share of the
+            layers, the first ones. Each layer that keeps its activations costs memory and saves a fourth of its work.
         lora: Freeze the weights and train low-rank adapters; None trains the weights.
 
     Raises:

@@ -26,7 +26,7 @@ from .lora import adapted_layers, full_tensor, is_adapter, merged
 def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None, cpu_offload: bool = False) -> None:
     """Shard `module` in place with FSDP2, one group per decoder layer and one for the rest. Collective.
 
-    Each group gets its values from rank 0 (`receive`) just before, so that no other rank ever holds the whole.
+    Each group gets its values from rank 0 (`receive`) just before it is sharded: no other rank ever holds the whole.
 
     Args:
         module: `CausalPolicy` around a Hugging Face model; its forward must be the only way in.
@@ -38,7 +38,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
     Raises:
         ValueError: no repeated decoder layers are found, or see `receive`.
     """
-    # Inputs are not cast: FSDP2 would copy the packed batch for every layer, and each build its attention layout anew.
+    # Inputs are not cast: FSDP2 would copy the packed batch for every layer, and each copy build its own layout.
     mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
     offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy()
     for group in (*decoder_layers(module), module):
@@ -47,7 +47,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
 
 
 def receive(module: nn.Module, device: torch.device) -> None:
-    """Send the values of rank 0 to the tensors of `module` on the meta device, one by one, onto `device`. Collective.
+    """Fill the tensors of `module` on the meta device with the values of rank 0, one by one, on `device`. Collective.
 
     Other tensors keep their values, and shards are passed over. Tied parameters stay tied.
 
@@ -65,7 +65,7 @@ def receive(module: nn.Module, device: torch.device) -> None:
         else:
             whole = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
         dist.broadcast(whole, src=0)
-        if tensor.is_meta:  # by a tensor of its own, as the broadcast may still hold `whole`
+        if tensor.is_meta:  # filled by a new tensor, as the broadcast may still hold `whole`
             trained = isinstance(tensor, nn.Parameter)
             torch.utils.swap_tensors(tensor, nn.Parameter(whole, tensor.requires_grad) if trained else whole.detach())
 
@@ -98,9 +98,9 @@ def decoder_layers(module: nn.Module) -> list[nn.Module]:
 
 
 def compile_layers(policy: CausalPolicy, backend: str | Callable[..., Any] = "inductor") -> None:
-    """Compile each decoder layer as a whole, in place, before the policy is sharded; a break of a graph raises.
+    """Compile each decoder layer as a whole, in place, before the policy is sharded; a graph break raises.
 
-    All layers share their graphs, which hold for any lengths. Attention must be `sparse_attention`: that of a CPU
+    All layers share their graphs, which serve any lengths. Attention must be `sparse_attention`: attention on a CPU
     has another graph for every batch.
     """
     if not policy.shares_prefix:

@@ -1,6 +1,6 @@
 """The token that our vLLM servers share with their trainers, and the middleware that asks for it on every route.
 
-vLLM's own `--api-key` guards sampling alone: it leaves the routes open that replace weights or call a worker.
+vLLM's own `--api-key` guards sampling alone: it leaves open the routes that replace weights or call a worker.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def in_thread(task: Callable[..., T], *arguments: Any) -> Callable[[], T]:
     device = torch.cuda.current_device() if torch.cuda.is_initialized() else None
 
     def run() -> T:
-        torch.set_num_threads(threads)  # OpenMP and CUDA keep these by thread
+        torch.set_num_threads(threads)  # OpenMP and CUDA keep these settings per thread
         if device is not None:
             torch.cuda.set_device(device)
         return task(*arguments)

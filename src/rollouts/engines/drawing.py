@@ -9,13 +9,13 @@ from ...types import SamplingConfig
 from .base import NO_PROBABILITIES
 
 BELOW_1 = 1 - 2**-30
-"""So that no point is rounded into the next interval."""
+"""A factor that keeps a point from being rounded into the next interval."""
 
 
 def draw(
     logits: Tensor, sampling: SamplingConfig, generator: torch.Generator, rows: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """One token per entry of `rows`, and its float32 log-prob at the temperature, before top-p and top-k.
+    """Draw a token per entry of `rows`; also returns its float32 log-prob at the temperature, before top-p and top-k.
 
     `rows` [draws] names the row of `logits` [n, V] that each draw is from; None draws once from each. Greedy decoding
     reports log-probs at temperature 1.
@@ -34,7 +34,7 @@ def draw(
     if sampling.temperature == 0:
         chosen = logits.argmax(-1)[rows]
     else:
-        # Inversion: row i of `logits` fills the interval from i to i + 1, each of its tokens in proportion to its mass.
+        # Inverse transform: row i of `logits` fills the interval from i to i + 1, each token in proportion to its mass.
         mass = _truncated(logprobs, sampling).double().exp().cumsum(-1)
         ends = mass / mass[:, -1:] + torch.arange(len(logits), device=logits.device)[:, None]
         points = torch.rand(len(rows), dtype=torch.float64, device=logits.device, generator=generator) * BELOW_1 + rows

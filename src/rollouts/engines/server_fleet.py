@@ -1,8 +1,8 @@
 """The vLLM servers of one run: calls to each, which of them hold the current weights, and how they get them.
 
-A request whose connection breaks goes to another server at once, and one whose server hangs within 60 s: two failed
-probes in a row end all requests to a server. While it answers them, a request may take as long as `timeout`. A server
-that hangs while it takes weights is left within 60 s too; while bytes move, they may take as long as `timeout`.
+A request goes to another server at once when its connection breaks, and within 60 s when its server hangs: two failed
+probes in a row end all requests to a server. While probes are answered, a request may take as long as `timeout`. A
+server that hangs during a transfer of weights is given up within 60 s too; a moving transfer may take `timeout`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from .weight_stream import address_towards, offered
 LOG = logging.getLogger(__name__)
 Json = dict[str, Any]
 PROBE_EVERY, PROBE_SECONDS = 5.0, 15.0
-"""Between two probes of a server that is sampling, and the limit of one; the engine answers between two steps."""
+"""Seconds between probes of a server that is sampling, and limit of a probe; the engine answers between two steps."""
 CONTROL_SECONDS = 45.0
-"""Limit of calls that neither sample nor move weights, and between bytes of weights that move."""
+"""Time limit of calls that neither sample nor move weights, and of a pause in a transfer of weights."""
 START = "Start the server with `python -m tagrpo.rollouts.engines.serve`."
 HINTS = {
     401: f"Its token is another one: set {VARIABLE} to the same value for the server and all ranks, or copy {FILE}.",
@@ -67,13 +67,13 @@ def listed(entry: str) -> list[str]:
 
 
 class Server:
-    """Calls to one server. They raise EngineError if it refuses, and others of `FAILURES` if it is gone or fails."""
+    """Calls to one server. They raise EngineError if it refuses, another of `FAILURES` if it is gone or fails."""
 
     def __init__(self, url: str, timeout: float, token: str) -> None:
         self.url = url
         self.timeout = timeout
         self.answers = False
-        self.state = ""  # why it is not to be asked; empty while it holds the current weights
+        self.state = ""  # why it gets no more requests; empty while it holds the current weights
         self.context = 0
         self.under_way = 0
         self.sockets: dict[int, socket.socket] = {}  # by thread
@@ -89,7 +89,7 @@ class Server:
         return self.post(path, None, PROBE_SECONDS, "GET")
 
     def post(self, path: str, body: Json | None = None, timeout: float | None = None, method: str = "POST") -> Json:
-        """POST JSON and return that of the answer, within `timeout` (`CONTROL_SECONDS`) and `self.timeout`."""
+        """POST JSON and return the JSON answer, within `timeout` (default `CONTROL_SECONDS`) and `self.timeout`."""
         limits = httpx.Timeout(min(timeout or CONTROL_SECONDS, self.timeout), connect=10.0)
         trace = {"trace": self._note_socket}
         response = self.client.request(method, self.url + path, json=body, timeout=limits, extensions=trace)
@@ -113,13 +113,13 @@ class Server:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def why(self, error: Exception) -> str:
-        """Why a call failed; if the server was given up meanwhile, why it was comes first."""
+        """Why a call failed; if the server was given up meanwhile, the reason for that comes first."""
         return ": ".join(filter(None, (self.state, type(error).__name__, str(error))))
 
     def exchange_weights(self, weights: Sequence[tuple[str, Tensor]], version: str) -> None:
         """Stop what is being sampled, let the workers receive the weights, forget cached prefixes.
 
-        Until all of it is done the server says that its weights are "unfinished".
+        Until the weights are complete and the cache is empty, the server reports their version as "unfinished".
         """
         self.post("/update_weight_version", {"new_version": "unfinished"})
         self.post("/pause?mode=abort")
@@ -134,8 +134,8 @@ class Server:
 class ServerFleet:
     """The servers, and the weights that they should hold. `sync` and `prepare` are collective.
 
-    Rank 0 alone holds a copy of the weights, in host memory, and sends them; it alone looks where the servers are, at
-    each `prepare` and while there is none. All ranks know which servers are ready.
+    Rank 0 alone holds a copy of the weights, in host memory, and sends them; it alone looks the servers up, at each
+    `prepare` and while none is ready. All ranks know which servers are ready.
 
     Args as for `VLLMServerEngine`; `retries` is how often a server that answers may refuse the weights.
     """
@@ -167,7 +167,7 @@ class ServerFleet:
 
         Raises:
             EngineError: there is none, on every rank.
-            SystemExit: with code 0, on every rank: the first one was asked to stop while it waited.
+            SystemExit: with code 0, on every rank: rank 0 was asked to stop while it waited.
         """
         ready, failure = gather_objects(self._prepared() if rank() == 0 else ({}, ""))[0]
         if failure:
@@ -182,7 +182,7 @@ class ServerFleet:
         return {url: Server(url, self.timeout, self.token) for url in urls}
 
     def _prepared(self) -> tuple[dict[str, int], str]:
-        """Send weights until a server holds them: URL → context of those, or the error; neither if asked to stop."""
+        """Send weights until a server holds them. Returns ready URL → context or the error; neither if told to stop."""
         began, failures, said = time.monotonic(), 0, ""
         while not asked_to_stop():
             urls: list[str] = []
@@ -233,7 +233,7 @@ class ServerFleet:
         """Ask the least busy server, and where that fails the next one; return what `read` makes of the answer.
 
         Raises:
-            EngineError: every server has failed, or `timeout` seconds are over; it gives the reason of each.
+            EngineError: every server has failed, or `timeout` seconds are over; the message has the reason of each.
         """
         failed: dict[str, str] = {}
         began = time.monotonic()

@@ -46,7 +46,7 @@ class TransformersEngine(Engine):
         max_rows: Responses sampled at the same time.
 
     Raises:
-        ValueError: the model has recurrent layers, whose state has no rows to choose from.
+        ValueError: the model has recurrent layers, from whose state rows can't be selected.
     """
 
     asynchronous = True
@@ -112,7 +112,7 @@ class TransformersEngine(Engine):
         return in_thread(self.generate, request, deliver)
 
     def _parts(self, prompts: Sequence[Tensor], num_samples: Sequence[int]) -> list[list[int]]:
-        """Indices of prompts by length, in parts that sample at most `max_rows` responses, or one prompt's."""
+        """Indices of the prompts in order of length, in parts of at most `max_rows` responses or of a single prompt."""
         parts: list[list[int]] = []
         rows = 0
         wanted = [p for p, count in enumerate(num_samples) if count]
@@ -256,7 +256,7 @@ class _State:
 
 
 class _Layer(DynamicLayer):
-    """Keys and values that are copied once when rows are selected and a token is appended, not twice."""
+    """A cache layer that copies keys and values once, not twice, when rows are selected and a token is appended."""
 
     rows: Tensor | None = None
 

@@ -30,20 +30,20 @@ class VLLMEngine(Engine):
     """Colocated vLLM. Weights are never read from disk: they come from `sync`, before the first sample.
 
     Under several ranks create it on every rank, after the process group exists. Each engine samples the prompts of its
-    own rank on that rank's GPU; with `tensor_parallel_size` teams of consecutive ranks hold one engine together, which
-    samples the prompts of all of them: its methods are collective over the team.
+    own rank on that rank's GPU. With `tensor_parallel_size`, a team of consecutive ranks shares one engine that samples
+    the prompts of all of them; its methods are then collective over the team.
 
     Args:
         model_path: Folder or hub name, for configuration, tokenizer and stop tokens.
         dtype: Type of the engine's weights, by its name in torch; bfloat16 differs from a float32 trainer by about 0.02
             nats per token, which `rollout/engine_mismatch_kl` shows.
-        max_model_len: Tokens of the longest sequence, at most the model's context; None takes that, if the cache fits.
+        max_model_len: Longest sequence in tokens, at most the model's context; None takes that, if the cache fits.
         gpu_memory_utilization: Share of the GPU's memory that the engine may take.
         kv_cache_memory_bytes: Size of the KV cache; None lets vLLM choose. Set it on CPUs.
         enforce_eager: Whether to run without CUDA graphs.
-        sleep: Whether `sleep` gives the memory of weights and cache back during the update; GPUs only.
+        sleep: Whether `sleep` frees the memory of weights and cache during the update; GPUs only.
         tensor_parallel_size: Ranks that share an engine: for models whose weights and cache one GPU does not hold.
-        step_seconds: How long one step of sampling may take before the engine hangs and the run ends, see `Watch`.
+        step_seconds: How long one step of sampling may take before it counts as hung and the run ends; see `Watch`.
         options: Further arguments of `vllm.LLM`.
 
     Raises:
@@ -70,7 +70,7 @@ class VLLMEngine(Engine):
                 f"{tensor_parallel_size}. Change it or trainer.devices, or use rollout=vllm_server, whose servers span "
                 "GPUs of their own."
             )
-        # In process, so that tensors are handed over as they are; must stand before the import.
+        # Keeps the engine in this process, so that it gets tensors as they are; must be set before the import.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
         most = getattr(AutoConfig.from_pretrained(model_path, trust_remote_code=False), "max_position_embeddings", None)
         if max_model_len and most:
@@ -121,7 +121,7 @@ class VLLMEngine(Engine):
         if self.team is not None:
             parts, place = gather_objects(request, self.team), dist.get_rank(self.team)
         first = sum(len(part.prompts) for part in parts[:place])
-        # A team has the seed of its first rank, so that all of it draw the same tokens.
+        # A team uses the seed of its first rank, so that all of its ranks draw the same tokens.
         prompts = [prompt for part in parts for prompt in part.prompts]
         everything = Request(prompts, [n for part in parts for n in part.num_samples], request.sampling, parts[0].seed)
         check_context(everything, self.context)
@@ -144,8 +144,8 @@ class VLLMEngine(Engine):
 
         wanted = [row for row, count in enumerate(request.num_samples) if count]
         counts = [request.num_samples[row] for row in wanted]
-        # On GPUs vLLM draws requests without a seed from numpy's global state, which knows nothing of ours. On CPUs it
-        # fails on requests with one when a prefill is cut; there `torch.manual_seed` is enough.
+        # On GPUs vLLM draws requests without a seed from numpy's global state, which does not follow from our seed. On
+        # CPUs vLLM fails on requests with a seed when a prefill is cut; there `torch.manual_seed` is enough.
         seeds = [derive_seed(request.seed, row) if torch.cuda.is_available() else None for row in wanted]
         params = [
             SamplingParams(**vllm_sampling(request.sampling, count, self.stop_ids), seed=seed, flat_logprobs=True)
@@ -154,7 +154,7 @@ class VLLMEngine(Engine):
         inputs = [TokensPrompt(prompt_token_ids=request.prompts[row].tolist()) for row in wanted]
         with undisturbed(), self.watch.over():
             torch.manual_seed(request.seed)
-            # vLLM makes its names unique with a suffix, and answers without it.
+            # vLLM returns each name with a unique suffix, but its outputs carry the name without it.
             names = [name.partition("-")[0] for name in self.llm.enqueue(inputs, params, use_tqdm=False)]
             row_of = dict(zip(names, wanted, strict=True))
             while self.llm.llm_engine.has_unfinished_requests():
@@ -223,7 +223,7 @@ class Watch:
 def _completion(sample: Any) -> Completion:
     return Completion(
         token_ids=torch.tensor(list(sample.token_ids), dtype=torch.long),
-        logprobs=torch.tensor(sample.logprobs.logprobs, dtype=torch.float32),  # flat: one of each token
+        logprobs=torch.tensor(sample.logprobs.logprobs, dtype=torch.float32),  # flat: one per token
         truncated=sample.finish_reason == "length",
     )
 
@@ -242,8 +242,8 @@ class WorkerExtension:
         try:
             self.reload_weights(weights_iterator=receive_weights(**where))
         except Exception:
-            # End what has begun: vLLM counts the parts of a layer as they arrive. It would take those of this stream
-            # and of the next one for a whole layer, and fail on the rest.
+            # End the reload: vLLM counts the parts of a layer as they arrive. It would complete a layer of this stream
+            # with parts of the next stream, and fail on the rest.
             self.reload_weights(weights_iterator=iter(()))
             raise
         retie_output_head(self.get_model())
@@ -260,7 +260,7 @@ def retie_output_head(model: Any) -> None:
 def launch_variables() -> dict[str, str]:
     """Environment variables that tell vLLM the rank and the GPU of a process that it has not launched itself.
 
-    Without them every process of a node takes the first GPU. A single process makes a process group at the address.
+    Without them every process of a node takes the first GPU. A single process makes its own group at this address.
     """
     device = torch.cuda.current_device() if torch.cuda.is_available() else 0
     return {"RANK": str(rank()), "LOCAL_RANK": str(device), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}

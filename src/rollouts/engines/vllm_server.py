@@ -24,7 +24,7 @@ from .base import EngineError, check_context, in_thread, stop_token_ids, vllm_sa
 from .server_fleet import START, ServerFleet
 
 MOST_SAMPLES = 64
-"""Of one request: vLLM refuses more than its `max_num_seqs`."""
+"""Most samples of one request: vLLM refuses more than its `max_num_seqs`."""
 
 
 class VLLMServerEngine(Engine):
@@ -38,11 +38,11 @@ class VLLMServerEngine(Engine):
 
     Args:
         model_path: Folder or hub name, for the stop tokens.
-        url: Of a server, such as `http://10.0.0.7:8000`; `file:/shared/servers.txt`, with one URL a line;
+        url: A server's URL, such as `http://10.0.0.7:8000`; `file:/shared/servers.txt`, a file with one URL a line;
             `dns:http://workers:8000`, all addresses of a host name; or a list of these. Files and names are read again
-            at each sync, and while no server is there.
-        dtype: Type of the weights that are sent; that of the server.
-        concurrency: HTTP requests of one rank under way at one time, each for samples of one prompt.
+            at each sync, and while no server is ready.
+        dtype: Type of the weights that are sent; the same as the server's.
+        concurrency: Most HTTP requests of one rank at a time, each for samples of one prompt.
         timeout: Seconds for one request, including its moves to other servers, or for one transfer of weights.
         retries: How often failed requests, or a transfer of weights that a server refuses, are tried again.
         patience: Seconds to wait for a server that is being started.
@@ -88,7 +88,7 @@ class VLLMServerEngine(Engine):
         return self.generate_async(request, deliver)()
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
-        """See `Engine.generate_async`. `Finish` tries again what has failed by then, on all ranks together."""
+        """See `Engine.generate_async`. `Finish` retries the requests that have failed, on all ranks together."""
         check_context(request, self.fleet.context)
         results: list[list[Completion]] = [[] for _ in request.prompts]
         wanted = [prompt for prompt, count in enumerate(request.num_samples) if count]
@@ -122,7 +122,7 @@ class VLLMServerEngine(Engine):
                 while (left := request.num_samples[prompt] - len(completions)) > 0:
                     count = min(left, MOST_SAMPLES)
                     params = vllm_sampling(request.sampling, count, self.stop_ids)
-                    # vLLM adds the number within the request.
+                    # vLLM adds the index of each sample within the request.
                     params["seed"] = derive_seed(request.seed, prompt) + len(completions)
                     body = {"token_ids": request.prompts[prompt].tolist(), "sampling_params": params}
                     drawn = self.fleet.ask("/inference/v1/generate", body, self._completions)
@@ -148,7 +148,7 @@ class VLLMServerEngine(Engine):
         return [self._completion(choice) for choice in sorted(answer["choices"], key=lambda choice: choice["index"])]
 
     def _completion(self, choice: dict[str, Any]) -> Completion:
-        """A response that the current weights have sampled from its first token to its last; others are refused."""
+        """Return a finished response that the current weights sampled from first token to last; refuse any other."""
         versions = {span["version"] for span in choice.get("weight_versions") or ()}
         if versions != {self.fleet.version} or choice["finish_reason"] not in ("stop", "length"):
             raise EngineError(

@@ -49,7 +49,7 @@ class _Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: _Server
-    timeout = 10.0  # seconds that a connection may say nothing before it has shown the token
+    timeout = 10.0  # seconds that a connection may stay silent before it has shown the token
 
     def do_GET(self) -> None:
         shown = self.headers.get("Authorization", "")

@@ -1,4 +1,4 @@
-"""Whether rephrasings and templates differ in difficulty (TA-GRPO, §5.2), and how the update treats their responses."""
+"""Whether rephrasings and templates differ in difficulty (TA-GRPO, §1), and how the update treats their responses."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def format_reward(response: str, markers: Sequence[str]) -> float:
 
 
 class TemplateFormatTerm:
-    """weight · the format reward of the template that each response was sampled in (arXiv 2602.03190: weight 1).
+    """weight · the format reward of the template that each response was sampled in (arXiv 2602.03190; 1 in its code).
 
     A tokenizer that counts `<think>` among its *special* tokens drops it from the text, and the reward with it.
 

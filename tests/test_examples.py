@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import yaml
 from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
 from torch.distributed.run import get_args_parser
 
 from notebooks.replay import replay
@@ -22,6 +23,7 @@ from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.rollouts import VLLMServerEngine
 from tagrpo.rollouts.engines import serve
 from tagrpo.rollouts.engines.access import VARIABLE
+from tagrpo.settings.checks import missing_settings
 from tagrpo.settings.config import check
 from tagrpo.starter import starter_path
 
@@ -110,6 +112,7 @@ def test_the_job_set_starts_what_the_commands_accept_and_its_parts_fit_together(
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", arguments.training_script_args, return_hydra_config=True)
     check(cfg)
+    assert not list(missing_settings(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])))
     nodes, processes = cfg.trainer.num_nodes, cfg.trainer.devices
     assert int(arguments.nnodes) == nodes == specs["trainer"]["parallelism"] == specs["trainer"]["completions"]
     assert int(arguments.nproc_per_node) == processes == trainer["resources"]["limits"]["nvidia.com/gpu"]

@@ -170,6 +170,8 @@ def test_how_long_they_take(at_once, before_the_model, capsys):
 SHOWN = [
     *((command, ["--help"]) for command in forked_commands.COMMANDS),
     (TRAIN, ["--help", "experiment"]),
+    (TRAIN, ["experiment=grpo", "--help"]),
+    (REPHRASE, ["audit", "--help"]),
     (TRAIN, ["--cfg", "job"]),
     (TRAIN, ["--cfg", "job", "experiment=dapo", "scale=paper", "data=math"]),
     (EVAL, ["--cfg", "job"]),
@@ -202,6 +204,8 @@ def test_help_says_what_can_be_chosen(shown):
     assert re.search(r"^  loss: .*\bclip\b", train, re.MULTILINE), "options of a group are named"
     assert "install=bash" in train
     assert re.search(r"^  experiment=dapo +.*DAPO", texts["tagrpo-train --help experiment"], re.MULTILINE)
+    assert texts["tagrpo-train experiment=grpo --help"] == train
+    assert texts["tagrpo-rephrase audit --help"] == texts["tagrpo-rephrase --help"]
     assert "compare: null" in texts["tagrpo-compare --help"]
     assert "protocol: null" in texts["tagrpo-eval --help"]
     assert "iterations: 48" in texts["tagrpo-eval --help"], "settings of tagrpo-train are its own"

@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from ..metrics.functional import pass_at_k
-from ..runs.directory import override, parsed, read_config
+from ..runs.directory import folders_of_options, override, parsed, read_config
 
 BUDGETS = ("prompts", "rollouts", "tokens", "updates", "iterations")
 DIVERSITY = ("iteration", "question", "pool", "responses", "distance")
@@ -128,7 +128,7 @@ class RunFiles:
         task, name = self._hydra["overrides"]["task"], self.config.get("name", self.method)
         same = [setting for setting in task if not setting.startswith(("name=", "resume="))]
         program = {"train": "tagrpo-train", "evaluate": "tagrpo-eval"}[self._hydra["job"]["name"]]
-        return shlex.join([program, *same, override("name", f"{name}-again")])
+        return shlex.join([program, *folders_of_options(self._hydra), *same, override("name", f"{name}-again")])
 
     @cached_property
     def provenance(self) -> dict[str, str]:

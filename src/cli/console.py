@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -37,7 +38,7 @@ def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Cal
                 if {"--help", "-h"} & set(sys.argv[1:]):
                     from .help import show_help
 
-                    sys.exit(show_help(config, [word for word in sys.argv[1:] if not word.startswith("-")]))
+                    return show_help(config, [word for word in sys.argv[1:] if re.fullmatch(r"[\w/]+", word)])
             return main()
 
         return run

@@ -15,24 +15,24 @@ COMMAND --hydra-help                    the flags of Hydra, which composes the s
 _GROUP = re.compile(r"^  - (?:override )?(?:optional )?/?([\w/]+): ", re.MULTILINE)
 
 
-def show_help(config: str, groups: list[str]) -> int:
-    """Print the help of the command of a configuration, or the options of `groups`; return the exit code."""
+def show_help(config: str, words: list[str]) -> None:
+    """Print the help of the command of a configuration, or the options of the groups among `words`."""
     text, folder = text_of(config), Path(config).parent
     command = text[2:].partition(":")[0]
-    options = {name: options_of((folder / name).as_posix()) for name in groups or dict.fromkeys(_GROUP.findall(text))}
-    if groups:
+    known = {name: options_of((folder / name).as_posix()) for name in dict.fromkeys([*_GROUP.findall(text), *words])}
+    options = {name: known[name] for name in words if known[name]} or known
+    if options is not known:
         for name, texts in options.items():
             for option, content in texts.items():
                 said = [line for line in content.splitlines() if re.match(r"# (?!@package)", line)]
                 print(f"  {f'{name}={option}':<32}  {said[0][2:] if said else ''}".rstrip())
-        return 0 if any(options.values()) else 1
+        return
     print(text)
     print(f"Set as name=value. Options of the groups (group=option; `{command} --help GROUP` says what they are):")
     for name, texts in options.items():
         if names := [option for option in texts if option != "base"]:
             print(f"  {name}: {', '.join(names)}")
     print(MORE.replace("COMMAND", command))
-    return 0
 
 
 def text_of(config: str) -> str:

@@ -15,7 +15,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="tagrpo-report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or a folder with several")
     parser.add_argument("-o", "--output", type=Path, help="the file; default: report.html in the first directory")
-    said = "how large the file may become; responses beyond that are shown without their text (default: 25)"
+    said = "size of the file, unless its numbers alone need more; further responses have no text (default: 25)"
     parser.add_argument("--megabytes", type=float, default=25, help=said)
     given = parser.parse_args()
     for run in given.runs:

@@ -14,9 +14,9 @@ from ..runs.directory import override
 
 CARRIED = (
     "experiment", "recipe", "scale", "data", "data_path", "model", "template", "reward", "rollout", "protocol",
-    "averages",
+    "averages", "--config-dir", "hydra",
 )  # fmt: skip
-"""Groups and settings of a training that its evaluation needs too."""
+"""Groups and settings of a training that its evaluation needs too, and folders of options."""
 SHOWN = {"pass@k": ("pass@k", "exact_pass@k", "pass@k_average"), "Cover@τ": ("cover@tau", "exact_cover@tau")}
 """Title of a table → the metrics in it."""
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from ..runs.directory import begin, end, held, is_first_rank
+from ..runs.directory import begin, end, folders_of_options, held, is_first_rank
 from ..runs.secrets import redacted, refuse_secrets, save_resolved
 from ..settings.checks import check_run, given_overrides, read_questions
 from ..settings.config import build
@@ -102,7 +102,8 @@ def main(cfg: DictConfig) -> float | None:
         metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
         if is_first_rank():
             end(directory)
-            conclude(metrics, directory, given_overrides(), f"{cfg.name}-seed{cfg.seed}", cfg.iterations)
+            given = [*folders_of_options(HydraConfig.get()), *given_overrides()]
+            conclude(metrics, directory, given, f"{cfg.name}-seed{cfg.seed}", cfg.iterations)
     return objective_of(metrics, cfg.objective)
 
 

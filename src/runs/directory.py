@@ -71,6 +71,13 @@ def override(name: str, value: object) -> str:
     return f"{name}={text}" if plain else f"{name}='" + text.replace("'", r"\'") + "'"
 
 
+def folders_of_options(hydra: Any) -> list[str]:
+    """The arguments that name folders of options, from Hydra's record of a command."""
+    given = [each["path"] for each in hydra["runtime"]["config_sources"] if each["provider"] == "command-line"]
+    searched = [each for each in hydra["overrides"]["hydra"] if each.startswith("hydra.searchpath=")]
+    return [*(f"--config-dir={path}" for path in given), *searched]
+
+
 def is_first_rank() -> bool:
     """Whether this process is rank 0, by the environment alone: importing Lightning takes seconds."""
     names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")

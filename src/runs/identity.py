@@ -101,14 +101,11 @@ def targets(settings: Any) -> Iterator[str]:
 
 def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
     """Name of each parameter and the sum of its bits as integers, on this rank; hashing would take seconds."""
-    return [(name, _bit_sum(own_part(parameter))) for name, parameter in module.named_parameters()]
+    parts = ((name, own_part(parameter).contiguous()) for name, parameter in module.named_parameters())
+    return [(name, int(part.view(INTEGERS[part.element_size()]).sum(dtype=torch.int64))) for name, part in parts]
 
 
 def own_part(parameter: Tensor) -> Tensor:
     """This rank's part of a parameter."""
     tensor = parameter.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
-def _bit_sum(tensor: Tensor) -> int:
-    return int(tensor.contiguous().view(INTEGERS[tensor.element_size()]).sum(dtype=torch.int64))

@@ -62,7 +62,8 @@ def _named_secret(name: str, text: str) -> bool:
 
 
 def _of_environment() -> list[str]:
-    return [value for name, value in os.environ.items() if SECRET_VARIABLE.fullmatch(name) and len(value) >= SHORTEST]
+    named = [(name, value) for name, value in os.environ.items() if len(value) >= SHORTEST]
+    return [v for n, v in named if SECRET_VARIABLE.fullmatch(n) or (_PERHAPS.fullmatch(n) and _LONG.fullmatch(v))]
 
 
 def literal_secrets(content: Any, path: str = "") -> Iterator[str]:

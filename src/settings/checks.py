@@ -17,7 +17,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from ..runs.directory import flat
+from ..runs.directory import flat, folders_of_options
 from .config import check
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def check_types(cfg: DictConfig) -> None:
     if not plain:
         return
     others = [str(o.input_line) for o in parsed if o not in plain]
-    others += [o for o in HydraConfig.get().overrides.hydra if o.startswith("hydra.searchpath=")]
+    others += [o for o in folders_of_options(HydraConfig.get()) if o.startswith("hydra.")]
     usual = compose(HydraConfig.get().job.config_name, others)
     for name in (override.key_or_group for override in plain):
         value, default = _value(cfg, name), _value(usual, name)

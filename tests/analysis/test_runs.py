@@ -56,11 +56,13 @@ def test_a_run_says_how_to_repeat_it(tmp_path, write_run):
     (path / ".hydra").mkdir()
     overrides = {
         "task": ["seed=0", "name=x", "data.train.path=a b.jsonl", "resume=auto"],
-        "hydra": ["hydra.run.dir=x", "hydra.mode=RUN"],
+        "hydra": ["hydra.run.dir=x", "hydra.mode=RUN", "hydra.searchpath=[file:///more]"],
     }
-    noted = {"hydra": {"job": {"name": "train"}, "overrides": overrides}}
+    sources = [{"path": "tagrpo.configs", "provider": "main"}, {"path": "/my configs", "provider": "command-line"}]
+    noted = {"hydra": {"job": {"name": "train"}, "overrides": overrides, "runtime": {"config_sources": sources}}}
     (path / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump(noted))
-    command = "tagrpo-train seed=0 'data.train.path=a b.jsonl' name=grpo-again"
+    folders = "'--config-dir=/my configs' 'hydra.searchpath=[file:///more]'"
+    command = f"tagrpo-train {folders} seed=0 'data.train.path=a b.jsonl' name=grpo-again"
     assert find_runs(tmp_path)[0].command == command
 
 

@@ -44,8 +44,9 @@ def test_next_commands_fit_what_the_run_has_left_behind():
     assert longer == ["tagrpo-train", *kept, "hydra.run.dir=runs/a", "resume=auto", "iterations=10"]
     assert len(following(run, overrides, "a-seed0", None, {"checkpoints"})) == 2, "it has no number of iterations"
     overrides += ["experiment=dapo", "recipe=common", "data_path=x", "~data.evaluation.b", "+data.evaluation.c=1"]
-    evaluate, *_ = following(run, overrides, "a-seed0", 5, {"model"})
-    carried = ["scale=paper", *overrides[-5:]]
+    folders = ["--config-dir=/mine", "hydra.searchpath=[file:///more]"]
+    evaluate, *_ = following(run, [*folders, *overrides], "a-seed0", 5, {"model"})
+    carried = [*folders, "scale=paper", *overrides[-5:]]
     assert evaluate == ["tagrpo-eval", "name=a-seed0", *carried, "model=pretrained", "model.path=runs/a/model"]
 
 

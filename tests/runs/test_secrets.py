@@ -243,3 +243,10 @@ def test_no_code_of_others_is_trusted():
         text = path.read_text().replace(" ", "")
         assert "trust_remote_code=True" not in text, path
         assert "weights_only=False" not in text, path
+
+
+def test_a_variable_that_ends_in_key_is_secret_if_its_value_looks_like_one(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "abc123def456")
+    monkeypatch.setenv("SORT_KEY", "reward_mean")
+    said = {"notes": "abc123def456", "name": "by reward_mean"}
+    assert redacted(said) == {"notes": "<removed>", "name": "by reward_mean"}

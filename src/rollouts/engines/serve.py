@@ -42,13 +42,6 @@ def server_arguments(model: str, options: list[str], cpu: bool) -> list[str]:
     ]
 
 
-def end_with_parent() -> None:
-    """Let this process end when its parent is killed: else vLLM's engine outlives the server and keeps its memory."""
-    if sys.platform == "linux":
-        set_parent_death_signal = 1
-        ctypes.CDLL(None).prctl(set_parent_death_signal, signal.SIGKILL)
-
-
 def main() -> None:
     """Entry point: `python -m tagrpo.rollouts.engines.serve MODEL [options of vllm serve]`."""
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
@@ -65,5 +58,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-elif __name__ == "__mp_main__":  # in the processes that vLLM spawns: the engine and its workers
-    end_with_parent()
+elif __name__ == "__mp_main__" and sys.platform == "linux":  # in the processes that vLLM spawns
+    PR_SET_PDEATHSIG = 1  # they end when the server is killed; else its engine outlives it and keeps its memory
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -50,7 +50,7 @@ study: install ## The runs of the third study and their table; finished runs are
 	$(BIN)/python -m studies.third.run runs/third --workers 2
 	$(BIN)/python -m studies.third.results runs/third studies/third/runs.csv.gz
 
-test: lint ## Lint, types, all tests: three processes, of which one often waits for servers.
+test: lint ## Lint, types, all tests but those of test-slow: three processes, of which one often waits for servers.
 	$(BIN)/pytest -n 3 --dist loadfile
 
 test-fast: lint ## Lint, types, and the tests that take no seconds each: no engine, no training, two minutes.

@@ -1,11 +1,11 @@
-"""Proof that a change of the code changes no number: runs of every kind, before and after, compared to the bit.
+"""Proof that a change of the code changes no number: runs of many kinds, before and after, compared to the bit.
 
-    python scripts/same_bits.py record before            # with the old code: six iterations of each experiment
+    python scripts/same_bits.py record before            # with the old code: six iterations of each run
     python scripts/same_bits.py record after             # with the new code
     python scripts/same_bits.py compare before after     # exit code 1 at the first number that differs
 
 Compared are `metrics.csv` but for its wall times, `test.json`, the recorded rollouts and the trained weights. Names may
-be given to `record` to run only some of the experiments.
+be given to `record` to make only some of the runs.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class ThroughputMonitor(BatchDiagnostic):
             self._phases["update"] = told["seconds_update"]
         sums = sum_over_ranks({"tokens": float(rollouts.lengths.sum()), "flop": told.get("flop_update", 0.0)})
         self._tokens, self._share = sums["tokens"], None
-        if self._peak and sums["flop"]:
+        if self._peak and sums["flop"] and "update" in self._phases:
             self._share = sums["flop"] / (self._peak * trainer.world_size * self._phases["update"])
         return {}
 

@@ -54,7 +54,7 @@ class IterationProgress(ProgressBar):
         logged = trainer.callback_metrics
         figures = [text.format(float(logged[name])) for name, text in FIGURES if name in logged]
         if total is not None:
-            left = (total - done) * (time.monotonic() - self._began) / self._seen
+            left = max(total - done, 0) * (time.monotonic() - self._began) / self._seen
             figures.append(f"{timedelta(seconds=round(left))} left")
         self._say("iteration", done, total, figures)
 

@@ -96,8 +96,8 @@ class RolloutCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Serve no questions that replay has retired."""
-        memory = self.pipeline.memory
-        if self.pipeline.replay is not None and memory is not None:
+        memory = None if self.pipeline.replay is None else self.pipeline.replay.memory
+        if memory is not None:
             loader: Any = trainer.train_dataloader
             loader.serve_by(lambda id: 0.0 if memory[id].solved_in_full else 1.0)
 

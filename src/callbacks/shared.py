@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,7 +47,7 @@ def updates_of(module: LightningModule) -> int:
 
 def total_iterations(trainer: Trainer, module: LightningModule) -> int | None:
     """Iterations of the whole run, where no update is skipped; None where nothing limits them."""
-    limits = [trainer.max_steps // updates_of(module)] if trainer.max_steps >= 0 else []
+    limits = [math.ceil(trainer.max_steps / updates_of(module))] if trainer.max_steps >= 0 else []
     if trainer.max_epochs is not None and trainer.max_epochs >= 0:
         limits.append(trainer.max_epochs * int(trainer.num_training_batches))
     return min(limits, default=None)

@@ -74,6 +74,7 @@ def uniform_percentages(rollouts: Any) -> dict[str, Tensor]:
     found = index[~original].unique()
     samples = torch.bincount(index[original], minlength=questions)[found].clamp(min=1)
     matched[found] = 100 * uniform_subset_probability(rollouts.rewards[~original], index[~original], samples)
+    matched[~torch.isin(torch.arange(questions), index[original])] = torch.nan  # there is no G
     return {
         "uniform_reward/original": uniform(original),
         "uniform_reward/rephrasings": uniform(~original),

@@ -65,8 +65,8 @@ def built(part: DictConfig) -> Any:
 def with_commands(arguments: Sequence[str]) -> list[str]:
     """The command line in Hydra's terms.
 
-    >>> with_commands(["audit", "input=a.jsonl", "--dry-run"])
-    ['command=audit', 'input=a.jsonl', 'dry_run=true']
+    >>> with_commands(["generate", "input=a.jsonl", "--dry-run"])
+    ['command=generate', 'input=a.jsonl', 'dry_run=true']
     """
     words = {"generate": "command=generate", "audit": "command=audit", "--dry-run": "dry_run=true"}
     return [words.get(argument, argument) for argument in arguments]
@@ -125,6 +125,10 @@ def check(cfg: DictConfig) -> None:
     """
     if cfg.command not in ("generate", "audit"):
         raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
+    if cfg.command == "audit" and (cfg.dry_run or cfg.limit is not None):
+        raise ValueError(
+            "Expected dry_run and limit with command=generate alone, but this is an audit. Leave them out."
+        )
     generates = cfg.command == "generate"
     path = cfg.source.get("path") if generates else cfg.input
     parts = ("rephraser", "source") if generates else ()

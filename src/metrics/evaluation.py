@@ -149,7 +149,7 @@ def averages(report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Seque
 def _curve(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> Tensor:
     """[Q, K] pass@k of the questions with these `n` and `correct`."""
     n, correct = (torch.tensor([row[name] for row in rows]) for name in ("n", "correct"))
-    return torch.stack([pass_at_k(n, correct, k) for k in ks], -1)
+    return torch.stack([pass_at_k(n, correct, k) for k in ks], -1) if ks else torch.zeros(len(rows), 0)
 
 
 def _intervals(places: Sequence[Place], *curves: Tensor) -> dict[Place, dict[str, float]]:

@@ -102,11 +102,11 @@ class Reviewed:
         """Restore what `to_row` wrote, from the question that a source has read; the file may lack provenance."""
         names = ("provenance", "refused", "shortfall")
         described, refused, shortfall = (group.metadata.get(name) for name in names)
-        described, refused = described or [{}] * len(group.rephrasings), refused or []
+        described = described or [{"kind": kind} for kind in group.kinds] or [{}] * len(group.rephrasings)
         metadata = {name: value for name, value in group.metadata.items() if name not in names}
         try:
             made = [{**entry, "text": text} for text, entry in zip(group.rephrasings, described, strict=True)]
-            candidates = [_candidate(**entry) for entry in [*made, *refused]]
+            candidates = [_candidate(**entry) for entry in [*made, *(refused or [])]]
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"Question {group.id}: expected `provenance`, one entry per rephrasing, and `refused` as "

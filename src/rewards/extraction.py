@@ -28,7 +28,7 @@ _REWRITES = tuple(
     (re.compile(pattern), replacement)
     for pattern, replacement in (
         (r"\\(?:left|right)(?![A-Za-z])", ""),
-        (r"\\!", ""),
+        (r"\\!|(?<=\d)\\,(?=\d{3}(?!\d))", ""),
         (r"\\[,;: ]|~|\s", " "),
         (r"\{,\}", ","),
         (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),

@@ -83,7 +83,7 @@ class MathReward(BackgroundVerifier):
         spellings, values = _normalized(references)
         if normal in spellings:
             return Score(True, normal)
-        value = exact_value(normal)
+        value = None if "," in answer else exact_value(normal)  # `100, 200` may be a list
         if value is not None and None not in values:
             return Score(value in values, normal)
         comparison = (references, normal)

@@ -18,6 +18,7 @@ _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\d{1,60}(?:\.\d{1,60})?|\.\d{1,60})(?:e[-+]?\d{1,3})?(?:\s?/\s?\d{1,60})?(?!\d)", re.A | re.I
 )
 _THOUSANDS = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3}){1,20}(?![\d,])", re.ASCII)
+_FRACTION = re.compile(r"(?<!\d)\\[dt]?frac\{(\d{1,60})\}\{(\d{1,60})\}", re.ASCII)
 _WORD = r"(?<!\w)(?:-(?=\d))?\w+(?:['’-]\w+)*"
 _NOT_CELLS = str.maketrans(dict.fromkeys("[,|<>∧∨'\"`$", " "))
 
@@ -25,7 +26,7 @@ _NOT_CELLS = str.maketrans(dict.fromkeys("[,|<>∧∨'\"`$", " "))
 def _numbers(text: str) -> list[str]:
     """Spellings that `Fraction` reads."""
     found = []
-    for match in _NUMBER.findall(text):
+    for match in _NUMBER.findall(_FRACTION.sub(r"\1/\2", text)):
         number, _, divisor = match.replace(" ", "").partition("/")
         number = canonical_number(format(Decimal(number), "f")) or number
         found.append(str(Fraction(number) / int(divisor)) if divisor.strip("0") else number)
@@ -45,7 +46,7 @@ def _sequence(text: str, order: Callable[[list[str]], list[str]]) -> str | None:
 
 def _matches(text: str, pattern: str, *, every: bool) -> str | None:
     """The last or every match of `pattern`, or of its groups, behind the last `=`, without decoration."""
-    found = (match.groups() or (match[0],) for match in re.finditer(pattern, text.rpartition("=")[2].casefold()))
+    found = (match.groups("") or (match[0],) for match in re.finditer(pattern, text.rpartition("=")[2].casefold()))
     bare = [[" ".join(item.split()).strip(" .`'\"*$[]()+") for item in "/".join(g).split(",")] for g in found]
     kept = sorted({", ".join(sorted(items)) for items in bare}) if every else map(", ".join, bare[-1:])
     return "; ".join(kept) or None
@@ -129,6 +130,6 @@ class PlainAnswerReward(Verifier):
     def _close(self, number: str, reference: str) -> bool:
         """Whether two numbers differ by at most half a unit of the last digit that counts."""
         decimals = len(reference.partition(".")[2])
-        last = max(-decimals, Decimal(reference).adjusted() - self.digits + 1) if self.digits else 0
+        last = max(-decimals, Decimal(reference.partition("/")[0]).adjusted() - self.digits + 1) if self.digits else 0
         half = Fraction(10) ** last / 2 if self.digits and (decimals or last > 0) else 0
         return abs(Fraction(number) - Fraction(reference)) <= half

@@ -48,7 +48,8 @@ def _compare_and_exit(
         for name in (signal.SIGPROF, signal.SIGALRM):
             signal.signal(name, signal.SIG_DFL)  # which ends the process, whatever the file's imports installed
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, hard))
+        allowed = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
         for job in jobs:

@@ -11,11 +11,12 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, NoReturn
 
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
 from ..types import Completion, Finish, Request, Seconds
 from .cache import packed, unpacked
+from .engines.base import EngineError
 from .scoring import Scoring
 
 
@@ -72,6 +73,11 @@ class Generation:
         return cls("", state["step"]) if mine is None else cls(mine["key"], state["step"], completions=unpacked(mine))
 
 
+def failed_before() -> NoReturn:
+    """Raise, for the batches after the first of a request that has failed."""
+    raise EngineError("Expected the responses to several batches, but sampling them failed for the first.")
+
+
 class Block:
     """Several batches that the engine samples in one request: their prompts end to end, with the seed of the first."""
 
@@ -93,7 +99,8 @@ class Block:
     def part(self, number: int) -> list[list[Completion]]:
         """The responses to one of the batches; the first call waits for all of them. Collective."""
         if self._completions is None:
-            self._completions = self.finish()
+            finish, self.finish = self.finish, failed_before  # to be called once
+            self._completions = finish()
         return self._completions[self.starts[number] : self.starts[number + 1]]
 
 
@@ -134,6 +141,8 @@ class Queue:
                 "sampled anew.",
                 stacklevel=2,
             )
+        if other:
+            self.join()  # the engine is asked again
         if other or generation.error is not None:
             self.generations.clear()
         return None if other else generation

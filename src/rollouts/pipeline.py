@@ -180,7 +180,7 @@ class RolloutPipeline:
             observe: Called with what `memory` has learned from each batch that was sampled, learned from or not.
             reformulated: Returns the prompts of the rephrasings of some questions; for the reformulator.
         """
-        failed, numbers = self.failures.total(), count()
+        failed, before, numbers = self.failures.total(), self.ledger["rollouts"], count()
 
         def rolled_out(batch: QuestionBatch, remembered: bool = True) -> QuestionBatch:
             batch = self._roll_out(batch, policy, step, ("fit", self.iteration, next(numbers)))
@@ -217,6 +217,7 @@ class RolloutPipeline:
         if not self.ahead:
             self.engine.sleep()
         totals = sum_over_ranks({**totals_of(batch), "failed": self.failures.total() - failed})
+        totals["sampled"] = self.ledger["rollouts"] - before
         budget = {f"budget/{name}": float(count) for name, count in {**self.ledger, "updates": step}.items()}
         self.scalars |= means_of(totals) | budget
         if self.ahead:
@@ -228,7 +229,6 @@ class RolloutPipeline:
 
         Args as for `roll_out`; `position` is `validate` or `test` and two counters, unique within that stage.
         """
-        self.following.join()
         return self._roll_out(batch, policy, step, position)
 
     def sample_next(self, batches: Sequence[QuestionBatch], policy: nn.Module, step: int, seconds: Seconds) -> None:
@@ -295,6 +295,7 @@ class RolloutPipeline:
             lacking = any(generation.completions is None for generation in generations)
             if not max_over_ranks(lacking):  # syncing and sampling need every rank
                 return generations
+        self.following.join()  # an engine does one thing at a time
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
         if ahead:

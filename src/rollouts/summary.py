@@ -31,7 +31,7 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
 
 
 def means_of(totals: Mapping[str, float]) -> dict[str, float]:
-    """The scalars to log, from `totals_of` over all ranks and `failed`, the number of responses without a verdict.
+    """The scalars to log, from `totals_of` over all ranks, `sampled` responses, and those without a verdict, `failed`.
 
     Means over the sampled responses of a training batch, replayed ones left out:
 
@@ -40,7 +40,8 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
       responses to original questions, and of those to rephrasings.
     - `rollout/length`: tokens per response, stop token included.
     - `rollout/truncated`: share of responses that the length limit ended.
-    - `rollout/without_verdict`: share of responses on which the verifier reached no verdict; they count as wrong.
+    - `rollout/without_verdict`: share on which the verifier reached no verdict, which counts as wrong, of all that were
+      sampled, also of those that dynamic sampling throws away.
     - `rollout/rephrasings`: rephrasings sampled per question.
     - `rollout/entropy`: −mean log-prob per token, nats; unbiased for the entropy at temperature 1.
     """
@@ -51,7 +52,7 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
         "rollout/correct": totals["correct"] / count,
         "rollout/length": totals["tokens"] / count,
         "rollout/truncated": totals["truncated"] / count,
-        "rollout/without_verdict": totals["failed"] / count,
+        "rollout/without_verdict": totals["failed"] / totals["sampled"],
         "rollout/rephrasings": totals["rephrasings"] / totals["questions"],
     }
     if totals["tokens"]:  # zero only if an engine returned nothing but empty responses

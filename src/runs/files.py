@@ -83,7 +83,7 @@ def write_json(path: Path, content: Any) -> None:
 
 def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a CSV file as a whole."""
-    with written_whole(path) as partial, partial.open("w", newline="") as file:
+    with written_whole(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
         writer.writerows(rows)
@@ -93,7 +93,7 @@ def append_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, 
     """Append rows to a CSV file, after a header where the file is new; without rows no file is made."""
     if rows:
         new = not path.exists()
-        with disk_full_explained(path), path.open("a", newline="") as file:
+        with disk_full_explained(path), path.open("a", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns)
             if new:
                 writer.writeheader()
@@ -109,7 +109,7 @@ def read_rows(path: Path, most: int | None = None) -> tuple[Sequence[str], list[
     if most == 0 or not path.exists():
         return [], []
     try:
-        with path.open(newline="") as file:
+        with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             rows = list(islice(reader, most))
             return reader.fieldnames or [], [row for row in rows if None not in row and None not in row.values()]

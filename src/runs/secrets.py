@@ -63,7 +63,8 @@ def _named_secret(name: str, text: str) -> bool:
 
 def _of_environment() -> list[str]:
     named = [(name, value) for name, value in os.environ.items() if len(value) >= SHORTEST]
-    return [v for n, v in named if SECRET_VARIABLE.fullmatch(n) or (_PERHAPS.fullmatch(n) and _LONG.fullmatch(v))]
+    secret = (v for n, v in named if SECRET_VARIABLE.fullmatch(n) or (_PERHAPS.fullmatch(n) and _LONG.fullmatch(v)))
+    return sorted(secret, key=len, reverse=True)  # one may begin with another
 
 
 def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
@@ -82,6 +83,12 @@ def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
             yield from [f"{path}.{inner}" if path else inner for inner in pairs]
             if not pairs and is_secret(name, value):
                 yield here
+        elif _secret_number(name, value):
+            yield here
+
+
+def _secret_number(name: str, value: object) -> bool:
+    return isinstance(value, int) and value >= 10 ** (SHORTEST - 1) and _named_secret(name, str(value))
 
 
 def secret_pairs(text: str) -> list[str]:
@@ -125,7 +132,7 @@ def redacted(content: Any, name: str = "") -> Any:
     if isinstance(content, list | tuple):
         return [redacted(value, name) for value in content]
     if not isinstance(content, str):
-        return content
+        return REMOVED if _secret_number(name, content) else content
     if _named_secret(name, content):
         return REMOVED
     for value in _of_environment():

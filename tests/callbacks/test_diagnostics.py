@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import replace
 from functools import partial
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -26,7 +26,7 @@ from tagrpo.callbacks import (
     sentence_encoder,
     throughput,
 )
-from tagrpo.callbacks.zero_gradient import question_percentages
+from tagrpo.callbacks.zero_gradient import question_percentages, uniform_percentages
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.types import RewardGroups
 
@@ -363,3 +363,14 @@ def test_an_encoder_is_put_on_the_gpu_that_its_process_trains_on(monkeypatch):
     sentence_encoder("model")
     sentence_encoder("model", device="cpu")
     assert devices == ["cuda:3", "cpu"]
+
+
+def test_a_question_without_an_original_has_no_rephrasings_of_the_same_number():
+    rollouts = SimpleNamespace(
+        question=torch.tensor([0, 0, 0, 0, 1, 1]),
+        rephrasing=torch.tensor([0, 0, 1, 1, 1, 1]),
+        rewards=torch.tensor([1.0, 0.0, 1.0, 0.0, 1.0, 0.0]),
+    )
+    (first, second) = uniform_percentages(rollouts)["uniform_reward/rephrasings_matched"].tolist()
+    assert first == 0
+    assert math.isnan(second)

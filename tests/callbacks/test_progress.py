@@ -72,3 +72,8 @@ def test_a_test_counts_the_batches_of_all_its_splits(tmp_path, capsys):
 def test_a_run_without_an_end_shows_none(tmp_path):
     trainer = Trainer(max_steps=-1, max_epochs=-1, logger=False, enable_checkpointing=False, accelerator="cpu")
     assert total_iterations(trainer, Module()) is None
+
+
+def test_a_last_iteration_whose_updates_are_cut_off_counts():
+    trainer = Trainer(max_steps=5, max_epochs=-1, logger=False, enable_checkpointing=False, accelerator="cpu")
+    assert total_iterations(trainer, Module()) == 2, "of three steps, and of two"

@@ -19,6 +19,7 @@ from tagrpo.callbacks import RolloutCallback, ThroughputMonitor
 from tagrpo.callbacks.rollout import weights_of
 from tagrpo.contrib.exgrpo.replay import SuccessReplay
 from tagrpo.datamodules.loader import QuestionLoader
+from tagrpo.datamodules.memory import QuestionMemory
 from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, VLLMEngine
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
 from tagrpo.rollouts.engines.transformers import TransformersEngine
@@ -474,3 +475,16 @@ def test_of_several_trained_models_one_must_be_named(tiny_policy):
 
 def test_a_module_without_a_known_model_is_taken_whole():
     assert [name for name, _ in weights_of(torch.nn.Linear(2, 3))] == ["weight", "bias"]
+
+
+def test_what_another_part_remembers_retires_no_question_of_a_replay_without_a_memory():
+    class Replay:
+        memory = None
+
+    class Loader:
+        def serve_by(self, chance):
+            raise AssertionError("all questions are served")
+
+    callback = RolloutCallback(made_by(WaitingEngine, Even()))
+    callback.pipeline.replay, callback.pipeline.memory = Replay(), QuestionMemory()
+    callback.on_train_start(SimpleNamespace(train_dataloader=Loader()), Policy())

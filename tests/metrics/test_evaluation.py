@@ -37,3 +37,9 @@ def test_majority_and_wrong_answers_are_means_over_questions(make_batch):
     assert summary["majority"] == pytest.approx((1 / 3 + 0) / 2)
     assert summary["wrong_answers"] == (2 + 3) / 2
     assert [row["distinct_answers"] for row in summary["questions"]] == [3, 3]
+
+
+def test_a_k_above_the_number_of_responses_is_left_out_also_where_none_remains():
+    counts = {"a": QuestionCounts({}, n=4, correct=1, tokens=4), "b": QuestionCounts({}, n=4, correct=0, tokens=4)}
+    assert list(summarise(counts, (1, 8))["pass_at_k"]) == [1]
+    assert summarise(counts, (8, 16))["pass_at_k"] == {}

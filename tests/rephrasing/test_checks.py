@@ -364,3 +364,10 @@ def test_a_foreign_file_of_rephrasings_is_read_or_refused_by_question(value, nam
     except ValueError as refusal:
         if not str(refusal).startswith("Question q7: expected"):
             raise
+
+
+def test_kinds_without_provenance_are_kept():
+    group = QuestionGroup("q", "1 + 1?", ("Add.", "How much?"), ("2",), {}, ("harder", "wording"))
+    item = Reviewed.from_group(group)
+    assert [candidate.kind for candidate in item.candidates] == ["harder", "wording"]
+    assert item.to_row()["kinds"] == ["harder", "wording"]

@@ -336,3 +336,9 @@ def test_box_1_is_sent_word_for_word_and_only_the_form_of_the_reply_is_ours(serv
     assert last.startswith("Write each rephrasing between the tags <rephrasing> and </rephrasing>, and nothing")
     assert ask == "Write 3 rephrasings, each different from the others, of the question that follows."
     assert user == f"Question: {groups[0].question}"
+
+
+@pytest.mark.parametrize("setting", ["--dry-run", "limit=1"])
+def test_an_audit_refuses_what_would_not_be_obeyed(setting, tmp_path):
+    with pytest.raises(ValueError, match="command=generate alone"):
+        call("audit", f"input={tmp_path}/x.jsonl", "judge.model=m", setting)

@@ -147,3 +147,19 @@ def test_a_form_is_checked_and_so_are_references():
 
 def test_it_travels_to_other_processes():
     assert pickle.loads(pickle.dumps(PlainAnswerReward("multiset", digits=2)))("3 2", "2 3").correct
+
+
+def test_a_fraction_in_latex_is_one_number():
+    assert NUMBER(r"It is \boxed{\frac{3}{4}}", "3/4").correct
+    assert NUMBER(r"It is \boxed{-\dfrac{3}{4}}", "-0.75").correct
+    assert not NUMBER(r"\boxed{\frac{1}{2}}", "2").correct
+
+
+def test_digits_count_in_fractions_too():
+    assert PlainAnswerReward("number", digits=3)("It is 1/3", "1/3").correct
+    assert not PlainAnswerReward("number", digits=3)("It is 2/3", "1/3").correct
+
+
+def test_a_group_that_matches_nothing_is_empty():
+    assert PlainAnswerReward("word", pattern=r"(yes)|(no)")("Well, no", "no").correct
+    assert not PlainAnswerReward("word", pattern=r"(yes)|(no)")("Well, yes", "no").correct

@@ -251,3 +251,34 @@ def test_a_thread_samples_what_a_call_does(tiny_policy):
     for a, b in zip(sum(found, []), sum(expected, []), strict=True):
         assert torch.equal(a.token_ids, b.token_ids)
         assert torch.equal(a.logprobs, b.logprobs)
+
+
+def test_what_is_under_way_is_waited_for_before_the_engine_is_asked_for_another_batch():
+    engine, policy = WaitingEngine(), make_policy()  # which refuses two things at once
+    pipeline = make_pipeline(engine, ahead=2)
+    for number in range(2):
+        rollouts = pipeline.roll_out(asking(number), policy, 3 * number).rollouts
+        following = [asking(number + len(pipeline.following) + n) for n in (1, 2)]
+        pipeline.sample_next(following, policy, 3 * number, rollouts.seconds)
+        update(policy)
+        pipeline.wait(rollouts.seconds)
+    assert engine.busy, "the block of 3 and 4 is under way"
+    with pytest.warns(UserWarning, match="Another batch came"):
+        assert sampled_by(pipeline.roll_out(asking(99), policy, 6).rollouts) == 6
+    assert [call[2] for call in engine.calls] == [[0], [1, 2], [3, 4], [99]]
+
+
+def test_an_engine_is_asked_once_for_a_block_that_fails():
+    request = Request([torch.tensor([1])], [1], SamplingConfig(), 0)
+    block, asked = Block([request, request], [None, None]), []
+
+    def finish():
+        asked.append(1)
+        raise EngineError("gone")
+
+    block.finish = finish
+    with pytest.raises(EngineError, match="gone"):
+        block.part(0)
+    with pytest.raises(EngineError, match="failed for the first"):
+        block.part(1)
+    assert asked == [1]

@@ -520,3 +520,10 @@ def test_two_ranks_ask_what_one_process_asks(monkeypatch):
         assert pipeline.ledger == single.ledger
         assert pipeline.scalars == single.scalars
         assert pipeline.memory.records == single.memory.records
+
+
+def test_responses_without_a_verdict_are_a_share_of_all_that_were_sampled():
+    pipeline = make_pipeline(Engine(), Verifier(fails=["0"]), dynamic_sampling=DynamicSampling(max_draws=3))
+    pipeline.roll_out(asking("a", "b"), make_policy(), 0, draw=lambda: asking("c", "d"))
+    assert pipeline.ledger["rollouts"] == 4 * 4
+    assert pipeline.scalars["rollout/without_verdict"] == 0.5, "the first of each two responses"

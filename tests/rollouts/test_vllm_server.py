@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
 from tagrpo.rollouts.engines import server_fleet, weight_stream
 from tagrpo.rollouts.engines.access import shared_token
-from tagrpo.rollouts.engines.weight_stream import offered, receive_weights
+from tagrpo.rollouts.engines.weight_stream import address_towards, offered, receive_weights
 from tagrpo.runs import preemption
 from tagrpo.types import Request
 from tests.helpers import wait_until
@@ -181,8 +181,20 @@ def test_options_that_make_no_sense_are_refused(tiny_policy, options):
         VLLMServerEngine(str(tiny_policy), **{"url": "http://localhost:8000", **options})
 
 
-def test_the_stream_answers_only_who_knows_the_token_and_only_until_the_update_ends():
-    with offered(WEIGHTS, 5.0, "127.0.0.1", pytest.fail) as where:
+def has_ipv6():
+    try:
+        with socket.create_server(("::1", 0), family=socket.AF_INET6):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_stream_answers_only_who_knows_the_token_and_only_until_the_update_ends(host):
+    if host == "::1" and not has_ipv6():
+        pytest.skip("this machine has no IPv6")
+    assert address_towards(host) == host
+    with offered(WEIGHTS, 5.0, host, pytest.fail) as where:
         with pytest.raises(OSError, match="answered 401"):
             list(receive_weights(**{**where, "token": "x" * len(where["token"])}))
         received = dict(receive_weights(**where))

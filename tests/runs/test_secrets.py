@@ -250,3 +250,12 @@ def test_a_variable_that_ends_in_key_is_secret_if_its_value_looks_like_one(monke
     monkeypatch.setenv("SORT_KEY", "reward_mean")
     said = {"notes": "abc123def456", "name": "by reward_mean"}
     assert redacted(said) == {"notes": "<removed>", "name": "by reward_mean"}
+
+
+def test_numbers_and_secrets_that_begin_alike_are_removed_as_a_whole(monkeypatch):
+    monkeypatch.setenv("A_TOKEN", "prefix12")
+    monkeypatch.setenv("B_TOKEN", "prefix12-the-rest-of-it")
+    assert redacted({"notes": "it is prefix12-the-rest-of-it"}) == {"notes": "it is <removed>"}
+    settings = {"logger": {"password": 123456789, "port": 123456789}, "token": 5}
+    assert list(literal_secrets(settings)) == ["logger.password"]
+    assert redacted(settings) == {"logger": {"password": "<removed>", "port": 123456789}, "token": 5}

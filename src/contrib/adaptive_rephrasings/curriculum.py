@@ -35,13 +35,13 @@ class AdaptiveRephrasings(Curriculum):
 
     Args:
         low: Fewest rephrasings.
-        high: Most rephrasings; questions that have fewer use all they have.
+        high: Most rephrasings; questions that have fewer use all they have. None: all.
         samples: G, responses to the original in each batch.
         decay: Weight of the past in the running rate: 0 is the last batch alone, 1 the first batch alone.
     """
 
-    def __init__(self, low: int = 0, high: int = 3, samples: int = 8, decay: float = 0.5) -> None:
-        if not 0 <= low <= high or samples < 1 or not 0 <= decay <= 1:
+    def __init__(self, low: int = 0, high: int | None = 3, samples: int = 8, decay: float = 0.5) -> None:
+        if not 0 <= low <= (low if high is None else high) or samples < 1 or not 0 <= decay <= 1:
             raise ValueError(
                 "Expected 0 ≤ low ≤ high, samples ≥ 1 and decay between 0 and 1 in data.curriculum, but got "
                 f"low={low}, high={high}, samples={samples} and decay={decay}."
@@ -52,7 +52,8 @@ class AdaptiveRephrasings(Curriculum):
         """How many of the `available` rephrasings of a question to sample."""
         rate = running_rate(record, self.decay)
         chance = 1.0 if rate is None else uniform_probability(rate, self.samples)
-        return min(self.low + math.floor((self.high - self.low) * chance + 0.5), available)
+        high = available if self.high is None else self.high
+        return min(self.low + math.floor((high - self.low) * chance + 0.5), available)
 
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:
         """The question with the first `count` of its rephrasings."""

@@ -89,14 +89,15 @@ class SuccessReplay:
         """
         by_rate: dict[float, list[str]] = {}
         for id in self.records:
-            if id not in without:
+            if id not in without and not self.memory[id].solved_in_full:
                 # 0 if the memory no longer has that visit
                 by_rate.setdefault(latest_partial_rate(self.memory[id].visits) or 0.0, []).append(id)
         generator = random.Random(f"{self.seed}/{iteration}")
         drawn: list[str] = []
         while by_rate and len(drawn) < count:
             rates = sorted(by_rate)
-            weights = [math.exp(-(((rate - 0.5) / self.spread) ** 2) / 2) for rate in rates]
+            far = [((rate - 0.5) / self.spread) ** 2 / 2 for rate in rates]
+            weights = [math.exp(min(far) - value) for value in far]  # one is 1, however small the spread
             ids = by_rate[rate := generator.choices(rates, weights)[0]]
             drawn.append(ids.pop(generator.randrange(len(ids))))
             if not ids:

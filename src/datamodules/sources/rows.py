@@ -103,7 +103,7 @@ def _rows(path: Path) -> Iterator[bytes | dict[str, Any]]:
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
-        yield from pq.read_table(path).to_pylist()
+        yield from json.loads(json.dumps(pq.read_table(path).to_pylist(), default=str))  # dates and bytes as text
         return
     with path.open("rb") as file:  # a text file would not say in which row its encoding is broken
         yield next(file, b"").removeprefix(codecs.BOM_UTF8)

@@ -52,8 +52,8 @@ def check_context(request: Request, context: int) -> None:
     if longest + request.sampling.max_new_tokens > context:
         raise ValueError(
             f"Expected prompts and responses of at most {context} tokens, the model's context, but a prompt has "
-            f"{longest} and rollout.sampling.max_new_tokens is {request.sampling.max_new_tokens}. Lower that or "
-            "data.max_prompt_tokens (data.max_evaluation_prompt_tokens for tests)."
+            f"{longest} and max_new_tokens is {request.sampling.max_new_tokens}. Lower rollout.sampling.max_new_tokens "
+            "or data.max_prompt_tokens (for tests evaluation_sampling, data.max_evaluation_prompt_tokens)."
         )
 
 

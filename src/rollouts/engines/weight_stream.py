@@ -36,6 +36,7 @@ class _Server(ThreadingHTTPServer):
         self.stalled = stalled
         self.moved = time.monotonic()
         self.token = secrets.token_hex(16)
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         super().__init__((host, 0), _Handler)
 
     def service_actions(self) -> None:
@@ -109,7 +110,7 @@ def receive_weights(host: str, port: int, token: str, timeout: float) -> Iterato
 
 def address_towards(host: str) -> str:
     """The address of this machine at which `host` can reach it."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing: it only chooses the route
         return str(probe.getsockname()[0])
 

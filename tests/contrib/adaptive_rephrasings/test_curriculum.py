@@ -141,3 +141,8 @@ def test_a_count_lies_between_its_bounds_and_is_the_same_for_either_verdict(low,
     )
     assert min(low, available) <= one <= min(low + more, available)
     assert abs(one - other) <= 1, "rounding apart"
+
+
+def test_without_a_highest_number_all_that_there_are_may_be_used():
+    curriculum = AdaptiveRephrasings(low=1, high=None, samples=8)
+    assert [curriculum.count(Record(), available) for available in (0, 2, 5)] == [0, 2, 5]

@@ -260,3 +260,15 @@ def test_the_latest_partial_success_is_looked_for_backwards():
     visits = [memory.Visit((4,), (right,)) for right in (1, 3, 0, 4)]
     assert latest_partial_rate(visits) == 0.75
     assert latest_partial_rate(visits[2:]) is None
+
+
+def test_a_question_that_a_thrown_away_batch_has_solved_in_full_is_not_replayed():
+    replay = recorded({"a": 0.5, "b": 0.5})
+    replay.memory.records["a"].solved_in_full = True
+    assert replay.draw(2, 0, set()) == ["b"]
+
+
+def test_a_narrow_weight_far_from_all_rates_still_draws_the_nearest():
+    replay = recorded({"a": 0.125, "b": 0.875, "c": 0.25})
+    replay.spread = 1e-3
+    assert [replay.draw(1, iteration, set()) for iteration in range(5)] == [["c"]] * 5

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -168,3 +170,12 @@ def test_benchmarks_load_whole(name, rows):
     groups = JsonLinesSource(DATA / f"{name}.jsonl", question="problem").load()
     assert len(groups) == rows
     assert all(group.answer and group.question for group in groups)
+
+
+def test_dates_decimals_and_bytes_of_parquet_files_are_text(tmp_path):
+    row = {"question": "1 + 1 ?", "answer": "2", "day": date(2026, 1, 2), "price": Decimal("1.50"), "raw": b"ab"}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "q.parquet")
+    (group,) = JsonLinesSource(tmp_path / "q.parquet").load()
+    assert {name: group.metadata[name] for name in ("day", "price", "raw")} == {
+        "day": "2026-01-02", "price": "1.50", "raw": "b'ab'",
+    }  # fmt: skip

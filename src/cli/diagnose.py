@@ -45,7 +45,8 @@ def ask_training_questions(cfg: DictConfig) -> None:
     now = runs.flat(OmegaConf.to_container(cfg, resolve=True))
     both = runs.changes(runs.read_config(run / "config.yaml"), now)
     asked = {name: values for name, values in both.items() if f"{name}.".startswith(names)}
-    changed = {name: values for name, values in asked.items() if name not in MAY_DIFFER and not runs.may_change(name)}
+    same = {name for name in asked if name == "model.path" or not runs.may_change(name)}
+    changed = {name: values for name, values in asked.items() if name in same and name not in MAY_DIFFER}
     if changed:
         raise ValueError(
             f"Expected the settings with which {run} was trained, but got others:\n{runs.then_and_now(changed)}\n"

@@ -13,6 +13,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Column, Table
 
 from ..runs.directory import changes, flat, without_copies
@@ -37,7 +38,7 @@ def main() -> None:
     with explained():
         a, b = (settings(shlex.split(side)) for side in (args.a, args.b))
         found = without_copies(changes(a, b, absent=ABSENT))
-    table = Table(*(Column(title, overflow="fold") for title in ("setting", args.a, args.b)))
+    table = Table(*(Column(escape(title), overflow="fold") for title in ("setting", args.a, args.b)))
     for key, (left, right) in sorted(found.items()):
-        table.add_row(key, str(left), str(right))
+        table.add_row(key, escape(str(left)), escape(str(right)))
     Console().print(table if found else "Nothing differs.")

@@ -29,7 +29,9 @@ def workload_of(cfg: DictConfig, ranks: int) -> dict[str, Any]:
     from ..modules.strategy import FullyShardedStrategy
 
     data, policy, strategy, longest = cfg.data, cfg.policy, cfg.strategy, cfg.rollout.sampling.max_new_tokens
-    asked = data.batch_size * (1 + (data.num_rephrasings or 0))
+    if data.num_rephrasings is None:
+        raise ValueError("Expected data.num_rephrasings to be a number, but got null. Set it to that of the file.")
+    asked = data.batch_size * (1 + data.num_rephrasings)
     batches = (cfg.trainer.max_epochs or 0) * ((cfg.questions or 0) // data.batch_size)
     sharded = isinstance(strategy, DictConfig) and issubclass(get_class(strategy._target_), FullyShardedStrategy)
     mean = longest / 2 if cfg.response_tokens is None else cfg.response_tokens

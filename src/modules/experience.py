@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from ..distributed import max_over_ranks
+from ..distributed import max_over_ranks, rank
 from ..types import History, RewardGroups, Rollouts
 from .mismatch import MismatchCorrection
 from .policy.logprobs import PromptedResponses, ResponseScores, Scorer
@@ -201,13 +201,15 @@ def truncated_weights(target: Tensor, sampled: Tensor, cap: float) -> Tensor:
 def split_by_question(question: Tensor, num_questions: int, num_mini_batches: int) -> list[Tensor]:
     """Ascending rows of responses for each of `num_mini_batches` mini-batches, which never split a question.
 
-    `question` is [R] long, in 0..num_questions-1. Sizes in questions differ by one at most, larger ones first.
+    `question` is [R] long, in 0..num_questions-1. Sizes in questions differ by one at most, over all ranks too if each
+    has as many questions: the larger ones come first on rank 0, and ranks take turns.
 
     >>> [rows.tolist() for rows in split_by_question(torch.tensor([0, 0, 1, 2, 2]), 3, 2)]
     [[0, 1, 2], [3, 4]]
     """
     parts = torch.arange(num_questions).tensor_split(num_mini_batches)
-    return [torch.isin(question, part).nonzero()[:, 0] for part in parts]
+    first = -rank() * num_questions % num_mini_batches
+    return [torch.isin(question, part).nonzero()[:, 0] for part in (*parts[first:], *parts[:first])]
 
 
 def reward_groups(rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> RewardGroups:

@@ -39,7 +39,7 @@ class PolicyOptions(UpdateOptions):
     schedule: str = "cosine"
     """Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …"""
     warmup: float | int = 0.1
-    """Warm-up: a share of all optimizer steps where it is below 1, else a whole number of steps."""
+    """Warm-up: a share of all optimizer steps where it is below 1, else a whole number; `constant` has none."""
     temperature: float = 1.0
     """Sampling temperature; log-probs are taken at it."""
     compute_dtype: ComputeType = "auto"
@@ -230,7 +230,8 @@ class PolicyModule(LightningModule):
         # FSDP2 has its own mixed precision.
         dtype = None if self._sharded else reduced_precision(self.trainer.strategy, self.options.compute_dtype)
         budget = self.options.token_budget
-        return Scorer(self.policy, self.reference, token_budget=budget, device=self.device, autocast_dtype=dtype)
+        device = self.trainer.strategy.root_device  # where offloaded parameters are brought, too
+        return Scorer(self.policy, self.reference, token_budget=budget, device=device, autocast_dtype=dtype)
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
         """[n] float32, mean entropy per token under the current policy and the score prompt, nats. Collective."""

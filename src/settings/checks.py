@@ -18,14 +18,14 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..runs.directory import flat, folders_of_options
-from .config import check
+from .config import check, drop_unchosen
 
 if TYPE_CHECKING:
     from ..datamodules.questions import QuestionDataModule
     from .config import Run
 
-FREE = ("trainer.",)
-"""Settings of Lightning, whose values may be of several types: `devices` is a number, a list or `auto`."""
+FREE = ("trainer.", "policy.warmup")
+"""Settings whose values may be of several types: `trainer.devices` is a number, a list or `auto`."""
 KINDS = {
     bool: ("true or false", (bool, int, float)), int: ("a whole number", (int,)), float: ("a number", (int, float)),
     list: ("a list", (list,)),
@@ -43,7 +43,8 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
         )
     check_types(cfg)
     check_given(cfg)
-    check(cfg)
+    drop_unchosen(cfg)
+    check(cfg, trains)
     check_files(cfg)
     check_model(cfg)
     check_machine(cfg)

@@ -13,14 +13,14 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.object_type import ObjectType
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..runs.directory import wandb_run_id
 from ..starter import starter_path
@@ -105,6 +105,15 @@ class Run:
         self.rollout.close()
 
 
+def drop_unchosen(cfg: DictConfig) -> None:
+    """Remove what scales and recipes have set of callbacks and reward terms that are not chosen."""
+    groups: list[Any] = [cfg.callbacks or {}, cfg.rollout.reward_terms or {}]
+    for group in groups:
+        for name in [name for name, part in group.items() if part and "_target_" not in part]:
+            with open_dict(group):
+                del group[name]
+
+
 def build(cfg: DictConfig) -> Run:
     """Instantiate every part of a checked configuration, after writing a model that comes in a package to its folder.
 
@@ -123,6 +132,7 @@ def build(cfg: DictConfig) -> Run:
     from ..runs.scalars import ScalarLog
     from ..runs.stages import in_order
 
+    drop_unchosen(cfg)
     if cfg.model.get("make"):
         instantiate(cfg.model.make)
     quiet()
@@ -182,7 +192,7 @@ def policy_module(cfg: DictConfig) -> PolicyModule:
     )
 
 
-def check(cfg: DictConfig) -> None:
+def check(cfg: DictConfig, trains: bool = True) -> None:
     """Refuse settings that would fail only later, or with which a run would train something else than they say."""
     if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
         raise ValueError(
@@ -191,7 +201,7 @@ def check(cfg: DictConfig) -> None:
         )
     if not 0 <= cfg.seed < 2**32:
         raise ValueError(f"Expected seed to be from 0 to 4294967295, but got {cfg.seed}.")
-    if cfg.data.batch_size < cfg.policy.mini_batches:
+    if trains and cfg.data.batch_size < cfg.policy.mini_batches:
         raise ValueError(
             f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "
             f"{cfg.policy.mini_batches}: each optimizer step learns from whole questions. Raise data.batch_size."
@@ -227,7 +237,7 @@ def check(cfg: DictConfig) -> None:
             f"Expected callbacks.pass_at_k.ks to hold a k of at most data.evaluation_samples = "
             f"{cfg.data.evaluation_samples}, but got {list(ks)}: pass@k needs k samples. Lower one or raise the other."
         )
-    if cfg.data.train is not None:
+    if trains and cfg.data.train is not None:
         _check_pools("advantage", cfg.advantage, cfg.data)
 
 

@@ -226,6 +226,7 @@ def test_a_rank_without_questions_has_no_rows(make_batch):
     [
         (["data.train.size=11"], "data.train.size: 12 then, 11 now"),
         (["seed=4"], "seed: 3 then, 4 now"),
+        (["model.path=/another/model"], "model.path: .* then, /another/model now"),
         (["rollout.sampling.max_new_tokens=17"], "rollout.sampling.max_new_tokens: 16 then, 17 now"),
         (["exact=true"], "without exact"),
         (["diagnose_questions=0"], "diagnose_questions to be at least 1"),

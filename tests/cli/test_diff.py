@@ -43,3 +43,10 @@ def test_a_setting_that_others_follow_is_shown_once(capsys, monkeypatch):
     assert [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("│")] == [
         "loss.clip_high"
     ]
+
+
+def test_lists_and_paths_are_shown_as_they_are(capsys, monkeypatch):
+    both = ["data=jsonl data.train.path=a.jsonl callbacks=[default]", "data=jsonl data.train.path=[/a/b]"]
+    monkeypatch.setattr(sys, "argv", ["tagrpo-diff", *both])
+    diff.main()
+    assert "['/a/b']" in capsys.readouterr().out

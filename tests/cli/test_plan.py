@@ -222,3 +222,8 @@ def test_rates_of_gpus_are_those_that_the_share_of_the_peak_is_of():
     assert {name: float(planned[name]) for name in PEAKS if name in planned} == {
         name: PEAKS[name] for name in ("H200", "H100", "A100", "L40S")
     }
+
+
+def test_a_number_of_rephrasings_is_asked_for(tiny_policy):
+    with pytest.raises(ValueError, match=r"data\.num_rephrasings to be a number"):
+        plan(composed("experiment=ta_grpo", f"model.path={tiny_policy}", "data.num_rephrasings=null"))

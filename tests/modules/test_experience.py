@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tagrpo.modules import experience
 from tagrpo.modules.experience import Experience, join_reward_groups, split_by_question
 from tagrpo.modules.micro_batch import MicroBatch
 from tagrpo.packing.batch import pack
@@ -47,6 +48,21 @@ def test_mini_batches_hold_whole_questions_and_everything_once():
     assert [rows.tolist() for rows in split_by_question(question, 5, 2)] == [[0, 1, 2, 3, 4, 5], [6, 7]]
     assert [rows.tolist() for rows in split_by_question(question, 5, 5)] == [[0, 1], [2], [3, 4, 5], [6], [7]]
     assert [rows.tolist() for rows in split_by_question(torch.tensor([0]), 1, 2)] == [[0], []]
+
+
+@pytest.mark.parametrize(
+    ("questions", "mini_batches", "ranks", "sizes"), [(1, 8, 8, [1] * 8), (3, 2, 2, [3, 3]), (8, 16, 4, [2] * 16)]
+)
+def test_ranks_take_turns_with_larger_mini_batches_so_that_no_step_is_empty(
+    questions, mini_batches, ranks, sizes, monkeypatch
+):
+    found = torch.zeros(mini_batches, dtype=torch.long)
+    for rank in range(ranks):
+        monkeypatch.setattr(experience, "rank", lambda rank=rank: rank)
+        parts = split_by_question(torch.arange(questions), questions, mini_batches)
+        assert sorted(torch.cat(parts).tolist()) == list(range(questions))
+        found += torch.tensor([len(part) for part in parts])
+    assert found.tolist() == sizes
 
 
 def test_ranks_do_not_share_groups():

@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from hydra import compose, initialize_config_module
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException, InstantiationException, MissingConfigException
 from hydra.utils import instantiate
 from lightning.pytorch import Trainer
@@ -21,6 +22,7 @@ from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.modules.policy import model
 from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.settings import config
+from tagrpo.settings.checks import check_types
 from tagrpo.settings.methods import options_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -298,3 +300,34 @@ def test_the_console_has_our_messages_and_the_errors_of_libraries(name, level, s
     (kept,) = job_logging["handlers"]["console"]["filters"]
     assert job_logging["filters"][kept]["()"] == f"{config.__name__}.{config.Ours.__name__}"
     assert config.Ours().filter(logging.LogRecord(name, level, "file.py", 1, "text", (), None)) is shown
+
+
+def test_what_a_scale_sets_of_parts_that_are_not_chosen_is_dropped(tmp_path):
+    overrides = ["experiment=dapo", "scale=paper", "reward_terms=signed", "callbacks=[recorder]"]
+    cfg = config.compose_run(tmp_path, overrides)
+    assert "overlong" in cfg.rollout.reward_terms
+    config.drop_unchosen(cfg)
+    assert list(cfg.rollout.reward_terms) == ["signed"]
+    assert list(cfg.callbacks) == ["recorder"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["experiment=grpo", "data.batch_size=1", "policy.mini_batches=2"],
+        ["experiment=pass_at_k", "advantage.k=8", "data.samples_per_prompt=4"],
+    ],
+)
+def test_what_only_training_needs_is_not_asked_of_an_evaluation(overrides):
+    with pytest.raises(ValueError, match="Expected"):
+        config.check(composed(*overrides))
+    config.check(composed(*overrides), trains=False)
+
+
+@pytest.mark.parametrize("override", ["policy.warmup=0.05", "loss.clip_high=2.5"])
+def test_a_share_or_a_decimal_is_accepted_where_a_whole_number_is_the_default(override, tmp_path):
+    experiment = "dapo" if "warmup" in override else "cispo"
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", [f"experiment={experiment}", "scale=paper", override], return_hydra_config=True)
+        HydraConfig.instance().set_config(cfg)
+        check_types(cfg)

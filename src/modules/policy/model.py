@@ -70,9 +70,11 @@ def load_causal_lm(
         ) from error
     if gradient_checkpointing:
         checkpoint_layers(model, float(gradient_checkpointing))
-    for module in model.modules():
+    for module in model.modules():  # dropout would make the ratio of the first mini-batch differ from one
+        rates = [name for name, value in vars(module).items() if "dropout" in name and isinstance(value, float)]
+        vars(module).update(dict.fromkeys(rates, 0.0))
         if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0  # dropout would make the ratio of the first mini-batch differ from one
+            module.p = 0.0
     if lora is not None:
         add_adapters(model, lora)
     return model

@@ -65,9 +65,7 @@ def main(cfg: DictConfig) -> None:
             checkpoint = None if cfg.checkpoint is None else checkpoint_at(cfg.checkpoint, "checkpoint")
             read_questions(cfg, run, trains=False)
             if cfg.diagnose is None:  # a diagnosis asks them on purpose
-                run.datamodule.warn_of_seen(
-                    checkpoint.absolute().parents[1] if checkpoint else Path(cfg.model.path).parent
-                )
+                run.datamodule.warn_of_seen(checkpoint.parents[1] if checkpoint else Path(cfg.model.path).parent)
             prepare(cfg, run, checkpoint)
         if is_first_rank():
             save_resolved(cfg, directory)

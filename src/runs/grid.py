@@ -21,7 +21,6 @@ from rich.live import Live
 from rich.table import Table
 from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 
-from .directory import FINISHED
 from .files import write_json, write_text
 from .secrets import redacted
 
@@ -62,7 +61,7 @@ class Training(Checkpointable):
         code = self._process.wait()
         noted = json.loads((self.directory / "run.json").read_text())
         # A run that was told to stop ends with 0 too.
-        finished = code == 0 and (self.directory / FINISHED).exists()
+        finished = code == 0 and (self.directory / "test.json").exists()
         write_json(self.directory / "run.json", noted | {"finished": finished, "seconds": time.monotonic() - began})
         if code:
             raise RuntimeError(f"Expected the run to end without an error, but it ended with {code}: see log.txt.")

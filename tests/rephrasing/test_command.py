@@ -26,9 +26,13 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 KEY = os.environ.get("OPENAI_API_KEY", "sk-this-must-never-be-written")
 
 
-def call(*overrides):
+def composed(*overrides):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        return rephrase.execute(compose("rephrase", rephrase.with_commands(overrides)))
+        return compose("rephrase", rephrase.with_commands(overrides))
+
+
+def call(*overrides):
+    return rephrase.execute(composed(*overrides))
 
 
 def run(tmp_path, server, *overrides):
@@ -341,4 +345,4 @@ def test_box_1_is_sent_word_for_word_and_only_the_form_of_the_reply_is_ours(serv
 @pytest.mark.parametrize("setting", ["--dry-run", "limit=1"])
 def test_an_audit_refuses_what_would_not_be_obeyed(setting, tmp_path):
     with pytest.raises(ValueError, match="command=generate alone"):
-        call("audit", f"input={tmp_path}/x.jsonl", "judge.model=m", setting)
+        rephrase.check(composed("audit", f"input={tmp_path}/x.jsonl", "judge.model=m", setting))

@@ -17,7 +17,7 @@ from tagrpo.runs.grid import run_grid, stop, table_of
 from tests.helpers import grid_run, wait_until
 
 QUIET = Console(quiet=True)
-FINISH = "open('finished', 'w').close(); open('runs.txt', 'a').write('x')"
+FINISH = "open('test.json', 'w').write('{}'); open('runs.txt', 'a').write('x')"
 LOCAL = {"cluster": "local", "timeout_min": 60}
 
 
@@ -27,7 +27,7 @@ def run_here(runs, workers=1, environments=None):
 
 def test_a_run_waits_for_the_one_that_it_goes_on_from(tmp_path):
     first = grid_run(tmp_path, "first", f"time.sleep(1); {FINISH}")
-    second = grid_run(tmp_path, "second", f"assert os.path.exists('../../first/seed0/finished'); {FINISH}")
+    second = grid_run(tmp_path, "second", f"assert os.path.exists('../../first/seed0/test.json'); {FINISH}")
     second.after = first
     assert run_here([second, first], 2) == []
     assert [first.state, second.state] == ["done", "done"]

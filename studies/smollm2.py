@@ -164,12 +164,17 @@ def _validated(each: Result) -> float:
     return float(each["pass@k"]["validation"]["1"])
 
 
-def told(values: Sequence[float]) -> str:
-    """Mean over seeds, in percent, and its 95 % interval by Student's t."""
+def interval(values: Sequence[float] | Array) -> tuple[Array, Array]:
+    """Mean over seeds, the first axis, in percent, and half of its 95 % interval by Student's t."""
     percent = 100 * np.asarray(values, dtype=np.float64)
-    if len(percent) < 2:
-        return f"{percent.mean():.1f}"
-    mean, half = percent.mean(), stats.t.ppf(0.975, len(percent) - 1) * stats.sem(percent)
+    return percent.mean(0), stats.t.ppf(0.975, len(percent) - 1) * stats.sem(percent)
+
+
+def told(values: Sequence[float]) -> str:
+    """The `interval` in words; of one seed its value alone."""
+    if len(values) < 2:
+        return f"{100 * values[0]:.1f}"
+    mean, half = interval(values)
     return f"{mean:.1f} [{mean - half:.1f}, {mean + half:.1f}]"
 
 
@@ -236,9 +241,7 @@ def dose(found: Sequence[Result]) -> Figure:
     for axis, k in zip(axes, (1, 32), strict=True):
         ordered = [of[:, of[0].argsort()] for of in by_question(found, k).values()]
         seeds = np.array([[part.mean(1) for part in np.array_split(of, 3, axis=1)] for of in ordered])  # [S, 3, 2]
-        x, y = 100 * seeds.mean(0).T
-        half = 100 * stats.t.ppf(0.975, len(seeds) - 1) * stats.sem(seeds[..., 1])
-        axis.errorbar(x, y, half, marker="o")
+        axis.errorbar(100 * seeds[..., 0].mean(0), *interval(seeds[..., 1]), marker="o")
         axis.axhline(0, color="0.3", linewidth=0.8, zorder=0)
         axis.set(title=f"pass@{k}", xlabel="gap: rephrasings − question, points")
     return finished(figure, axes, "TA-GRPO − as many samples, points")

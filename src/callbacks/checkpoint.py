@@ -109,10 +109,9 @@ class Checkpointer(Callback):
         if stopping:
             rank_zero_info(f"Asked to stop: the run ends after {self._done} iterations. Continue it with resume=auto.")
             raise SIGTERMException
-        rolling = [callback for callback in trainer.callbacks if isinstance(callback, RolloutCallback)]  # type: ignore[attr-defined]
-        under_way = any(generation.finish for each in rolling for generation in each.pipeline.following.generations)
-        # Of several ranks the others would wait in collectives; a state under way would have to be waited for.
-        if world_size() == 1 and not under_way:
+        # Of several ranks the others would wait in collectives; responses under way would have to be waited for.
+        pipelines = [c.pipeline for c in trainer.callbacks if isinstance(c, RolloutCallback)]  # type: ignore[attr-defined]
+        if world_size() == 1 and not any(pipeline.following.under_way for pipeline in pipelines):
             self._before = self._states(trainer)
 
     def _milestones(self, trainer: Trainer) -> set[int]:

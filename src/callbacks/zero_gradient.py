@@ -71,10 +71,10 @@ def uniform_percentages(rollouts: Any) -> dict[str, Tensor]:
         return percentages
 
     matched = torch.full((questions,), torch.nan, dtype=torch.float64)
-    found = index[~original].unique()
-    samples = torch.bincount(index[original], minlength=questions)[found].clamp(min=1)
-    matched[found] = 100 * uniform_subset_probability(rollouts.rewards[~original], index[~original], samples)
-    matched[~torch.isin(torch.arange(questions), index[original])] = torch.nan  # there is no G
+    samples = torch.bincount(index[original], minlength=questions)
+    others = ~original & (samples[index] > 0)  # rephrasings of questions that have a G
+    found = index[others].unique()
+    matched[found] = 100 * uniform_subset_probability(rollouts.rewards[others], index[others], samples[found])
     return {
         "uniform_reward/original": uniform(original),
         "uniform_reward/rephrasings": uniform(~original),

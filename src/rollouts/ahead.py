@@ -117,6 +117,11 @@ class Queue:
     def __len__(self) -> int:
         return len(self.generations)
 
+    @property
+    def under_way(self) -> bool:
+        """Whether the engine may be sampling: the responses to some batch have not been waited for."""
+        return any(generation.finish is not None for generation in self.generations)
+
     def join(self) -> None:
         """Wait until nothing is being sampled. Collective."""
         for generation in self.generations:

@@ -40,8 +40,7 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
       responses to original questions, and of those to rephrasings.
     - `rollout/length`: tokens per response, stop token included.
     - `rollout/truncated`: share of responses that the length limit ended.
-    - `rollout/without_verdict`: share on which the verifier reached no verdict, which counts as wrong, of all that were
-      sampled, also of those that dynamic sampling throws away.
+    - `rollout/without_verdict`: share of all sampled responses, thrown-away ones too, that got no verdict (wrong).
     - `rollout/rephrasings`: rephrasings sampled per question.
     - `rollout/entropy`: −mean log-prob per token, nats; unbiased for the entropy at temperature 1.
     """

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
@@ -87,6 +87,7 @@ def compose_run(directory: str | Path, overrides: Sequence[str], command: str = 
         cfg = compose(command, [f'hydra.run.dir="{directory}"', *overrides], return_hydra_config=True)
     cfg.hydra.runtime.output_dir = str(directory)
     HydraConfig.instance().set_config(cfg)
+    drop_unchosen(cfg)
     return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
 
 
@@ -107,10 +108,9 @@ class Run:
 
 def drop_unchosen(cfg: DictConfig) -> None:
     """Remove what scales and recipes have set of callbacks and reward terms that are not chosen."""
-    groups: list[Any] = [cfg.callbacks or {}, cfg.rollout.reward_terms or {}]
-    for group in groups:
-        for name in [name for name, part in group.items() if part and "_target_" not in part]:
-            with open_dict(group):
+    for group in filter(None, (cfg.callbacks, cfg.rollout.reward_terms)):
+        with open_dict(group):
+            for name in [name for name, part in group.items() if part and "_target_" not in part]:
                 del group[name]
 
 
@@ -132,7 +132,6 @@ def build(cfg: DictConfig) -> Run:
     from ..runs.scalars import ScalarLog
     from ..runs.stages import in_order
 
-    drop_unchosen(cfg)
     if cfg.model.get("make"):
         instantiate(cfg.model.make)
     quiet()

@@ -34,7 +34,7 @@ TEXT = HERE / "page.md"
 PAGE = HERE.parents[1] / "docs" / "study.md"
 RIVALS = (THEIRS, "pooled", "anchored")
 """What the law compares TA-GRPO with."""
-LAW: Mapping[Word, str] = {
+LAW_WORDS: Mapping[Word, str] = {
     "opposite": "is false",
     "tasks differ": "does not hold: a part of it has another sign in one of the tasks",
     "no effect": "does not hold: a part of it is smaller than counts",
@@ -199,7 +199,7 @@ def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
         "kinds": "\n".join(kinds_table(runs)),
         "arms": "\n".join(arms_table(runs)),
         **{f"per_gap_{task}": per_gap(runs, task).signed for task in RECIPES},
-        "law": LAW[law],
+        "law": LAW_WORDS[law],
         "runs": f"{len(spent):,}",
         "hours": f"{hours:.1f}",
         "outlying": ", ".join(sorted({name for of in findings for each in of for name in each.outlying})) or "none",

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -423,3 +424,15 @@ def test_checkpoints_at_fractions_of_training_are_kept_also_by_a_run_that_is_res
 def test_fractions_are_between_zero_and_one(fraction):
     with pytest.raises(ValueError, match=r"checkpoint.fractions .* the end is kept anyway"):
         Checkpointer(fractions=[0.5, fraction])
+
+
+@pytest.mark.parametrize("under_way", [False, True])
+def test_the_state_before_a_batch_is_kept_unless_it_would_have_to_be_waited_for(under_way):
+    following = SimpleNamespace(under_way=under_way)
+    callback = RolloutCallback(lambda **_: SimpleNamespace(following=following, state_dict=lambda: {"iteration": 1}))
+    checkpointer = Checkpointer()
+    checkpointer._done = 1
+    trainer = SimpleNamespace(callbacks=[callback], datamodule=None, lightning_module=None, max_steps=-1, max_epochs=-1)
+    checkpointer.on_train_batch_start(trainer)
+    kept = {"callbacks": {callback.state_key: {"iteration": 1}}}
+    assert checkpointer._before == (None if under_way else kept)

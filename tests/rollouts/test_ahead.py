@@ -263,9 +263,11 @@ def test_what_is_under_way_is_waited_for_before_the_engine_is_asked_for_another_
         update(policy)
         pipeline.wait(rollouts.seconds)
     assert engine.busy, "the block of 3 and 4 is under way"
+    assert pipeline.following.under_way
     with pytest.warns(UserWarning, match="Another batch came"):
         assert sampled_by(pipeline.roll_out(asking(99), policy, 6).rollouts) == 6
     assert [call[2] for call in engine.calls] == [[0], [1, 2], [3, 4], [99]]
+    assert not pipeline.following.under_way
 
 
 def test_an_engine_is_asked_once_for_a_block_that_fails():

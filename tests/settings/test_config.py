@@ -304,11 +304,12 @@ def test_the_console_has_our_messages_and_the_errors_of_libraries(name, level, s
 
 def test_what_a_scale_sets_of_parts_that_are_not_chosen_is_dropped(tmp_path):
     overrides = ["experiment=dapo", "scale=paper", "reward_terms=signed", "callbacks=[recorder]"]
-    cfg = config.compose_run(tmp_path, overrides)
+    cfg = composed(*overrides)
     assert "overlong" in cfg.rollout.reward_terms
     config.drop_unchosen(cfg)
-    assert list(cfg.rollout.reward_terms) == ["signed"]
-    assert list(cfg.callbacks) == ["recorder"]
+    for each in (cfg, config.compose_run(tmp_path, overrides)):
+        assert list(each.rollout.reward_terms) == ["signed"]
+        assert list(each.callbacks) == ["recorder"]
 
 
 @pytest.mark.parametrize(

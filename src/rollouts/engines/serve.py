@@ -59,5 +59,4 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 elif __name__ == "__mp_main__" and sys.platform == "linux":  # in the processes that vLLM spawns
-    PR_SET_PDEATHSIG = 1  # they end when the server is killed; else its engine outlives it and keeps its memory
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the server, else the engine outlives it

@@ -23,6 +23,8 @@ from torch import Tensor
 
 CHUNK = 1 << 20
 """Bytes that are sent at a time."""
+FAMILIES = {True: socket.AF_INET6, False: socket.AF_INET}
+"""Whether there is a colon in an address → its family."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -36,7 +38,7 @@ class _Server(ThreadingHTTPServer):
         self.stalled = stalled
         self.moved = time.monotonic()
         self.token = secrets.token_hex(16)
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.address_family = FAMILIES[":" in host]
         super().__init__((host, 0), _Handler)
 
     def service_actions(self) -> None:
@@ -110,7 +112,7 @@ def receive_weights(host: str, port: int, token: str, timeout: float) -> Iterato
 
 def address_towards(host: str) -> str:
     """The address of this machine at which `host` can reach it."""
-    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+    with socket.socket(FAMILIES[":" in host], socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing: it only chooses the route
         return str(probe.getsockname()[0])
 

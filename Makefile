@@ -15,7 +15,7 @@ export VLLM_LOGGING_LEVEL = ERROR
 export HF_HUB_OFFLINE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock demo demo-lm starters study test test-fast test-slow lint docs gpu clean
+.PHONY: help install lock demo demo-lm starters study pages test test-fast test-slow lint docs gpu clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -46,9 +46,16 @@ starters: $(STARTERS:%=runs/starters/%/warmstart.json) ## The policies that the 
 runs/starters/%/warmstart.json: | install
 	$(BIN)/python -m examples.starters.warmstart --task $(*D) --seed $(*F:seed%=%) --output $(@D)
 
-study: install ## The runs of the third study and their table; finished runs are kept.
+study: install ## The runs of the third study, their tables and pages; finished runs are kept.
 	$(BIN)/python -m studies.third.run runs/third --workers 2
 	$(BIN)/python -m studies.third.results runs/third studies/third/runs.csv.gz
+	$(BIN)/python -m studies.third.predicted runs/third studies/third/predicted.csv.gz
+	$(MAKE) pages
+
+pages: install ## The pages of all studies and of the benchmark, from the tables beside their code.
+	$(BIN)/python -m studies.third.page
+	$(BIN)/python -m studies.benchmark.page
+	$(BIN)/python -m studies.smollm2 page
 
 test: lint ## Lint, types, all tests but those of test-slow: three processes, of which one often waits for servers.
 	$(BIN)/pytest -n 3 --dist loadfile

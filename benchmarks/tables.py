@@ -4,7 +4,6 @@ python benchmarks/tables.py
 """
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from workload import MODELS
 
 from tagrpo.analysis.sections import table
+from tagrpo.runs.files import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCUMENT = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
@@ -136,18 +136,10 @@ TABLES = {
 
 
 def main() -> None:
-    text = DOCUMENT.read_text()
-    tables = {}
     for name, (file, make) in TABLES.items():
         path = RESULTS / file
-        tables[name] = make(json.loads(path.read_text())) if path.exists() else "*Not measured yet.*"
-    for name, made in tables.items():
-        marks = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-        pattern = re.compile(f"{marks[0]}.*?{marks[1]}", re.DOTALL)
-        if not pattern.search(text):
-            raise SystemExit(f"Expected the marks of the table `{name}` in {DOCUMENT}, but they are not there.")
-        text = pattern.sub(lambda _, t=made, m=marks: f"{m[0]}\n{t}\n{m[1]}", text)
-    DOCUMENT.write_text(text)
+        made = make(json.loads(path.read_text())) if path.exists() else "*Not measured yet.*"
+        write_section(DOCUMENT, name, made)
 
 
 if __name__ == "__main__":

@@ -196,11 +196,6 @@ def link(name: str) -> str:
     return f"[{heading(name)}](#{re.sub(r'[^a-z0-9 -]', '', heading(name).lower()).replace(' ', '-')})"
 
 
-def title_of(experiment: str) -> str:
-    """The text after the command in the first line of an experiment."""
-    return re.split(r" {4,}", methods.options_of("experiment")[experiment].splitlines()[1])[1]
-
-
 @cache
 def gains() -> dict[str, str]:
     """Experiment → its gain in pass@32, of the benchmark."""
@@ -225,7 +220,8 @@ def experiments(paper: dict[str, Any]) -> Iterator[str]:
         shape = [here["data.num_rephrasings"], here["data.samples_per_prompt"]]
         shape += [here.get("advantage.group_by", "question"), here["policy.anchor"], gains().get(experiment, "–")]
         keys = code(*paper["defines"][experiment]) or "none"
-        yield row_of([f"`{experiment}`", title_of(experiment), *shape, keys])
+        title = re.split(r" {4,}", methods.options_of("experiment")[experiment].splitlines()[1])[1]
+        yield row_of([f"`{experiment}`", title, *shape, keys])
 
 
 def compared(name: str, paper: dict[str, Any]) -> tuple[list[str], list[str]]:
@@ -286,15 +282,9 @@ def section(name: str, paper: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield from (f"- {line}" for line in paper.get("differs", []))
     yield from table("experiment | method | N | G | pool | anchor | gain in pass@32 | keys", experiments(paper))
-    yield from table(
-        "of the paper | command | how | because",
-        [
-            row_of(
-                [entry["place"], f"`{entry['command']}`" if entry["command"] else "", entry["how"], entry["because"]]
-            )
-            for entry in paper.get("reproduces", [])
-        ],
-    )
+    commands = paper.get("reproduces", [])
+    lines = (row_of([of["place"], code(*filter(None, [of["command"]])), of["how"], of["because"]]) for of in commands)
+    yield from table("of the paper | command | how | because", lines)
     yield from table("differs or is open | paper | authors' code | here, `scale=paper` | why", differing)
     beside = [
         f"- {entry['what']}" + (f" ({entry['source']})" if entry.get("source") else "") + f". Here: {entry['ours']}."

@@ -22,11 +22,10 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
@@ -70,9 +69,8 @@ OPERATORS = [
 ]
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """One change of one file. Equal changes of equal lines of a function are told apart by `nth`."""
+class Mutant(NamedTuple):
+    """One change of one file, whatever its other lines are. Equal ones in a function are told apart by `nth`."""
 
     file: str
     where: str
@@ -81,11 +79,6 @@ class Mutant:
     """The line, stripped."""
     new: str
     nth: int
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Name that tells it from all others, while other lines of the file change."""
-        return tuple(asdict(self).values())
 
 
 def mutants(path: Path) -> Iterator[tuple[Mutant, int, str]]:
@@ -121,10 +114,8 @@ def mutants(path: Path) -> Iterator[tuple[Mutant, int, str]]:
             yield Mutant(str(path.relative_to(ROOT)), *identity, seen[identity]), line, changed
 
 
-@lru_cache
-def tree_of(source: str) -> ast.Module:
-    """The syntax tree of a file."""
-    return ast.parse(source)
+tree_of = lru_cache(ast.parse)
+"""Source of a file → its syntax tree."""
 
 
 def where(source: str, line: int) -> str:
@@ -195,11 +186,11 @@ def score(part: str) -> None:
     with (RESULTS / f"{part}.jsonl").open("a", buffering=1) as file:
         for path in files_of(part):
             for mutant, line, source in mutants(path):
-                if mutant.key not in same and not done.get(mutant.key):
+                if mutant not in same and not done.get(mutant):
                     name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
                     examples = f"tests/test_doctests.py::test_examples_in[tagrpo.{name}]"
                     by = first_failure([*tests, examples], path, source, limit)
-                    print(json.dumps({**asdict(mutant), "noticed": by}), file=file)
+                    print(json.dumps({**mutant._asdict(), "noticed": by}), file=file)
                     if not by:
                         print(f"survived  {mutant.file}:{line}  {mutant.old}  ->  {mutant.new}", flush=True)
 
@@ -213,7 +204,7 @@ def outcomes(part: str) -> dict[tuple[Any, ...], str]:
     """Mutant → the test that noticed it last, empty where none did."""
     path = RESULTS / f"{part}.jsonl"
     rows = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-    return {tuple(row[name] for name in ("file", "where", "old", "new", "nth")): row["noticed"] for row in rows}
+    return {tuple(row[name] for name in Mutant._fields): row["noticed"] for row in rows}
 
 
 def explained() -> set[tuple[Any, ...]]:
@@ -227,7 +218,7 @@ def row_of(part: str) -> str:
     same, seen, counts = explained(), outcomes(part), Counter[str]()
     for path in files_of(part):
         for mutant, _, _ in mutants(path):
-            counts["same" if mutant.key in same else "noticed" if seen.get(mutant.key) else "unnoticed"] += 1
+            counts["same" if mutant in same else "noticed" if seen.get(mutant) else "unnoticed"] += 1
     share = 100 * counts["noticed"] / max(1, counts["noticed"] + counts["unnoticed"])
     cells = (counts.total(), counts["noticed"], counts["same"], counts["unnoticed"], f"{share:.1f} %")
     command = f"`python scripts/mutation_score.py --only {part}`"

@@ -5,9 +5,8 @@ python scripts/objectives.py
 
 from __future__ import annotations
 
-import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -33,7 +32,7 @@ from tagrpo.metrics.functional import zero_gradient_probability
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.update import UpdateOptions
-from tagrpo.runs.files import write_text
+from tagrpo.runs.files import write_section
 from tagrpo.settings.methods import options_of
 from tagrpo.types import AdvantageStrategy
 
@@ -272,28 +271,13 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(table(head, rows, "---:"))
 
 
-def filled(page: str, tables: dict[str, Callable[[], str]]) -> str:
-    """`page` with each table between its marks."""
-    for name, made in tables.items():
-        marks = f"<!-- begin {name} -->", f"<!-- end {name} -->"
-        page, count = re.subn(f"{marks[0]}.*?{marks[1]}", f"{marks[0]}\n{made()}\n{marks[1]}", page, flags=re.DOTALL)
-        if count != 1:
-            raise ValueError(f"Expected the marks {marks[0]} … {marks[1]} once in {DOCUMENT}, but found {count}.")
-    return page
-
-
 def main() -> None:
     """Write the page and its figures."""
     torch.set_num_threads(1)
     methods = experiments()
-    tables = {
-        "weights": lambda: weights(methods),
-        "pools": pools,
-        "estimators": lambda: estimators(methods),
-        "anchoring": anchoring,
-        "moved": moved,
-    }
-    write_text(DOCUMENT, filled(DOCUMENT.read_text(), tables))
+    tables = {"weights": weights(methods), "pools": pools(), "estimators": estimators(methods)}
+    for name, made in {**tables, "anchoring": anchoring(), "moved": moved()}.items():
+        write_section(DOCUMENT, name, made)
     save(plot_weights({name: experiment.setting for name, experiment in methods.items()}), ROOT / "docs/objectives.png")
     save(plot_pooling(), ROOT / "docs/pooling.png")
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import sys
 from contextlib import redirect_stdout
 from io import StringIO
@@ -18,12 +17,11 @@ from pathlib import Path
 
 from tagrpo.datamodules.sources.base import plain
 from tagrpo.lab.tasks.reasoning_gym import TASKS
-from tagrpo.runs.files import write_text
+from tagrpo.runs.files import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reasoning_gym.md"
 RATES = ROOT / "studies" / "smollm2_tasks.jsonl"
-SECTION = re.compile(r"(?<=<!-- tasks -->\n).*(?=<!-- end of tasks -->)", re.DOTALL)
 SHOWN = (90, 50)
 """Characters of a question that are shown, of its beginning and of its end."""
 
@@ -58,11 +56,10 @@ def section() -> str:
         digits = f"{facts['digits']} significant digits" if "digits" in facts else ""
         remark = "; ".join(filter(None, (digits, facts.get("note"), facts.get("unsupported"))))
         rows.append(f"| `{task}` | {form} | {remark} | {measured.get(task, '–')} | {example(task)} |")
-    return "\n".join([*rows, ""])
+    return "\n".join(rows)
 
 
 if __name__ == "__main__":
     if os.environ.get("PYTHONHASHSEED") != "0":  # some generators depend on the order of sets
         os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, "PYTHONHASHSEED": "0"})
-    table = section()
-    write_text(PAGE, SECTION.sub(lambda _: table, PAGE.read_text(encoding="utf-8")))
+    write_section(PAGE, "tasks", section())

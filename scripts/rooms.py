@@ -6,15 +6,15 @@ python scripts/rooms.py     # write the section of the page, print the counts; a
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
+from tagrpo.runs.files import write_section
+
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"
 PAGE = ROOT / "docs" / "architecture.md"
-SECTION = re.compile(r"(?<=<!-- rooms -->\n).*(?=<!-- end of rooms -->)", re.DOTALL)
 
 
 def lines(*folders: str) -> int:
@@ -85,14 +85,14 @@ def section() -> str:
         for room in reversed(used)
     ]
     head = ["| room of `src/` | who lives there | imports from |", "|---|---|---|"]
-    return "\n".join(["```mermaid", "flowchart TD", *reversed(arrows), "```", "", *head, *rows, ""])
+    return "\n".join(["```mermaid", "flowchart TD", *reversed(arrows), "```", "", *head, *rows])
 
 
 def main() -> None:
     """Console entry point."""
     for name, (count, limit) in counts().items():
         print(f"{name:42} {count:7,} of {limit:7,}")
-    PAGE.write_text(SECTION.sub(lambda _: section(), PAGE.read_text()))
+    write_section(PAGE, "rooms", section())
 
 
 if __name__ == "__main__":

@@ -28,8 +28,10 @@ from scipy.special import comb
 
 from tagrpo.callbacks.embedding_diversity import sentence_encoder
 from tagrpo.lab.tasks.multiplication import FAMILIES, TRAINED
+from tagrpo.runs.files import write_section
 
-from . import write_section
+from .benchmark.digest import read
+from .smollm2 import PAGE
 
 Array = NDArray[np.float64]
 FACTORS, RESPONSES, MAX_NEW_TOKENS = range(2, 22), 64, 16
@@ -135,11 +137,6 @@ def distances(line: Mapping[str, Any], encode: Callable[[list[str]], Any]) -> di
     return found
 
 
-def lines() -> list[dict[str, Any]]:
-    """The questions with their responses, as `sample` wrote them."""
-    return [json.loads(line) for line in gzip.decompress(KEPT.read_bytes()).decode().splitlines()]
-
-
 def section(questions: Sequence[Mapping[str, Any]], encode: Callable[[list[str]], Any]) -> Iterator[str]:
     """The tables, line by line."""
     names = list(questions[0]["wordings"])
@@ -167,7 +164,7 @@ def section(questions: Sequence[Mapping[str, Any]], encode: Callable[[list[str]]
 
 def page() -> None:
     """Write the tables into docs/smollm2.md."""
-    write_section("premise", section(lines(), sentence_encoder("package")))
+    write_section(PAGE, "premise", "\n".join(section(read(KEPT), sentence_encoder("package"))))
 
 
 if __name__ == "__main__":

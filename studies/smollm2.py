@@ -45,10 +45,9 @@ from tagrpo.analysis.sections import table
 from tagrpo.cli.compare import Method, runs_of
 from tagrpo.lab.tasks.multiplication import MultiplicationSource
 from tagrpo.metrics.functional import pass_at_k
+from tagrpo.runs.files import write_section
 from tagrpo.runs.grid import run_grid
 from tagrpo.types import QuestionGroup
-
-from . import PAGE, write_section
 
 Array = NDArray[np.float64]
 
@@ -91,6 +90,7 @@ ORIGINALS, EVERY_WORDING = (
     for source in ("tagrpo.lab.tasks.multiplication.MultiplicationSource", "studies.smollm2.Wordings")
 )
 ROOT, KEPT = Path("runs/smollm2"), Path(__file__).with_suffix(".jsonl")
+PAGE = Path(__file__).parents[1] / "docs" / "smollm2.md"
 OF_GAPS = ROOT / "gaps", KEPT.with_name("smollm2_gaps.jsonl")
 ROWS = {
     f"{words}, pass@{k}": (split, k)
@@ -265,9 +265,9 @@ def main() -> None:
             run([("untrained", "0", seed)], [*ASKED, EVERY_WORDING], *OF_GAPS)
             run([(arm, rates[arm], seed) for arm in ("grpo_matched", "ta_grpo")], [*ASKED, ORIGINALS], *OF_GAPS)
     else:
-        write_section("training", section(results()))
+        write_section(PAGE, "training", "\n".join(section(results())))
         if found := results(OF_GAPS[1]):
-            write_section("gaps", gaps_section(found))
+            write_section(PAGE, "gaps", "\n".join(gaps_section(found)))
             save(dose(found), PAGE.with_name("smollm2_gaps.png"))
 
 

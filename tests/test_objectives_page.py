@@ -103,8 +103,3 @@ def test_the_objective_is_what_a_policy_without_samples_would_ascend():
     ages = Policies(*[logits.detach()] * 4)
     found = objectives.objective(ages, WORDS, correct, setting, loss, objectives.OWN)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-14)
-
-
-def test_a_page_without_its_marks_is_refused():
-    with pytest.raises(ValueError, match="begin weights --> .* found 0"):
-        objectives.filled("nothing", {"weights": str})

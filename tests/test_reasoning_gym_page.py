@@ -38,4 +38,4 @@ def test_the_page_is_what_its_script_writes():
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     command = [sys.executable, "-W", "ignore", "-c", PRINT]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert f"<!-- tasks -->\n{done.stdout.rstrip()}\n<!-- end of tasks -->" in PAGE
+    assert f"<!-- begin tasks -->\n{done.stdout.rstrip()}\n<!-- end tasks -->" in PAGE

@@ -33,7 +33,6 @@ class Chooser(Protocol):
 
     def observe(self, visits: list[Visit]) -> None:
         """Take in the results of a rolled-out training batch, also of questions that are thrown away."""
-        ...
 
 
 class MakePipeline(Protocol):
@@ -41,7 +40,6 @@ class MakePipeline(Protocol):
 
     def __call__(self, *, decode: Decode, weights: NamedWeights) -> RolloutPipeline:
         """Make the pipeline; `decode` uses the data module's tokenizer, `weights` reads the trainer's module."""
-        ...
 
 
 class RolloutCallback(Callback):

@@ -10,15 +10,13 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..runs import directory as runs
 from ..runs.files import write_json
-
-if TYPE_CHECKING:
-    from ..settings.config import Run
+from ..settings.config import Run
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 NEEDED = ("progress", "checkpoint", "embedding_diversity")

@@ -7,7 +7,7 @@ nothing and adds up the probabilities of all correct responses; `diagnose=<run>`
 from __future__ import annotations
 
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ from ..runs.files import write_text
 from ..runs.provenance import write_provenance
 from ..runs.secrets import refuse_secrets, save_resolved
 from ..settings.checks import check_run, read_questions
-from ..settings.config import build
+from ..settings.config import Run, build
 from .console import entry_point, explained
 from .diagnose import ask_training_questions, diagnose
 from .summary import show
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from ..datamodules.questions import QuestionDataModule
     from ..modules.policy_module import PolicyModule
-    from ..settings.config import Run
 
 
 def evaluate(
@@ -90,11 +89,7 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
 
     if cfg.exact:
         run.trainer.callbacks = [instantiate(cfg.exact_evaluator)]  # type: ignore[attr-defined]
-
-    @cache
-    def identify() -> dict[str, str]:
-        return identity_of(cfg, run.module, run.datamodule, checkpoint)
-
+    identify = cache(partial(identity_of, cfg, run.module, run.datamodule, checkpoint))
     counting = [callback for callback in run.trainer.callbacks if isinstance(callback, PassAtKEvaluator)]  # type: ignore[attr-defined]
     if not (counting or cfg.exact or cfg.diagnose):
         raise ValueError(
@@ -115,7 +110,3 @@ def write(cfg: DictConfig, directory: Path) -> list[str]:
     runs = {str(cfg.name): [RunFiles(str(cfg.name), 0, directory)]}
     write_text(directory / "test.md", markdown(Methods(runs)))
     return ["test.json", "test.md"]
-
-
-if __name__ == "__main__":
-    main()

@@ -165,7 +165,3 @@ def main(cfg: DictConfig) -> None:
         check_given(cfg)
         setup = plan(cfg)
     show(setup, cfg.gpu, Console())
-
-
-if __name__ == "__main__":
-    main()

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from ..runs.directory import begin, end, folders_of_options, held, is_first_rank
 from ..runs.secrets import redacted, refuse_secrets, save_resolved
 from ..settings.checks import check_run, given_overrides, read_questions
-from ..settings.config import build
+from ..settings.config import Run, build
 from .console import entry_point, explained
 from .summary import conclude
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from ..datamodules.questions import QuestionDataModule
     from ..modules.policy_module import PolicyModule
-    from ..settings.config import Run
 
 
 def train(

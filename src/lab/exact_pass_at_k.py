@@ -102,31 +102,8 @@ class ExactPassAtK(ExactCallback):
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Report."""
-        if not trainer.sanity_checking:
-            self._report(trainer, pl_module)
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report."""
-        self._report(trainer, pl_module)
-
-    def success(self, trainer: Trainer, pl_module: LightningModule) -> Success:
-        """The success of all evaluation questions under the current policy. Collective."""
-        scorer, success = cast(PolicyModule, pl_module).make_scorer(), self.batch_success(trainer)
-        found: Success = defaultdict(dict)
-        for loader in trainer.datamodule.val_dataloader():  # type: ignore[attr-defined]
-            for batch in loader:
-                if len(batch.prompts) != len(batch.groups):
-                    raise ValueError(
-                        f"Expected one prompt for each evaluation question, but got {len(batch.prompts)} prompts for "
-                        f"{len(batch.groups)} questions. Evaluate in one template: set data.evaluation_template."
-                    )
-                p = success(scorer, batch)
-                ids = [batch.groups[prompt.question].id for prompt in batch.prompts]
-                found[batch.split].update(zip(ids, p.tolist(), strict=True))
-        parts = gather_objects(dict(found))
-        return {split: {id: p for part in parts for id, p in part.get(split, {}).items()} for split in chain(*parts)}
-
-    def _report(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.sanity_checking:
+            return
         splits = {}
         for name, questions in self.success(trainer, pl_module).items():
             curve = self._curve(questions.values())
@@ -151,6 +128,25 @@ class ExactPassAtK(ExactCallback):
                 "questions": [{"id": id, "success": p} for id, p in questions.items()],
             }
         write_evaluation(trainer, "exact", {}, {"splits": splits})
+
+    on_test_epoch_end = on_validation_epoch_end
+
+    def success(self, trainer: Trainer, pl_module: LightningModule) -> Success:
+        """The success of all evaluation questions under the current policy. Collective."""
+        scorer, success = cast(PolicyModule, pl_module).make_scorer(), self.batch_success(trainer)
+        found: Success = defaultdict(dict)
+        for loader in trainer.datamodule.val_dataloader():  # type: ignore[attr-defined]
+            for batch in loader:
+                if len(batch.prompts) != len(batch.groups):
+                    raise ValueError(
+                        f"Expected one prompt for each evaluation question, but got {len(batch.prompts)} prompts for "
+                        f"{len(batch.groups)} questions. Evaluate in one template: set data.evaluation_template."
+                    )
+                p = success(scorer, batch)
+                ids = [batch.groups[prompt.question].id for prompt in batch.prompts]
+                found[batch.split].update(zip(ids, p.tolist(), strict=True))
+        parts = gather_objects(dict(found))
+        return {split: {id: p for part in parts for id, p in part.get(split, {}).items()} for split in chain(*parts)}
 
     def _curve(self, success: Iterable[float]) -> Tensor:
         """[Q, K] pass@k."""

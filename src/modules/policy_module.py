@@ -23,7 +23,7 @@ from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit,
 from .mismatch import MismatchCorrection
 from .policy.flop import UsefulFlop
 from .policy.logprobs import PromptedResponses, Scorer
-from .policy.lora import has_adapters
+from .policy.lora import adapted_layers
 from .policy.model import resolve_model_path, save_model
 from .policy.sharding import full_tensors, reshard
 from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare, reduced_precision, values_on_rank_0
@@ -120,7 +120,7 @@ class PolicyModule(LightningModule):
         self.loaded, model.generation_config = self.trainer.strategy.broadcast(known)
         # Training mode switches gradient checkpointing on; dropout is off (see load_causal_lm).
         self.policy = self._prepared(model).train()
-        second_copy = self.loss.kl_coef and not has_adapters(self.policy)
+        second_copy = self.loss.kl_coef and not any(adapted_layers(self.policy))
         reference = self._prepared(self._load()).eval().requires_grad_(False) if second_copy else None
         # Kept out of the module tree: the reference is neither trained nor checkpointed.
         object.__setattr__(self, "reference", reference)

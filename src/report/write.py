@@ -76,14 +76,9 @@ def assembled(title: str, blocks: Sequence[str]) -> str:
         for path in sorted(ASSETS.glob("*.js"))
     }
     return Template((ASSETS / "page.html").read_text(encoding="utf-8")).substitute(
-        title=escaped(title),
+        title=escape(title.encode("utf-8", "replace").decode().replace("\0", "\ufffd")),
         nonce=hashlib.sha256("".join([title, *blocks]).encode("utf-8", "replace")).hexdigest()[:32],
         style=(ASSETS / "style.css").read_text(encoding="utf-8"),
         imports=json.dumps({"imports": sources}),
         blocks="".join(blocks),
     )
-
-
-def escaped(text: str) -> str:
-    """`text` for an HTML file in UTF-8."""
-    return escape(text.encode("utf-8", "replace").decode().replace("\0", "\ufffd"))

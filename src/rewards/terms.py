@@ -153,13 +153,9 @@ class RewardNoise:
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
         """[R] float32 of 0 and 1."""
-        return ((uniform_draws(rollouts, groups, self.seed) < self.probability) & ~rollouts.correct).float()
-
-
-def uniform_draws(rollouts: Rollouts, groups: Sequence[QuestionGroup], seed: int) -> Tensor:
-    """[R] float32 in [0, 1), which depend on the seed, the questions and the response tokens alone."""
-    digest = hashlib.blake2b(repr((seed, [group.id for group in groups])).encode(), digest_size=8)
-    for ids in rollouts.token_ids:
-        digest.update(repr(ids.tolist()).encode())
-    generator = torch.Generator().manual_seed(int.from_bytes(digest.digest(), "little") % 2**63)
-    return torch.rand(len(rollouts), generator=generator)
+        digest = hashlib.blake2b(repr((self.seed, [group.id for group in groups])).encode(), digest_size=8)
+        for ids in rollouts.token_ids:
+            digest.update(repr(ids.tolist()).encode())
+        generator = torch.Generator().manual_seed(int.from_bytes(digest.digest(), "little") % 2**63)
+        draws = torch.rand(len(rollouts), generator=generator)
+        return ((draws < self.probability) & ~rollouts.correct).float()

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import pickle
+import re
 import shutil
 import warnings
 import zipfile
@@ -74,6 +75,19 @@ def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` as a whole, in UTF-8."""
     with written_whole(path) as partial:
         partial.write_text(text, encoding="utf-8")
+
+
+def write_section(page: Path, name: str, text: str) -> None:
+    """Replace what stands between the marks `<!-- begin name -->` and `<!-- end name -->` of a page.
+
+    Raises:
+        ValueError: the page has not both.
+    """
+    between = re.compile(rf"(?<=<!-- begin {name} -->\n).*(?=<!-- end {name} -->)", re.DOTALL)
+    written, count = between.subn(lambda _: f"{text}\n", page.read_text(encoding="utf-8"))
+    if not count:
+        raise ValueError(f"Expected the marks <!-- begin {name} --> and <!-- end {name} --> in {page}.")
+    write_text(page, written)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -20,9 +20,4 @@ class Stage(IntEnum):
 
 def in_order(callbacks: Iterable[Callback]) -> list[Callback]:
     """Callbacks sorted by their stage, as a `Trainer` must get them."""
-    return sorted(callbacks, key=stage_of)
-
-
-def stage_of(callback: Callback) -> Stage:
-    """The stage that a callback declares; callbacks of other projects declare none."""
-    return getattr(callback, "stage", Stage.DIAGNOSTIC)
+    return sorted(callbacks, key=lambda callback: getattr(callback, "stage", Stage.DIAGNOSTIC))

@@ -18,11 +18,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..runs.directory import flat, folders_of_options
-from .config import check, drop_unchosen
+from .config import Run, check, drop_unchosen
 
 if TYPE_CHECKING:
     from ..datamodules.questions import QuestionDataModule
-    from .config import Run
 
 FREE = ("trainer.", "policy.warmup")
 """Settings whose values may be of several types: `trainer.devices` is a number, a list or `auto`."""

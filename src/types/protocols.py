@@ -30,7 +30,6 @@ class AdvantageStrategy(Protocol):
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] float advantages, finite, in the order of `groups`."""
-        ...
 
 
 @runtime_checkable
@@ -44,7 +43,6 @@ class TokenCredit(Protocol):
 
     def __call__(self, inputs: CreditInputs) -> Credit:
         """[T] advantages, and terms of the loss. All ranks call it together, also those without responses."""
-        ...
 
 
 @runtime_checkable
@@ -62,7 +60,6 @@ class Loss(Protocol):
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
         """The loss, normalised by the global counts of `inputs`, and the sums of its metrics."""
-        ...
 
 
 Deliver = Callable[[int, list[Completion]], None]
@@ -84,7 +81,6 @@ class Engine(Protocol):
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Load the policy's weights: Hugging Face names and full tensors, tied ones once. Must exhaust the iterator."""
-        ...
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
         """Sample what `request` asks for.
@@ -101,7 +97,6 @@ class Engine(Protocol):
             EngineError: the engine is gone or hangs, and trying again did not help.
             ValueError: a prompt and the length limit exceed the model's context.
         """
-        ...
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
         """Start `generate` in the background. Do not call the engine again until `Finish` returns.
@@ -127,7 +122,6 @@ class Verifier(Protocol):
 
     def __call__(self, response: str, reference: str | Sequence[str]) -> Score:
         """Score one response against its reference answers, any of which is correct."""
-        ...
 
     def score_batch(self, responses: Sequence[str], references: Sequence[str | Sequence[str]]) -> list[Score]:
         """Score each response against the reference answers in the same place."""
@@ -152,7 +146,6 @@ class EnumeratingVerifier(Verifier, Protocol):
 
     def correct_responses(self, reference: str | Sequence[str]) -> Sequence[str]:
         """Every text that is scored as correct, verbatim, each once."""
-        ...
 
 
 @runtime_checkable
@@ -161,7 +154,6 @@ class RewardTerm(Protocol):
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
         """[R] float, one value per response; `groups` are the questions of this rank's batch."""
-        ...
 
 
 Ask = Callable[[Sequence[QuestionGroup]], QuestionBatch]
@@ -183,7 +175,6 @@ class Reformulator(Protocol):
         `batch` has its rollouts. With dynamic sampling its questions have a gradient, and returned questions without
         one are left out. Each question that is asked joins as a question of its own: give it an id of its own.
         """
-        ...
 
     def state_dict(self) -> dict[str, Any]:
         """State for a resumed run, the same on every rank."""
@@ -204,11 +195,9 @@ class SampledPolicy(Protocol):
 
     def full_parameters(self) -> Iterable[tuple[str, Tensor]]:
         """Hugging Face names and full tensors, for `Engine.sync`. Collective: every rank must exhaust it."""
-        ...
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
         """[n] float32, mean entropy per token of a rank's responses under the policy, nats; for replay. Collective."""
-        ...
 
 
 def require(value: object, protocol: type, setting: str) -> None:

@@ -26,7 +26,6 @@ PROVENANCE = ("git_commit", "git_changed", "version/torch", "version/transformer
 """The part of a run's `provenance.json` that is kept."""
 PHASES = ("seconds/sync", "seconds/generate", "seconds/score", "seconds/update")
 """Phases of an iteration that count as training; validation and diagnostics differ between methods, and do not."""
-DIGITS = 4
 
 
 def entry_of(run: RunFiles) -> dict[str, Any]:
@@ -47,7 +46,7 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
         "seconds": round(float(run.metrics.reindex(columns=list(PHASES)).sum().sum()), 1),
         "took": round(noted.get("seconds", 0.0), 1),
         "n": 0 if exact else int(next(iter(counts.values()))["n"].iloc[0]),
-        "success": {s: [_short(q["success"]) for q in content["questions"]] for s, content in exact.items()}
+        "success": {s: [float(f"{q['success']:.4g}") for q in content["questions"]] for s, content in exact.items()}
         if exact
         else {split: [int(c) for c in table["correct"]] for split, table in counts.items()},
         "weights": weights_fingerprint(run),
@@ -66,10 +65,6 @@ def weights_fingerprint(run: RunFiles) -> str | None:
         found.update(name.encode())
         found.update(weights[name].contiguous().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()[:16]
-
-
-def _short(number: float) -> float:
-    return float(f"{float(number):.{DIGITS}g}")
 
 
 def digest(root: Path, methods: Container[str] | None = None) -> Iterator[dict[str, Any]]:

@@ -32,8 +32,10 @@ RUNS, PREDICTED = HERE / "runs.csv.gz", HERE / "predicted.csv.gz"
 TEXT = HERE / "page.md"
 """Texts around the tables of the page."""
 PAGE = HERE.parents[1] / "docs" / "study.md"
-RIVALS = (THEIRS, "pooled", "anchored")
-"""What the law compares TA-GRPO with."""
+RIVALS = (THEIRS, "pooled", "anchored", UNTRAINED)
+"""What TA-GRPO is compared with: the first three by the law."""
+PARTS = ("exposure", "pooled", "anchored")
+"""Of TA-GRPO, as arms of their own."""
 LAW_WORDS: Mapping[Word, str] = {
     "opposite": "is false",
     "tasks differ": "does not hold: a part of it has another sign in one of the tasks",
@@ -55,18 +57,6 @@ def mean_of(values: pd.Series) -> Estimate:
     return estimate_of(moments_of({"one": values.to_frame()}))
 
 
-def by_gap(runs: pd.DataFrame, task: str, ours: str, theirs: str, k: int) -> list[Estimate]:
-    """Pass@k of ours − theirs at each of `GAPS`."""
-    found = difference(runs, ours, theirs, k)
-    return [mean_of(found[task, gap]) for gap in GAPS]
-
-
-def over_tasks(runs: pd.DataFrame, arm: str, kind: str) -> Estimate:
-    """What an arm gains in pass@32 over as many samples in the policy `kinds`, the mean over tasks."""
-    found = difference(runs, arm, THEIRS, 32, kind)
-    return estimate_of(moments_of({f"{task}/kinds": found[task, "kinds"].to_frame() for task in RECIPES}))
-
-
 def gaps_of(runs: pd.DataFrame) -> pd.Series:
     """(Task, branch, kind) → gap of the untrained policy, its mean over seeds."""
     starts = runs[(runs["arm"] == UNTRAINED) & (runs["wording"] == "original")]
@@ -80,14 +70,18 @@ def draw(runs: pd.DataFrame, ks: Sequence[int], pairs: Mapping[str, tuple[str, s
     `pairs`: label of a line → ours, theirs; `label` is that of the vertical axis.
     """
     gaps, look = 100 * gaps_of(runs), looks(pairs)
-    figure, axes = panels(len(ks) * len(RECIPES), abreast=len(RECIPES))
+    figure, axes = panels(len(ks) * len(RECIPES), sharey="row", abreast=len(RECIPES))
     for axis, (k, task) in zip(axes, product(ks, RECIPES), strict=True):
         x = gaps[task].loc[list(GAPS), "wording"].to_numpy()
         aside = (np.arange(len(pairs)) - len(pairs) // 2) * np.ptp(x) / 150
         for (name, pair), by in zip(pairs.items(), aside, strict=True):
-            of = by_gap(runs, task, *pair, k)
+            found = difference(runs, *pair, k)
+            of = [mean_of(found[task, gap]) for gap in GAPS]
             value, low, high = (100 * np.array([getattr(each, at) for each in of]) for at in ("value", "low", "high"))
-            axis.errorbar(x + by, value, [value - low, high - value], label=name, elinewidth=0.9, **look[name])
+            reach = None if name in PARTS else [value - low, high - value]
+            axis.errorbar(
+                x + by, value, reach, label=name, elinewidth=0.9, alpha=0.5 if name in PARTS else 1, **look[name]
+            )
         axis.axhline(0, color="0.3", linewidth=0.8, zorder=0)
         axis.set(title=f"{task}, pass@{k}", xlabel="gap: reformulations − originals, points")
     return finished(figure, axes, label)
@@ -112,12 +106,24 @@ def claims_table(findings: Sequence[Sequence[Finding]]) -> Iterator[str]:
         delta = f"{100 * claim.sign * claim.smallest:+g}".replace("-", "−")
         told = "; ".join(f"**{word}**" for word in words)
         rows.append([str(number), claim.statement, claim.source, *effects, delta, told])
-    yield from table(["", "claim", "source", "effect", *RECIPES, "δ", "word"], rows)
+    yield from table(["", "claim", "source", "effect", *RECIPES, "p of Q", "δ", "word"], rows)
 
 
 def _effects(found: Finding) -> list[str]:
-    mark = " †" if found.outlying else ""
-    return [found.estimate.signed + mark, *(points(found.tasks[task].value) for task in RECIPES)]
+    mark, differ = " †" if found.outlying else "", found.heterogeneity
+    tasks = (found.tasks[task].signed for task in RECIPES)
+    return [found.estimate.signed + mark, *tasks, "–" if differ is None else f"{differ.p:.1g}"]
+
+
+def standing_out(runs: pd.DataFrame, findings: Sequence[Sequence[Finding]]) -> str:
+    """The seeds that Grubbs' test tells from the others of their setting."""
+    found = []
+    for number, (claim, of) in enumerate(zip(CLAIMS, findings, strict=True), 1):
+        for each in of:
+            for setting in each.outlying:
+                seeds = claim.tables(runs)[each.label][setting].mean(axis=1)
+                found.append(f"seed {(seeds - seeds.mean()).abs().idxmax()} in claim {number}, `{setting}`")
+    return "; ".join(found) or "none"
 
 
 def points(value: float) -> str:
@@ -129,19 +135,19 @@ def points(value: float) -> str:
     return f"{100 * value:+.1f}".replace("-", "−")
 
 
-def per_gap(runs: pd.DataFrame, task: str) -> Estimate:
-    """Rise of TA-GRPO − as many samples in pass@32 per ten points of the measured gap, at equal success on originals.
+def per_gap(runs: pd.DataFrame, task: str, *others: str) -> Estimate:
+    """Rise of TA-GRPO − as many samples in pass@32 per ten points of the measured gap.
 
-    One regression with an intercept for each seed; the interval is from leaving out one seed at a time.
+    One regression with an intercept for each seed, on the gap and `others`, numbers of the untrained policy; the
+    interval is from leaving out one seed at a time.
     """
-    starts = chosen(runs, UNTRAINED, "original").loc[[task]]
-    numbers = pd.DataFrame({
-        "gap": starts["gap"], "original": starts["pass@1"], "rise": difference(runs, OURS, THEIRS, 32)
-    }).dropna().loc[task].loc[list(GAPS)]  # fmt: skip
+    columns = ["gap", *others]
+    starts = chosen(runs, UNTRAINED, "original").loc[[task], columns]
+    numbers = starts.assign(rise=difference(runs, OURS, THEIRS, 32)).loc[task].loc[list(GAPS)]
 
     def slope(some: Any) -> float:
         within = some - some.groupby("seed").transform("mean")
-        (gap, _), *_ = np.linalg.lstsq(within[["gap", "original"]].to_numpy(), within["rise"].to_numpy(), rcond=None)
+        (gap, *_), *_ = np.linalg.lstsq(within[columns].to_numpy(), within["rise"].to_numpy(), rcond=None)
         return float(gap) / 10
 
     whole, seeds = slope(numbers), numbers.index.unique("seed")
@@ -150,40 +156,79 @@ def per_gap(runs: pd.DataFrame, task: str) -> Estimate:
     return Estimate(whole, whole - reach, whole + reach)
 
 
+def gaps_table(runs: pd.DataFrame) -> Iterator[str]:
+    """Of each task the gaps, how hard the originals are there, and the rise of the law per measured gap."""
+    starts, rows = chosen(runs, UNTRAINED, "original"), []
+    for task in RECIPES:
+        of = 100 * starts.loc[task].groupby("branch")[["gap", "pass@1", "pass@32"]].mean().loc[list(GAPS)]
+        each = (f"{gap:+.0f}: {one:.0f}, {many:.0f}".replace("-", "−") for gap, one, many in of.to_numpy())
+        rows.append([f"`{task}`", *each, *(per_gap(runs, task, *others).signed for others in ((), ("pass@1",)))])
+    yield from table(["", *GAPS, "rise per ten points of gap", "… at equal pass@1"], rows)
+
+
 def noise_table(runs: pd.DataFrame, predicted: pd.DataFrame) -> Iterator[str]:
-    """What each arm gains over GRPO without sampling noise and with it, and how it goes with what was predicted."""
+    """Gains in pass@32 over as many samples without noise and with it, and what goes with the sampled ones.
+
+    Correlations are over means of seeds, standardised within tasks.
+    """
     before = predicted.set_index(["arm", "k", "task", "branch", "seed"])["predicted"].sort_index()
-    rows = []
-    for arm, k in product([arm for arm in ARMS if arm != "grpo"], KS):
-        loud = difference(runs, arm, "grpo", k)
-        x, y = difference(runs, f"{arm}@expected", "grpo@expected", k).align(loud, join="inner")
-        told = before[arm, k].sub(before["grpo", k]).align(loud, join="inner")
-        by_cell = [of.groupby(["task", "branch"]).mean().groupby("task").transform(stats.zscore) for of in told]
-        rs = (f"{np.corrcoef(*pair)[0, 1]:.2f}".replace("-", "−") for pair in ((x, y), by_cell))
-        rows.append([f"`{arm}`", f"pass@{k}", f"{len(x)}", points(x.mean()), points(y.mean()), *rs])
-    yield from table(["arm − GRPO", "", "runs", "without noise", "with it", "r", "r predicted"], rows)
+    gap, rows = chosen(runs, UNTRAINED, "original")["gap"], []
+    for arm in (arm for arm in ARMS if arm != THEIRS):
+        loud, told = difference(runs, arm, THEIRS, 32), before[arm, 32] - before[THEIRS, 32]
+        quiet, same = difference(runs, f"{arm}@expected", f"{THEIRS}@expected", 32).align(loud, join="inner")
+        gains = (", ".join(points(of[:, branch].mean()) for branch in GAPS[::2]) for of in (quiet, same))
+        rs = (_correlation(*pair) for pair in ((quiet, same), (told, loud), (gap[told.index], loud)))
+        rows.append([f"`{arm}`", f"{len(quiet)}", *gains, *rs])
+    header = [
+        "arm − as many samples",
+        "",
+        "runs",
+        "without noise",
+        "with it",
+        "r of these",
+        "r predicted",
+        "r with the gap",
+    ]
+    yield from table(header, rows)
+
+
+def _correlation(*pair: pd.Series) -> str:
+    by_cell = pd.concat(pair, axis=1, join="inner").groupby(["task", "branch"]).mean()
+    r = np.corrcoef(by_cell.groupby("task").transform(stats.zscore).T)[0, 1]
+    return f"{r:.2f}".replace("-", "−")
 
 
 def kinds_table(runs: pd.DataFrame) -> Iterator[str]:
-    """Of each kind of reformulation its gap, and what the arms gain in pass@32 over as many samples."""
-    arms = [name for name, arm in ARMS.items() if arm.reformulations]
-    gaps, rows = gaps_of(runs), []
+    """Of each kind of reformulation its gap, and what the arms gain over as many samples, means of the tasks."""
+    arms, gaps = [name for name, arm in ARMS.items() if arm.reformulations], gaps_of(runs)
+    rows = []
     for kind in KINDS:
-        gap = ", ".join(points(gaps[task, "kinds", kind]) for task in RECIPES)
-        gains = [over_tasks(runs, arm, kind) for arm in arms]
-        rows.append([kind, gap, *(each.signed for each in gains)])
-    yield from table(["kind", "gap", *(f"`{arm}`" for arm in arms)], rows)
+        gains = ([difference(runs, arm, THEIRS, k, kind) for k in KS] for arm in arms)
+        shown = ("; ".join(over_tasks(each).signed for each in of) for of in gains)
+        rows.append([kind, ", ".join(points(gaps[task, "kinds", kind]) for task in RECIPES), *shown])
+    yield from table(
+        ["kind", f"gap in {', '.join(f'`{task}`' for task in RECIPES)}", *(f"`{arm}`" for arm in arms)], rows
+    )
+
+
+def over_tasks(found: pd.Series) -> Estimate:
+    """The mean over tasks of a difference in the policy `kinds`."""
+    return estimate_of(moments_of({f"{task}/kinds": found[task, "kinds"].to_frame() for task in RECIPES}))
 
 
 def arms_table(runs: pd.DataFrame) -> Iterator[str]:
     """Of each arm at the least and the largest gap, means over tasks and seeds."""
-    columns = ("pass@1", "pass@32", "pass@1000", "cover@0.5", "lost@32", "gained@32")
+    changed = ("lost@32", "gained@32")
+    columns = ("pass@1", "pass@32", "pass@1000", "cover@0.5", *changed)
     rows = []
-    for branch, arm in product((GAPS[0], GAPS[-1]), (UNTRAINED, *ARMS)):
-        original, unseen = (chosen(runs[runs["branch"] == branch], arm, wording) for wording in WORDINGS[:2])
-        means = [*original[list(columns)].mean(), unseen["pass@32"].mean()]
-        rows.append([branch, f"`{arm}`", *(f"{100 * mean:.1f}" for mean in means)])
-    yield from table(["gap", "arm", *columns, "pass@32, unseen wording"], rows)
+    for arm in (UNTRAINED, *ARMS):
+        original, unseen = (chosen(runs, arm, wording).groupby("branch").mean(True) for wording in WORDINGS[:2])
+        means = original[list(columns)].assign(unseen=unseen["pass@32"]).loc[[GAPS[0], GAPS[-1]]]
+        told = {name: ", ".join(f"{100 * each:.1f}" for each in of) for name, of in means.items()}
+        if arm == UNTRAINED:
+            told |= dict.fromkeys(changed, "–")
+        rows.append([f"`{arm}`", *told.values()])
+    yield from table(["arm", *columns, "pass@32, unseen wording"], rows)
 
 
 def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
@@ -191,18 +236,19 @@ def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
     law, findings = judged(runs)
     numbers = {f"claim{n}": "; ".join(each.estimate.signed for each in found) for n, found in enumerate(findings, 1)}
     spent = runs[runs["arm"] != UNTRAINED].drop_duplicates(list(RUN))
-    hours = spent.filter(like="seconds/").sum().sum() / 3600
+    hours, listed = spent.filter(like="seconds/").sum().sum() / 3600, spent.groupby("task")["training/listed"].mean()
     return {
         **numbers,
         "claims": "\n".join(claims_table(findings)),
         "noise": "\n".join(noise_table(runs, predicted)),
         "kinds": "\n".join(kinds_table(runs)),
         "arms": "\n".join(arms_table(runs)),
-        **{f"per_gap_{task}": per_gap(runs, task).signed for task in RECIPES},
+        "gaps": "\n".join(gaps_table(runs)),
         "law": LAW_WORDS[law],
         "runs": f"{len(spent):,}",
         "hours": f"{hours:.1f}",
-        "outlying": ", ".join(sorted({name for of in findings for each in of for name in each.outlying})) or "none",
+        "outlying": standing_out(runs, findings),
+        "listed": ", ".join(f"{100 * listed[task]:.1f} % in `{task}`" for task in RECIPES),
     }
 
 

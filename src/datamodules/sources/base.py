@@ -45,7 +45,6 @@ class Source(Protocol):
         Raises:
             ValueError: a row breaks one of these guarantees; the message names the row.
         """
-        ...
 
 
 def fingerprint(groups: Iterable[QuestionGroup]) -> str:

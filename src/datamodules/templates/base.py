@@ -15,7 +15,6 @@ class Template(Protocol):
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
         """The text of the prompt, with special tokens spelled out."""
-        ...
 
 
 class PlainTemplate:

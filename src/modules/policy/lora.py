@@ -64,11 +64,6 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
             )
 
 
-def has_adapters(model: nn.Module) -> bool:
-    """Whether the model trains adapters."""
-    return any(True for _ in adapted_layers(model))
-
-
 def adapters_off(model: nn.Module) -> AbstractContextManager[Any]:
     """A context in which `model` computes what it did before it had adapters."""
     from peft.helpers import rescale_adapter_scale

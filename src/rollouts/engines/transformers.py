@@ -59,7 +59,8 @@ class TransformersEngine(Engine):
         rng = torch.get_rng_state()
         self.model = AutoModelForCausalLM.from_config(config, dtype=self.dtype).to(self.device).eval()
         torch.set_rng_state(rng)
-        if not attends_only(self.model):
+        kinds = {type(layer) for layer in DynamicCache(config=self.model.config).layers}
+        if self.model._is_stateful or kinds - {DynamicLayer, DynamicSlidingWindowLayer}:
             raise ValueError(
                 f"Expected a model whose state is keys and values alone, but {model_path} has others. Use rollout=vllm."
             )
@@ -287,9 +288,3 @@ def _cache(model: PreTrainedModel) -> DynamicCache:
     cache = DynamicCache(config=model.config)
     cache.layers = [_Layer() if type(layer) is DynamicLayer else layer for layer in cache.layers]  # type: ignore[no-untyped-call]
     return cache
-
-
-def attends_only(model: PreTrainedModel) -> bool:
-    """Whether the model's state is keys and values alone, so that rows of its cache can be chosen."""
-    layers = DynamicCache(config=model.config).layers
-    return not model._is_stateful and all(type(layer) in (DynamicLayer, DynamicSlidingWindowLayer) for layer in layers)

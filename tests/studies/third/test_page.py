@@ -12,14 +12,25 @@ from scipy import stats
 from studies.third import page
 from studies.third.claims import CLAIMS, judged
 from studies.third.design import ARMS, GAPS, KINDS, RECIPES, SEEDS, UNTRAINED
-from studies.third.page import claims_table, difference, kinds_table, mean_of, noise_table, per_gap, texts
+from studies.third.page import (
+    arms_table,
+    claims_table,
+    difference,
+    gaps_table,
+    kinds_table,
+    mean_of,
+    noise_table,
+    per_gap,
+    standing_out,
+    texts,
+)
 
 
 @pytest.fixture(scope="module")
 def runs(complete):
     """With gaps, which are equal steps from a start that differs between seeds, and the columns that the page shows."""
     places = complete["branch"].map(dict(zip(GAPS, np.linspace(0, 0.4, 5), strict=True))).fillna(0.3)
-    shown = dict.fromkeys(("pass@1000", "cover@0.5", "lost@32", "gained@32"), 0.25)
+    shown = dict.fromkeys(("pass@1000", "cover@0.5", "lost@32", "gained@32", "training/listed"), 0.25)
     spent = (complete["arm"] != UNTRAINED) * 36.0
     gap = places * (1 + 0.1 * complete["seed"])
     return complete.assign(gap=gap, **shown, **{"seconds/training": spent, "seconds/evaluation": 0.0})
@@ -67,8 +78,14 @@ def test_the_rise_per_measured_gap_is_at_equal_success_on_originals(runs):
         gap, p = of_cell[task, branch, seed]
         changed.loc[row, "pass@32"] = 0.5 * gap - 0.3 * p + 0.01 * seed
     changed.loc[changed["arm"] == "grpo_matched", "pass@32"] = 0.0
-    found = per_gap(changed, "countdown")
+    found = per_gap(changed, "countdown", "pass@1")
     assert (found.value, found.low, found.high) == pytest.approx((0.05, 0.05, 0.05), abs=1e-9)
+    alone = per_gap(changed, "countdown")
+    assert alone.low < alone.value < alone.high
+    row = rows_of(gaps_table(changed))[list(RECIPES).index("countdown")]
+    gaps = starts[starts["task"] == "countdown"].groupby("branch")["gap"].mean()
+    assert [cell.split(":")[0] for cell in row[1:6]] == [f"{100 * gaps[gap]:+.0f}" for gap in GAPS]
+    assert row[6:] == [alone.signed, "+5.0 [+5.0, +5.0]"]
     noisy = per_gap(runs, "countdown")
     assert noisy.low < 0 < noisy.high
 
@@ -77,38 +94,68 @@ def test_the_claims_have_their_effects_and_words(runs, predicted):
     words = texts(runs, predicted)
     rows = rows_of(words["claims"].splitlines())
     assert len(rows) == len(CLAIMS)
-    number, statement, source, effect, *tasks, delta, word = rows[1]
+    number, statement, source, effect, *tasks, doubt, delta, word = rows[1]
     assert (number, source, delta, word) == ("2", "the law", "−2", "**reproduces**")
     assert statement == CLAIMS[1].statement
     lost = difference(runs, "ta_grpo", "grpo_matched", 32)
     assert effect.startswith(f"{100 * lost.loc[:, 'gap0'].mean():+.1f} [".replace("-", "−"))
-    assert tasks == [f"{100 * lost[task, 'gap0'].mean():+.1f}".replace("-", "−") for task in RECIPES]
+    assert tasks == [mean_of(lost[task, "gap0"]).signed for task in RECIPES]
+    assert float(doubt) == pytest.approx(judged(runs)[1][1][0].heterogeneity.p, rel=0.5), "one digit"
     assert words["claim2"] == effect.removesuffix(" †")
     assert words["law"] == "is false"
     trained = runs[runs["arm"] != UNTRAINED][["task", "branch", "seed", "arm", "kind", "path"]].drop_duplicates()
     assert words["hours"] == f"{len(trained) / 100:.1f}", "36 seconds each"
 
 
-def test_noise_and_predictions_are_correlated_over_the_same_cells(runs, predicted):
-    (name, k, count, quiet, loud, r, told), *_ = rows_of(noise_table(runs, predicted))
-    assert (name, k, count) == ("`grpo_matched`", "pass@1", "27")
-    assert float(quiet) == pytest.approx(8, abs=0.1)
-    assert float(loud) == pytest.approx(8, abs=0.1)
-    x, y = (
-        difference(runs, *pair, 1) for pair in (("grpo_matched@expected", "grpo@expected"), ("grpo_matched", "grpo"))
+def test_the_seed_that_stands_out_is_named(runs):
+    changed = runs.copy()
+    same = (
+        changed[["task", "branch", "seed", "arm", "point"]].eq(["countdown", "gap0", 3, "ta_grpo", "end"]).all(axis=1)
     )
-    assert float(r.replace("−", "-")) == pytest.approx(np.corrcoef(x, y.loc[x.index])[0, 1], abs=0.006)
-    means = y.groupby(["task", "branch"]).mean().unstack()[list(GAPS)].to_numpy()
-    by_task = [np.corrcoef(means[row], np.arange(5))[0, 1] for row in range(3)]
-    assert float(told.replace("−", "-")) == pytest.approx(np.mean(by_task), abs=0.006)
+    changed.loc[same, "pass@32"] += 0.5
+    findings = judged(changed)[1]
+    assert "seed 3 in claim 2, `countdown/gap0`" in standing_out(changed, findings)
+    assert "claim 8" not in standing_out(changed, findings), "is on another gap"
+    assert " †" in rows_of(claims_table(findings))[1][3]
 
 
-def test_every_kind_has_its_gap_and_the_gains_of_the_arms_that_reformulate(runs):
+def test_noise_and_predictions_are_correlated_over_the_same_cells(runs, predicted):
+    (name, count, quiet, loud, r, told, gap), *_ = rows_of(noise_table(runs, predicted))
+    assert (name, count) == ("`grpo`", "27")
+    x, y = (
+        difference(runs, *pair, 32) for pair in (("grpo@expected", "grpo_matched@expected"), ("grpo", "grpo_matched"))
+    )
+    for cell, of in ((quiet, x), (loud, y.loc[x.index])):
+        means = of.groupby("branch").mean()
+        assert cell == ", ".join(f"{100 * means[each]:+.1f}".replace("-", "−") for each in GAPS[::2])
+
+    def by_task(of, gaps):
+        return of.groupby(["task", "branch"]).mean().unstack()[list(gaps)].to_numpy()
+
+    same = (by_task(of, GAPS[::2]) for of in (x, y.loc[x.index]))
+    rs = [np.corrcoef(*pair)[0, 1] for pair in zip(*same, strict=True)]
+    assert float(r.replace("−", "-")) == pytest.approx(np.mean(rs), abs=0.006)
+    rs = [np.corrcoef(row, np.arange(5))[0, 1] for row in by_task(y, GAPS)]
+    assert float(gap.replace("−", "-")) == pytest.approx(np.mean(rs), abs=0.006)
+    assert float(told.replace("−", "-")) == pytest.approx(-np.mean(rs), abs=0.006), "the shorter name is told less"
+
+
+def test_every_kind_has_its_gaps_and_the_gains_of_the_arms_that_reformulate(runs):
     rows = rows_of(kinds_table(runs))
     assert [row[0] for row in rows] == list(KINDS)
     assert all(row[1] == "+36.0, +36.0, +36.0" for row in rows), "0.3 (1 + 0.1 seed), of five seeds"
-    gains = difference(runs, "exposure", "grpo_matched", 32, "hint").groupby("task").mean()
-    assert rows[2][2].startswith(f"{100 * gains.mean():+.1f} [".replace("-", "−"))
+    for cell, k in zip(rows[2][2].split("; "), (1, 32), strict=True):
+        gains = difference(runs, "exposure", "grpo_matched", k, "hint").groupby("task").mean()
+        assert cell.startswith(f"{100 * gains.mean():+.1f} [".replace("-", "−"))
+
+
+def test_arms_at_both_ends_have_their_means(runs):
+    changed = runs.copy()
+    changed.loc[changed["branch"] == "gap4", "gained@32"] = 0.5
+    rows = rows_of(arms_table(changed))
+    assert [row[0] for row in rows] == [f"`{arm}`" for arm in (UNTRAINED, *ARMS)]
+    assert rows[0][5:7] == ["–", "–"], "lost and gained against itself"
+    assert rows[7][1:7] == ["9.0, 9.0", "9.0, 9.0", *["25.0, 25.0"] * 3, "25.0, 50.0"], "pass_at_k, nine letters"
 
 
 def test_page_and_pictures_are_written(runs, predicted, tmp_path, monkeypatch):
@@ -125,4 +172,4 @@ def test_page_and_pictures_are_written(runs, predicted, tmp_path, monkeypatch):
 
 def test_effects_of_several_differences_stand_beside_each_other(runs):
     rows = rows_of(claims_table(judged(runs)[1]))
-    assert all(rows[2][column].count(";") == 1 for column in range(3, 7)), "pooled, and anchored"
+    assert all(rows[2][column].count(";") == 1 for column in range(3, 8)), "pooled, and anchored"

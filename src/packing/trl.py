@@ -2,7 +2,8 @@
 
 TRL takes all log-probs (of the policy, before the update, of the reference) from one method, which is replaced on one
 trainer. Loss, masks and metrics stay TRL's. The models get a second way through their forward, for packed tokens, so
-that whatever wraps them (adapters, DDP, FSDP2) is called as before.
+that whatever wraps them (adapters, DDP, FSDP2) is called as before; and where transformers samples, the policy's
+`generate` begins with the keys and values of the prompts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from transformers.cache_utils import DynamicCache
 
 from .attention import PREFIX_ATTENTION, supports_prefix_sharing
 from .batch import PackedBatch, pack
@@ -35,11 +37,12 @@ TESTED = "1.16"
 def share_prefixes(trainer: Any) -> None:
     """Have `trainer`, a `GRPOTrainer` whose training has not begun, encode each prompt of a micro-batch once.
 
-    Log-probs, entropies and gradients are TRL's up to rounding. TRL shuffles the rows that it generated before it cuts
-    them into micro-batches; here the rows of an optimizer step are ordered by prompt again, unless the loss depends on
-    which rows share a micro-batch. A batch that can't be packed (inputs beside tokens, an auxiliary loss, masked tokens
-    in the middle of a row) is left to TRL's own method, with one warning per reason. Other versions of TRL are served
-    with a warning, if their method takes the same arguments.
+    Log-probs, entropies and gradients are TRL's up to rounding. So are the probabilities that responses are drawn with
+    where transformers samples: `generate`, called as TRL calls it, encodes each distinct prompt once too. TRL shuffles
+    the rows that it generated before it cuts them into micro-batches; here the rows of an optimizer step are ordered by
+    prompt again, unless the loss depends on which rows share a micro-batch. A batch that can't be packed (inputs beside
+    tokens, an auxiliary loss, masked tokens in the middle of a row) is left to TRL's own method, with one warning per
+    reason. Other versions of TRL are served with a warning, if their method takes the same arguments.
 
     Raises:
         ValueError: the trainer or its model can't share prefixes; nothing has been changed then.
@@ -65,6 +68,7 @@ def share_prefixes(trainer: Any) -> None:
     for model in models:
         _serve_packed(model, trainer.temperature, getattr(trainer.args, "cast_lm_head_to_fp32", False))
     setattr(trainer, METHOD, SharedLogProbs(trainer, plain))
+    _encode_prompts_once(models[0])
     if not _mixes_rows(trainer):
         _keep_prompts_together(trainer)
 
@@ -151,6 +155,30 @@ def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
             return head_scores(hidden, weight, packed.targets, temperature, "grad" if with_entropy else "none")
 
     model.forward = MethodType(forward, model)
+
+
+def _encode_prompts_once(model: Any) -> None:
+    """Have `generate`, called as TRL calls it, begin with the keys and values of each distinct prompt."""
+    model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    plain = model.generate
+
+    @wraps(plain)
+    def generate(*inputs: Any, **options: Any) -> Any:
+        how = options.get("generation_config")
+        if not inputs and how and options.keys() == {"input_ids", "attention_mask", "generation_config"}:
+            rows, row = torch.cat([options["input_ids"], options["attention_mask"]], 1).unique(
+                dim=0, return_inverse=True
+            )
+            ids, mask = rows.chunk(2, dim=1)
+            one_each = {how.num_beams, how.num_return_sequences} <= {None, 1} and how.use_cache is not False
+            if one_each and how.cache_implementation is None and len(ids) < len(row) and ids.shape[1] > 1:
+                cache = options["past_key_values"] = DynamicCache(config=model.config)
+                at = {"attention_mask": mask[:, :-1], "position_ids": (mask.cumsum(1) - 1).clamp(min=0)[:, :-1]}
+                model(input_ids=ids[:, :-1], **at, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                cache.batch_select_indices(row)
+        return plain(*inputs, **options)
+
+    model.generate = generate
 
 
 class SharedLogProbs:

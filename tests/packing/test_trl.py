@@ -332,6 +332,45 @@ def test_generation_is_as_before(tmp_path):
     assert torch.equal(trainer.model.generate(**prompts, max_new_tokens=6, do_sample=False), plain)
 
 
+@pytest.mark.parametrize("lora", [False, True])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sampling_draws_what_trl_draws_and_encodes_each_prompt_once(family, lora, tmp_path):
+    model, seen = tiny_model(family), []
+    trainer = make_trainer(tmp_path, model, lora=lora)
+    model.register_forward_hook(lambda _, __, options, ___: seen.append(options["input_ids"].numel()), with_kwargs=True)
+
+    def sampled(prompts):
+        torch.manual_seed(0)
+        seen.clear()
+        return trainer._generate_single_turn(prompts, None, {}, 3)[0], seen[0]
+
+    prompts = [[5, 6, 7, 8], [9, 10], [5, 6, 7, 8], [5], [9, 10], [5, 6, 7, 8]]
+    rest = [[[5, 6], [7, 8]], [[5], [5]]]
+    before = [sampled(some) for some in (prompts, *rest)]
+    share_prefixes(trainer)
+    after = [sampled(some) for some in (prompts, *rest)]
+    assert [tokens for tokens, _ in after] == [tokens for tokens, _ in before]
+    assert len({tuple(tokens) for tokens in before[0][0]}) > 3, "they were drawn"
+    assert [first for _, first in before] == [24, 4, 2]
+    assert [first for _, first in after] == [9, 4, 2], "three prompts without their last token; nothing to share"
+
+
+@pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_return_sequences": 2}, {"use_cache": False},
+                                     {"cache_implementation": "static"}])  # fmt: skip
+def test_other_ways_to_sample_are_left_alone(options, tmp_path):
+    trainer = make_trainer(tmp_path)
+    for name, value in options.items():
+        setattr(trainer.generation_config, name, value)
+    prompts = torch.tensor([[5, 6], [5, 6]])
+    drawn = []
+    for prepare in (lambda _: None, share_prefixes):
+        prepare(trainer)
+        torch.manual_seed(0)
+        config = trainer.generation_config
+        drawn.append(trainer.model.generate(input_ids=prompts, attention_mask=prompts > 0, generation_config=config))
+    assert torch.equal(*drawn)
+
+
 def moe_loss(trainer, inputs):
     return {"compute_aux_loss": True}, inputs
 

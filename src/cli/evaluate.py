@@ -6,6 +6,7 @@ nothing and adds up the probabilities of all correct responses; `diagnose=<run>`
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
@@ -64,7 +65,8 @@ def main(cfg: DictConfig) -> None:
             checkpoint = None if cfg.checkpoint is None else checkpoint_at(cfg.checkpoint, "checkpoint")
             read_questions(cfg, run, trains=False)
             if cfg.diagnose is None:  # a diagnosis asks them on purpose
-                run.datamodule.warn_of_seen(checkpoint.parents[1] if checkpoint else Path(cfg.model.path).parent)
+                trained = Path(checkpoint.parent if checkpoint else cfg.model.path).absolute().parent
+                run.datamodule.warn_of_seen(Path(os.path.relpath(trained)))
             prepare(cfg, run, checkpoint)
         if is_first_rank():
             save_resolved(cfg, directory)

@@ -120,6 +120,12 @@ def test_questions_that_training_has_seen_are_warned_of_in_the_report(tmp_path):
             assert page.count("trained on 5 of 5 questions, in run.") == (questions == "seen"), page
             assert page.count("'1 + 2 = ?'") == (questions == "seen")
         shutil.rmtree(tmp_path / "runs")
+    data[1:2] = [f"data.train.path={tmp_path}/seen.jsonl"]
+    asked = [*data, *few, "checkpoint=iteration-000001.ckpt", f"data.evaluation.test.path={tmp_path}/seen.jsonl"]
+    code, said = forked("evaluate", *asked, "hydra.run.dir=asked", folder=tmp_path / "run" / "checkpoints")
+    assert code == 0, said
+    page = (tmp_path / "run" / "checkpoints" / "asked" / "test.md").read_text()
+    assert "trained on 5 of 5 questions, in ..." in page, page
 
 
 def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):

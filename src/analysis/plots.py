@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 from matplotlib import rc_context
@@ -58,7 +58,7 @@ class Picture(Figure):
 
 
 def panels(
-    count: int, width: float = 3.4, height: float = 2.9, *, sharey: bool | Literal["row"] = False, abreast: int = 4
+    count: int, width: float = 3.4, height: float = 2.9, *, sharey: bool = False, abreast: int = 4
 ) -> tuple[Figure, list[Axes]]:
     """Rows of at most `abreast` panels, `count` in all."""
     rows, columns = -(-count // abreast), min(count, abreast)

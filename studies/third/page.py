@@ -70,7 +70,7 @@ def draw(runs: pd.DataFrame, ks: Sequence[int], pairs: Mapping[str, tuple[str, s
     `pairs`: label of a line → ours, theirs; `label` is that of the vertical axis.
     """
     gaps, look = 100 * gaps_of(runs), looks(pairs)
-    figure, axes = panels(len(ks) * len(RECIPES), sharey="row", abreast=len(RECIPES))
+    figure, axes = panels(len(ks) * len(RECIPES), abreast=len(RECIPES))
     for axis, (k, task) in zip(axes, product(ks, RECIPES), strict=True):
         x = gaps[task].loc[list(GAPS), "wording"].to_numpy()
         aside = (np.arange(len(pairs)) - len(pairs) // 2) * np.ptp(x) / 150
@@ -181,7 +181,6 @@ def noise_table(runs: pd.DataFrame, predicted: pd.DataFrame) -> Iterator[str]:
         rows.append([f"`{arm}`", f"{len(quiet)}", *gains, *rs])
     header = [
         "arm − as many samples",
-        "",
         "runs",
         "without noise",
         "with it",
@@ -234,7 +233,8 @@ def arms_table(runs: pd.DataFrame) -> Iterator[str]:
 def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
     """Name in page.md → what stands there."""
     law, findings = judged(runs)
-    numbers = {f"claim{n}": "; ".join(each.estimate.signed for each in found) for n, found in enumerate(findings, 1)}
+    effects = [(n, [each.estimate.signed for each in found]) for n, found in enumerate(findings, 1)]
+    numbers = {f"claim{n}{part}": effect for n, of in effects for part, effect in zip("abc", of, strict=False)}
     spent = runs[runs["arm"] != UNTRAINED].drop_duplicates(list(RUN))
     hours, listed = spent.filter(like="seconds/").sum().sum() / 3600, spent.groupby("task")["training/listed"].mean()
     return {

@@ -101,7 +101,8 @@ def test_the_claims_have_their_effects_and_words(runs, predicted):
     assert effect.startswith(f"{100 * lost.loc[:, 'gap0'].mean():+.1f} [".replace("-", "−"))
     assert tasks == [mean_of(lost[task, "gap0"]).signed for task in RECIPES]
     assert float(doubt) == pytest.approx(judged(runs)[1][1][0].heterogeneity.p, rel=0.5), "one digit"
-    assert words["claim2"] == effect.removesuffix(" †")
+    assert words["claim2a"] == effect.removesuffix(" †")
+    assert words["claim3b"] == rows[2][3].removesuffix(" †").partition("; ")[2]
     assert words["law"] == "is false"
     trained = runs[runs["arm"] != UNTRAINED][["task", "branch", "seed", "arm", "kind", "path"]].drop_duplicates()
     assert words["hours"] == f"{len(trained) / 100:.1f}", "36 seconds each"
@@ -173,3 +174,24 @@ def test_page_and_pictures_are_written(runs, predicted, tmp_path, monkeypatch):
 def test_effects_of_several_differences_stand_beside_each_other(runs):
     rows = rows_of(claims_table(judged(runs)[1]))
     assert all(rows[2][column].count(";") == 1 for column in range(3, 8)), "pooled, and anchored"
+
+
+def test_what_the_page_says_of_starters_and_words_is_what_the_table_has():
+    runs = pd.read_csv(page.RUNS)
+    starts = runs[(runs["arm"] == UNTRAINED) & (runs["wording"] == "original") & (runs["kind"] == "wording")]
+    of_task = starts[starts["task"] == "shortest_path"].pivot(index="seed", columns="branch", values=["gap", "pass@1"])
+    rise = of_task["gap", "gap4"] - of_task["gap", "gap0"]
+    easy = (of_task["pass@1"][list(GAPS)] > 0.5).all(axis=1) & (of_task["gap", "gap0"] < -0.5)
+    assert list(rise[rise < 0.1].index) == [1, 3, 8]
+    assert list(easy[easy].index) == [2, 4, 7]
+    assert ((rise > 0.3) & ~easy)[[0, 5, 6, 9]].all()
+    law, findings = judged(runs)
+    assert law == "undecided"
+    words = [[each.word for each in of] for of in findings]
+    assert words[:3] == [["reproduces"], ["undecided"], ["reproduces"] * 2]
+    assert words[3:7] == [["undecided"], ["no effect"], ["undecided"], ["undecided", "undecided", "tasks differ"]]
+    assert (words[9], words[10]) == (["reproduces"], ["smaller than claimed"])
+    assert words[11:] == [["undecided"]] * 3
+    readme = (page.PAGE.parents[1] / "README.md").read_text()
+    for found, told in ((findings[0], "rises by {} points"), (findings[9], "ends {} points of pass@32 above as many")):
+        assert told.format(f"{100 * found[0].estimate.value:.1f}") in readme

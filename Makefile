@@ -52,7 +52,7 @@ study: install ## The runs of the third study, their tables and pages; finished 
 	$(BIN)/python -m studies.third.predicted runs/third studies/third/predicted.csv.gz
 	$(MAKE) pages
 
-pages: install ## The pages of all studies and of the benchmark, from the tables beside their code.
+pages: install ## docs/study.md, docs/benchmark.md and what docs/smollm2.md tells of trainings, from the tables beside their code.
 	$(BIN)/python -m studies.third.page
 	$(BIN)/python -m studies.benchmark.page
 	$(BIN)/python -m studies.smollm2 page

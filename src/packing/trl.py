@@ -65,6 +65,7 @@ def share_prefixes(trainer: Any) -> None:
             raise ValueError(f"Expected a model that can share prefixes, but of {type(model).__name__}: {reason}.")
     if not (installed := version("trl")).startswith(TESTED + "."):
         warnings.warn(f"Prefixes are shared as with TRL {TESTED}, but TRL {installed} is installed.", stacklevel=2)
+    models = [model.get_base_model() if hasattr(model, "get_base_model") else model for model in models]
     for model in models:
         _serve_packed(model, trainer.temperature, getattr(trainer.args, "cast_lm_head_to_fp32", False))
     setattr(trainer, METHOD, SharedLogProbs(trainer, plain))
@@ -125,7 +126,6 @@ def _unserved(trainer: Any, plain: Any) -> str | None:
 
 def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
     """Have the forward return `TokenScores` where it is called with `packed=`; otherwise the model is as before."""
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model
     config, before, plain = model.config, list[str](), model.forward
 
     def enter(_module: nn.Module, _inputs: Any, options: dict[str, Any]) -> None:
@@ -159,19 +159,19 @@ def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
 
 def _encode_prompts_once(model: Any) -> None:
     """Have `generate`, called as TRL calls it, begin with the keys and values of each distinct prompt."""
-    model = model.get_base_model() if hasattr(model, "get_base_model") else model
     plain = model.generate
 
     @wraps(plain)
     def generate(*inputs: Any, **options: Any) -> Any:
         how = options.get("generation_config")
-        if not inputs and how and options.keys() == {"input_ids", "attention_mask", "generation_config"}:
-            rows, row = torch.cat([options["input_ids"], options["attention_mask"]], 1).unique(
-                dim=0, return_inverse=True
-            )
-            ids, mask = rows.chunk(2, dim=1)
-            one_each = {how.num_beams, how.num_return_sequences} <= {None, 1} and how.use_cache is not False
-            if one_each and how.cache_implementation is None and len(ids) < len(row) and ids.shape[1] > 1:
+        cached = how and how.use_cache is not False and how.cache_implementation is None
+        one_each = how and {how.num_beams, how.num_return_sequences} <= {None, 1}
+        alone = not inputs and options.keys() == {"input_ids", "attention_mask", "generation_config"}
+        if alone and cached and one_each:
+            rows = torch.cat([options["input_ids"], options["attention_mask"]], 1)
+            prompts, row = rows.unique(dim=0, return_inverse=True)
+            ids, mask = prompts.chunk(2, dim=1)
+            if len(ids) < len(row) and ids.shape[1] > 1:
                 cache = options["past_key_values"] = DynamicCache(config=model.config)
                 at = {"attention_mask": mask[:, :-1], "position_ids": (mask.cumsum(1) - 1).clamp(min=0)[:, :-1]}
                 model(input_ids=ids[:, :-1], **at, past_key_values=cache, use_cache=True, logits_to_keep=1)

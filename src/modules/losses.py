@@ -80,7 +80,7 @@ class PolicyLoss(Loss):
 
     | method | ratio | objective | aggregation | clip_low, clip_high | source |
     |---|---|---|---|---|---|
-    | GRPO, TA-GRPO | token | clip | sequence_mean | 0.2, 0.2 | TA-GRPO, Eq. 2 and 4 |
+    | GRPO, TA-GRPO | token | clip | sequence_mean | 0.2, 0.2 | TA-GRPO, Eq. 2 and 4, Table 2 |
     | DAPO | token | clip | token_mean | 0.2, 0.28 | arXiv 2503.14476 |
     | Dr. GRPO | token | clip | constant | 0.2, 0.2 | arXiv 2503.20783 |
     | GSPO | sequence | clip | sequence_mean | 3e-4, 4e-4 | arXiv 2507.18071 |

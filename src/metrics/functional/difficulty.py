@@ -18,8 +18,8 @@ def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Te
 
     The variance of the observed rates p̂ also holds their sampling noise, which is taken off:
     var(p̂) − mean p̂ (1 − p̂) / (G − 1), for G responses to a prompt. Zero on average where rephrasings change nothing
-    (single questions may come out negative); at most ½ with two prompts, ¼ with many. TA-GRPO needs it to be positive
-    (§5.2): then a pool is mixed where its original is not.
+    (single questions may come out negative); at most ½ with two prompts, ¼ with many. TA-GRPO assumes that
+    it is positive (§1): then a pool can be mixed where its original is not.
 
     Args:
         correct: [R] bool.
@@ -69,7 +69,7 @@ class DifficultyTest(NamedTuple):
 
 
 def difficulty_test(correct: Tensor, prompt: Tensor, question: Tensor) -> DifficultyTest:
-    """Test of the assumption of TA-GRPO (§4, §5.2) that rephrasings shift the difficulty of a question.
+    """Test of the assumption of TA-GRPO (§1) that rephrasings shift the difficulty of a question.
 
     Sums Pearson's X² of each question's table of prompts × (correct, wrong), times (n − 1) / n for n responses, whose
     expectation is then its degrees of freedom, prompts − 1, exactly. The sum is compared with the χ² of all of them,

@@ -14,7 +14,7 @@ class CombinationAdvantage(AdvantageStrategy):
     """A = c/n · A_pass@k + (1 − c/n) · A_pass@1 (arXiv 2508.10751, Eq. 18).
 
     c of the pool's n responses are correct. A_pass@k is `PassAtKAdvantage` (analytic) and counts `correct`; A_pass@1
-    is `GroupAdvantage` with mean and standard deviation, on the rewards. Both divide by the population's σ (Eq. 2, 12).
+    is `GroupAdvantage` with mean and standard deviation, on the rewards. Both divide by the population's σ (Eq. 12).
 
     Zero where both are. A pool with fewer than k wrong responses keeps the share 1 − c/n of A_pass@1.
 

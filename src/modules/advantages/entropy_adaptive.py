@@ -18,7 +18,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
 
     Of the pools, ranked by the mean policy entropy of their responses, the ⌊fraction · pools⌋ highest use Pass@1
     (`GroupAdvantage` on the rewards), the others Pass@k (`PassAtKAdvantage`, analytic, on `correct`). Both divide by
-    the population's σ (Eq. 2, 12). Of equal entropies the smaller id counts as higher; a single pool uses Pass@k unless
+    the population's σ (Eq. 12). Of equal entropies the smaller id counts as higher; a single pool uses Pass@k unless
     `fraction` is 1.
 
     Args:

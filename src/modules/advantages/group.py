@@ -39,7 +39,7 @@ class GroupAdvantage(AdvantageStrategy):
         scale: `std` of the pool; `mean` of the pool's rewards; `batch`, the standard deviation over the whole batch;
             `none`.
         unbiased: Bessel's correction in σ, as the frameworks compute it; false is the population's σ, which Pass@k
-            training writes (arXiv 2508.10751, Eq. 2) and `PassAtKAdvantage` has. At n = 32 they differ by 1.6 %.
+            training writes (arXiv 2508.10751, Eq. 12) and `PassAtKAdvantage` has. At n = 32 they differ by 1.6 %.
         epsilon: Added to σ, or to the mean.
 
     Raises:

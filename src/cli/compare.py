@@ -75,12 +75,17 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for name, method in methods.items():
             try:
-                compose("train", [*shared, *method.overrides])
+                cfg = compose("train", [*shared, *method.overrides])
             except (HydraException, OmegaConfBaseException) as error:
                 raise ValueError(
                     f"Expected methods.{name} to have settings of tagrpo-train, but: {error}\nCorrect `methods` or "
                     "`overrides`."
                 ) from error
+            if not cfg.test:
+                raise ValueError(
+                    f"Expected methods.{name} to test at the end, since runs are compared by their tests, but got "
+                    "test=false. Correct `methods` or `overrides`."
+                )
 
 
 def shared_overrides(cfg: DictConfig) -> list[str]:

@@ -28,8 +28,10 @@ class Answer:
 
 
 def baseline_of(methods: Methods) -> str:
-    """The untrained policy where there is one, else the first method."""
-    return next((method for method in methods.runs if method not in methods.trained), next(iter(methods.runs)))
+    """Of the methods that others are compared with, the untrained policy where there is one, else the first."""
+    against = {comparison.baseline for comparison in methods.comparisons}
+    names = [method for method in methods.runs if method in against] or list(methods.runs)
+    return next((method for method in names if method in methods.untrained), names[0])
 
 
 def headline(methods: Methods) -> tuple[str, int]:
@@ -49,7 +51,7 @@ def answer(methods: Methods) -> Answer:
     if not gains:
         found = ", ".join(f"{m} solves {e} % of {part} at pass@{k}" for m, e in methods.at(k)[part].items())
         return Answer([f"{found}; there is nothing here to compare with."], note)
-    untrained = baseline not in methods.trained and bool(methods.trained)
+    untrained = baseline in methods.untrained and bool(methods.trained)
     over = f"the untrained policy ({baseline})" if untrained else baseline
     sentences = [
         f"{VERDICTS[untrained][c.verdict].format(c.method)}: {c.difference.signed} points of pass@{k} on {part} over "
@@ -66,7 +68,16 @@ def answer(methods: Methods) -> Answer:
 
 
 def without_evaluation(runs: Sequence[RunFiles]) -> Answer:
-    """Say of runs that are not evaluated yet how often they were right in training."""
+    """Say of runs without sampled tests what exact evaluations found, else how often they were right in training."""
+    exact = {f"{run.method} seed {run.seed}": run.exact[-1]["splits"] for run in runs if run.exact}
+    sentences = [
+        f"{name}: exact pass@{k} of {100 * found['pass_at_k'][k]['value']:.1f} % on {split}."
+        for name, splits in exact.items()
+        for split, found in splits.items()
+        for k in list(found["pass_at_k"])[:1]
+    ]
+    if sentences:
+        return Answer(sentences, "From the probabilities of all correct responses; nothing was sampled.")
     logged = {f"{run.method} seed {run.seed}": run.scalar(PROGRESS) for run in runs}
     sentences = [
         f"{name}, not evaluated yet: {100 * values.iloc[0]:.0f} % of responses to originals were correct in iteration "

@@ -31,6 +31,8 @@ class Methods:
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
         self.trained = {method: seeds for method, seeds in runs.items() if seeds[0].ledger["updates"]}
+        # An evaluation of tagrpo-eval, whose settings alone have `diagnose`, may be that of a trained policy.
+        self.untrained = [m for m in runs if m not in self.trained and "diagnose" not in runs[m][0].config]
         every = [run for seeds in runs.values() for run in seeds]
         shared = [split for split in every[0].test if all(split in run.test for run in every)]
         if not shared:
@@ -134,7 +136,7 @@ class Methods:
         and average, and the share of questions without gradient, paired over iterations, which have the same questions
         under the same seed.
         """
-        names = sorted(self.runs, key=lambda method: method in self.trained)
+        names = sorted(self.runs, key=lambda method: method not in self.untrained)
         made = [
             ((method, baseline, quantity), found)
             for later, method in enumerate(names)

@@ -204,13 +204,14 @@ def find_directories(*roots: Path) -> list[RunFiles]:
     for root in roots:
         if not root.is_dir():
             raise FileNotFoundError(f"Expected a run directory, or a folder with some, at {root}, but there is none.")
-        for file in sorted({*root.rglob("test.json"), *root.rglob("metrics.csv"), *root.rglob("rollouts/*.parquet")}):
+        patterns = ("test.json", "exact.json", "metrics.csv", "rollouts/*.parquet")
+        for file in sorted({file for pattern in patterns for file in root.rglob(pattern)}):
             path = file.parent.parent if file.suffix == ".parquet" else file.parent
             found.setdefault(path.resolve(), _identify(path))
     if not found:
         places = ", ".join(map(str, roots))
         raise FileNotFoundError(
-            f"Expected metrics.csv, test.json or rollouts/*.parquet somewhere below {places}, but found none: nothing "
+            f"Expected {', '.join(patterns)} somewhere below {places}, but found none: nothing "
             "was recorded there. Give the directory of a run of tagrpo-train or tagrpo-eval, or a folder with several."
         )
     return sorted(_told_apart(list(found.values())), key=lambda run: (run.method, run.seed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 
 from tagrpo.analysis.answer import answer, baseline_of, headline, without_evaluation
 from tagrpo.analysis.comparison import Methods
-from tagrpo.analysis.runs import by_method, find_runs
+from tagrpo.analysis.runs import by_method, find_directories, find_runs
 
 BASE = [i % 3 for i in range(60)]
 
@@ -62,3 +63,36 @@ def test_before_an_evaluation_there_is_the_course_of_training(tmp_path, write_ru
     pd.DataFrame({"step": [0], "rollout/reward": [1.0]}).to_csv(run.path / "metrics.csv", index=False)
     (run,) = find_runs(tmp_path)
     assert without_evaluation([run]).sentences == ["Not evaluated yet."]
+
+
+def test_an_evaluation_of_any_policy_is_not_called_the_untrained_one(tmp_path, write_run):
+    write_run(tmp_path, "ta_grpo", 0, [1, 2, 3])
+    path = write_run(tmp_path, "evaluated", 0, [1, 2, 3])
+    (path / "ledger.json").unlink()
+    (path / "config.yaml").write_text("name: evaluated\nseed: 0\ndiagnose: null\n")
+    compared = Methods(by_method(find_runs(tmp_path), ["ta_grpo", "evaluated"]))
+    assert (compared.untrained, baseline_of(compared)) == ([], "ta_grpo")
+    (sentence,) = answer(compared).sentences
+    assert sentence.startswith("evaluated: not beyond noise: +0.0")
+    assert sentence.endswith("over ta_grpo.")
+
+
+def test_what_shares_no_seed_with_others_is_not_what_they_are_compared_with(tmp_path, write_run):
+    for method, seed in (("grpo", 3), ("ta_grpo", 3), ("untrained", 0)):
+        path = write_run(tmp_path, method, seed, BASE)
+    (path / "ledger.json").unlink()
+    compared = Methods(by_method(find_runs(tmp_path), ["grpo", "ta_grpo", "untrained"]))
+    assert compared.untrained == ["untrained"]
+    (sentence,) = answer(compared).sentences
+    assert sentence.startswith("ta_grpo: not beyond noise")
+    assert sentence.endswith("over grpo.")
+
+
+def test_of_an_exact_evaluation_the_success_is_told(tmp_path):
+    splits = {"test_id": {"pass_at_k": {"1": {"value": 0.125}, "10": {"value": 0.5}}}}
+    for name in ("exact.json", "evaluations/exact-000000.json"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps({"iteration": 0, "splits": splits}))
+    (run,) = find_directories(tmp_path)
+    (sentence,) = without_evaluation([run]).sentences
+    assert sentence.endswith("seed 0: exact pass@1 of 12.5 % on test_id.")

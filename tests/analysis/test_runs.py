@@ -108,7 +108,7 @@ def test_seeds_on_different_questions_are_refused(tmp_path, write_run):
 
 
 def test_an_empty_root_and_broken_files_are_named(tmp_path, write_run):
-    with pytest.raises(FileNotFoundError, match=r"Expected metrics\.csv, test\.json or .* but found none"):
+    with pytest.raises(FileNotFoundError, match=r"Expected test\.json, exact\.json, metrics\.csv, .* but found none"):
         find_runs(tmp_path)
     path = write_run(tmp_path, "grpo", 0, [1])
     (path / "test.json").unlink()

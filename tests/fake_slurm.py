@@ -34,6 +34,8 @@ def kill(job, number):
 
 
 def sbatch(script):
+    if (JOBS / "refused").exists() and (JOBS / "refused").read_text() in Path(script).read_text():
+        sys.exit("sbatch: error: QOSMaxSubmitJobPerUserLimit")
     job = str(time.time_ns() // 1000 % 10**10)
     (JOBS / job).mkdir(parents=True)
     write(job, "script", Path(script).read_text())

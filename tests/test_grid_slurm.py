@@ -12,7 +12,9 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 from rich.console import Console
+from rich.table import Table
 
+from tagrpo.runs import grid
 from tagrpo.runs.grid import run_grid, stop
 from tests.helpers import grid_run, wait_until
 
@@ -22,7 +24,7 @@ FINISH = "open('test.json', 'w').write('{}')"
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """The folder in which the stand-ins keep the state of jobs; a file `closed` in it keeps jobs in the queue."""
+    """The folder of the stand-ins for the state of jobs; `closed` in it keeps jobs in the queue, `refused` one out."""
     folder = tmp_path / "slurm"
     (folder / "jobs").mkdir(parents=True)
     script = Path(__file__).with_name("fake_slurm.py").read_text()
@@ -109,6 +111,29 @@ def test_a_job_in_the_queue_is_found_by_the_same_command(slurm, tmp_path, closed
     assert again.state == "done"
     assert (tmp_path / "executed").read_text() == "x"
     assert json.loads((again.directory / "run.json").read_text())["starts"] == 1
+
+
+def test_jobs_that_are_found_in_the_queue_count_among_the_workers(slurm, tmp_path, monkeypatch):
+    code = f"import time; time.sleep(1); {FINISH}"
+    for name in "ab":
+        grid_run(tmp_path, name, code).start(launcher(), {})
+    runs, most = [grid_run(tmp_path, name, code) for name in "abcd"], []
+
+    def watched(rows):
+        most.append(sum(run.active for run in runs))
+        return Table()
+
+    monkeypatch.setattr(grid, "table_of", watched)
+    assert run_grid(runs, launcher(), [{}] * 2, Console(quiet=True)) == []
+    assert max(most) == 2
+    assert [run.state for run in runs] == ["done"] * 4
+
+
+def test_a_job_that_the_queue_refuses_ends_no_other(slurm, tmp_path):
+    runs = [grid_run(tmp_path, name, FINISH) for name in "ab"]
+    (slurm / "refused").write_text("job-name=b-seed0")
+    assert run_in_queue(runs) == [runs[1]]
+    assert [run.state for run in runs] == ["done", "failed"]
 
 
 def test_a_run_whose_job_has_ended_without_it_starts_anew(slurm, tmp_path):

@@ -58,6 +58,11 @@ AT_ONCE = [
     (COMPARE, ["methods=[grop]"], "(?s)methods.grop.*`methods`"),
     (COMPARE, ["methods=[grpo]", "overrides=['data.batch=8']"], "(?s)data.batch.*`overrides`"),
     (COMPARE, ["methods=[grpo]", "overrides=['test=false']"], "methods.grpo .*test=false.*`overrides`"),
+    (
+        COMPARE,
+        ["--config-dir", "outside", "methods={a: ['data=mine']}", "overrides=['test=false']"],
+        "methods.a .*test=",
+    ),
     (COMPARE, ["methods=[grpo]", "seeds=3"], "seeds to be a list"),
     (COMPARE, ["methods={a: {overides: ['seed=1']}}"], "methods.a .*overides"),
     (COMPARE, ["methods=[grpo]", "root=full"], "`root`"),

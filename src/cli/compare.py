@@ -113,7 +113,8 @@ def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides:
         own = [override("name", name), f"seed={seed}", override("hydra.run.dir", directory)]
         arguments = [*own, *overrides, *method.overrides]
         before = runs.get((seed, method.after or method.longer))
-        arguments += ["export=true"] if name in continued else []
+        exports = not any(argument.startswith("export=") for argument in arguments)  # as by default
+        arguments += ["export=true"] if name in continued and not exports else []
         arguments += [override("model.path", before.directory / "model")] if before and method.after else []
         command = [sys.executable, "-m", "tagrpo.cli.train", *arguments]
         runs[seed, name] = GridRun(name, seed, directory, command, before, longer=method.longer is not None)
@@ -171,7 +172,10 @@ def main(cfg: DictConfig) -> None:
         written: DictConfig = OmegaConf.create(unread(OmegaConf.to_container(cfg)))
         methods = methods_of(written.methods, cfg.scale)
         launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True)
-        shared = shared_overrides(written)
+        sources = HydraConfig.get().runtime.config_sources
+        folders = [f"file://{source.path}" for source in sources if source.provider == "command-line"]
+        folders += HydraConfig.get().searchpath
+        shared = [f"hydra.searchpath={folders}"] * bool(folders) + shared_overrides(written)
         check_methods(methods, shared)
         runs = runs_of(root, methods, list(cfg.seeds), shared)
         for run in runs:

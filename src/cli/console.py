@@ -8,12 +8,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Any
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
+from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from ..runs.files import write_text
 from ..runs.secrets import redacted, refuse_secret_arguments
 
 WRONG_USE = (ValueError, TypeError, OSError, ImportError, RuntimeError, HydraException, OmegaConfBaseException)
@@ -44,6 +48,12 @@ def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Cal
         return run
 
     return decorate
+
+
+def note_command(directory: Path) -> None:
+    """Write the command of a run that begins to `.hydra/hydra.yaml`, in the form that Hydra gives it."""
+    noted = OmegaConf.create({"hydra": OmegaConf.to_container(HydraConfig.get(), resolve=False)})
+    write_text(directory / ".hydra" / "hydra.yaml", OmegaConf.to_yaml(noted))
 
 
 @contextmanager

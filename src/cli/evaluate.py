@@ -21,7 +21,7 @@ from ..runs.provenance import write_provenance
 from ..runs.secrets import refuse_secrets, save_resolved
 from ..settings.checks import check_run, read_questions
 from ..settings.config import Run, build
-from .console import entry_point, explained
+from .console import entry_point, explained, note_command
 from .diagnose import ask_training_questions, diagnose
 from .summary import show
 
@@ -69,8 +69,11 @@ def main(cfg: DictConfig) -> None:
                 run.datamodule.warn_of_seen(Path(os.path.relpath(trained)))
             prepare(cfg, run, checkpoint)
         if is_first_rank():
+            if not cfg.exact:
+                (directory / "test.json").unlink(missing_ok=True)  # perhaps of another policy
             save_resolved(cfg, directory)
             write_provenance(directory)
+            note_command(directory)
         if cfg.diagnose is not None:
             files = diagnose(cfg, run)
         else:

@@ -88,6 +88,11 @@ def execute(cfg: DictConfig) -> bool:
             reviewed = audit(cfg, checks, judge, client)
         else:
             groups, rephraser = instantiate(cfg.source).load()[: cfg.limit], built(cfg.rephraser)
+            if old := [group.id for group in groups if group.rephrasings]:
+                raise ValueError(
+                    f"Expected questions without rephrasings in {cfg.input}, but {len(old)} have some, such as "
+                    f"{old[0]}, which `output` would lack. Give the questions alone as `input`, or audit what there is."
+                )
             if cfg.dry_run:
                 usages = expected(planned_calls(groups, rephraser, judge), cache)
                 print_costs(f"Estimate for {len(groups)} questions", costs(usages, prices))

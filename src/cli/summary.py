@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from ..runs.directory import override
 
 CARRIED = (
     "experiment", "recipe", "scale", "data", "data_path", "model", "template", "reward", "rollout", "protocol",
-    "averages", "--config-dir", "hydra",
+    "averages", "trainer", "strategy", "--config-dir", "hydra",
 )  # fmt: skip
 """Groups and settings of a training that its evaluation needs too, and folders of options."""
 SHOWN = {"pass@k": ("pass@k", "exact_pass@k", "pass@k_average"), "Cover@τ": ("cover@tau", "exact_cover@tau")}
@@ -55,7 +56,7 @@ def following(
     """Commands that can follow a run: evaluate, export, report, train for twice as long."""
     commands, model = [["tagrpo-report", str(directory)]], directory / "model"
     if "model" in found:
-        carried = [o for o in overrides if o.lstrip("+~").partition("=")[0].partition(".")[0] in CARRIED]
+        carried = [o for o in overrides if re.split("[./=]", o.lstrip("+~"), maxsplit=1)[0] in CARRIED]
         carried = [o for o in carried if not o.startswith(("model=", "model.path="))]
         pretrained = ["model=pretrained", override("model.path", model)]
         commands.insert(0, ["tagrpo-eval", override("name", name), *carried, *pretrained])

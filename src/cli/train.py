@@ -14,7 +14,7 @@ from ..runs.directory import begin, end, folders_of_options, held, is_first_rank
 from ..runs.secrets import redacted, refuse_secrets, save_resolved
 from ..settings.checks import check_run, given_overrides, read_questions
 from ..settings.config import Run, build
-from .console import entry_point, explained
+from .console import entry_point, explained, note_command
 from .summary import conclude
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def main(cfg: DictConfig) -> float | None:
             read_questions(cfg, run, trains=trains)
         if is_first_rank():
             record(cfg, run, directory)
+            note_command(directory)
         export = directory / "model" if cfg.export else None
         metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
         if is_first_rank():

@@ -110,6 +110,11 @@ def begin(cfg: DictConfig, directory: Path) -> None:
     if not is_first_rank():
         return
     continued = run_to_continue(cfg.resume, directory)
+    if continued == directory and (directory / FINISHED).exists() and not checkpoints_in(directory / "checkpoints"):
+        raise FileExistsError(
+            f"Expected a checkpoint to go on from in {directory}, whose run has finished, but there is none. Give this "
+            "run another name=…, or delete the directory."
+        )
     if continued != directory and used(directory):
         raise FileExistsError(
             f"Expected {directory} to be unused by a run that starts anew, but there is one in it. Continue that one "

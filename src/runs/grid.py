@@ -19,6 +19,7 @@ import submitit
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+from submitit.core.utils import FailedJobError
 from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 
 from .files import write_json, write_text
@@ -97,8 +98,8 @@ class GridRun:
 
     @property
     def settings(self) -> list[str]:
-        """The command without what depends on the machine, and without secrets."""
-        return [redacted(part) for part in self.command[1:] if not part.startswith("hydra.run.dir=")]
+        """The command without its directories, which depend on the machine, and without secrets."""
+        return [redacted(part) for part in self.command[1:] if not part.startswith("hydra.")]
 
     @property
     def active(self) -> bool:
@@ -123,9 +124,10 @@ class GridRun:
         then, now = noted["settings"], self.settings
         if then != now:
             was, new = (" ".join(part for part in a if part not in b) for a, b in ((then, now), (now, then)))
+            differ = (new or "fewer settings", was or "fewer") if was or new else ("this order of settings", "another")
             raise ValueError(
-                f"Expected {self.directory} to have been run with `{new or 'the same settings in this order'}`, but it "
-                f"was run with `{was or 'another order of them'}`. Choose another `root`, or delete that directory."
+                f"Expected {self.directory} to have been run with {differ[0]}, but it was run with {differ[1]}. Choose "
+                "another `root`, or delete that directory."
             )
         self.starts = noted["starts"]
         if noted["finished"]:
@@ -221,6 +223,8 @@ def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment],
     """
     for run in runs:
         run.prepare()
+    for place, run in enumerate([run for run in runs if run.active]):  # SLURM's queue has them from an earlier call
+        run.place = place
     try:
         with Live(table_of(runs), console=console, auto_refresh=False) as live:
             while any(run.state == "waiting" or run.active for run in runs):
@@ -234,7 +238,11 @@ def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment],
                 free = sorted(set(range(len(places))) - {run.place for run in runs if run.active})
                 for place, run in zip(free, [run for run in runs if run.ready], strict=False):
                     run.place = place
-                    run.start(launcher, places[place])
+                    try:
+                        run.start(launcher, places[place])
+                    except FailedJobError as error:  # those in the queue go on
+                        run.state = "failed"
+                        console.print(f"{run.method} seed {run.seed}: not queued. {error}", markup=False)
                 live.update(table_of(runs), refresh=True)
                 time.sleep(POLL_SECONDS)
     finally:

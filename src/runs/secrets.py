@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -141,13 +140,12 @@ def redacted(content: Any, name: str = "") -> Any:
 
 
 def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
-    """End the program when a setting holds a secret, after deleting the copies that Hydra has made of it."""
+    """End the program when a setting holds a secret, after deleting a directory that Hydra has named after it."""
     directory = Path(output_directory)
     found = list(literal_secrets(OmegaConf.to_container(cfg, resolve=False)))
     if is_secret("", str(directory)):  # a name that refers to a variable is resolved before it names a directory
         found.append("the name of the run's directory")
     if found:
-        shutil.rmtree(directory / ".hydra", ignore_errors=True)
         for log in directory.glob("*.log"):
             if not log.stat().st_size:
                 log.unlink()

@@ -94,15 +94,9 @@ def grid(preset: str, setting: str, seeds: Sequence[int], *changes: str, own: Ow
     if own is None:
         return runs_of(Path(cfg.root), methods, list(seeds), shared)
     folder = own.config_dir and own.config_dir.resolve()
-    check_methods(
-        {own.name: Method([f"hydra.searchpath=[file://{folder}]"] if folder else [])}, [*shared, *own.overrides]
-    )
-    methods = {BASE: methods[BASE], own.name: Method(list(own.overrides))}
-    runs = runs_of(Path(cfg.root), methods, list(seeds), shared)
-    for run in runs:
-        if run.method == own.name and folder:
-            run.command[3:3] = ["--config-dir", str(folder)]
-    return runs
+    mine = Method([*([f"hydra.searchpath=[file://{folder}]"] if folder else []), *own.overrides])
+    check_methods({own.name: mine}, shared)
+    return runs_of(Path(cfg.root), {BASE: methods[BASE], own.name: mine}, list(seeds), shared)
 
 
 def execute(runs: Sequence[GridRun], workers: int) -> None:

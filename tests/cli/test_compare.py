@@ -66,7 +66,8 @@ def test_a_method_can_have_overrides_of_one_scale_and_go_on_from_another_method(
     assert methods_of(OmegaConf.create(STAGES), None)["b"].overrides == ["y=2", "z=4"]
     runs = runs_of(Path("root"), methods, [0, 1], [])
     assert [run.after for run in runs] == [None, runs[0], None, runs[2]]
-    assert runs[2].command[-2:] == ["x=1", "export=true"]
+    assert runs[2].command[-2:] == ["hydra.run.dir=root/a/seed1", "x=1"], "it exports by default"
+    assert runs_of(Path("root"), methods, [1], ["export=false"])[0].command[-2:] == ["x=1", "export=true"]
     assert runs[3].command[-3:] == ["y=2", "z=3", "model.path=root/a/seed1/model"]
 
 

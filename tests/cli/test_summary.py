@@ -48,6 +48,9 @@ def test_next_commands_fit_what_the_run_has_left_behind():
     evaluate, *_ = following(run, [*folders, *overrides], "a-seed0", 5, {"model"})
     carried = [*folders, "scale=paper", *overrides[-5:]]
     assert evaluate == ["tagrpo-eval", "name=a-seed0", *carried, "model=pretrained", "model.path=runs/a/model"]
+    carried = ["data/evaluation=pass_at_k", "trainer=gpu", "strategy=ddp"]
+    evaluate, *_ = following(run, [*carried, "logger/x=1"], "a-seed0", 5, {"model"})
+    assert evaluate[2:-2] == carried
 
 
 SMALL = [

@@ -87,6 +87,10 @@ def test_a_new_run_is_refused_where_another_has_left_results(tmp_path):
         with pytest.raises(FileExistsError, match="resume=auto.*name=…"):
             begin(settings(), directory)
         begin(settings(resume="auto"), directory)  # it was killed before its first checkpoint
+        (directory / "finished").touch()
+        with pytest.raises(FileExistsError, match="has finished, but there is none.*name=…"):
+            begin(settings(resume="auto"), directory)
+        assert (directory / "finished").exists()
     run = a_run_in(tmp_path / "run")
     (run / "metrics.csv").unlink()
     with pytest.raises(FileExistsError, match="resume=auto"):
@@ -236,12 +240,13 @@ def test_the_command_is_refused_or_goes_on_with_what_it_is_told(tmp_path, monkey
 
     command("iterations=2")
     assert (tmp_path / "finished").exists()
-    before = (tmp_path / "metrics.csv").read_text()
+    files = [tmp_path / "metrics.csv", tmp_path / ".hydra" / "hydra.yaml"]
+    before = [file.read_text() for file in files]
     with pytest.raises(FileExistsError, match="resume=auto"):
         command("iterations=2")
     with pytest.raises(ValueError, match=r"data.batch_size: 2 then, 4 now"):
         command("iterations=3", "resume=auto", "data.batch_size=4")
-    assert (tmp_path / "metrics.csv").read_text() == before
+    assert [file.read_text() for file in files] == before, "also what says how to repeat the run"
     command("iterations=3", "resume=auto", "optimizer.lr=7e-3")
     saved = torch.load(tmp_path / "checkpoints" / name_of(3), weights_only=True)
     (group,) = saved["optimizer_states"][0]["param_groups"]

@@ -172,7 +172,7 @@ class Checkpointer(Callback):
         """Delete the oldest checkpoints, and cached rollouts that the newest checkpoint has learned from."""
         for callback in trainer.callbacks:  # type: ignore[attr-defined]
             if isinstance(callback, RolloutCallback):
-                callback.pipeline.checkpointed()
+                callback.pipeline.checkpointed(self._done)
         if trainer.is_global_zero and self.keep is not None:
             for path in checkpoints_in(_folder(trainer))[: -self.keep]:
                 if iteration_of(path) not in self._milestones(trainer):

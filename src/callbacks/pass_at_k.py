@@ -44,6 +44,7 @@ class PassAtKEvaluator(Callback):
 
     With a `store`, a test that was interrupted can be continued: questions whose responses are all in the store are
     removed from their batch before it is sampled. Batches are stored whole, so that other questions keep their seeds.
+    With a store the id of a question must not occur in two batches.
 
     Args:
         ks: The k of interest; those above the smallest number of samples are left out.

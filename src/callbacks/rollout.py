@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -12,9 +12,7 @@ from torch import Tensor, nn
 
 from ..datamodules.memory import QuestionMemory, Visit
 from ..modules.policy.sharding import full_tensors
-from ..rollouts.engines.synced import NamedWeights
 from ..rollouts.pipeline import RolloutPipeline
-from ..rollouts.scoring import Decode
 from ..runs.files import write_json
 from ..runs.scalars import log_scalars
 from ..runs.stages import Stage
@@ -35,13 +33,6 @@ class Chooser(Protocol):
         """Take in the results of a rolled-out training batch, also of questions that are thrown away."""
 
 
-class MakePipeline(Protocol):
-    """Makes a pipeline from what the callback adds, as `partial(RolloutPipeline, engine, verifier, …)` does."""
-
-    def __call__(self, *, decode: Decode, weights: NamedWeights) -> RolloutPipeline:
-        """Make the pipeline; `decode` uses the data module's tokenizer, `weights` reads the trainer's module."""
-
-
 class RolloutCallback(Callback):
     """Attaches `batch.rollouts` before each training, validation and test batch, and logs statistics of them.
 
@@ -58,14 +49,14 @@ class RolloutCallback(Callback):
     - `reformulator`: a data module with `reformulated(groups)`.
 
     Args:
-        pipeline: Makes the pipeline, `partial(RolloutPipeline, engine, verifier, sampling=…)`.
+        pipeline: Makes the pipeline, given `decode` and `weights`: `partial(RolloutPipeline, engine, verifier, …)`.
         policy: Name of the submodule that engines sample from, such as `model`, in modules that are no `SampledPolicy`.
             None takes the only trainable Hugging Face model in the module, or the whole module if there is none.
     """
 
     stage = Stage.ROLLOUT
 
-    def __init__(self, pipeline: MakePipeline, policy: str | None = None) -> None:
+    def __init__(self, pipeline: Callable[..., RolloutPipeline], policy: str | None = None) -> None:
         self.pipeline = pipeline(decode=self._decode, weights=partial(weights_of, policy=policy))
         self._tokenizer: Any = None
 
@@ -78,13 +69,20 @@ class RolloutCallback(Callback):
 
         Raises:
             TypeError: `replay` is used, but the module is no `SampledPolicy`, which computes the entropy of responses.
+            ValueError: `ahead` is above 1 with a curriculum that looks at earlier results.
         """
         if self.pipeline.replay is not None:
             require(pl_module, SampledPolicy, "the module, with rollout.replay,")
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         self._tokenizer = data.tokenizer
         looks_back = isinstance(pl_module, SampledPolicy) and pl_module.needs_history
-        if self.pipeline.memory is None and (looks_back or (isinstance(data, Chooser) and data.needs_memory)):
+        chooses = isinstance(data, Chooser) and data.needs_memory
+        if chooses and self.pipeline.ahead > 1:
+            raise ValueError(
+                f"Expected rollout.ahead of at most 1 with data.curriculum, but got {self.pipeline.ahead}: which "
+                "questions follow depends on the batches before them. Lower rollout.ahead, or set curriculum=null."
+            )
+        if self.pipeline.memory is None and (looks_back or chooses):
             self.pipeline.memory = QuestionMemory()
         if self.pipeline.memory is not None and isinstance(data, Chooser):
             data.memory = self.pipeline.memory

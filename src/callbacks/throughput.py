@@ -14,7 +14,10 @@ from ..runs.scalars import log_scalars
 from ..runs.stages import Stage
 from .shared import BatchDiagnostic, current_iteration
 
-PEAKS = {"H200": 989e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12}
+PEAKS = {
+    "H200 NVL": 835e12, "H200": 989e12, "H100 NVL": 835e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12,
+    "L40S": 362e12,
+}  # fmt: skip
 """Part of a GPU's name → dense FLOP/s in bfloat16, as its maker states. Lightning's table has sparse rates of some."""
 
 

@@ -19,7 +19,8 @@ class QuestionLoader:
     """Batches of question groups, sharded over ranks, shuffled by (seed, epoch).
 
     Every rank goes through the same order and takes its slice of each global batch. A loader that has loaded the
-    `state_dict` taken right after a batch resumes with the next; otherwise `iter` starts where the last epoch ended.
+    `state_dict` taken right after a batch resumes with the next; otherwise `iter` goes on where training was, and from
+    the first batch of the first epoch in evaluations, which neither shuffle nor drop.
     """
 
     groups: Sequence[QuestionGroup]
@@ -62,6 +63,8 @@ class QuestionLoader:
         resumed, self._resumed = self._resumed and self.served < len(self), False
         if not resumed:
             self.served = 0
+            if not (self.shuffle or self.drop_last):
+                self.epoch = self.cursor = 0
             self._begin_epoch_if_used_up()
         while not self._used_up():
             self.served += 1

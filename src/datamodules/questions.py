@@ -159,6 +159,8 @@ class QuestionDataModule(LightningDataModule):
                 f"Expected data.num_rephrasings={used} rephrasings of each training question, but none has any. Add "
                 "rephrasings to the source, or lower data.num_rephrasings to 0."
                 + (f" Of data.kinds there are {', '.join(there)}." if there else "")
+                + f" {found.rephrasings_too_long} were left out: longer than data.max_prompt_tokens={limit}."
+                * bool(found.rephrasings_too_long)
             )
         self._splits[split] = found.kept
         self.report[split] = split_report(source, len(groups), found)

@@ -178,7 +178,7 @@ class Experience(PromptedResponses):
         Stale responses are included: their μ are the earlier weights in the engine, so that staleness is not corrected
         again. Replayed responses are left out: the loss has their ratio to μ.
 
-        Returns [R] bool, responses of which at least one token is kept.
+        Returns [R] bool, responses of which a token is kept or has a term of the loss, which weights leave alone.
         """
         rows = (self.has_gradient & ~self.replayed).nonzero()[:, 0]
         if self.anchor == "own":
@@ -190,7 +190,8 @@ class Experience(PromptedResponses):
         found = correction.of_tokens((sampled - self.columns.engine_logprobs)[tokens], self.response[tokens])
         self.columns.mismatch_weights = torch.ones_like(sampled).index_copy(0, tokens, found.weights)
         self.mismatch = found.sums
-        return self.any_token(self.columns.mismatch_weights > 0)
+        learned = [self.columns.mismatch_weights > 0, *(column != 0 for column in self.columns.terms.values())]
+        return torch.stack([self.any_token(column) for column in learned]).any(0)
 
 
 def truncated_weights(target: Tensor, sampled: Tensor, cap: float) -> Tensor:

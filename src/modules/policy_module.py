@@ -113,17 +113,17 @@ class PolicyModule(LightningModule):
 
     def configure_model(self) -> None:
         """Load the policy and, for a KL term, a frozen reference; the policy without its adapters, if any, is one."""
-        if hasattr(self, "policy"):
-            return
-        model = self._load()
-        known: Any = None if model.device.type == "meta" else (digest(bit_sums(model)), model.generation_config)
-        self.loaded, model.generation_config = self.trainer.strategy.broadcast(known)
-        # Training mode switches gradient checkpointing on; dropout is off (see load_causal_lm).
-        self.policy = self._prepared(model).train()
+        if not hasattr(self, "policy"):
+            model = self._load()
+            known: Any = None if model.device.type == "meta" else (digest(bit_sums(model)), model.generation_config)
+            self.loaded, model.generation_config = self.trainer.strategy.broadcast(known)
+            # Training mode switches gradient checkpointing on; dropout is off (see load_causal_lm).
+            self.policy, self.reference = self._prepared(model).train(), None
         second_copy = self.loss.kl_coef and not any(adapted_layers(self.policy))
-        reference = self._prepared(self._load()).eval().requires_grad_(False) if second_copy else None
-        # Kept out of the module tree: the reference is neither trained nor checkpointed.
-        object.__setattr__(self, "reference", reference)
+        if second_copy and self.reference is None and self.trainer.training:
+            reference = self._prepared(self._load()).eval().requires_grad_(False)
+            # Kept out of the module tree: the reference is neither trained nor checkpointed.
+            object.__setattr__(self, "reference", reference)
 
     @property
     def mini_batches(self) -> int:

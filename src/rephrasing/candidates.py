@@ -110,7 +110,8 @@ class Reviewed:
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"Question {group.id}: expected `provenance`, one entry per rephrasing, and `refused` as "
-                f"tagrpo-rephrase writes them, but: {error}. Remove `provenance` where rephrasings were edited."
+                f"tagrpo-rephrase writes them, but: {error}. Edit `provenance` along with rephrasings: it says "
+                "which checks each need not pass."
             ) from error
         return cls(group._replace(metadata=metadata, rephrasings=(), kinds=()), candidates, str(shortfall or ""))
 

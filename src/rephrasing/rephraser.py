@@ -139,7 +139,7 @@ class ModelRephraser:
 
 def _candidate(text: str, name: str, instruction: Instruction, call: ApiCall, reply: Reply) -> Candidate:
     made: dict[str, Any] = {"model": reply.model or call.model, "instruction": name, "time": reply.time}
-    if instruction.kind != "wording":
+    if instruction.kind != "wording" or instruction.unchecked:
         made |= {"kind": instruction.kind, "unchecked": list(instruction.unchecked)}
     return Candidate(text, {**made, "key": call.key, "seed": call.parameters.get("seed")})
 

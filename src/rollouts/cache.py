@@ -1,7 +1,7 @@
 """Responses on disk until a checkpoint covers their update, so that a crash does not pay for them twice.
 
-For each iteration, draw and rank there is one file. It holds a key, a digest of everything that determines its
-responses, so that responses of other weights, prompts or settings are never found.
+For each iteration, draw and rank there is one file. It holds a key, a digest of weights, prompts, sampling and seed, so
+that responses of others are never found. Those of another engine with the same weights are.
 """
 
 from __future__ import annotations

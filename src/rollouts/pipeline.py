@@ -84,7 +84,8 @@ class RolloutPipeline:
         seed: Seed of all sampling.
         ahead: Batches that `sample_next` is given at a time, to be sampled while the policy learns from earlier ones; 0
             samples each batch before it is learned from. Needs an asynchronous engine (`TransformersEngine`,
-            `VLLMServerEngine`). Not together with `replay`, nor above 1 with `dynamic_sampling`.
+            `VLLMServerEngine`). Not together with `replay`, nor above 1 with `dynamic_sampling`
+            or a curriculum.
         weights: See `NamedWeights`.
         cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
 
@@ -335,10 +336,10 @@ class RolloutPipeline:
         self.engine.close()
         self.verifier.close()
 
-    def checkpointed(self) -> None:
-        """Forget rollouts on disk: a checkpoint holds all that was learned from them."""
+    def checkpointed(self, iterations: int) -> None:
+        """Forget rollouts on disk of as many iterations, which a checkpoint holds what was learned from."""
         if self.cache is not None:
-            self.cache.prune(self.iteration)
+            self.cache.prune(iterations)
 
     @property
     def _stateful(self) -> dict[str, Any]:

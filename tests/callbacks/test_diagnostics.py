@@ -272,6 +272,8 @@ def test_the_peak_is_that_of_the_product_a_cpu_has_just_made_and_that_stated_of_
     names = {
         "NVIDIA H100 80GB HBM3": 989e12,
         "NVIDIA H100 PCIe": 756e12,
+        "NVIDIA H100 NVL": 835e12,
+        "NVIDIA H200 NVL": 835e12,
         "NVIDIA A100-SXM4-40GB": 312e12,
         "Tesla T4": None,
     }

@@ -243,6 +243,12 @@ def test_nothing_is_remembered_where_nobody_reads_it(tmp_path):
     assert [sum(visit.samples) for visit in sum(data.visits, [])] == [2] * 6
 
 
+def test_a_curriculum_that_looks_back_is_refused_with_several_batches_ahead(tmp_path):
+    fit(tmp_path / "a", make_callback(WaitingEngine(), ahead=1), Policy(), Choosing())
+    with pytest.raises(ValueError, match=r"rollout.ahead of at most 1 with data.curriculum, but got 2"):
+        fit(tmp_path / "b", make_callback(WaitingEngine(), ahead=2), Policy(), Choosing())
+
+
 def test_replay_asks_the_module_for_entropies_and_refuses_one_that_has_none(tmp_path):
     replay = SuccessReplay(ratio=0.5, start=0.0)
     with pytest.raises(

@@ -70,3 +70,13 @@ def test_what_is_left_out_is_served_only_where_too_little_would_be_left(sizes, l
     if sizes[0] - len(out) >= sizes[1]:
         assert not served & out
         assert one.drop_last or served == {group.id for group in one.groups} - out
+
+
+@given(SIZES, st.integers(1, 5))
+def test_evaluations_that_are_cut_short_begin_with_the_same_batches(sizes, count):
+    questions, batch_size, _, _, seed = sizes
+    one = loader((questions, batch_size, False, False, seed))
+    first, again = ([ids(batch) for _, batch in zip(range(count), one, strict=False)] for _ in range(2))
+    assert again == first
+    assert first[0][0] == "0"
+    assert one.epoch == 0

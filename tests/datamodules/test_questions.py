@@ -192,6 +192,13 @@ def test_rephrasings_of_the_kinds_that_are_asked_for_are_the_first_n():
         served(num_rephrasings=1, kinds=["easier"])
 
 
+def test_rephrasings_that_are_all_too_long_are_not_called_missing():
+    source = Fixed(QuestionGroup("a", "1 + 2 = ?", ("compute " * 60 + "1 + 2 = ?",), ("3",)))
+    module = make_datamodule(train=source, batch_size=1, num_rephrasings=1, max_prompt_tokens=40)
+    with pytest.raises(ValueError, match=r"none has any.* 1 were left out: longer than data.max_prompt_tokens=40\."):
+        module.setup("fit")
+
+
 def test_every_epoch_has_its_own_order_and_every_question_once():
     loader = loader_of(9)
     first, second = ids(loader), ids(loader)

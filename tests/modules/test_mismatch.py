@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from importlib import resources
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM
 
 from tagrpo.modules.advantages import GroupAdvantage
+from tagrpo.modules.experience import Experience
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.mismatch import MismatchCorrection
 from tagrpo.modules.policy.logprobs import Scorer
@@ -332,3 +334,14 @@ def test_the_change_of_prompt_costs_forwards_of_the_responses_that_it_concerns_a
     calls.clear()
     updated(tiny_policy, batch, None, advantage=Without3(), mini_batches=1)
     assert calls == [[4]], "without the correction, the stale one alone"
+
+
+def test_a_rejected_response_with_a_term_of_its_own_is_learned_from(tiny_policy, recorded):
+    batch, _ = recorded
+    experience = Experience.from_rollouts(batch.rollouts, "own")
+    experience.has_gradient = torch.ones(12, dtype=torch.bool)
+    experience.columns.terms = {"nll": (experience.response == 3).float()}
+    scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=60)
+    none = SimpleNamespace(weights=torch.zeros(len(experience.response)), sums={})
+    kept = experience.correct_mismatch(batch.rollouts, scorer, SimpleNamespace(of_tokens=lambda *_: none))
+    assert kept.tolist() == [row == 3 for row in range(12)]

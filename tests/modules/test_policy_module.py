@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -19,6 +20,7 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM
 
 import tagrpo
+import tagrpo.modules.policy_module as policy_module
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.logprobs import Scorer
@@ -238,3 +240,18 @@ def test_contradicting_options_fail_before_any_model_is_loaded(tiny_policy):
         PolicyModule(never, "./no/such/model", *arguments)
     with pytest.raises(TypeError, match=r"loss to be a Loss .*has no by_token, entropy_coef, kl_coef"):
         PolicyModule(never, str(tiny_policy), arguments[0], lambda inputs: None, *arguments[2:])
+
+
+def test_the_reference_of_a_kl_term_is_loaded_to_train_and_not_to_test(tiny_policy, make_batch):
+    loaded, module = [], make_module(tiny_policy, loss=PolicyLoss(kl_coef=0.1))
+    load, module.load_model = module.load_model, lambda: loaded.append(1) or load()
+    module.trainer = SimpleNamespace(strategy=SimpleNamespace(broadcast=lambda x: x), training=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(policy_module, "values_on_rank_0", lambda _: nullcontext())
+        patch.setattr(policy_module, "prepare", lambda policy, *_: policy)
+        module.configure_model()
+        policy = module.policy
+        assert (len(loaded), module.reference) == (1, None)
+    fit(module, make_batch(REWARDS))
+    assert (len(loaded), module.policy) == (2, policy)
+    assert not any(parameter.requires_grad for parameter in module.reference.parameters())

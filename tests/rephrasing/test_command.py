@@ -125,6 +125,29 @@ def test_malformed_opinions_leave_the_judge_undecided(server, questions, tmp_pat
     assert [verdict["passed"] for verdict in verdicts[: len(MALFORMED)]] == [None] * len(MALFORMED)
 
 
+def test_rephrasings_that_are_there_are_not_left_out_of_the_output(server, tmp_path):
+    row = {"id": "a", "question": "1 + 1 ?", "answer": "2", "rephrasings": ["Add 1 and 1."]}
+    (tmp_path / "questions.jsonl").write_text(json.dumps(row) + "\n")
+    with pytest.raises(ValueError, match=r"without rephrasings in .*questions.jsonl, but 1 have some, such as a"):
+        run(tmp_path, server, "rephraser.model=m")
+    assert not server.asked
+    assert not (tmp_path / "out.jsonl").exists()
+
+
+def test_wordings_that_a_check_is_not_for_pass_without_it(server, questions, tmp_path):
+    questions(1)
+    server.reply = lambda *_: "<rephrasing>What do you get from eleven and forty?</rephrasing>"
+    target = "_target_: tagrpo.rephrasing.rephraser.Instruction"
+    own = (
+        f"+rephraser.instructions.own={{{target}, count: 1, task: Rephrase., unchecked: [numbers_kept, symbols_kept]}}"
+    )
+    assert run(tmp_path, server, "rephraser.model=m", own, "~rephraser.instructions.box1")
+    (row,) = rows(tmp_path / "out.jsonl")
+    (made,) = row["provenance"]
+    assert "numbers_kept" not in {verdict["check"] for verdict in made["verdicts"]}
+    assert "kinds" not in row
+
+
 def test_a_question_with_a_broken_character_is_refused_before_anything_is_paid_for(server, tmp_path):
     row = {"id": "a", "question": "What is the result of 11 + 40 \ud83d?", "answer": "51"}
     (tmp_path / "questions.jsonl").write_text(json.dumps(row))

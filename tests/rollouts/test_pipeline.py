@@ -317,7 +317,9 @@ def test_after_a_crash_rollouts_come_from_disk_if_nothing_they_follow_from_has_c
     step_on(other)
     assert roll_out(other)[2] == 1
     assert roll_out(policy, seed=1)[2] == 1
-    pipeline.checkpointed()
+    pipeline.checkpointed(0)
+    assert list(tmp_path.iterdir()), "the checkpoint is from before the batch"
+    pipeline.checkpointed(pipeline.iteration)
     assert not list(tmp_path.iterdir())
 
 

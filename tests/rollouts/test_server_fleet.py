@@ -9,6 +9,7 @@ import time
 from functools import partial
 from itertools import cycle
 
+import httpx
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -125,6 +126,23 @@ def test_a_file_that_stays_empty_is_named_in_the_error_and_costs_nothing_beside_
     engine = make_engine(entry, server.url)
     engine.sync(WEIGHTS)
     assert sampled(engine) == EVERYTHING
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    (b"<html>", r"Expected JSON from http://gateway/weight_info, but got: <html>"),
+    (b"{}", r"KeyError: 'weight_version'"),
+    (b"[]", r"TypeError: "),
+])  # fmt: skip
+def test_another_program_at_an_address_is_named_with_what_it_answered(content, said, make_engine, monkeypatch):
+    answer = httpx.MockTransport(lambda _: httpx.Response(200, content=content))
+    monkeypatch.setattr(server_fleet.httpx, "Client", partial(httpx.Client, transport=answer))
+    with pytest.raises(EngineError, match=f"there is none: http://gateway: .*{said}"):
+        make_engine("http://gateway").sync(WEIGHTS)
+
+
+def test_a_port_that_is_no_number_is_named(make_engine):
+    with pytest.raises(EngineError, match=r"dns:http://workers:80o0: Port could not be cast"):
+        make_engine("dns:http://workers:80o0").sync(WEIGHTS)
 
 
 def test_all_ranks_learn_from_the_first_which_servers_there_are(server, other, make_engine, tmp_path, monkeypatch):

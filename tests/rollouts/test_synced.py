@@ -88,3 +88,19 @@ def test_a_class_is_refused_when_the_run_is_built_and_an_object_when_it_is_made(
     late = SyncedEngine(lambda: made, own_parameters, True)
     with pytest.raises(ValueError, match=r"rollout\.ahead, but Engine shares"):
         late.at(policy, 0)
+
+
+def test_an_engine_that_was_made_in_a_validation_takes_weights_later(policy):
+    class Model(Engine):
+        def __init__(self):
+            self.weight = torch.zeros(1, 1)
+
+        def sync(self, parameters):
+            self.weight.copy_(dict(parameters)["weight"])
+
+    synced = SyncedEngine(Model, own_parameters, False)
+    with torch.inference_mode():
+        synced.at(policy, 0)
+    with torch.no_grad():
+        policy.weight += 1
+    assert synced.at(policy, 1).weight.item() == 1.0

@@ -82,7 +82,8 @@ class JsonLinesSource(Source):
         answer, name = row.get(self.answer), row.get(self.id)
         accepted = answers(extract_reference(str(answer)) if self.worked and is_known(answer) else answer)
         if not accepted:
-            raise RowError(f"an answer in `{self.answer}`, but it is empty. Correct the row, or leave it out")
+            said = "has no box and no `####`, where `worked` looks" if self.worked and is_known(answer) else "is empty"
+            raise RowError(f"an answer in `{self.answer}`, but it {said}. Correct the row, or leave it out")
         known = (self.question, self.answer, self.rephrasings, self.id, "kinds")
         return QuestionGroup(
             id=str(name) if is_known(name) else f"{self.path.stem}-{number}",

@@ -24,7 +24,8 @@ class UsefulFlop:
         head = policy.model.get_output_embeddings().weight
         self.per_token: int = sum((6 if weight.requires_grad else 4) * weight.numel() for weight in weights)
         self.per_target: int = (6 if head.requires_grad else 4) * head.numel()
-        self.per_pair: int = 12 * len(layers) * config.num_attention_heads * head_dim(config)
+        attends = hasattr(config, "num_attention_heads")  # recurrent models do not
+        self.per_pair: int = 12 * len(layers) * config.num_attention_heads * head_dim(config) if attends else 0
 
     def of(self, packed: PackedBatch) -> float:
         """FLOP of one micro-batch."""

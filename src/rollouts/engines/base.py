@@ -51,9 +51,10 @@ def check_context(request: Request, context: int) -> None:
     longest = max((len(prompt) for prompt in request.prompts), default=0)
     if longest + request.sampling.max_new_tokens > context:
         raise ValueError(
-            f"Expected prompts and responses of at most {context} tokens, the model's context, but a prompt has "
-            f"{longest} and max_new_tokens is {request.sampling.max_new_tokens}. Lower rollout.sampling.max_new_tokens "
-            "or data.max_prompt_tokens (for tests evaluation_sampling, data.max_evaluation_prompt_tokens)."
+            f"Expected prompts and responses of at most {context} tokens, the context of model or engine, but a "
+            f"prompt has {longest} and max_new_tokens is {request.sampling.max_new_tokens}. Raise the engine's limit "
+            "(rollout.engine.max_model_len, --max-model-len of a server), or lower rollout.sampling.max_new_tokens or "
+            "data.max_prompt_tokens (for tests evaluation_sampling, data.max_evaluation_prompt_tokens)."
         )
 
 

@@ -99,7 +99,10 @@ class Server:
                 f"{response.text[:500]}. {HINTS.get(response.status_code, '')}"
             )
         response.raise_for_status()
-        return response.json() if response.content else {}
+        try:
+            return response.json() if response.content else {}
+        except ValueError as error:
+            raise EngineError(f"Expected JSON from {response.request.url}, but got: {response.text[:500]}") from error
 
     def _note_socket(self, event: str, details: Mapping[str, Any]) -> None:
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
@@ -190,7 +193,7 @@ class ServerFleet:
             for entry in self.entries:
                 try:
                     urls += listed(entry)
-                except OSError as error:
+                except (OSError, ValueError) as error:  # the latter of a port that is no number
                     states[entry] = str(error)
             servers = self._servers(urls)
             with ThreadPoolExecutor(max(len(servers), 1)) as threads:
@@ -225,7 +228,7 @@ class ServerFleet:
                     server.exchange_weights(list(self.weights.items()), self.version)
                     held = self.version
                 server.context = int(server.get("/v1/models")["data"][0]["max_model_len"])
-        except FAILURES as error:
+        except (*FAILURES, LookupError, TypeError) as error:  # the latter two of a program that is no such server
             return server.why(error)
         return "" if held == self.version else f"it holds the weights {held}"
 

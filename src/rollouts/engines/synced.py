@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ...types import Engine, require
@@ -51,7 +52,8 @@ class SyncedEngine:
     def at(self, policy: nn.Module, step: int) -> Engine:
         """The engine with the weights of `policy` after `step` optimizer steps. Collective."""
         if self._engine is None:
-            engine = self.make()
+            with torch.inference_mode(False):  # in a validation: weights that are made there could not be replaced
+                engine = self.make()
             self._check(engine)
             self._engine = engine
         if self._synced_at != step:

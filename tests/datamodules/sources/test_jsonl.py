@@ -89,6 +89,12 @@ def test_a_broken_row_is_named(tmp_path, bad, message):
     assert str(path) in str(error.value)
 
 
+def test_a_worked_solution_without_its_mark_is_not_called_empty(tmp_path):
+    source = JsonLinesSource(write(tmp_path / "q.jsonl", {"question": "x", "answer": "It is 42."}), worked=True)
+    with pytest.raises(ValueError, match=r"`answer`, but it has no box and no `####`, where `worked` looks"):
+        source.load()
+
+
 def test_all_bad_rows_are_in_one_report_and_of_many_the_first_ten(tmp_path):
     rows = [{"question": f"{i} ?", "answer": "" if i % 2 else "1"} for i in range(206)]
     path = write(tmp_path / "q.jsonl", *rows, "{")

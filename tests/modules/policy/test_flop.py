@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from transformers import MambaConfig, MambaForCausalLM
 
 from tagrpo.modules.policy.flop import UsefulFlop
 from tagrpo.modules.policy.lora import LoraSettings
@@ -46,3 +47,8 @@ def test_attention_counts_the_pairs_that_a_token_may_see(tiny_policy):
     config = load_causal_lm(tiny_policy).config
     width = config.num_attention_heads * config.head_dim  # of queries: two products forward, four backward
     assert useful.per_pair == 6 * 2 * config.num_hidden_layers * width
+
+
+def test_recurrent_models_see_no_pairs_of_tokens():
+    config = MambaConfig(vocab_size=20, hidden_size=8, state_size=4, num_hidden_layers=1)
+    assert UsefulFlop(CausalPolicy(MambaForCausalLM(config))).per_pair == 0

@@ -32,8 +32,9 @@ PREFIX_ATTENTION = "tagrpo_prefix_shared"
 def supports_prefix_sharing(model: PreTrainedModel) -> tuple[bool, str]:
     """Whether responses can attend to one encoded prompt, and the reason in words."""
     for adapter in getattr(model, "peft_config", {}).values():
-        if adapter.is_prompt_learning:
-            return False, f"its {adapter.peft_type.value} adapter puts learned tokens before each sequence"
+        if (learned := adapter.is_prompt_learning) or getattr(adapter, "alora_invocation_tokens", None):
+            does = "puts learned tokens before" if learned else "begins behind tokens that it looks for in"
+            return False, f"its {adapter.peft_type.value} adapter {does} each sequence"
     config, head = model.config, model.get_output_embeddings()
     if config.model_type not in PREFIX_SHARING:
         return False, f"model type {config.model_type} is not known to share prefixes"

@@ -76,7 +76,9 @@ class CausalPolicy(nn.Module):
             kept["logits_to_keep"] = torch.arange(int(column.min()), ids.shape[1], device=ids.device)
             column = column - column.min()
         logits: Tensor = self.model(input_ids=ids, attention_mask=mask, use_cache=False, **kept).logits
-        return logits[batch.response, column]
+        width = len(kept["logits_to_keep"]) if kept else ids.shape[1]
+        learned = logits.shape[1] - width  # tokens of an adapter, before each sequence
+        return logits[batch.response, column + learned]
 
 
 def predicting_states(model: Any, batch: PackedBatch) -> Tensor:

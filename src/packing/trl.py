@@ -76,7 +76,7 @@ def share_prefixes(trainer: Any) -> None:
 
 def _mixes_rows(trainer: Any) -> bool:
     """Whether the loss of a row depends on the others in its micro-batch."""
-    off = {"entropy_coef": 0.0, "use_adaptive_entropy": False, "top_entropy_quantile": 1.0}  # `RLOOTrainer` has none
+    off = {"aux_loss_enabled": False, "entropy_coef": 0.0, "use_adaptive_entropy": False, "top_entropy_quantile": 1.0}
     mixes = any(getattr(trainer, name, value) != value for name, value in off.items())
     return mixes or getattr(trainer, "loss_type", None) == "bnpo"
 
@@ -121,6 +121,8 @@ def _unserved(trainer: Any, plain: Any) -> str | None:
         return "FSDP is served in version 2 alone (fsdp_version: 2)"
     if trainer.args.torch_compile:
         return "compiled models are not served (torch_compile=False)"
+    if trainer.args.neftune_noise_alpha is not None:
+        return "the noise of neftune_noise_alpha depends on the length of rows"
     return "models copied to several GPUs by one process are not served" if trainer.args.n_gpu > 1 else None
 
 
@@ -163,11 +165,16 @@ def _encode_prompts_once(model: Any) -> None:
 
     @wraps(plain)
     def generate(*inputs: Any, **options: Any) -> Any:
-        how = options.get("generation_config")
-        cached = how and how.use_cache is not False and how.cache_implementation is None
-        one_each = how and {how.num_beams, how.num_return_sequences} <= {None, 1}
+        given = options.get("generation_config")
+
+        def told(name: str) -> Any:  # what is not given is the model's own, as in `generate`
+            value = getattr(given, name, None)
+            return getattr(model.generation_config, name, None) if value is None else value
+
+        cached = told("use_cache") is not False and not (told("cache_implementation") or told("prefill_chunk_size"))
+        one_each = {told("num_beams"), told("num_return_sequences")} <= {None, 1}
         alone = not inputs and options.keys() == {"input_ids", "attention_mask", "generation_config"}
-        if alone and cached and one_each:
+        if given and alone and cached and one_each:
             rows = torch.cat([options["input_ids"], options["attention_mask"]], 1)
             prompts, row = rows.unique(dim=0, return_inverse=True)
             ids, mask = prompts.chunk(2, dim=1)

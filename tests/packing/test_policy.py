@@ -174,11 +174,20 @@ def test_adapters_of_peft_train_as_in_plain_forwards(sequences, head, checkpoint
     torch.testing.assert_close(gradient(model), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_learned_prompts_of_peft_are_refused_prefix_sharing():
-    model = get_peft_model(build("qwen3"), PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"))
+@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
+def test_responses_behind_learned_prompts_of_peft_are_scored_one_by_one(family, sequences):
+    model = get_peft_model(build(family), PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"))
     supported, reason = supports_prefix_sharing(model)
     assert not supported
     assert "PROMPT_TUNING" in reason
+    prompts, responses = sequences
+    expected = []
+    for p, response in zip(PROMPT.tolist(), responses, strict=True):
+        logits = model(input_ids=torch.cat([prompts[p], response])[None]).logits[0, 2 + len(prompts[p]) - 1 : -1]
+        expected.append(torch.distributions.Categorical(logits=logits).log_prob(response))
+    batch = pack(prompts, PROMPT, responses, torch.arange(7))
+    found = CausalPolicy(model)(batch).logprobs
+    torch.testing.assert_close(found, torch.cat([expected[r] for r in batch.rows.tolist()]), atol=1e-5, rtol=1e-5)
 
 
 def test_the_padded_path_is_one_forward_and_makes_no_logits_for_columns_of_prompts_alone(sequences):

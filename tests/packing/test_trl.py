@@ -284,15 +284,19 @@ def rows(parts):
     ({"gradient_accumulation_steps": 4, "loss_type": "bnpo"}, None),
     ({"gradient_accumulation_steps": 4, "top_entropy_quantile": 0.4}, None),
     ({"gradient_accumulation_steps": 4, "entropy_coef": 0.1}, None),
+    ({"gradient_accumulation_steps": 4, "aux_loss_enabled": True}, None),
 ], ids=str)  # fmt: skip
 def test_rows_of_an_optimizer_step_are_ordered_by_prompt_and_stay_in_it(options, window, tmp_path):
     found, gradients = [], []
     for shared in (False, True):
-        trainer = make_trainer(tmp_path, per_device_train_batch_size=3, **options)
+        own = {name: value for name, value in options.items() if name != "aux_loss_enabled"}
+        trainer = make_trainer(tmp_path, per_device_train_batch_size=3, **own)
         trainer.current_gradient_accumulation_steps = options["gradient_accumulation_steps"]
         trainer._generate_and_score_completions = lambda _: generated()
         if shared:
+            trainer.aux_loss_enabled = options.get("aux_loss_enabled", False)  # as with experts
             share_prefixes(trainer)
+            trainer.aux_loss_enabled = False
         torch.manual_seed(6)
         trainer.model.zero_grad()
         for _ in range(options["gradient_accumulation_steps"]):
@@ -355,12 +359,13 @@ def test_sampling_draws_what_trl_draws_and_encodes_each_prompt_once(family, lora
     assert [first for _, first in after] == [9, 4, 2], "three prompts without their last token; nothing to share"
 
 
+@pytest.mark.parametrize("of_model", [False, True])
 @pytest.mark.parametrize("options", [{"num_beams": 2}, {"num_return_sequences": 2}, {"use_cache": False},
-                                     {"cache_implementation": "static"}])  # fmt: skip
-def test_other_ways_to_sample_are_left_alone(options, tmp_path):
+                                     {"cache_implementation": "static"}, {"prefill_chunk_size": 1}])  # fmt: skip
+def test_other_ways_to_sample_are_left_alone(options, of_model, tmp_path):
     trainer = make_trainer(tmp_path)
     for name, value in options.items():
-        setattr(trainer.generation_config, name, value)
+        setattr(trainer.model.generation_config if of_model else trainer.generation_config, name, value)
     prompts = torch.tensor([[5, 6], [5, 6]])
     drawn = []
     for prepare in (lambda _: None, share_prefixes):
@@ -456,6 +461,7 @@ def test_models_and_trainers_that_cannot_share_are_refused_and_unchanged(tmp_pat
         (tiny_model(attention_dropout=0.1), None, "attention has dropout"),
         (tiny_model(), LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]), "head is .*ModulesToSave"),
         (tiny_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2), "PROMPT_TUNING adapter puts"),
+        (tiny_model(), LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=[5]), "LORA adapter begins behind"),
     ):
         trainer = make_trainer(tmp_path, get_peft_model(model, adapter) if adapter else model)
         with pytest.raises(ValueError, match=reason):
@@ -469,6 +475,7 @@ def test_models_and_trainers_that_cannot_share_are_refused_and_unchanged(tmp_pat
         (trainer, {"is_deepspeed_enabled": True}, "DeepSpeed"),
         (trainer, {"is_fsdp_enabled": True, "accelerator": accelerator_with(trainer, plugin)}, "version 2 alone"),
         (trainer.args, {"torch_compile": True}, "torch_compile=False"),
+        (trainer.args, {"neftune_noise_alpha": 5.0}, "neftune_noise_alpha"),
         (trainer.args, {"_n_gpu": 2}, "several GPUs by one process"),
     ):
         with pytest.MonkeyPatch.context() as patch:

@@ -173,8 +173,8 @@ def main(cfg: DictConfig) -> None:
         methods = methods_of(written.methods, cfg.scale)
         launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True)
         sources = HydraConfig.get().runtime.config_sources
-        folders = [f"file://{source.path}" for source in sources if source.provider == "command-line"]
-        folders += HydraConfig.get().searchpath
+        given = [f"file://{source.path}" for source in sources if source.provider == "command-line"]
+        folders = [*given, *HydraConfig.get().searchpath]
         shared = [f"hydra.searchpath={folders}"] * bool(folders) + shared_overrides(written)
         check_methods(methods, shared)
         runs = runs_of(root, methods, list(cfg.seeds), shared)

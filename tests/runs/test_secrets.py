@@ -54,9 +54,7 @@ def test_no_file_of_a_run_holds_a_secret_of_the_environment(tmp_path, monkeypatc
     assert files_with(SECRET, tmp_path) == []
 
 
-def test_a_secret_given_as_a_setting_ends_the_program_and_its_copies_are_deleted(tmp_path, capsys):
-    (tmp_path / ".hydra").mkdir()
-    (tmp_path / ".hydra" / "overrides.yaml").write_text(f"- +logger.wandb.api_key={SECRET}\n")
+def test_a_secret_given_as_a_setting_ends_the_program_and_no_file_has_it(tmp_path):
     cfg = composed(tmp_path, f"+logger.wandb.api_key={SECRET}")
     with pytest.raises(SystemExit) as left:
         refuse_secrets(cfg, tmp_path)
@@ -130,7 +128,7 @@ def test_ordinary_arguments_pass_on(monkeypatch):
 def test_a_directory_named_after_a_secret_variable_is_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", SECRET)
     directory = tmp_path / f"run-{SECRET}" / "a" / "seed0"
-    (directory / ".hydra").mkdir(parents=True)
+    directory.mkdir(parents=True)
     (directory / "train.log").touch()
     with pytest.raises(SystemExit, match="the name of the run's directory"):
         refuse_secrets(composed(directory, "+name2=${oc.env:HF_TOKEN}"), directory)

@@ -14,7 +14,7 @@ from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import build, compose_run
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
-PICTURES = {"comparison": 4, "diagnostics": 5, "estimators": 2, "objectives": 3, "rephrasings": 1, "study": 2}
+PICTURES = {"comparison": 4, "diagnostics": 5, "estimators": 2, "objectives": 3, "rephrasings": 1, "study": 3}
 SMALL = [
     "logger=csv", "callbacks=[throughput,zero_gradient,rephrasing_success,pass_at_k,recorder]", "data.train.size=16",
     "data.batch_size=4", "data.samples_per_prompt=4", "data.evaluation_samples=4", "data.evaluation.test_id.size=6",

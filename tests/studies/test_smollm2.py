@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
 from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
+from scipy import stats
 
 from studies import smollm2
 
@@ -138,3 +140,22 @@ def test_all_arms_of_the_gaps_train_on_the_questions_that_are_asked():
 def test_an_interval_of_one_seed_is_left_out():
     assert smollm2.told([0.5]) == "50.0"
     assert smollm2.told(np.array([0.5, 0.5]).tolist()) == "50.0 [50.0, 50.0]"
+
+
+def test_what_the_page_says_of_gaps_is_what_the_results_say():
+    found, page = smollm2.results(smollm2.OF_GAPS[1]), smollm2.PAGE.read_text()
+    assert [(each["seed"], each["arm"]) for each in found] == [
+        (seed, arm) for seed in smollm2.SEEDS for arm in ("untrained", "grpo_matched", "ta_grpo")
+    ]
+    table = "\n".join(smollm2.gaps_section(found))
+    assert table in page
+    _, _, prose = page.partition("<!-- end gaps -->")
+    numbers = re.findall(r"([+−]?[\d.]+) (?:points (?:per ten points of gap )?)?\[([−\d., ]+)\]", prose)
+    assert len(numbers) == 4
+    for value, inside in numbers:
+        assert f"{value.strip('+')} [{inside}]".replace("−", "-") in table
+    slopes = {k: [stats.linregress(*of).slope for of in smollm2.by_question(found, k).values()] for k in (1, 32)}
+    assert min(slopes[1]) > 0, "in all four seeds"
+    for values in slopes.values():  # not shown
+        low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
+        assert low < 0 < high

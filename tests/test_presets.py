@@ -273,7 +273,7 @@ def run(cfg, grid_run):
     try:
         read_questions(cfg, built, trains=cfg.iterations != 0)
         save_resolved(plain, grid_run.directory)
-        export = grid_run.directory / "model" if "export=true" in grid_run.command else None
+        export = grid_run.directory / "model" if cfg.export else None
         train(built.module, built.datamodule, built.trainer, resume=cfg.resume, export=export)
     finally:
         built.close()

@@ -239,7 +239,16 @@ for name in OPTIONS:
     check = Check(name)
     strategy = FullyShardedStrategy() if kind == "fsdp2" else DDPStrategy(process_group_backend="gloo")
     trainer = Trainer(devices=2, strategy=strategy, callbacks=[check], **QUIET)
-    trainer.validate(module_of(check.load, folders[name], 0.1), DataLoader([0], batch_size=None), verbose=False)
+    module = module_of(check.load, folders[name], 0.1)
+    plain = module.configure_model
+
+    def configure():  # as to train, with a reference
+        trainer.training = True
+        plain()
+        trainer.validating = True
+
+    module.configure_model = configure
+    trainer.validate(module, DataLoader([0], batch_size=None), verbose=False)
 '''
 
 

@@ -52,7 +52,7 @@ def test_an_evaluation_alone_gets_one_too(tmp_path, write_run, monkeypatch):
     ("name", "message"),
     [
         ("nowhere", "Expected a run directory, or a folder with some, at .*nowhere, but there is none"),
-        ("empty", r"Expected metrics.csv, test.json or rollouts/\*.parquet somewhere below .*empty, but found none"),
+        ("empty", r"Expected test.json, exact.json, .*parquet somewhere below .*empty, but found none"),
         ("broken", "Expected a Parquet file at .*000000-0.parquet, but it can't be read"),
     ],
 )

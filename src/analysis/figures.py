@@ -138,7 +138,9 @@ class Figures:
             across = [0, max(amounts[m] for joined in series for m in joined)]
             for method in [m for m in of_method if not any(m in joined for joined in series)]:
                 level = [100 * of_method[method].value] * 2
-                drawn.append({"label": f"{method} (not trained)", "group": self.group[method], "x": across, "y": level})
+                untrained = self.compared is not None and method in self.compared.untrained
+                name = f"{method} (not trained)" if untrained else method
+                drawn.append({"label": name, "group": self.group[method], "x": across, "y": level})
             yield {"title": part, "x": label, "series": drawn}
 
     def _over(self, columns: Mapping[str, str]) -> Iterator[Figure]:

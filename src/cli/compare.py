@@ -113,8 +113,8 @@ def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides:
         own = [override("name", name), f"seed={seed}", override("hydra.run.dir", directory)]
         arguments = [*own, *overrides, *method.overrides]
         before = runs.get((seed, method.after or method.longer))
-        exports = not any(argument.startswith("export=") for argument in arguments)  # as by default
-        arguments += ["export=true"] if name in continued and not exports else []
+        if name in continued and any(argument.startswith("export=") for argument in arguments):  # true by default
+            arguments.append("export=true")
         arguments += [override("model.path", before.directory / "model")] if before and method.after else []
         command = [sys.executable, "-m", "tagrpo.cli.train", *arguments]
         runs[seed, name] = GridRun(name, seed, directory, command, before, longer=method.longer is not None)

@@ -77,6 +77,7 @@ def share_prefixes(trainer: Any) -> None:
 def _mixes_rows(trainer: Any) -> bool:
     """Whether the loss of a row depends on the others in its micro-batch."""
     off = {"aux_loss_enabled": False, "entropy_coef": 0.0, "use_adaptive_entropy": False, "top_entropy_quantile": 1.0}
+    # `RLOOTrainer` has the first alone.
     mixes = any(getattr(trainer, name, value) != value for name, value in off.items())
     return mixes or getattr(trainer, "loss_type", None) == "bnpo"
 

@@ -84,8 +84,7 @@ class RolloutPipeline:
         seed: Seed of all sampling.
         ahead: Batches that `sample_next` is given at a time, to be sampled while the policy learns from earlier ones; 0
             samples each batch before it is learned from. Needs an asynchronous engine (`TransformersEngine`,
-            `VLLMServerEngine`). Not together with `replay`, nor above 1 with `dynamic_sampling`
-            or a curriculum.
+            `VLLMServerEngine`). Not together with `replay`, nor above 1 with `dynamic_sampling` or a curriculum.
         weights: See `NamedWeights`.
         cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
 
@@ -337,7 +336,7 @@ class RolloutPipeline:
         self.verifier.close()
 
     def checkpointed(self, iterations: int) -> None:
-        """Forget rollouts on disk of as many iterations, which a checkpoint holds what was learned from."""
+        """Forget rollouts on disk of the first `iterations`: a checkpoint holds all that was learned from them."""
         if self.cache is not None:
             self.cache.prune(iterations)
 

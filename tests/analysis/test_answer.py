@@ -10,6 +10,7 @@ import pytest
 
 from tagrpo.analysis.answer import answer, baseline_of, headline, without_evaluation
 from tagrpo.analysis.comparison import Methods
+from tagrpo.analysis.figures import Figures
 from tagrpo.analysis.runs import by_method, find_directories, find_runs
 
 BASE = [i % 3 for i in range(60)]
@@ -75,6 +76,13 @@ def test_an_evaluation_of_any_policy_is_not_called_the_untrained_one(tmp_path, w
     (sentence,) = answer(compared).sentences
     assert sentence.startswith("evaluated: not beyond noise: +0.0")
     assert sentence.endswith("over ta_grpo.")
+    (panel,) = Figures(compared.runs, compared).all()["budget"]["panels"]
+    assert [series["label"] for series in panel["series"]] == ["ta_grpo", "evaluated"]
+
+
+def test_in_pictures_the_untrained_policy_is_called_so(compared):
+    (panel,) = Figures(compared.runs, compared).all()["budget"]["panels"]
+    assert [series["label"] for series in panel["series"]] == ["good", "bad", "untrained (not trained)"]
 
 
 def test_what_shares_no_seed_with_others_is_not_what_they_are_compared_with(tmp_path, write_run):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import json
 import logging
@@ -27,9 +26,6 @@ os.environ.setdefault("TAGRPO_TOKEN", "the token of the tests")  # of vLLM serve
 import pandas as pd
 import pytest
 import torch
-from hydra._internal.core_plugins.importlib_resources_config_source import ImportlibResourcesConfigSource
-from hydra.core.config_store import ConfigStore
-from hydra.plugins.config_source import ConfigResult
 from hypothesis import HealthCheck, settings
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -37,8 +33,10 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from tagrpo.starter import starter_path
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Rollouts, Seconds
+from tests import composition
 
 torch.set_num_threads(1)
+composition.hasten()
 # No property fails because the machine is busy.
 settings.register_profile("unhurried", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
@@ -77,20 +75,6 @@ def pytest_collection_finish() -> None:
     """Have the garbage collector leave alone what was imported, which stays."""
     gc.collect()
     gc.freeze()
-
-
-def read_once(source: ImportlibResourcesConfigSource, config_path: str) -> ConfigResult:
-    """A configuration file of the package, of which a composition reads fifty; those in other folders may change."""
-    if (source.path, config_path) not in CONFIGURATION:
-        CONFIGURATION[source.path, config_path] = READ(source, config_path)
-    return copy.deepcopy(CONFIGURATION[source.path, config_path])
-
-
-# A composition copies the store of all options, which takes half of its time; nothing changes the copy.
-ConfigStore.__deepcopy__ = lambda store, _: store
-READ = ImportlibResourcesConfigSource.load_config
-CONFIGURATION: dict[tuple[str, str], ConfigResult] = {}
-ImportlibResourcesConfigSource.load_config = read_once
 
 
 @pytest.fixture(autouse=True)

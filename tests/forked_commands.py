@@ -102,6 +102,9 @@ def parse() -> None:
 
 
 if __name__ == "__main__":
+    import composition  # of this folder
+
+    composition.hasten()
     parse()
     if {"warm", "ready"} & set(sys.argv):
         warm_up(refused="warm" in sys.argv)

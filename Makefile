@@ -15,7 +15,7 @@ export VLLM_LOGGING_LEVEL = ERROR
 export HF_HUB_OFFLINE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock demo demo-lm starters study pages test test-fast test-slow lint docs gpu clean
+.PHONY: help install lock demo demo-lm starters study pages test all-tests test-fast test-slow lint docs gpu clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -57,7 +57,10 @@ pages: install ## docs/study.md, docs/benchmark.md and what docs/smollm2.md tell
 	$(BIN)/python -m studies.benchmark.page
 	$(BIN)/python -m studies.smollm2 page
 
-test: lint ## Lint, types, all tests but those of test-slow: three processes, of which one often waits for servers.
+test: install ## Lint and types beside all tests but those of test-slow: three processes, of which one often waits for servers.
+	$(MAKE) --no-print-directory -j2 lint all-tests
+
+all-tests:
 	$(BIN)/pytest -n 3 --dist loadfile
 
 test-fast: lint ## Lint, types, and the tests that take no seconds each: no engine, no training, two minutes.

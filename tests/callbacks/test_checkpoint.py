@@ -7,8 +7,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -27,6 +25,7 @@ from tagrpo.runs.checkpoints import unsharded
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import build, compose_run
 from tagrpo.starter import starter_path
+from tests.helpers import forked
 
 SMALL = [
     "iterations=3", "threads=1", "callbacks=[zero_gradient,pass_at_k,checkpoint]", "callbacks.checkpoint.every=1",
@@ -290,18 +289,9 @@ def test_a_checkpoint_is_evaluated_whatever_weights_it_replaces(whole, tmp_path)
 @pytest.mark.distributed
 def test_the_strategy_may_change_over_a_resume_and_for_an_evaluation(whole, tmp_path):
     def sharded(directory, *overrides):
-        command = [
-            sys.executable,
-            "-m",
-            "tagrpo.cli.train",
-            f"hydra.run.dir={directory}",
-            *SMALL,
-            "test=false",
-            *overrides,
-        ]
-        command += ["strategy=fsdp2", "trainer.devices=1", "callbacks.checkpoint.keep=null"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr[-3000:]
+        fsdp2 = ["strategy=fsdp2", "trainer.devices=1", "callbacks.checkpoint.keep=null"]
+        code, output = forked("train", f"hydra.run.dir={directory}", *SMALL, "test=false", *overrides, *fsdp2)
+        assert code == 0, output[-3000:]
         return directory / "checkpoints"
 
     save_resolved(composed(whole[0]), whole[0])

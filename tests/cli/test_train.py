@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
+from importlib import import_module
 
 import pandas as pd
 import pytest
 import torch
+from hydra.core.plugins import Plugins
 from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
@@ -19,6 +20,7 @@ from tagrpo.cli.train import objective_of, train
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import build, compose_run
 from tagrpo.settings.methods import options_of
+from tests.helpers import in_fork
 
 RESUMED = (
     "ta_grpo_adaptive",
@@ -293,20 +295,23 @@ class Noting(BasicSweeper):
 
 
 def test_a_sweeper_gets_the_objective_of_every_run(tmp_path):
-    plugin = tmp_path / "hydra_plugins" / "noting.py"
-    plugin.parent.mkdir(parents=True)
-    plugin.write_text(SWEEPER)
+    (tmp_path / "hydra_plugins").mkdir()
+    (tmp_path / "hydra_plugins" / "noting.py").write_text(SWEEPER)
     small = [override for override in SMALL if not override.startswith("iterations")]
-    command = [
-        sys.executable, "-m", "tagrpo.cli.train", "-m", f"hydra.sweep.dir={tmp_path}",
-        "hydra.sweep.subdir=${optimizer.lr}",
-        "optimizer.lr=1e-3,1e-5", "hydra.sweeper._target_=hydra_plugins.noting.Noting", *small,
-        "iterations=2", "test=false", "export=false", "objective=rollout/reward",
+    options = [
+        "-m", f"hydra.sweep.dir={tmp_path}", "hydra.sweep.subdir=${optimizer.lr}", "optimizer.lr=1e-3,1e-5",
+        "hydra.sweeper._target_=hydra_plugins.noting.Noting", *small, "iterations=2", "test=false", "export=false",
+        "objective=rollout/reward",
     ]  # fmt: skip
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    result = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-    said = result.stdout + result.stderr
+
+    def sweep():
+        os.chdir(tmp_path)
+        sys.path.insert(0, str(tmp_path))
+        Plugins.instance().register(import_module("hydra_plugins.noting").Noting)
+        import_module("tagrpo.cli.train").main()
+
+    code, said = in_fork(sweep, *options)
+    assert code == 0, said[-3000:]
     assert said.count("train: ") == 2, "each of two runs says each line once"
     returned = json.loads((tmp_path / "returned.json").read_text())
     assert [override for override, _ in returned] == ["optimizer.lr=0.001", "optimizer.lr=1e-05"]

@@ -23,22 +23,13 @@ from ..types import QuestionGroup, Rollouts
 _OPEN_R1 = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 _DEEPSEEK_R1 = ("<think>", "</think>", "<answer>", "</answer>")
 _REFLECTIVE = ("<solution>\n", "\n</solution>\n", "\n<check>\nLet's verify step by step", "\n</check>")
-_STATED = ("The final answer is:",)
 MARKERS: Mapping[str, Sequence[str]] = {
-    # DeepSeek: reasoning and answer in tags; open-r1 wants each tag on a line of its own.
-    "open-r1": _OPEN_R1,
-    "open-r1-teacher": _OPEN_R1[1:],
-    "deepseek-r1": _DEEPSEEK_R1,
-    "deepseek-r1-teacher": _DEEPSEEK_R1[1:],
-    # Reflection: a solution, then a check of it.
-    "reflective_prompt": _REFLECTIVE,
-    "reflective_prompt-teacher": _REFLECTIVE[1:],
-    # Explicit chains of thought that announce the answer.
-    "lm_eval_prompt1": _STATED,
-    "lm_eval_prompt4": _STATED,
-    # The others ask for no format.
-    **dict.fromkeys(("abel", "lm_eval_prompt8", "simplerl", "qwen-math", "formal"), ()),
-}
+    "open-r1": _OPEN_R1, "open-r1-teacher": _OPEN_R1[1:],  # DeepSeek's tags, each on a line of its own
+    "deepseek-r1": _DEEPSEEK_R1, "deepseek-r1-teacher": _DEEPSEEK_R1[1:],
+    "reflective_prompt": _REFLECTIVE, "reflective_prompt-teacher": _REFLECTIVE[1:],
+    **dict.fromkeys(("lm_eval_prompt1", "lm_eval_prompt4"), ("The final answer is:",)),
+    **dict.fromkeys(("abel", "lm_eval_prompt8", "simplerl", "qwen-math", "formal"), ()),  # ask for no format
+}  # fmt: skip
 """Template name → its markers, for the 13 templates of prompt augmentation."""
 
 
@@ -69,9 +60,7 @@ class TemplateFormatTerm:
         self.weight = weight
         self.markers = {**MARKERS, **(markers or {})}
         if empty := [name for name, texts in self.markers.items() if "" in texts]:
-            raise ValueError(
-                f"Expected rollout.reward_terms.format.markers that are not empty, but {empty[0]} has one."
-            )
+            raise ValueError(f"Expected rollout.reward_terms.format.markers that aren't empty, but {empty[0]} has one.")
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
         """[R] float32."""
@@ -85,19 +74,10 @@ class TemplateFormatTerm:
         return self.weight * torch.tensor(values, dtype=torch.float32)
 
 
-def soft_overlong_penalty(lengths: Tensor, max_length: int, cache: int) -> Tensor:
-    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13), [R] float32 for `lengths` [R] in tokens.
-
-    0 up to L_max − L_cache tokens (`max_length` − `cache`), then falling linearly to −1 at L_max, and −1 beyond.
-
-    >>> soft_overlong_penalty(torch.tensor([5, 6, 8, 10, 11]), max_length=10, cache=4)
-    tensor([ 0.0000,  0.0000, -0.5000, -1.0000, -1.0000])
-    """
-    return ((max_length - cache - lengths) / cache).clamp(-1.0, 0.0).float() + 0.0  # no negative zero
-
-
 class SoftOverlongPenalty:
-    """weight · `soft_overlong_penalty` of each response's length.
+    """weight · DAPO's soft overlong punishment of each response's length (arXiv 2503.14476, Eq. 13).
+
+    It is 0 up to L_max − L_cache tokens, then falls linearly to −1 at L_max, and is −1 beyond.
 
     Args:
         max_length: L_max, tokens. DAPO's is the length limit of sampling, so that a truncated response gets −1.
@@ -117,7 +97,8 @@ class SoftOverlongPenalty:
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
         """[R] float32."""
-        return self.weight * soft_overlong_penalty(rollouts.lengths, self.max_length, self.cache)
+        over = (self.max_length - self.cache - rollouts.lengths) / self.cache
+        return self.weight * (over.clamp(-1.0, 0.0).float() + 0.0)  # no negative zero
 
 
 class SignedReward:
@@ -135,7 +116,7 @@ class RewardNoise:
     """Rewards each *wrong* response like a right one with some probability: +1 where that happens, else 0.
 
     The control experiment of Pass@k training (arXiv 2508.10751, Fig. 6a: 10, 30, 50 %). `correct` stays what it is. The
-    draw is seeded by (seed, questions, response tokens), so that it is independent of rank and resume.
+    draw is seeded by (seed, questions, response tokens), whatever the rank.
 
     Args:
         probability: Of a reward for each wrong response, 0 … 1.

@@ -18,8 +18,7 @@ from tagrpo.callbacks.zero_gradient import question_percentages
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
 from tagrpo.rewards.terms import RewardNoise, SignedReward, SoftOverlongPenalty, TemplateFormatTerm
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
-from tagrpo.rollouts.scoring import with_terms
-from tagrpo.rollouts.summary import means_of, totals_of
+from tagrpo.rollouts.scoring import means_of, totals_of, with_terms
 from tagrpo.types import RewardGroups
 
 

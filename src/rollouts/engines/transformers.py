@@ -16,21 +16,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
-    AutoConfig,
-    AutoModelForCausalLM,
-    DynamicCache,
-    PreTrainedModel,
-)
+from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.masking_utils import sdpa_mask
 
 from ...types import Completion, Deliver, Engine, Finish, Request, SamplingConfig, ignore
-from .base import check_context, in_thread, stop_token_ids
-from .drawing import draw
+from .base import NO_PROBABILITIES, check_context, in_thread, stop_token_ids
 
+BELOW_1 = 1 - 2**-30
+"""A factor that keeps a point from being rounded into the next interval."""
 COMPACT_BELOW = 0.75
 """Finished rows leave the cache when less than this share of it is still being sampled."""
 GROUPED_ATTENTION = "tagrpo_grouped"
@@ -64,7 +58,8 @@ class TransformersEngine(Engine):
             raise ValueError(
                 f"Expected a model whose state is keys and values alone, but {model_path} has others. Use rollout=vllm."
             )
-        if self.device.type == "cpu" and _groups_heads(self.model):
+        heads, keys = (getattr(self.model.config, f"num_{kind}_heads", 0) for kind in ("attention", "key_value"))
+        if self.device.type == "cpu" and self.model.config._attn_implementation == "sdpa" and 0 < keys < heads:
             self.model.set_attn_implementation(GROUPED_ATTENTION)
         self.stop_ids = torch.tensor(stop_token_ids(model_path), device=self.device)
         self.context = int(getattr(config, "max_position_embeddings", 0)) or 2**31
@@ -128,10 +123,14 @@ class TransformersEngine(Engine):
     def _sample(
         self, prompts: list[Tensor], counts: list[int], sampling: SamplingConfig, generator: torch.Generator
     ) -> list[Completion]:
-        """Sample all rows of some prompts, token by token. Rows whose tokens agree so far share a row of the state."""
-        logits, state = self._encode(prompts)
+        """Sample all rows of some prompts, token by token. Rows whose tokens agree so far share a row of the cache."""
+        pad = partial(pad_sequence, batch_first=True, padding_side="left")
+        ids, mask = pad(prompts).to(self.device), pad([torch.ones_like(p) for p in prompts]).to(self.device)
+        cache = DynamicCache(config=self.model.config)
+        cache.layers = [_Layer() if type(layer) is DynamicLayer else layer for layer in cache.layers]  # type: ignore[no-untyped-call]
+        logits = self._logits(ids, mask, cache)
         shared = torch.repeat_interleave(torch.tensor(counts, device=self.device))
-        num_rows = sum(counts)
+        num_rows = len(shared)
         tokens = torch.zeros(num_rows, sampling.max_new_tokens, dtype=torch.long, device=self.device)
         logprobs = torch.zeros(num_rows, sampling.max_new_tokens, device=self.device)
         lengths = torch.zeros(num_rows, dtype=torch.long, device=self.device)
@@ -152,39 +151,21 @@ class TransformersEngine(Engine):
             if compact:
                 alive, chosen, shared = alive[going], chosen[going], shared[going]
             prefixes, shared = torch.unique(shared * logits.shape[1] + chosen, return_inverse=True)
-            if compact or len(prefixes) > len(state.length):
-                state = state.select(prefixes // logits.shape[1])
-            logits = self._forward(prefixes % logits.shape[1], state)
+            if compact or len(prefixes) > len(mask):
+                cache.batch_select_indices(prefixes // logits.shape[1])
+                mask = mask[prefixes // logits.shape[1]]
+            mask = F.pad(mask, (0, 1), value=1)
+            logits = self._logits((prefixes % logits.shape[1])[:, None], mask, cache)
         return _completions(tokens, logprobs, lengths, finished)
 
-    def _encode(self, prompts: list[Tensor]) -> tuple[Tensor, _State]:
-        """[prompts, V] logits after each prompt, left-padded, and the state there."""
-        pad = partial(pad_sequence, batch_first=True, padding_side="left")
-        ids, mask = pad(prompts).to(self.device), pad([torch.ones_like(p) for p in prompts]).to(self.device)
-        state = _State(_cache(self.model), mask, mask.sum(1))
-        outputs = self.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-            past_key_values=state.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits: Tensor = outputs.logits
-        return logits[:, -1], state
+    def _logits(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+        """[rows, V] logits after the last of the tokens `ids` [rows, new], which join the cache.
 
-    def _forward(self, chosen: Tensor, state: _State) -> Tensor:
-        """[rows, V] logits after one more token `chosen` [rows] per row of the state."""
-        state.mask = torch.cat([state.mask, torch.ones_like(state.mask[:, :1])], 1)
-        outputs = self.model(
-            input_ids=chosen[:, None],
-            attention_mask=state.mask,
-            position_ids=state.length[:, None],
-            past_key_values=state.cache,
-            use_cache=True,
-        )
-        state.length = state.length + 1
-        logits: Tensor = outputs.logits
+        `mask` [rows, cached and new] has zeros where a prompt is padded, on the left.
+        """
+        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        of_cache = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache, "use_cache": True}
+        logits: Tensor = self.model(input_ids=ids, **of_cache, logits_to_keep=1).logits
         return logits[:, -1]
 
     def close(self) -> None:
@@ -201,13 +182,6 @@ def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Te
     return [Completion(token_ids=ids.clone(), logprobs=values.clone(), truncated=not end) for ids, values, end in rows]
 
 
-def _groups_heads(model: PreTrainedModel) -> bool:
-    """Whether the model attends through SDPA, with fewer heads of keys than of queries."""
-    config = model.config
-    heads = getattr(config, "num_attention_heads", 0)
-    return config._attn_implementation == "sdpa" and 0 < getattr(config, "num_key_value_heads", heads) < heads
-
-
 def grouped_attention(
     module: nn.Module,  # noqa: ARG001 (part of the interface)
     query: Tensor,
@@ -220,16 +194,8 @@ def grouped_attention(
 ) -> tuple[Tensor, None]:
     """SDPA in which query heads share key heads, for CPUs; with a mask, transformers' own copies the keys.
 
-    Args:
-        module: The attention layer.
-        query: [n, H, Lq, D].
-        key: [n, H_kv, Lk, D]; H is a multiple of H_kv.
-        value: [n, H_kv, Lk, D].
-        attention_mask: [n, 1, Lq, Lk] bool; None is causal.
-        scaling: Factor of the dot products; None means 1/√D.
-
-    Returns:
-        [n, Lq, H, D], and None for the attention weights.
+    `query` is [n, H, Lq, D], `key` and `value` are [n, H_kv, Lk, D], where H is a multiple of H_kv; `attention_mask`
+    is [n, 1, Lq, Lk] bool, None is causal. Returns [n, Lq, H, D], and None for the attention weights.
     """
     causal = attention_mask is None and query.shape[2] > 1
     attended = F.scaled_dot_product_attention(
@@ -240,20 +206,6 @@ def grouped_attention(
 
 AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)
 AttentionMaskInterface.register(GROUPED_ATTENTION, sdpa_mask)
-
-
-class _State:
-    """Cache, attention mask and length of the prefixes that are being continued."""
-
-    def __init__(self, cache: DynamicCache, mask: Tensor, length: Tensor) -> None:
-        self.cache = cache
-        self.mask = mask
-        self.length = length
-
-    def select(self, rows: Tensor) -> _State:
-        """The state of `rows`, in that order; rows may be repeated."""
-        self.cache.batch_select_indices(rows)
-        return _State(self.cache, self.mask[rows], self.length[rows])
 
 
 class _Layer(DynamicLayer):
@@ -284,7 +236,44 @@ def _appended(kept: Tensor, rows: Tensor, new: Tensor) -> Tensor:
     return both
 
 
-def _cache(model: PreTrainedModel) -> DynamicCache:
-    cache = DynamicCache(config=model.config)
-    cache.layers = [_Layer() if type(layer) is DynamicLayer else layer for layer in cache.layers]  # type: ignore[no-untyped-call]
-    return cache
+def draw(
+    logits: Tensor, sampling: SamplingConfig, generator: torch.Generator, rows: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw a token per entry of `rows`; also returns its float32 log-prob at the temperature, before top-p and top-k.
+
+    `rows` [draws] names the row of `logits` [n, V] that each draw is from; None draws once from each. Greedy decoding
+    reports log-probs at temperature 1.
+
+    Raises:
+        FloatingPointError: a row of `logits` gives no probabilities.
+    """
+    logits = logits.float()
+    if sampling.temperature not in (0, 1):
+        logits = logits / sampling.temperature
+    logprobs = torch.log_softmax(logits, -1)
+    if bool((broken := logprobs[:, 0].isnan()).any()):  # one NaN or infinity makes the whole row NaN
+        raise FloatingPointError(NO_PROBABILITIES.format(int(broken.sum()), len(logits)))
+    if rows is None:
+        rows = torch.arange(len(logits), device=logits.device)
+    if sampling.temperature == 0:
+        chosen = logits.argmax(-1)[rows]
+    else:
+        # Inverse transform: row i of `logits` fills the interval from i to i + 1, each token in proportion to its mass.
+        mass = _truncated(logprobs, sampling).double().exp().cumsum(-1)
+        ends = mass / mass[:, -1:] + torch.arange(len(logits), device=logits.device)[:, None]
+        points = torch.rand(len(rows), dtype=torch.float64, device=logits.device, generator=generator) * BELOW_1 + rows
+        chosen = torch.searchsorted(ends.flatten(), points, right=True) - rows * logits.shape[1]
+    return chosen, logprobs[rows, chosen]
+
+
+def _truncated(logprobs: Tensor, sampling: SamplingConfig) -> Tensor:
+    """Log-probs with −∞ for the tokens that top-k, then top-p, leave out."""
+    if 0 < sampling.top_k < logprobs.shape[-1]:
+        least = logprobs.topk(sampling.top_k).values[:, -1:]
+        logprobs = logprobs.masked_fill(logprobs < least, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, index = logprobs.softmax(-1).sort(-1, descending=True)
+        # A token stays while the mass before it is below top_p: the likeliest one always does.
+        outside = ordered.cumsum(-1) - ordered >= sampling.top_p
+        logprobs = logprobs.masked_fill(torch.zeros_like(outside).scatter(-1, index, outside), -torch.inf)
+    return logprobs

@@ -41,8 +41,7 @@ from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, join_batches, no_draw
 from .engines.base import checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
-from .scoring import Decode, Scoring, assemble, with_past, with_terms
-from .summary import means_of, totals_of
+from .scoring import Decode, Scoring, assemble, means_of, totals_of, with_past, with_terms
 
 Position = tuple[str, int, int]
 """Stage and two counters, together unique in the run; in training the counters are the iteration and the draw."""
@@ -203,11 +202,10 @@ class RolloutPipeline:
         batch = rolled_out(batch)
         self.scalars = {} if self.replay is None else self.replay.observe(batch)
         if self.dynamic_sampling is not None:
-            filled = self.dynamic_sampling.fill_up(batch, lambda _: rolled_out(draw()))
-            batch = filled.batch
-            self.ledger["discarded_questions"] += int(sum_over_ranks({"n": filled.discarded})["n"])
-            self.scalars["dynamic_sampling/draws"] = float(filled.draws)
-            self.scalars["dynamic_sampling/limit_reached"] = float(filled.limit_reached)
+            batch, draws, discarded, limited = self.dynamic_sampling.fill_up(batch, lambda: rolled_out(draw()))
+            self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
+            self.scalars["dynamic_sampling/draws"] = float(draws)
+            self.scalars["dynamic_sampling/limit_reached"] = float(limited)
         if self.reformulator is not None:
             parts = self.reformulator.extend(batch, ask)
             if self.dynamic_sampling is not None:
@@ -239,24 +237,22 @@ class RolloutPipeline:
         are learned from, and weights are sent once in `ahead` iterations.
 
         The responses are part of `state_dict`. Draws of dynamic sampling are not known in advance: the weights that
-        learn from them sample them. Args as for `roll_out`, which samples anew if it is called with another batch;
+        learn from them sample them. Args as for `roll_out`, which samples anew if it is called with another batch, and
+        raises an error that has prevented the responses; called once more, it lets the present weights sample them.
         `seconds` gets the time that sending the weights takes.
         """
-        positions: list[Position] = [("fit", self.iteration + len(self.following) + n, 0) for n in range(len(batches))]
-        self.following.generations += self._start(batches, policy, step, positions, seconds, ahead=True)
-
-    def wait(self, seconds: Seconds) -> None:
-        """Wait for the responses to the next batch if the engine is sampling them; counts as the phase `wait`.
-
-        `roll_out` raises the error that prevented them; called once more, it lets the present weights sample them.
-        """
-        self.following.wait(seconds)
+        first = self.iteration + len(self.following)
+        asked = [(batch, ("fit", number, 0)) for number, batch in enumerate(batches, first)]
+        self.following += self._start(asked, policy, step, seconds, ahead=True)
 
     def _roll_out(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
         """The batch with its scored responses, past successes among them."""
-        seconds = Seconds()
-        sampled = self._sampled_before(batch, position, seconds)
-        generation = sampled or self._start([batch], policy, step, [position], seconds, ahead=False)[0]
+        seconds, generation = Seconds(), None
+        if self.following and position[0] == "fit" and not position[2]:
+            self.following.wait(seconds)
+            generation = self.following.take(request_key(self._request(batch, position)))
+        if generation is None:  # on every rank
+            (generation,) = self._start([(batch, position)], policy, step, seconds, ahead=False)
         completions = with_past(batch.prompts, generation.result(seconds))
         with seconds.measure("score"):
             scoring = generation.scoring or Scoring(batch, self.verifier, self.decode)
@@ -270,49 +266,34 @@ class RolloutPipeline:
         return rolled_out
 
     def _start(
-        self,
-        batches: Sequence[QuestionBatch],
-        policy: nn.Module,
-        step: int,
-        positions: Sequence[Position],
-        seconds: Seconds,
-        ahead: bool,
+        self, asked: list[tuple[QuestionBatch, Position]], policy: nn.Module, step: int, seconds: Seconds, ahead: bool
     ) -> list[Generation]:
         """Return generations by the present weights, from the cache or the engine; `ahead` starts the engine at once.
 
         Where the cache lacks one of the batches, all are sampled, in one request.
         """
-        requests = [self._request(*pair) for pair in zip(batches, positions, strict=True)]
-        scorings = [Scoring(batch, self.verifier, self.decode) for batch in batches]
+        requests = [self._request(batch, position) for batch, position in asked]
+        scorings = [Scoring(batch, self.verifier, self.decode) for batch, _ in asked]
         block = Block(requests, scorings)
         generations = [Generation(request_key(r), step, scoring) for r, scoring in zip(requests, scorings, strict=True)]
-        if self.cache is not None and positions[0][0] == "fit":
+        if self.cache is not None and all(position[0] == "fit" for _, position in asked):
             digest = self.engine.weights_digest(policy, step)
-            for generation, position in zip(generations, positions, strict=True):
-                key = f"{digest}/{generation.key}"
-                generation.completions = self.cache.find(position[1:], key)
-                generation.keep = partial(self.cache.keep, position[1:], key)
+            for generation, (_, position) in zip(generations, asked, strict=True):
+                place, key = position[1:], f"{digest}/{generation.key}"
+                generation.completions = self.cache.find(place, key)
+                generation.keep = partial(self.cache.keep, place, key)
             lacking = any(generation.completions is None for generation in generations)
             if not max_over_ranks(lacking):  # syncing and sampling need every rank
                 return generations
         self.following.join()  # an engine does one thing at a time
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
-        if ahead:
-            finish = engine.generate_async(block.request, block.deliver)
-        else:
-            finish = partial(engine.generate, block.request, block.deliver)
+        request = block.request, block.deliver
+        finish = engine.generate_async(*request) if ahead else partial(engine.generate, *request)
         block.finish = partial(checked, finish, block.request, policy)
         for number, generation in enumerate(generations):
             generation.finish = partial(block.part, number)
         return generations
-
-    def _sampled_before(self, batch: QuestionBatch, position: Position, seconds: Seconds) -> Generation | None:
-        """The generation that `sample_next` has started for this batch; None, on every rank, if there is none."""
-        if not self.following or position[0] != "fit" or position[2]:
-            return None
-        self.wait(seconds)
-        return self.following.take(request_key(self._request(batch, position)))
 
     def _request(self, batch: QuestionBatch, position: Position) -> Request:
         stage, first, second = position
@@ -326,12 +307,12 @@ class RolloutPipeline:
     def weights_replaced(self) -> None:
         """Drop all that older weights made, after a replacement without an optimizer step, as by a checkpoint."""
         self.following.join()
-        self.following.generations.clear()
+        self.following.clear()
         self.engine.weights_replaced()
 
     def close(self) -> None:
         """Stop engine and workers, which start again when they are needed; drop what is being sampled."""
-        self.following.generations.clear()
+        self.following.clear()
         self.engine.close()
         self.verifier.close()
 

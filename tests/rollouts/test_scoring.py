@@ -12,8 +12,7 @@ import torch
 from tagrpo import types
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig
 from tagrpo.rollouts.cache import RolloutCache
-from tagrpo.rollouts.scoring import Scoring, in_tokens, with_past, with_terms
-from tagrpo.rollouts.summary import means_of, totals_of
+from tagrpo.rollouts.scoring import Scoring, in_tokens, means_of, totals_of, with_past, with_terms
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score, Step
 
 IDS = torch.tensor([7, 8])

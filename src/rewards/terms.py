@@ -1,9 +1,8 @@
 """Reward terms, added to the verdict before advantages are computed. Pass@k never sees them.
 
 A term is a callable `(rollouts, groups) -> [R] float32`. It sees the responses of one rank, which always holds all
-responses to a question. Terms are chosen by name; `tagrpo-train --help reward_terms` lists them:
-
-    tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'
+responses to a question. Terms are chosen by name: `tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'`;
+`tagrpo-train --help reward_terms` lists them.
 
 The reward is verdict + Σ terms. Where a method's reward *replaces* the verdict, its term is the difference:
 `RewardNoise` is +1 where a wrong response counts as right. Terms do not see each other. They have no state, and random
@@ -71,7 +70,7 @@ class TemplateFormatTerm:
                 f"{', '.join(self.markers)}. Name its markers in rollout.reward_terms.format.markers, [] for none."
             )
         values = [format_reward(text, self.markers[name]) for name, text in zip(names, rollouts.text, strict=True)]
-        return self.weight * torch.tensor(values, dtype=torch.float32)
+        return self.weight * torch.tensor(values)
 
 
 class SoftOverlongPenalty:

@@ -54,8 +54,9 @@ class WorkerPool:
     """Runs `compare(job)` of a Python file on batches of jobs, in `workers` processes.
 
     Each worker is a separate interpreter (`sandbox.py`) that compares in forks of itself, so that the pool works from
-    any thread, beside CUDA and under any launcher. Limits hold per job: CPU time (so that a busy machine does not
-    change outcomes), ten times as much wall time, and memory. A job that exceeds one does not affect other jobs.
+    any thread, beside CUDA and under any launcher. Limits hold per job: `cpu_seconds` (so that a busy machine does not
+    change outcomes), ten times as much wall time, and `memory_bytes` of private memory (RLIMIT_DATA; outside Linux it
+    may cover less). A job that exceeds one does not affect other jobs.
 
     Workers start with the first jobs, and `close` ends them at once. Otherwise they finish their batch and end when the
     pool object or this process does; unless it is killed, this process waits for them. A worker that was killed from
@@ -63,9 +64,6 @@ class WorkerPool:
 
     Args:
         compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
-        workers: Processes.
-        cpu_seconds: CPU time that one job may use.
-        memory_bytes: Private memory that a fork may use (RLIMIT_DATA; outside Linux the limit may cover less).
         python: Interpreter of the workers.
         variables: Additional environment variables of the workers.
     """

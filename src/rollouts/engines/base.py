@@ -91,14 +91,9 @@ def vllm_sampling(sampling: SamplingConfig, num_samples: int, stop_ids: list[int
     """Arguments of vLLM's `SamplingParams`, for the samples of one prompt."""
     return {
         "n": num_samples if sampling.temperature else 1,  # vLLM refuses copies of the greedy response
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "max_tokens": sampling.max_new_tokens,
-        "stop_token_ids": stop_ids,
-        "logprobs": 0,
-        "detokenize": False,
-    }
+        "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k,
+        "max_tokens": sampling.max_new_tokens, "stop_token_ids": stop_ids, "logprobs": 0, "detokenize": False,
+    }  # fmt: skip
 
 
 def stop_token_ids(model_path: str) -> list[int]:

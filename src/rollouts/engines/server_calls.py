@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-from torch import Tensor
 
 from .access import FILE, VARIABLE
 from .base import EngineError
-from .weight_stream import address_towards, offered
+from .weight_stream import Weights, address_towards, offered
 
 Json = dict[str, Any]
 PROBE_SECONDS = 15.0
@@ -27,11 +26,8 @@ PROBE_SECONDS = 15.0
 CONTROL_SECONDS = 45.0
 """Time limit of calls that neither sample nor move weights, and of a pause in a transfer of weights."""
 START = "Start the server with `python -m tagrpo.rollouts.engines.serve`."
-HINTS = {
-    401: f"Its token is another one: set {VARIABLE} to the same value for the server and all ranks, or copy {FILE}.",
-    403: START,
-    404: START,
-}
+TOKEN = f"Its token is another one: set {VARIABLE} to the same value for the server and all ranks, or copy {FILE}."
+HINTS = {401: TOKEN, 403: START, 404: START}
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, EngineError)  # of calls to a server
 
 
@@ -108,7 +104,7 @@ class Server:
         """Why a call failed; if the server was given up meanwhile, the reason for that comes first."""
         return ": ".join(filter(None, (self.state, type(error).__name__, str(error))))
 
-    def lacks(self, version: str, weights: Sequence[tuple[str, Tensor]] | None = None) -> str:
+    def lacks(self, version: str, weights: Weights | None = None) -> str:
         """Why it does not hold the weights `version`, empty when it does; `weights`, if given, are sent to it first."""
         try:
             held = self.get("/weight_info")["weight_version"]
@@ -122,7 +118,7 @@ class Server:
             return self.why(error)
         return "" if held == version else f"it holds the weights {held}"
 
-    def exchange_weights(self, weights: Sequence[tuple[str, Tensor]], version: str) -> None:
+    def exchange_weights(self, weights: Weights, version: str) -> None:
         """Stop what is being sampled, let the workers receive the weights, forget cached prefixes.
 
         Until the weights are complete and the cache is empty, the server reports their version as "unfinished".

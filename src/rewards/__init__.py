@@ -5,10 +5,9 @@ workers, derive from `BackgroundVerifier`. The configuration names it: `reward: 
 """
 
 from ..types import Score
-from .final_answer import FinalAnswerReward
 from .math import MathReward
 from .multiple_choice import MixedReward, MultipleChoiceReward
-from .plain_answer import PlainAnswerReward
+from .plain_answer import FinalAnswerReward, PlainAnswerReward
 from .workers import BackgroundVerifier
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The final answer of a plain response, read in the form that the task asks for; no box or marker is needed."""
+"""Final answers compared as they are written: behind a marker, or in a plain response, in the form of a task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import partial
 
 from ..types import Score, Verifier
-from .extraction import Reference, canonical_number, extract_answer, last_boxed, references_of
+from .extraction import Reference, after_marker, canonical_number, extract_answer, last_boxed, references_of
 
 LONGEST = 8_000
 """Characters at the end of a response that are read, so that no response costs more than milliseconds."""
@@ -133,3 +133,36 @@ class PlainAnswerReward(Verifier):
         last = max(-decimals, Decimal(reference.partition("/")[0]).adjusted() - self.digits + 1) if self.digits else 0
         half = Fraction(10) ** last / 2 if self.digits and (decimals or last > 0) else 0
         return abs(Fraction(number) - Fraction(reference)) <= half
+
+
+class FinalAnswerReward(Verifier):
+    """Correct when the rest of the line after the last `marker` is a reference answer, as in GSM8K (`#### 72`).
+
+    Plain numbers are compared by value (see `canonical_number`), anything else letter by letter: `27 apples` is not
+    `27`. Fractions and formulas are for `MathReward`.
+
+    >>> reward = FinalAnswerReward()
+    >>> reward("12 + 15 = 27 #### 27", "27"), reward("I do not know", "27")
+    (Score(correct=True, answer='27', failure=None, steps=()),
+     Score(correct=False, answer=None, failure=None, steps=()))
+    """
+
+    def __init__(self, marker: str = "####") -> None:
+        if not marker:
+            raise ValueError("Expected a non-empty `marker`, but got ''.")
+        self.marker = marker
+
+    def check_reference(self, reference: Reference) -> None:
+        """Refuse references that hold the marker or several lines, as worked solutions do."""
+        for text in references_of(reference):
+            if self.marker in text or len(text.strip().splitlines()) != 1:
+                raise ValueError(
+                    f"Expected a final answer on one line, without {self.marker!r}, but got {text[-40:]!r}. Where the "
+                    "answers are worked solutions, set the source's worked=true."
+                )
+
+    def __call__(self, response: str, reference: Reference) -> Score:
+        """Score one response against its reference answers."""
+        texts = [after_marker(response, self.marker), *references_of(reference)]
+        answer, *right = (text and (canonical_number(text) or text.strip()) for text in texts)
+        return Score(answer in right, answer)

@@ -48,9 +48,8 @@ class RolloutCache:
                 torch.save({"key": key, "content": packed(completions)}, partial_file)
         except (OSError, RuntimeError) as error:
             # Training can do without it; if the disk is full, the next checkpoint will say so.
-            warnings.warn(
-                f"Could not keep rollouts in {path}: {error}. After a crash they would be sampled again.", stacklevel=2
-            )
+            message = f"Could not keep rollouts in {path}: {error}. After a crash they would be sampled again."
+            warnings.warn(message, stacklevel=2)
 
     def prune(self, before: int) -> None:
         """Delete this rank's files of iterations below `before`, including partial ones that a killed process left."""
@@ -59,8 +58,7 @@ class RolloutCache:
                 path.unlink(missing_ok=True)
 
     def _path(self, position: Sequence[int]) -> Path:
-        iteration, draw = position
-        return self.folder / f"{iteration:06d}-{draw}-{rank()}.pt"
+        return self.folder / "{:06d}-{}-{}.pt".format(*position, rank())
 
 
 def packed(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ Plain Python and torch; `RolloutCallback` connects it with a Lightning trainer.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.stateful import Stateful
 
 from ..datamodules.memory import QuestionMemory, Visit
 from ..distributed import max_over_ranks, rank, sum_over_ranks
@@ -47,8 +47,11 @@ Position = tuple[str, int, int]
 """Stage and two counters, together unique in the run; in training the counters are the iteration and the draw."""
 
 
-class Replay(Protocol):
-    """Lets past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one."""
+class Replay(Stateful, Protocol):
+    """Lets past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one.
+
+    Its state is the same on every rank.
+    """
 
     memory: QuestionMemory
     """Earlier results on the training questions; the pipeline keeps them up to date."""
@@ -58,12 +61,6 @@ class Replay(Protocol):
 
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
         """Take in a rolled-out batch, which `memory` remembers; returns what is to be logged. Collective."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The state for a resume, the same on every rank."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
 
 
 class RolloutPipeline:
@@ -91,7 +88,6 @@ class RolloutPipeline:
         iteration: Training batches so far.
         ledger: Prompts, rollouts, tokens and discarded questions so far, whether learned from or not.
         following: The generations of the next batches, complete or under way.
-        failures: Name (`timeout`, …) → responses on this rank without a verdict, which count as wrong.
         scalars: Name → value to log for the last training batch, over all ranks: `means_of`, those of `replay`, and
             - `budget/{prompts,rollouts,tokens,discarded_questions}`: totals so far; `budget/updates`: optimizer steps.
             - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without gradient;
@@ -153,7 +149,7 @@ class RolloutPipeline:
         self.cache = cache
         self.iteration = 0
         self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
-        self.failures: Counter[str] = Counter()
+        self._failed = 0  # responses on this rank without a verdict, which count as wrong
         self.scalars: dict[str, float] = {}
         self.following = Queue()
 
@@ -179,7 +175,7 @@ class RolloutPipeline:
             observe: Called with what `memory` has learned from each batch that was sampled, learned from or not.
             reformulated: Returns the prompts of the rephrasings of some questions; for the reformulator.
         """
-        failed, before, numbers = self.failures.total(), self.ledger["rollouts"], count()
+        failed, before, numbers = self._failed, self.ledger["rollouts"], count()
 
         def rolled_out(batch: QuestionBatch, remembered: bool = True) -> QuestionBatch:
             batch = self._roll_out(batch, policy, step, ("fit", self.iteration, next(numbers)))
@@ -214,7 +210,7 @@ class RolloutPipeline:
         self.iteration += 1
         if not self.ahead:
             self.engine.sleep()
-        totals = sum_over_ranks({**totals_of(batch), "failed": self.failures.total() - failed})
+        totals = sum_over_ranks({**totals_of(batch), "failed": self._failed - failed})
         totals["sampled"] = self.ledger["rollouts"] - before
         budget = {f"budget/{name}": float(count) for name, count in {**self.ledger, "updates": step}.items()}
         self.scalars |= means_of(totals) | budget
@@ -260,7 +256,7 @@ class RolloutPipeline:
             rollouts = assemble(batch, completions, texts, scores, step - generation.step, seconds)
             if position[0] == "fit":
                 rollouts = with_terms(rollouts, batch, self.reward_terms)
-        self.failures.update(score.failure for score in scores if score.failure)
+        self._failed += sum(score.failure is not None for score in scores)
         rolled_out = copy(batch)  # the batch may be of the caller's own class
         rolled_out.rollouts = rollouts
         return rolled_out

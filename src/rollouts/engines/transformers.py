@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
@@ -183,24 +183,15 @@ def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Te
 
 
 def grouped_attention(
-    module: nn.Module,  # noqa: ARG001 (part of the interface)
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float | None = None,
-    **_: Any,
+    _: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """SDPA in which query heads share key heads, for CPUs; with a mask, transformers' own copies the keys.
 
     `query` is [n, H, Lq, D], `key` and `value` are [n, H_kv, Lk, D], where H is a multiple of H_kv; `attention_mask`
     is [n, 1, Lq, Lk] bool, None is causal. Returns [n, Lq, H, D], and None for the attention weights.
     """
-    causal = attention_mask is None and query.shape[2] > 1
-    attended = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, is_causal=causal, scale=scaling, enable_gqa=True
-    )
+    rule: dict[str, Any] = {"attn_mask": attention_mask, "is_causal": attention_mask is None and query.shape[2] > 1}
+    attended = F.scaled_dot_product_attention(query, key, value, **rule, scale=options.get("scaling"), enable_gqa=True)
     return attended.transpose(1, 2).contiguous(), None
 
 

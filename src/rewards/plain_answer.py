@@ -68,7 +68,7 @@ class PlainAnswerReward(Verifier):
 
     If there is a box, the last box alone decides. Otherwise the first of these that has the form does: what follows
     `####`, "answer is" or "answer:" (`extract_answer`); the last line; the lines before it. `Score.answer` is None if
-    none has it. Case, quotes and other decoration never count. Nothing is evaluated.
+    none has it. Case, quotes and other decoration never count. Nothing is evaluated. An unknown form is a ValueError.
 
     | form | what is read, and when it is correct |
     |---|---|
@@ -82,9 +82,6 @@ class PlainAnswerReward(Verifier):
         digits: Significant digits to which numbers must agree, but not beyond the decimals of the reference; a whole
             number of no more digits must be equal. None: every number must be equal.
         pattern: Regular expression for `word` and `set`; if it has groups, only these are read.
-
-    Raises:
-        ValueError: an unknown form.
 
     >>> PlainAnswerReward("number")("3 dozen are 36.", "36")
     Score(correct=True, answer='36', failure=None, steps=())

@@ -45,14 +45,12 @@ class TemplateFormatTerm:
     """weight · the format reward of the template that each response was sampled in (arXiv 2602.03190; 1 in its code).
 
     A tokenizer that counts `<think>` among its *special* tokens drops it from the text, and the reward with it.
+    ValueError if a marker is empty, or if a response comes from a template that has no format reward.
 
     Args:
         weight: Factor.
         markers: Template name → its markers (`format_reward`), besides the 13 of `MARKERS`, which they override by
             name. An empty list means a constant 1.
-
-    Raises:
-        ValueError: a marker is empty, or a response comes from a template that has no format reward.
     """
 
     def __init__(self, weight: float = 1.0, markers: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -76,15 +74,13 @@ class TemplateFormatTerm:
 class SoftOverlongPenalty:
     """weight · DAPO's soft overlong punishment of each response's length (arXiv 2503.14476, Eq. 13).
 
-    It is 0 up to L_max − L_cache tokens, then falls linearly to −1 at L_max, and is −1 beyond.
+    It is 0 up to L_max − L_cache tokens, then falls linearly to −1 at L_max, and is −1 beyond. ValueError unless
+    0 < cache ≤ max_length.
 
     Args:
         max_length: L_max, tokens. DAPO's is the length limit of sampling, so that a truncated response gets −1.
         cache: L_cache, tokens. None is a fifth of `max_length`, DAPO's share (4,096 of 20,480).
         weight: Factor.
-
-    Raises:
-        ValueError: not 0 < cache ≤ max_length.
     """
 
     def __init__(self, max_length: int, cache: int | None = None, weight: float = 1.0) -> None:
@@ -115,14 +111,11 @@ class RewardNoise:
     """Rewards each *wrong* response like a right one with some probability: +1 where that happens, else 0.
 
     The control experiment of Pass@k training (arXiv 2508.10751, Fig. 6a: 10, 30, 50 %). `correct` stays what it is. The
-    draw is seeded by (seed, questions, response tokens), whatever the rank.
+    draw is seeded by (seed, questions, response tokens), whatever the rank. ValueError unless 0 ≤ probability ≤ 1.
 
     Args:
         probability: Of a reward for each wrong response, 0 … 1.
         seed: Of the draws.
-
-    Raises:
-        ValueError: the probability is out of its range.
     """
 
     def __init__(self, probability: float, seed: int = 0) -> None:

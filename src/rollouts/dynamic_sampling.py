@@ -31,7 +31,7 @@ def no_draw(*_: Any) -> QuestionBatch:
 
 
 class DynamicSampling:
-    """Replaces the questions of a batch that have no gradient.
+    """Replaces the questions of a batch that have no gradient. ValueError if an option is out of its range.
 
     Args:
         pool: Where values must differ for a question to have a gradient: in its whole pool (`question`: TA-GRPO), or
@@ -40,9 +40,6 @@ class DynamicSampling:
             Fig. 3, a batch takes about 15 draws; with 64, even a batch of one question fails in less than 1 % of cases.
         values: What must differ: the `rewards`, which decide whether there is a gradient, or the verdicts (`correct`,
             DAPO's constraint). The two differ where reward terms tell responses of the same verdict apart.
-
-    Raises:
-        ValueError: an option is out of its range.
     """
 
     def __init__(
@@ -81,11 +78,9 @@ class DynamicSampling:
         """Replace questions without gradient by others that have one, with at most `max_draws` draws. Collective.
 
         Every rank draws as often as the rank that lacks most questions, so that loaders and engines stay in step.
-        `batch` and the batches that `draw` returns are rolled out already.
-
-        Returns:
-            A batch of as many questions; the draws; the questions of this rank that were sampled and thrown away; and
-            whether draws ran out on any rank, so that questions without gradient fill its batch up.
+        `batch` and the batches that `draw` returns are rolled out already. Returns a batch of as many questions; the
+        draws; the questions of this rank that were sampled and thrown away; and whether draws ran out on any rank, so
+        that questions without gradient fill its batch up.
         """
         own = self.informative(_rollouts(batch))
         lacking, draws, discarded = len(batch.groups) - len(own), 0, 0

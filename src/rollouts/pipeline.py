@@ -23,19 +23,8 @@ from torch.distributed.checkpoint.stateful import Stateful
 from ..datamodules.memory import QuestionMemory, Visit
 from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..seeds import derive_seed
-from ..types import (
-    Engine,
-    History,
-    QuestionBatch,
-    QuestionGroup,
-    Reformulator,
-    Request,
-    RewardTerm,
-    SamplingConfig,
-    Seconds,
-    Verifier,
-    require,
-)
+from ..types.data import History, QuestionBatch, QuestionGroup, Request, SamplingConfig, Seconds
+from ..types.protocols import Engine, Reformulator, RewardTerm, Verifier, require
 from .ahead import Block, Generation, Queue
 from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, join_batches, no_draw
@@ -48,10 +37,7 @@ Position = tuple[str, int, int]
 
 
 class Replay(Stateful, Protocol):
-    """Lets past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one.
-
-    Its state is the same on every rank.
-    """
+    """Lets past successes join the responses to training batches. Its state is the same on every rank."""
 
     memory: QuestionMemory
     """Earlier results on the training questions; the pipeline keeps them up to date."""

@@ -36,10 +36,8 @@ class Scoring:
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
         """Texts [R] and scores [R] of all responses, given as [P][G] by prompt, with steps counted in tokens.
 
-        Responses that were delivered early are with the workers already; the others are scored now.
-
-        Raises:
-            ValueError: the verifier has returned a step that is no part of its response.
+        Responses that were delivered early are with the workers already; the others are scored now. ValueError if the
+        verifier has returned a step that is no part of its response.
         """
         early = [self._early.get(prompt, ([], list)) for prompt in range(len(completions))]
         # Replayed ones are late, too.
@@ -61,10 +59,8 @@ class Scoring:
 def in_tokens(steps: Sequence[Step], text: str, token_ids: Tensor, decode: Decode) -> list[Step]:
     """Convert steps of a response from characters of its `text` to tokens of `token_ids` [T].
 
-    A token belongs to the step of its last character. A step that lies within one token gets that token.
-
-    Raises:
-        ValueError: a step has no character of the text, or its value is not finite.
+    A token belongs to the step of its last character. A step that lies within one token gets that token. ValueError if
+    a step has no character of the text, or its value is not finite.
     """
     pieces, counts = decode(list(token_ids.split(1))), range(1, len(token_ids) + 1)
     lengths = list(accumulate(map(len, pieces))) if "".join(pieces) == text else None

@@ -33,14 +33,13 @@ GROUPED_ATTENTION = "tagrpo_grouped"
 class TransformersEngine(Engine):
     """Holds a copy of the policy and samples responses to many prompts at a time.
 
+    ValueError if the model has recurrent layers, from whose state rows can't be selected.
+
     Args:
         model_path: Folder or hub name, for the configuration and the stop tokens; weights come from `sync`.
         dtype: Type of the copy, by its name in torch.
         device: Where to sample; None takes the first CUDA device of the process if there is one.
         max_rows: Responses sampled at the same time.
-
-    Raises:
-        ValueError: the model has recurrent layers, from whose state rows can't be selected.
     """
 
     asynchronous = True
@@ -67,11 +66,7 @@ class TransformersEngine(Engine):
 
     @torch.no_grad()
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy the weights into the engine's model.
-
-        Raises:
-            ValueError: names or shapes are not those of the model.
-        """
+        """Copy the weights into the engine's model; ValueError if names or shapes are not those of the model."""
         own = dict(self.model.named_parameters())
         for name, tensor in parameters:
             if name not in own or own[name].shape != tensor.shape:
@@ -233,10 +228,7 @@ def draw(
     """Draw a token per entry of `rows`; also returns its float32 log-prob at the temperature, before top-p and top-k.
 
     `rows` [draws] names the row of `logits` [n, V] that each draw is from; None draws once from each. Greedy decoding
-    reports log-probs at temperature 1.
-
-    Raises:
-        FloatingPointError: a row of `logits` gives no probabilities.
+    reports log-probs at temperature 1. FloatingPointError if a row of `logits` gives no probabilities.
     """
     logits = logits.float()
     if sampling.temperature not in (0, 1):

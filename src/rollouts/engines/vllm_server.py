@@ -103,9 +103,7 @@ class VLLMServerEngine(Engine):
     def _prepare(self) -> None:
         """Bring the current weights into every server that answers; all ranks learn which these are. Collective.
 
-        Raises:
-            EngineError: there is none, on every rank.
-            SystemExit: with code 0, on every rank: rank 0 was asked to stop while it waited.
+        EngineError on every rank if there is none, SystemExit(0) if rank 0 was asked to stop while it waited.
         """
         ready, failure = gather_objects(self._prepared() if rank() == 0 else ({}, ""))[0]
         if failure:
@@ -216,11 +214,7 @@ class VLLMServerEngine(Engine):
             done.set()
 
     def _ask(self, body: Json) -> list[Completion]:
-        """Ask the least busy server, and where that fails the next one.
-
-        Raises:
-            EngineError: every server has failed, or `timeout` seconds are over; the message has the reason of each.
-        """
+        """Ask the least busy server, and where that fails the next one; the error has the reason of each."""
         failed: dict[str, str] = {}
         began = time.monotonic()
         while left := [server for server in self.servers.values() if not server.state and server.url not in failed]:

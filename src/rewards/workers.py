@@ -78,10 +78,8 @@ class WorkerPool:
         variables: Mapping[str, str] | None = None,
     ) -> None:
         if workers < 1 or cpu_seconds <= 0 or memory_bytes <= 0:
-            raise ValueError(
-                "Expected at least one worker and positive limits, but got "
-                f"workers={workers}, cpu_seconds={cpu_seconds}, memory_bytes={memory_bytes}."
-            )
+            found = f"workers={workers}, cpu_seconds={cpu_seconds}, memory_bytes={memory_bytes}"
+            raise ValueError(f"Expected at least one worker and positive limits, but got {found}.")
         self.workers = workers
         limits = [str(cpu_seconds), str(memory_bytes)]
         self._command = [python, "-P", str(_SANDBOX), str(compare), *limits]

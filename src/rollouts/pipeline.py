@@ -164,7 +164,7 @@ class RolloutPipeline:
         failed, before, numbers = self._failed, self.ledger["rollouts"], count()
 
         def rolled_out(batch: QuestionBatch, remembered: bool = True) -> QuestionBatch:
-            batch = self._roll_out(batch, policy, step, ("fit", self.iteration, next(numbers)))
+            batch = self.evaluate(batch, policy, step, ("fit", self.iteration, next(numbers)))
             totals = sum_over_ranks(totals_of(batch))
             self.ledger |= {name: self.ledger[name] + int(totals[name]) for name in ("prompts", "rollouts", "tokens")}
             if self.memory is not None and remembered:
@@ -204,13 +204,6 @@ class RolloutPipeline:
             self.scalars["rollout/staleness"] = totals["staleness"] / totals["rollouts"]
         return batch
 
-    def evaluate(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
-        """Sample and score a batch of validation or test; returns it with `rollouts`. The ledger does not count them.
-
-        Args as for `roll_out`; `position` is `validate` or `test` and two counters, unique within that stage.
-        """
-        return self._roll_out(batch, policy, step, position)
-
     def sample_next(self, batches: Sequence[QuestionBatch], policy: nn.Module, step: int, seconds: Seconds) -> None:
         """Let the engine sample batches, those after `following`, while the policy learns from the present one.
 
@@ -227,8 +220,11 @@ class RolloutPipeline:
         asked = [(batch, ("fit", number, 0)) for number, batch in enumerate(batches, first)]
         self.following += self._start(asked, policy, step, seconds, ahead=True)
 
-    def _roll_out(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
-        """The batch with its scored responses, past successes among them."""
+    def evaluate(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
+        """Sample and score a batch, such as one of validation or test; returns it with `rollouts`, and counts nothing.
+
+        Args as for `roll_out`; `position` is `validate` or `test` and two counters, unique within that stage.
+        """
         seconds, generation = Seconds(), None
         if self.following and position[0] == "fit" and not position[2]:
             self.following.wait(seconds)

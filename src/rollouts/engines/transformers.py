@@ -54,9 +54,7 @@ class TransformersEngine(Engine):
         torch.set_rng_state(rng)
         kinds = {type(layer) for layer in DynamicCache(config=self.model.config).layers}
         if self.model._is_stateful or kinds - {DynamicLayer, DynamicSlidingWindowLayer}:
-            raise ValueError(
-                f"Expected a model whose state is keys and values alone, but {model_path} has others. Use rollout=vllm."
-            )
+            raise ValueError(f"Expected a state of keys and values alone, but {model_path} has more. Use rollout=vllm.")
         heads, keys = (getattr(self.model.config, f"num_{kind}_heads", 0) for kind in ("attention", "key_value"))
         if self.device.type == "cpu" and self.model.config._attn_implementation == "sdpa" and 0 < keys < heads:
             self.model.set_attn_implementation(GROUPED_ATTENTION)

@@ -1,10 +1,6 @@
 """From weights and questions to scored responses: sync the engine, generate, score, `Rollouts`.
 
-    pipeline = RolloutPipeline(partial(TransformersEngine, path), FinalAnswerReward(), decode, SamplingConfig())
-    for step, batch in enumerate(batches):
-        rollouts = pipeline.roll_out(batch, model, step).rollouts  # then an optimizer step on them
-
-Plain Python and torch; `RolloutCallback` connects it with a Lightning trainer.
+Plain Python and torch, as in `examples/plain_torch.py`; `RolloutCallback` connects it with a Lightning trainer.
 """
 
 from __future__ import annotations
@@ -209,12 +205,11 @@ class RolloutPipeline:
 
         Call it when fewer than `ahead` generations are `following`: the engine is idle then. The batches are one
         request to it: with `ahead` batches at a time, responses are `ahead` to 2 `ahead` − 1 iterations old when they
-        are learned from, and weights are sent once in `ahead` iterations.
+        are learned from, and weights are sent once in `ahead` iterations; `seconds` gets the time that takes.
 
-        The responses are part of `state_dict`. Draws of dynamic sampling are not known in advance: the weights that
-        learn from them sample them. Args as for `roll_out`, which samples anew if it is called with another batch, and
-        raises an error that has prevented the responses; called once more, it lets the present weights sample them.
-        `seconds` gets the time that sending the weights takes.
+        The responses are part of `state_dict`. Draws of dynamic sampling are sampled by the weights that learn from
+        them. `roll_out` samples anew if it is called with another batch. It raises an error that has prevented the
+        responses; called once more, it lets the present weights sample them.
         """
         first = self.iteration + len(self.following)
         asked = [(batch, ("fit", number, 0)) for number, batch in enumerate(batches, first)]

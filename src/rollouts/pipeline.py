@@ -48,6 +48,9 @@ class Replay(Stateful, Protocol):
 class RolloutPipeline:
     """Samples and scores batches of questions with the weights of a policy. Every method is collective over ranks.
 
+    TypeError if engine, verifier, reformulator or a reward term lacks something that is needed; ValueError if `ahead`
+    is negative, or comes with an engine or an option that does not allow it.
+
     Args:
         engine: Makes the engine, on every rank at the first batch. Weights that have changed are sent before a batch.
         verifier: Scores responses, while others are sampled if it works in the background.
@@ -75,10 +78,6 @@ class RolloutPipeline:
             - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without gradient;
               `dynamic_sampling/limit_reached`: 1 where `max_draws` ran out and such questions remain, else 0.
             - `rollout/staleness`: mean number of optimizer steps between the weights that sampled and those that learn.
-
-    Raises:
-        TypeError: engine, verifier, reformulator or a reward term lacks something that is needed.
-        ValueError: `ahead` is negative, or comes with an engine or an option that does not allow it.
     """
 
     def __init__(

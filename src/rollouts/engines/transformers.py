@@ -7,7 +7,7 @@ their tokens agree, rows leave the batch when they finish, and the seed is an ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -85,12 +85,11 @@ class TransformersEngine(Engine):
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
         """See `Engine.generate`. Prompts of similar length are sampled together."""
         check_context(request, self.context)
-        prompts, num_samples, sampling, seed = request
-        generator = torch.Generator(self.device).manual_seed(seed)
-        results: list[list[Completion]] = [[] for _ in prompts]
-        for part in self._parts(prompts, num_samples):
-            counts = [num_samples[p] for p in part]
-            rows = iter(self._sample([prompts[p] for p in part], counts, sampling, generator))
+        generator = torch.Generator(self.device).manual_seed(request.seed)
+        results: list[list[Completion]] = [[] for _ in request.prompts]
+        for part in self._parts(request):
+            prompts, counts = [request.prompts[p] for p in part], [request.num_samples[p] for p in part]
+            rows = iter(self._sample(prompts, counts, request.sampling, generator))
             for p, count in zip(part, counts, strict=True):
                 results[p] = list(islice(rows, count))
                 deliver(p, results[p])
@@ -100,17 +99,17 @@ class TransformersEngine(Engine):
         """See `Engine.generate_async`. It gains little where the update keeps the shared device busy."""
         return in_thread(self.generate, request, deliver)
 
-    def _parts(self, prompts: Sequence[Tensor], num_samples: Sequence[int]) -> list[list[int]]:
+    def _parts(self, request: Request) -> list[list[int]]:
         """Indices of the prompts in order of length, in parts of at most `max_rows` responses or of a single prompt."""
         parts: list[list[int]] = []
         rows = 0
-        wanted = [p for p, count in enumerate(num_samples) if count]
-        for p in sorted(wanted, key=lambda p: (len(prompts[p]), p)):
-            if not parts or rows + num_samples[p] > self.max_rows:
+        wanted = [(len(request.prompts[p]), p, count) for p, count in enumerate(request.num_samples) if count]
+        for _, p, count in sorted(wanted):
+            if not parts or rows + count > self.max_rows:
                 parts.append([])
                 rows = 0
             parts[-1].append(p)
-            rows += num_samples[p]
+            rows += count
         return parts
 
     def _sample(

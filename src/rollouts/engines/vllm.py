@@ -31,7 +31,8 @@ class VLLMEngine(Engine):
 
     Under several ranks create it on every rank, after the process group exists. Each engine samples the prompts of its
     own rank on that rank's GPU. With `tensor_parallel_size`, a team of consecutive ranks shares one engine that samples
-    the prompts of all of them; its methods are then collective over the team.
+    the prompts of all of them; its methods are then collective over the team. ImportError if vLLM is not installed,
+    ValueError if the ranks can't be cut into teams of that size.
 
     Args:
         model_path: Folder or hub name, for configuration, tokenizer and stop tokens.
@@ -45,10 +46,6 @@ class VLLMEngine(Engine):
         tensor_parallel_size: Ranks that share an engine: for models whose weights and cache one GPU does not hold.
         step_seconds: How long one step of sampling may take before it counts as hung and the run ends; see `Watch`.
         options: Further arguments of `vllm.LLM`.
-
-    Raises:
-        ImportError: vLLM is not installed.
-        ValueError: the ranks can't be cut into teams of that size.
     """
 
     def __init__(

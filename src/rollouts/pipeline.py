@@ -26,7 +26,7 @@ from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, join_batches, no_draw
 from .engines.base import checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
-from .scoring import Decode, Scoring, assemble, means_of, totals_of, with_past, with_terms
+from .scoring import Decode, Scoring, assemble, means_of, totals_of, with_terms
 
 Position = tuple[str, int, int]
 """Stage and two counters, together unique in the run; in training the counters are the iteration and the draw."""
@@ -181,8 +181,7 @@ class RolloutPipeline:
         if self.dynamic_sampling is not None:
             batch, draws, discarded, limited = self.dynamic_sampling.fill_up(batch, lambda: rolled_out(draw()))
             self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
-            self.scalars["dynamic_sampling/draws"] = float(draws)
-            self.scalars["dynamic_sampling/limit_reached"] = float(limited)
+            self.scalars |= {"dynamic_sampling/draws": float(draws), "dynamic_sampling/limit_reached": float(limited)}
         if self.reformulator is not None:
             parts = self.reformulator.extend(batch, ask)
             if self.dynamic_sampling is not None:
@@ -225,14 +224,15 @@ class RolloutPipeline:
             generation = self.following.take(request_key(self._request(batch, position)))
         if generation is None:  # on every rank
             (generation,) = self._start([(batch, position)], policy, step, seconds, ahead=False)
-        completions = with_past(batch.prompts, generation.result(seconds))
+        pairs = zip(batch.prompts, generation.result(seconds), strict=True)
+        completions = [samples if prompt.past is None else [*samples, prompt.past] for prompt, samples in pairs]
         with seconds.measure("score"):
             scoring = generation.scoring or Scoring(batch, self.verifier, self.decode)
             texts, scores = scoring.scored(completions)
             rollouts = assemble(batch, completions, texts, scores, step - generation.step, seconds)
             if position[0] == "fit":
                 rollouts = with_terms(rollouts, batch, self.reward_terms)
-        self._failed += sum(score.failure is not None for score in scores)
+        self._failed += sum(bool(score.failure) for score in scores)
         rolled_out = copy(batch)  # the batch may be of the caller's own class
         rolled_out.rollouts = rollouts
         return rolled_out

@@ -12,7 +12,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from ..types import Completion, Prompt, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Step, Verifier
+from ..types import Completion, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Step, Verifier
 
 Decode = Callable[[list[Tensor]], list[str]]
 """[n] of [T] long → [n] texts without special tokens."""
@@ -90,12 +90,6 @@ def in_tokens(steps: Sequence[Step], text: str, token_ids: Tensor, decode: Decod
             last = first + 1
         found.append(Step(first, last, float(value)))
     return found
-
-
-def with_past(prompts: Sequence[Prompt], sampled: Sequence[Sequence[Completion]]) -> list[list[Completion]]:
-    """[P][G] responses: the samples of each prompt, then its past success if it has one."""
-    pairs = zip(prompts, sampled, strict=True)
-    return [[*samples, *([] if prompt.past is None else [prompt.past])] for prompt, samples in pairs]
 
 
 def assemble(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tagrpo.rollouts.engines.server_fleet import listed
+from tagrpo.rollouts.engines.server_calls import listed
 from tests.helpers import wait_until
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "slurm.sh"

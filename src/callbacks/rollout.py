@@ -118,7 +118,7 @@ class RolloutCallback(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
         """Wait for the responses to later batches, so that none is being sampled in a validation or checkpoint."""
-        self.pipeline.wait(batch.rollouts.seconds)
+        self.pipeline.following.wait(batch.rollouts.seconds)
 
     def on_validation_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0

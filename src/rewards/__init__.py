@@ -5,11 +5,9 @@ workers, derive from `BackgroundVerifier`. The configuration names it: `reward: 
 """
 
 from ..types import Score
-from .final_answer import FinalAnswerReward
 from .math import MathReward
-from .mixed import MixedReward
-from .multiple_choice import MultipleChoiceReward
-from .plain_answer import PlainAnswerReward
+from .multiple_choice import MixedReward, MultipleChoiceReward
+from .plain_answer import FinalAnswerReward, PlainAnswerReward
 from .workers import BackgroundVerifier
 
 __all__ = [

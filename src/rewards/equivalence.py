@@ -90,11 +90,7 @@ def _value_at_a_point(formula: Expr) -> complex:
     return value
 
 
-def _warm_up() -> None:  # fills the parser's tables before the process is forked
-    for library in ("math_verify", "latex2sympy2_extended"):  # they warn of every answer that does not parse
-        logging.getLogger(library).setLevel(logging.CRITICAL)
-    for latex in _WARM_UP:
-        compare(((latex,), "x+1"))
-
-
-_warm_up()
+for _library in ("math_verify", "latex2sympy2_extended"):  # they warn of every answer that does not parse
+    logging.getLogger(_library).setLevel(logging.CRITICAL)
+for _latex in _WARM_UP:  # fills the parser's tables before the process is forked
+    compare(((_latex,), "x+1"))

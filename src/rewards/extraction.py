@@ -24,21 +24,18 @@ _RATIONAL = re.compile(r"(-?)(?:(\d{1,99})(?:/(\d{1,99}))?|\\frac\{(-?\d{1,99})\
 _TEXT_COMMAND = re.compile(
     r"\\(?:text(?:bf|it|rm|normal)?|mbox|hbox|mathrm|mathbf|boxed|fbox)(?![A-Za-z])\s*\{([^{}]*)\}"
 )
-_REWRITES = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\(?:left|right)(?![A-Za-z])", ""),
-        (r"\\!|(?<=\d)\\,(?=\d{3}(?!\d))", ""),
-        (r"\\[,;: ]|~|\s", " "),
-        (r"\{,\}", ","),
-        (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\frac ?(\d) ?(\d)", r"\\frac{\1}{\2}"),
-        (r"\\?\$", ""),
-        (r" +", " "),
-        (r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])", ""),
-        (r"\A\(([A-Za-z])\)\Z", r"\1"),
-    )
-)
+_REWRITES = {
+    re.compile(r"\\(?:left|right)(?![A-Za-z])"): "",
+    re.compile(r"\\!|(?<=\d)\\,(?=\d{3}(?!\d))"): "",
+    re.compile(r"\\[,;: ]|~|\s"): " ",
+    re.compile(r"\{,\}"): ",",
+    re.compile(r"\\[dt]frac(?![A-Za-z])"): r"\\frac",
+    re.compile(r"\\frac ?(\d) ?(\d)"): r"\\frac{\1}{\2}",
+    re.compile(r"\\?\$"): "",
+    re.compile(r" +"): " ",
+    re.compile(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])"): "",
+    re.compile(r"\A\(([A-Za-z])\)\Z"): r"\1",
+}
 
 
 def references_of(reference: Reference) -> tuple[str, ...]:
@@ -155,7 +152,7 @@ def normalize_answer(answer: str) -> str:
     answer = answer.replace("\N{MINUS SIGN}", "-")
     for _ in range(2):  # the second pass unwraps a command inside another, as in \boxed{\text{…}}
         answer = _TEXT_COMMAND.sub(r" \1 ", answer)
-    for pattern, replacement in _REWRITES:
+    for pattern, replacement in _REWRITES.items():
         answer = pattern.sub(replacement, answer).lstrip().rstrip(" .,")
     return canonical_number(answer) or answer
 

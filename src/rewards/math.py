@@ -36,8 +36,8 @@ class MathReward(BackgroundVerifier):
         max_answer_length: Longest answer, in characters, that is compared. The longest references of MATH,
             Minerva and OlympiadBench have 159, 87 and 224.
 
-    >>> with MathReward(workers=1) as reward:
-    ...     reward.score_batch([r"\boxed{x+1}", r"so $\boxed{\frac{1}{2}}$"], [("1+x", "2"), "0.2"])
+    >>> reward = MathReward(workers=1)
+    >>> reward.score_batch([r"\boxed{x+1}", r"so $\boxed{\frac{1}{2}}$"], [("1+x", "2"), "0.2"])
     [Score(correct=True, answer='x+1', failure=None, steps=()),
      Score(correct=False, answer='\\frac{1}{2}', failure=None, steps=())]
     """
@@ -45,11 +45,9 @@ class MathReward(BackgroundVerifier):
     def __init__(
         self, workers: int = 2, cpu_seconds: float = 1.0, memory_bytes: int = 1 << 30, max_answer_length: int = 1000
     ) -> None:
-        self.workers = workers
-        self.cpu_seconds = cpu_seconds
-        self.memory_bytes = memory_bytes
         self.max_answer_length = max_answer_length
-        self._pool = WorkerPool(_COMPARE, workers, cpu_seconds, memory_bytes)
+        self._limits = workers, cpu_seconds, memory_bytes
+        self._pool = WorkerPool(_COMPARE, *self._limits)
         self._known: dict[_Comparison, Outcome] = {}
 
     def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
@@ -95,7 +93,7 @@ class MathReward(BackgroundVerifier):
         self._pool.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MathReward, (self.workers, self.cpu_seconds, self.memory_bytes, self.max_answer_length)
+        return MathReward, (*self._limits, self.max_answer_length)
 
 
 def _score(answer: str, outcome: Outcome) -> Score:

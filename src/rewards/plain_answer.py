@@ -1,4 +1,4 @@
-"""The final answer of a plain response, read in the form that the task asks for; no box or marker is needed."""
+"""Final answers compared as they are written: behind a marker, or in a plain response, in the form of a task."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fractions import Fraction
 from functools import partial
 
 from ..types import Score, Verifier
-from .extraction import Reference, canonical_number, extract_answer, last_boxed, references_of
+from .extraction import Reference, after_marker, canonical_number, extract_answer, last_boxed, references_of
 
 LONGEST = 8_000
 """Characters at the end of a response that are read, so that no response costs more than milliseconds."""
@@ -68,7 +68,7 @@ class PlainAnswerReward(Verifier):
 
     If there is a box, the last box alone decides. Otherwise the first of these that has the form does: what follows
     `####`, "answer is" or "answer:" (`extract_answer`); the last line; the lines before it. `Score.answer` is None if
-    none has it. Case, quotes and other decoration never count. Nothing is evaluated.
+    none has it. Case, quotes and other decoration never count. Nothing is evaluated. An unknown form is a ValueError.
 
     | form | what is read, and when it is correct |
     |---|---|
@@ -82,9 +82,6 @@ class PlainAnswerReward(Verifier):
         digits: Significant digits to which numbers must agree, but not beyond the decimals of the reference; a whole
             number of no more digits must be equal. None: every number must be equal.
         pattern: Regular expression for `word` and `set`; if it has groups, only these are read.
-
-    Raises:
-        ValueError: an unknown form.
 
     >>> PlainAnswerReward("number")("3 dozen are 36.", "36")
     Score(correct=True, answer='36', failure=None, steps=())
@@ -133,3 +130,36 @@ class PlainAnswerReward(Verifier):
         last = max(-decimals, Decimal(reference.partition("/")[0]).adjusted() - self.digits + 1) if self.digits else 0
         half = Fraction(10) ** last / 2 if self.digits and (decimals or last > 0) else 0
         return abs(Fraction(number) - Fraction(reference)) <= half
+
+
+class FinalAnswerReward(Verifier):
+    """Correct when the rest of the line after the last `marker` is a reference answer, as in GSM8K (`#### 72`).
+
+    Plain numbers are compared by value (see `canonical_number`), anything else letter by letter: `27 apples` is not
+    `27`. Fractions and formulas are for `MathReward`.
+
+    >>> reward = FinalAnswerReward()
+    >>> reward("12 + 15 = 27 #### 27", "27"), reward("I do not know", "27")
+    (Score(correct=True, answer='27', failure=None, steps=()),
+     Score(correct=False, answer=None, failure=None, steps=()))
+    """
+
+    def __init__(self, marker: str = "####") -> None:
+        if not marker:
+            raise ValueError("Expected a non-empty `marker`, but got ''.")
+        self.marker = marker
+
+    def check_reference(self, reference: Reference) -> None:
+        """Refuse references that hold the marker or several lines, as worked solutions do."""
+        for text in references_of(reference):
+            if self.marker in text or len(text.strip().splitlines()) != 1:
+                raise ValueError(
+                    f"Expected a final answer on one line, without {self.marker!r}, but got {text[-40:]!r}. Where the "
+                    "answers are worked solutions, set the source's worked=true."
+                )
+
+    def __call__(self, response: str, reference: Reference) -> Score:
+        """Score one response against its reference answers."""
+        texts = [after_marker(response, self.marker), *references_of(reference)]
+        answer, *right = (text and (canonical_number(text) or text.strip()) for text in texts)
+        return Score(answer in right, answer)

@@ -55,17 +55,15 @@ def _compare_and_exit(
         for job in jobs:
             signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
             signal.setitimer(signal.ITIMER_REAL, WALL_FACTOR * cpu_seconds)
-            value: Any = None
-            failure: str | None = None
             try:
-                value = compare(job)
+                outcome: tuple[Any, str | None] = compare(job), None
             except MemoryError:
-                failure = "memory"
+                outcome = None, "memory"
             except Exception as error:  # untrusted input: whatever it provokes is its own failure
-                failure = type(error).__name__
+                outcome = None, type(error).__name__
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            _write(writing, (value, failure))
+            _write(writing, outcome)
     finally:
         os._exit(0)
 

@@ -1,9 +1,8 @@
 """Reward terms, added to the verdict before advantages are computed. Pass@k never sees them.
 
 A term is a callable `(rollouts, groups) -> [R] float32`. It sees the responses of one rank, which always holds all
-responses to a question. Terms are chosen by name; `tagrpo-train --help reward_terms` lists them:
-
-    tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'
+responses to a question. Terms are chosen by name: `tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'`;
+`tagrpo-train --help reward_terms` lists them.
 
 The reward is verdict + Σ terms. Where a method's reward *replaces* the verdict, its term is the difference:
 `RewardNoise` is +1 where a wrong response counts as right. Terms do not see each other. They have no state, and random
@@ -23,22 +22,13 @@ from ..types import QuestionGroup, Rollouts
 _OPEN_R1 = ("<think>\n", "\n</think>\n", "\n<answer>\n", "\n</answer>")
 _DEEPSEEK_R1 = ("<think>", "</think>", "<answer>", "</answer>")
 _REFLECTIVE = ("<solution>\n", "\n</solution>\n", "\n<check>\nLet's verify step by step", "\n</check>")
-_STATED = ("The final answer is:",)
 MARKERS: Mapping[str, Sequence[str]] = {
-    # DeepSeek: reasoning and answer in tags; open-r1 wants each tag on a line of its own.
-    "open-r1": _OPEN_R1,
-    "open-r1-teacher": _OPEN_R1[1:],
-    "deepseek-r1": _DEEPSEEK_R1,
-    "deepseek-r1-teacher": _DEEPSEEK_R1[1:],
-    # Reflection: a solution, then a check of it.
-    "reflective_prompt": _REFLECTIVE,
-    "reflective_prompt-teacher": _REFLECTIVE[1:],
-    # Explicit chains of thought that announce the answer.
-    "lm_eval_prompt1": _STATED,
-    "lm_eval_prompt4": _STATED,
-    # The others ask for no format.
-    **dict.fromkeys(("abel", "lm_eval_prompt8", "simplerl", "qwen-math", "formal"), ()),
-}
+    "open-r1": _OPEN_R1, "open-r1-teacher": _OPEN_R1[1:],  # DeepSeek's tags, each on a line of its own
+    "deepseek-r1": _DEEPSEEK_R1, "deepseek-r1-teacher": _DEEPSEEK_R1[1:],
+    "reflective_prompt": _REFLECTIVE, "reflective_prompt-teacher": _REFLECTIVE[1:],
+    **dict.fromkeys(("lm_eval_prompt1", "lm_eval_prompt4"), ("The final answer is:",)),
+    **dict.fromkeys(("abel", "lm_eval_prompt8", "simplerl", "qwen-math", "formal"), ()),  # ask for no format
+}  # fmt: skip
 """Template name → its markers, for the 13 templates of prompt augmentation."""
 
 
@@ -55,23 +45,19 @@ class TemplateFormatTerm:
     """weight · the format reward of the template that each response was sampled in (arXiv 2602.03190; 1 in its code).
 
     A tokenizer that counts `<think>` among its *special* tokens drops it from the text, and the reward with it.
+    ValueError if a marker is empty, or if a response comes from a template that has no format reward.
 
     Args:
         weight: Factor.
         markers: Template name → its markers (`format_reward`), besides the 13 of `MARKERS`, which they override by
             name. An empty list means a constant 1.
-
-    Raises:
-        ValueError: a marker is empty, or a response comes from a template that has no format reward.
     """
 
     def __init__(self, weight: float = 1.0, markers: Mapping[str, Sequence[str]] | None = None) -> None:
         self.weight = weight
         self.markers = {**MARKERS, **(markers or {})}
         if empty := [name for name, texts in self.markers.items() if "" in texts]:
-            raise ValueError(
-                f"Expected rollout.reward_terms.format.markers that are not empty, but {empty[0]} has one."
-            )
+            raise ValueError(f"Expected rollout.reward_terms.format.markers that aren't empty, but {empty[0]} has one.")
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
         """[R] float32."""
@@ -82,30 +68,19 @@ class TemplateFormatTerm:
                 f"{', '.join(self.markers)}. Name its markers in rollout.reward_terms.format.markers, [] for none."
             )
         values = [format_reward(text, self.markers[name]) for name, text in zip(names, rollouts.text, strict=True)]
-        return self.weight * torch.tensor(values, dtype=torch.float32)
-
-
-def soft_overlong_penalty(lengths: Tensor, max_length: int, cache: int) -> Tensor:
-    """DAPO's soft overlong punishment (arXiv 2503.14476, Eq. 13), [R] float32 for `lengths` [R] in tokens.
-
-    0 up to L_max − L_cache tokens (`max_length` − `cache`), then falling linearly to −1 at L_max, and −1 beyond.
-
-    >>> soft_overlong_penalty(torch.tensor([5, 6, 8, 10, 11]), max_length=10, cache=4)
-    tensor([ 0.0000,  0.0000, -0.5000, -1.0000, -1.0000])
-    """
-    return ((max_length - cache - lengths) / cache).clamp(-1.0, 0.0).float() + 0.0  # no negative zero
+        return self.weight * torch.tensor(values)
 
 
 class SoftOverlongPenalty:
-    """weight · `soft_overlong_penalty` of each response's length.
+    """weight · DAPO's soft overlong punishment of each response's length (arXiv 2503.14476, Eq. 13).
+
+    It is 0 up to L_max − L_cache tokens, then falls linearly to −1 at L_max, and is −1 beyond. ValueError unless
+    0 < cache ≤ max_length.
 
     Args:
         max_length: L_max, tokens. DAPO's is the length limit of sampling, so that a truncated response gets −1.
         cache: L_cache, tokens. None is a fifth of `max_length`, DAPO's share (4,096 of 20,480).
         weight: Factor.
-
-    Raises:
-        ValueError: not 0 < cache ≤ max_length.
     """
 
     def __init__(self, max_length: int, cache: int | None = None, weight: float = 1.0) -> None:
@@ -117,7 +92,8 @@ class SoftOverlongPenalty:
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
         """[R] float32."""
-        return self.weight * soft_overlong_penalty(rollouts.lengths, self.max_length, self.cache)
+        over = (self.max_length - self.cache - rollouts.lengths) / self.cache
+        return self.weight * (over.clamp(-1.0, 0.0).float() + 0.0)  # no negative zero
 
 
 class SignedReward:
@@ -135,14 +111,11 @@ class RewardNoise:
     """Rewards each *wrong* response like a right one with some probability: +1 where that happens, else 0.
 
     The control experiment of Pass@k training (arXiv 2508.10751, Fig. 6a: 10, 30, 50 %). `correct` stays what it is. The
-    draw is seeded by (seed, questions, response tokens), so that it is independent of rank and resume.
+    draw is seeded by (seed, questions, response tokens), whatever the rank. ValueError unless 0 ≤ probability ≤ 1.
 
     Args:
         probability: Of a reward for each wrong response, 0 … 1.
         seed: Of the draws.
-
-    Raises:
-        ValueError: the probability is out of its range.
     """
 
     def __init__(self, probability: float, seed: int = 0) -> None:

@@ -17,7 +17,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from ..types import Score, Verifier
 from .extraction import Reference
@@ -28,7 +28,7 @@ _BATCH = 64
 
 
 class BackgroundVerifier(Verifier):
-    """Base class for verifiers with workers: define `score_async` and `close`. A `with` block calls `close` last."""
+    """Base class for verifiers with workers: define `score_async` and `close`."""
 
     in_background = True
 
@@ -39,12 +39,6 @@ class BackgroundVerifier(Verifier):
     def score_batch(self, responses: Sequence[str], references: Sequence[Reference]) -> list[Score]:
         """Score each response against the reference answers in the same place."""
         return self.score_async(responses, references)()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Outcome(NamedTuple):
@@ -60,8 +54,9 @@ class WorkerPool:
     """Runs `compare(job)` of a Python file on batches of jobs, in `workers` processes.
 
     Each worker is a separate interpreter (`sandbox.py`) that compares in forks of itself, so that the pool works from
-    any thread, beside CUDA and under any launcher. Limits hold per job: CPU time (so that a busy machine does not
-    change outcomes), ten times as much wall time, and memory. A job that exceeds one does not affect other jobs.
+    any thread, beside CUDA and under any launcher. Limits hold per job: `cpu_seconds` (so that a busy machine does not
+    change outcomes), ten times as much wall time, and `memory_bytes` of private memory (RLIMIT_DATA; outside Linux it
+    may cover less). A job that exceeds one does not affect other jobs.
 
     Workers start with the first jobs, and `close` ends them at once. Otherwise they finish their batch and end when the
     pool object or this process does; unless it is killed, this process waits for them. A worker that was killed from
@@ -69,10 +64,7 @@ class WorkerPool:
 
     Args:
         compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
-        workers: Processes.
-        cpu_seconds: CPU time that one job may use.
-        memory_bytes: Private memory that a fork may use (RLIMIT_DATA; outside Linux the limit may cover less).
-        python: Interpreter of the workers; None is this one.
+        python: Interpreter of the workers.
         variables: Additional environment variables of the workers.
     """
 
@@ -82,18 +74,15 @@ class WorkerPool:
         workers: int,
         cpu_seconds: float,
         memory_bytes: int,
-        *,
-        python: str | None = None,
+        python: str = sys.executable,
         variables: Mapping[str, str] | None = None,
     ) -> None:
         if workers < 1 or cpu_seconds <= 0 or memory_bytes <= 0:
-            raise ValueError(
-                "Expected at least one worker and positive limits, but got "
-                f"workers={workers}, cpu_seconds={cpu_seconds}, memory_bytes={memory_bytes}."
-            )
+            found = f"workers={workers}, cpu_seconds={cpu_seconds}, memory_bytes={memory_bytes}"
+            raise ValueError(f"Expected at least one worker and positive limits, but got {found}.")
         self.workers = workers
         limits = [str(cpu_seconds), str(memory_bytes)]
-        self._command = [python or sys.executable, "-P", str(_SANDBOX), str(compare), *limits]
+        self._command = [python, "-P", str(_SANDBOX), str(compare), *limits]
         self._variables = dict(variables or {})
         self._lock = threading.Lock()  # guards what follows
         self._pid = 0  # of the process that owns the threads
@@ -161,12 +150,6 @@ class WorkerPool:
             workers = self._workers
         threads.shutdown(cancel_futures=True)  # those that wait for a reply clean up after their worker
         _end_all(workers, self._pid)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NoReturn
+from typing import Any
 
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
 from ..types import Completion, Finish, Request, Seconds
@@ -35,9 +35,7 @@ class Generation:
     keep: Callable[[Sequence[Sequence[Completion]]], None] = lambda _: None
     """Called with the responses when they have been sampled."""
     completions: list[list[Completion]] | None = None
-    """[P][G_p], once they are complete."""
     error: Exception | None = None
-    """Why sampling them failed."""
 
     def join(self, seconds: Seconds, phase: str = "generate") -> None:
         """Wait until the responses are complete, or keep the error for `result`; counts as `phase`. Collective."""
@@ -73,11 +71,6 @@ class Generation:
         return cls("", state["step"]) if mine is None else cls(mine["key"], state["step"], completions=unpacked(mine))
 
 
-def failed_before() -> NoReturn:
-    """Raise, for the batches after the first of a request that has failed."""
-    raise EngineError("Expected the responses to several batches, but sampling them failed for the first.")
-
-
 class Block:
     """Several batches that the engine samples in one request: their prompts end to end, with the seed of the first."""
 
@@ -88,7 +81,7 @@ class Block:
         )
         self.starts = list(accumulate((len(request.prompts) for request in requests), initial=0))
         self.scorings = scorings
-        self.finish: Finish
+        self.finish: Finish | None = None
         self._completions: list[list[Completion]] | None = None
 
     def deliver(self, prompt: int, completions: list[Completion]) -> None:
@@ -99,38 +92,30 @@ class Block:
     def part(self, number: int) -> list[list[Completion]]:
         """The responses to one of the batches; the first call waits for all of them. Collective."""
         if self._completions is None:
-            finish, self.finish = self.finish, failed_before  # to be called once
+            if self.finish is None:
+                raise EngineError("Expected the responses to several batches, but sampling them failed for the first.")
+            finish, self.finish = self.finish, None  # to be called once
             self._completions = finish()
         return self._completions[self.starts[number] : self.starts[number + 1]]
 
 
-class Queue:
-    """The generations of the next batches, complete or under way; every rank has equally many.
-
-    Attributes:
-        generations: In the order of the batches.
-    """
-
-    def __init__(self) -> None:
-        self.generations: deque[Generation] = deque()
-
-    def __len__(self) -> int:
-        return len(self.generations)
+class Queue(deque[Generation]):
+    """The generations of the next batches in their order, complete or under way; every rank has equally many."""
 
     @property
     def under_way(self) -> bool:
         """Whether the engine may be sampling: the responses to some batch have not been waited for."""
-        return any(generation.finish is not None for generation in self.generations)
+        return any(generation.finish is not None for generation in self)
 
     def join(self) -> None:
         """Wait until nothing is being sampled. Collective."""
-        for generation in self.generations:
+        for generation in self:
             generation.join(Seconds())
 
     def wait(self, seconds: Seconds) -> None:
         """Wait for the first generation and for all of the same weights; counts as the phase `wait`. Collective."""
-        for generation in self.generations:
-            if generation.step == self.generations[0].step:
+        for generation in self:
+            if generation.step == self[0].step:
                 generation.join(seconds, "wait")
 
     def take(self, key: str) -> Generation | None:
@@ -138,24 +123,22 @@ class Queue:
 
         If the first one has failed, the others are dropped too: they belong to the same request. Collective.
         """
-        generation = self.generations.popleft()
+        generation = self.popleft()
         other = max_over_ranks(generation.key != key) > 0
         if other and generation.key and rank() == 0:  # it has no key where the responses were lost
-            warnings.warn(
-                "Another batch came than the one that was sampled, as data or options have changed: it is "
-                "sampled anew.",
-                stacklevel=2,
-            )
+            came = "Another batch came than the one that was sampled, as data or options have changed"
+            warnings.warn(f"{came}: it is sampled anew.", stacklevel=2)
         if other:
             self.join()  # the engine is asked again
         if other or generation.error is not None:
-            self.generations.clear()
+            self.clear()
         return None if other else generation
 
     def state_dict(self) -> list[dict[str, Any]]:
         """The states of all generations. Collective."""
-        return [generation.state_dict() for generation in self.generations]
+        return [generation.state_dict() for generation in self]
 
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
         """Go on from what `state_dict` returned."""
-        self.generations = deque(Generation.from_state(following) for following in state)
+        self.clear()
+        self.extend(map(Generation.from_state, state))

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
-from ..distributed import gather_objects, rank
+from ..distributed import rank
 from ..runs.files import DamagedFileError, check_torch_file, written_whole
-from ..runs.identity import bit_sums
 from ..types import Completion, Request
 
 
@@ -48,9 +46,8 @@ class RolloutCache:
                 torch.save({"key": key, "content": packed(completions)}, partial_file)
         except (OSError, RuntimeError) as error:
             # Training can do without it; if the disk is full, the next checkpoint will say so.
-            warnings.warn(
-                f"Could not keep rollouts in {path}: {error}. After a crash they would be sampled again.", stacklevel=2
-            )
+            message = f"Could not keep rollouts in {path}: {error}. After a crash they would be sampled again."
+            warnings.warn(message, stacklevel=2)
 
     def prune(self, before: int) -> None:
         """Delete this rank's files of iterations below `before`, including partial ones that a killed process left."""
@@ -59,8 +56,7 @@ class RolloutCache:
                 path.unlink(missing_ok=True)
 
     def _path(self, position: Sequence[int]) -> Path:
-        iteration, draw = position
-        return self.folder / f"{iteration:06d}-{draw}-{rank()}.pt"
+        return self.folder / "{:06d}-{}-{}.pt".format(*position, rank())
 
 
 def packed(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
@@ -87,13 +83,9 @@ def unpacked(content: Mapping[str, Any]) -> list[list[Completion]]:
 
 def request_key(request: Request) -> str:
     """A digest of a request, the same in every process."""
-    return _hash(([prompt.tolist() for prompt in request.prompts], *request[1:]))
+    return digest_of(([prompt.tolist() for prompt in request.prompts], *request[1:]))
 
 
-def weights_digest(module: nn.Module) -> str:
-    """A digest of the weights of all ranks, exact to the bit. Collective."""
-    return _hash(gather_objects(bit_sums(module)))
-
-
-def _hash(values: Any) -> str:
+def digest_of(values: Any) -> str:
+    """32 hex digits of anything whose `repr` is the same in every process."""
     return hashlib.sha256(repr(values).encode()).hexdigest()[:32]

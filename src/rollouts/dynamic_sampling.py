@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from itertools import accumulate, chain
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -26,27 +26,12 @@ COLUMNS = [field.name for field in fields(Rollouts) if field.name not in _OTHERS
 
 def no_draw(*_: Any) -> QuestionBatch:
     """Raise: the default of `roll_out(draw=…, reformulated=…)`, for options that need a function of the caller."""
-    raise ValueError(
-        "Expected roll_out(…, draw=…) with rollout.dynamic_sampling, and reformulated=… with rollout.reformulator, but "
-        "got none. Give a way to draw."
-    )
-
-
-class Filled(NamedTuple):
-    """The batch that `DynamicSampling` returns, and its cost."""
-
-    batch: QuestionBatch
-    """As many questions as before."""
-    draws: int
-    """Batches drawn on top of the first, the same on every rank."""
-    discarded: int
-    """Questions of this rank that were sampled and thrown away."""
-    limit_reached: bool
-    """Whether draws ran out on any rank, so that questions without gradient fill its batch up."""
+    needed = "roll_out(…, draw=…) with rollout.dynamic_sampling, and reformulated=… with rollout.reformulator"
+    raise ValueError(f"Expected {needed}, but got none. Give a way to draw.")
 
 
 class DynamicSampling:
-    """Replaces the questions of a batch that have no gradient.
+    """Replaces the questions of a batch that have no gradient. ValueError if an option is out of its range.
 
     Args:
         pool: Where values must differ for a question to have a gradient: in its whole pool (`question`: TA-GRPO), or
@@ -55,9 +40,6 @@ class DynamicSampling:
             Fig. 3, a batch takes about 15 draws; with 64, even a batch of one question fails in less than 1 % of cases.
         values: What must differ: the `rewards`, which decide whether there is a gradient, or the verdicts (`correct`,
             DAPO's constraint). The two differ where reward terms tell responses of the same verdict apart.
-
-    Raises:
-        ValueError: an option is out of its range.
     """
 
     def __init__(
@@ -92,18 +74,20 @@ class DynamicSampling:
         """The rolled-out `batch` without the questions that have no gradient."""
         return take_questions(batch, self.informative(_rollouts(batch)))
 
-    def fill_up(self, batch: QuestionBatch, draw: Callable[[int], QuestionBatch]) -> Filled:
+    def fill_up(self, batch: QuestionBatch, draw: Callable[[], QuestionBatch]) -> tuple[QuestionBatch, int, int, bool]:
         """Replace questions without gradient by others that have one, with at most `max_draws` draws. Collective.
 
         Every rank draws as often as the rank that lacks most questions, so that loaders and engines stay in step.
-        `draw` gets the number of the draw, from 1. `batch` and the batches that `draw` returns are rolled out already.
+        `batch` and the batches that `draw` returns are rolled out already. Returns a batch of as many questions; the
+        draws; the questions of this rank that were sampled and thrown away; and whether draws ran out on any rank, so
+        that questions without gradient fill its batch up.
         """
         own = self.informative(_rollouts(batch))
         lacking, draws, discarded = len(batch.groups) - len(own), 0, 0
         kept: list[QuestionBatch] = []
         while (limit_reached := max_over_ranks(lacking) > 0) and draws < self.max_draws:
             draws += 1
-            drawn = draw(draws)
+            drawn = draw()
             kept.append(take_questions(drawn, self.informative(_rollouts(drawn))[:lacking]))
             lacking -= len(kept[-1].groups)
             discarded += len(drawn.groups)
@@ -118,7 +102,7 @@ class DynamicSampling:
             )
         others = [row for row in range(len(batch.groups)) if row not in own.tolist()]
         rows = torch.cat([own, torch.tensor(others[:lacking], dtype=torch.long)]).sort().values
-        return Filled(join_batches([take_questions(batch, rows), *kept]), draws, discarded, limit_reached)
+        return join_batches([take_questions(batch, rows), *kept]), draws, discarded, limit_reached
 
 
 def _rollouts(batch: QuestionBatch) -> Rollouts:
@@ -157,10 +141,8 @@ def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
     prompts = [
         p._replace(question=p.question + g) for part, g in zip(parts, groups, strict=False) for p in part.prompts
     ]
-    seconds = Seconds()
-    for rollouts in every:
-        for phase, spent in rollouts.seconds.items():
-            seconds[phase] = seconds.get(phase, 0.0) + spent
+    phases = chain(*(r.seconds for r in every))
+    seconds = Seconds({phase: sum(r.seconds.get(phase, 0.0) for r in every) for phase in phases})
     values: dict[str, Any] = {}
     for name in COLUMNS:
         columns = [getattr(rollouts, name) for rollouts in every]
@@ -170,7 +152,7 @@ def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
         prompt=torch.cat([r.prompt + row for r, row in zip(every, rows, strict=False)]),
         question=torch.cat([r.question + g for r, g in zip(every, groups, strict=False)]),
         reward_terms={name: torch.cat([r.reward_terms[name] for r in every]) for name in every[0].reward_terms},
-        history=History.joined(rollouts.history for rollouts in every),
+        history=History.joined(r.history for r in every),
         steps=list(chain(*(r.steps or [()] * len(r) for r in every))) if any(r.steps for r in every) else None,
         seconds=seconds,
         **values,

@@ -1,15 +1,10 @@
 """From weights and questions to scored responses: sync the engine, generate, score, `Rollouts`.
 
-    pipeline = RolloutPipeline(partial(TransformersEngine, path), FinalAnswerReward(), decode, SamplingConfig())
-    for step, batch in enumerate(batches):
-        rollouts = pipeline.roll_out(batch, model, step).rollouts  # then an optimizer step on them
-
-Plain Python and torch; `RolloutCallback` connects it with a Lightning trainer.
+Plain Python and torch, as in `examples/plain_torch.py`; `RolloutCallback` connects it with a Lightning trainer.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -19,37 +14,26 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.distributed.checkpoint.stateful import Stateful
 
 from ..datamodules.memory import QuestionMemory, Visit
 from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..seeds import derive_seed
-from ..types import (
-    Engine,
-    History,
-    QuestionBatch,
-    QuestionGroup,
-    Reformulator,
-    Request,
-    RewardTerm,
-    SamplingConfig,
-    Seconds,
-    Verifier,
-    require,
-)
+from ..types.data import History, QuestionBatch, QuestionGroup, Request, SamplingConfig, Seconds
+from ..types.protocols import Engine, Reformulator, RewardTerm, Verifier, require
 from .ahead import Block, Generation, Queue
 from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, join_batches, no_draw
 from .engines.base import checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
-from .scoring import Decode, Scoring, assemble, with_past, with_terms
-from .summary import means_of, totals_of
+from .scoring import Decode, Scoring, assemble, means_of, totals_of, with_terms
 
 Position = tuple[str, int, int]
 """Stage and two counters, together unique in the run; in training the counters are the iteration and the draw."""
 
 
-class Replay(Protocol):
-    """Lets past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one."""
+class Replay(Stateful, Protocol):
+    """Lets past successes join the responses to training batches. Its state is the same on every rank."""
 
     memory: QuestionMemory
     """Earlier results on the training questions; the pipeline keeps them up to date."""
@@ -60,15 +44,12 @@ class Replay(Protocol):
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
         """Take in a rolled-out batch, which `memory` remembers; returns what is to be logged. Collective."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state for a resume, the same on every rank."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
-
 
 class RolloutPipeline:
     """Samples and scores batches of questions with the weights of a policy. Every method is collective over ranks.
+
+    TypeError if engine, verifier, reformulator or a reward term lacks something that is needed; ValueError if `ahead`
+    is negative, or comes with an engine or an option that does not allow it.
 
     Args:
         engine: Makes the engine, on every rank at the first batch. Weights that have changed are sent before a batch.
@@ -92,16 +73,11 @@ class RolloutPipeline:
         iteration: Training batches so far.
         ledger: Prompts, rollouts, tokens and discarded questions so far, whether learned from or not.
         following: The generations of the next batches, complete or under way.
-        failures: Name (`timeout`, …) → responses on this rank without a verdict, which count as wrong.
         scalars: Name → value to log for the last training batch, over all ranks: `means_of`, those of `replay`, and
             - `budget/{prompts,rollouts,tokens,discarded_questions}`: totals so far; `budget/updates`: optimizer steps.
             - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without gradient;
               `dynamic_sampling/limit_reached`: 1 where `max_draws` ran out and such questions remain, else 0.
             - `rollout/staleness`: mean number of optimizer steps between the weights that sampled and those that learn.
-
-    Raises:
-        TypeError: engine, verifier, reformulator or a reward term lacks something that is needed.
-        ValueError: `ahead` is negative, or comes with an engine or an option that does not allow it.
     """
 
     def __init__(
@@ -154,7 +130,7 @@ class RolloutPipeline:
         self.cache = cache
         self.iteration = 0
         self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
-        self.failures: Counter[str] = Counter()
+        self._failed = 0  # responses on this rank without a verdict, which count as wrong
         self.scalars: dict[str, float] = {}
         self.following = Queue()
 
@@ -180,10 +156,10 @@ class RolloutPipeline:
             observe: Called with what `memory` has learned from each batch that was sampled, learned from or not.
             reformulated: Returns the prompts of the rephrasings of some questions; for the reformulator.
         """
-        failed, before, numbers = self.failures.total(), self.ledger["rollouts"], count()
+        failed, before, numbers = self._failed, self.ledger["rollouts"], count()
 
         def rolled_out(batch: QuestionBatch, remembered: bool = True) -> QuestionBatch:
-            batch = self._roll_out(batch, policy, step, ("fit", self.iteration, next(numbers)))
+            batch = self.evaluate(batch, policy, step, ("fit", self.iteration, next(numbers)))
             totals = sum_over_ranks(totals_of(batch))
             self.ledger |= {name: self.ledger[name] + int(totals[name]) for name in ("prompts", "rollouts", "tokens")}
             if self.memory is not None and remembered:
@@ -203,11 +179,9 @@ class RolloutPipeline:
         batch = rolled_out(batch)
         self.scalars = {} if self.replay is None else self.replay.observe(batch)
         if self.dynamic_sampling is not None:
-            filled = self.dynamic_sampling.fill_up(batch, lambda _: rolled_out(draw()))
-            batch = filled.batch
-            self.ledger["discarded_questions"] += int(sum_over_ranks({"n": filled.discarded})["n"])
-            self.scalars["dynamic_sampling/draws"] = float(filled.draws)
-            self.scalars["dynamic_sampling/limit_reached"] = float(filled.limit_reached)
+            batch, draws, discarded, limited = self.dynamic_sampling.fill_up(batch, lambda: rolled_out(draw()))
+            self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
+            self.scalars |= {"dynamic_sampling/draws": float(draws), "dynamic_sampling/limit_reached": float(limited)}
         if self.reformulator is not None:
             parts = self.reformulator.extend(batch, ask)
             if self.dynamic_sampling is not None:
@@ -216,7 +190,7 @@ class RolloutPipeline:
         self.iteration += 1
         if not self.ahead:
             self.engine.sleep()
-        totals = sum_over_ranks({**totals_of(batch), "failed": self.failures.total() - failed})
+        totals = sum_over_ranks({**totals_of(batch), "failed": self._failed - failed})
         totals["sampled"] = self.ledger["rollouts"] - before
         budget = {f"budget/{name}": float(count) for name, count in {**self.ledger, "updates": step}.items()}
         self.scalars |= means_of(totals) | budget
@@ -224,95 +198,74 @@ class RolloutPipeline:
             self.scalars["rollout/staleness"] = totals["staleness"] / totals["rollouts"]
         return batch
 
-    def evaluate(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
-        """Sample and score a batch of validation or test; returns it with `rollouts`. The ledger does not count them.
-
-        Args as for `roll_out`; `position` is `validate` or `test` and two counters, unique within that stage.
-        """
-        return self._roll_out(batch, policy, step, position)
-
     def sample_next(self, batches: Sequence[QuestionBatch], policy: nn.Module, step: int, seconds: Seconds) -> None:
         """Let the engine sample batches, those after `following`, while the policy learns from the present one.
 
         Call it when fewer than `ahead` generations are `following`: the engine is idle then. The batches are one
         request to it: with `ahead` batches at a time, responses are `ahead` to 2 `ahead` − 1 iterations old when they
-        are learned from, and weights are sent once in `ahead` iterations.
+        are learned from, and weights are sent once in `ahead` iterations; `seconds` gets the time that takes.
 
-        The responses are part of `state_dict`. Draws of dynamic sampling are not known in advance: the weights that
-        learn from them sample them. Args as for `roll_out`, which samples anew if it is called with another batch;
-        `seconds` gets the time that sending the weights takes.
+        The responses are part of `state_dict`. Draws of dynamic sampling are sampled by the weights that learn from
+        them. `roll_out` samples anew if it is called with another batch. It raises an error that has prevented the
+        responses; called once more, it lets the present weights sample them.
         """
-        positions: list[Position] = [("fit", self.iteration + len(self.following) + n, 0) for n in range(len(batches))]
-        self.following.generations += self._start(batches, policy, step, positions, seconds, ahead=True)
+        first = self.iteration + len(self.following)
+        asked = [(batch, ("fit", number, 0)) for number, batch in enumerate(batches, first)]
+        self.following += self._start(asked, policy, step, seconds, ahead=True)
 
-    def wait(self, seconds: Seconds) -> None:
-        """Wait for the responses to the next batch if the engine is sampling them; counts as the phase `wait`.
+    def evaluate(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
+        """Sample and score a batch, such as one of validation or test; returns it with `rollouts`, and counts nothing.
 
-        `roll_out` raises the error that prevented them; called once more, it lets the present weights sample them.
+        Args as for `roll_out`; `position` is `validate` or `test` and two counters, unique within that stage.
         """
-        self.following.wait(seconds)
-
-    def _roll_out(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
-        """The batch with its scored responses, past successes among them."""
-        seconds = Seconds()
-        sampled = self._sampled_before(batch, position, seconds)
-        generation = sampled or self._start([batch], policy, step, [position], seconds, ahead=False)[0]
-        completions = with_past(batch.prompts, generation.result(seconds))
+        seconds, generation = Seconds(), None
+        if self.following and position[0] == "fit" and not position[2]:
+            self.following.wait(seconds)
+            generation = self.following.take(request_key(self._request(batch, position)))
+        if generation is None:  # on every rank
+            (generation,) = self._start([(batch, position)], policy, step, seconds, ahead=False)
+        pairs = zip(batch.prompts, generation.result(seconds), strict=True)
+        completions = [samples if prompt.past is None else [*samples, prompt.past] for prompt, samples in pairs]
         with seconds.measure("score"):
             scoring = generation.scoring or Scoring(batch, self.verifier, self.decode)
             texts, scores = scoring.scored(completions)
             rollouts = assemble(batch, completions, texts, scores, step - generation.step, seconds)
             if position[0] == "fit":
                 rollouts = with_terms(rollouts, batch, self.reward_terms)
-        self.failures.update(score.failure for score in scores if score.failure)
+        self._failed += sum(bool(score.failure) for score in scores)
         rolled_out = copy(batch)  # the batch may be of the caller's own class
         rolled_out.rollouts = rollouts
         return rolled_out
 
     def _start(
-        self,
-        batches: Sequence[QuestionBatch],
-        policy: nn.Module,
-        step: int,
-        positions: Sequence[Position],
-        seconds: Seconds,
-        ahead: bool,
+        self, asked: list[tuple[QuestionBatch, Position]], policy: nn.Module, step: int, seconds: Seconds, ahead: bool
     ) -> list[Generation]:
         """Return generations by the present weights, from the cache or the engine; `ahead` starts the engine at once.
 
         Where the cache lacks one of the batches, all are sampled, in one request.
         """
-        requests = [self._request(*pair) for pair in zip(batches, positions, strict=True)]
-        scorings = [Scoring(batch, self.verifier, self.decode) for batch in batches]
+        requests = [self._request(batch, position) for batch, position in asked]
+        scorings = [Scoring(batch, self.verifier, self.decode) for batch, _ in asked]
         block = Block(requests, scorings)
         generations = [Generation(request_key(r), step, scoring) for r, scoring in zip(requests, scorings, strict=True)]
-        if self.cache is not None and positions[0][0] == "fit":
+        if self.cache is not None and all(position[0] == "fit" for _, position in asked):
             digest = self.engine.weights_digest(policy, step)
-            for generation, position in zip(generations, positions, strict=True):
-                key = f"{digest}/{generation.key}"
-                generation.completions = self.cache.find(position[1:], key)
-                generation.keep = partial(self.cache.keep, position[1:], key)
+            for generation, (_, position) in zip(generations, asked, strict=True):
+                place, key = position[1:], f"{digest}/{generation.key}"
+                generation.completions = self.cache.find(place, key)
+                generation.keep = partial(self.cache.keep, place, key)
             lacking = any(generation.completions is None for generation in generations)
             if not max_over_ranks(lacking):  # syncing and sampling need every rank
                 return generations
         self.following.join()  # an engine does one thing at a time
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
-        if ahead:
-            finish = engine.generate_async(block.request, block.deliver)
-        else:
-            finish = partial(engine.generate, block.request, block.deliver)
+        request = block.request, block.deliver
+        finish = engine.generate_async(*request) if ahead else partial(engine.generate, *request)
         block.finish = partial(checked, finish, block.request, policy)
         for number, generation in enumerate(generations):
             generation.finish = partial(block.part, number)
         return generations
-
-    def _sampled_before(self, batch: QuestionBatch, position: Position, seconds: Seconds) -> Generation | None:
-        """The generation that `sample_next` has started for this batch; None, on every rank, if there is none."""
-        if not self.following or position[0] != "fit" or position[2]:
-            return None
-        self.wait(seconds)
-        return self.following.take(request_key(self._request(batch, position)))
 
     def _request(self, batch: QuestionBatch, position: Position) -> Request:
         stage, first, second = position
@@ -326,12 +279,12 @@ class RolloutPipeline:
     def weights_replaced(self) -> None:
         """Drop all that older weights made, after a replacement without an optimizer step, as by a checkpoint."""
         self.following.join()
-        self.following.generations.clear()
+        self.following.clear()
         self.engine.weights_replaced()
 
     def close(self) -> None:
         """Stop engine and workers, which start again when they are needed; drop what is being sampled."""
-        self.following.generations.clear()
+        self.following.clear()
         self.engine.close()
         self.verifier.close()
 

@@ -1,4 +1,4 @@
-"""Sampled responses → `Rollouts`: decode, score, add reward terms."""
+"""Sampled responses → `Rollouts`: decode, score, add reward terms; and what is logged of a batch of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from ..types import Completion, Prompt, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Step, Verifier
+from ..types import Completion, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Step, Verifier
 
 Decode = Callable[[list[Tensor]], list[str]]
 """[n] of [T] long → [n] texts without special tokens."""
@@ -36,15 +36,12 @@ class Scoring:
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
         """Texts [R] and scores [R] of all responses, given as [P][G] by prompt, with steps counted in tokens.
 
-        Responses that were delivered early are with the workers already; the others are scored now.
-
-        Raises:
-            ValueError: the verifier has returned a step that is no part of its response.
+        Responses that were delivered early are with the workers already; the others are scored now. ValueError if the
+        verifier has returned a step that is no part of its response.
         """
         early = [self._early.get(prompt, ([], list)) for prompt in range(len(completions))]
-        late = [
-            (p, c) for p, samples in enumerate(completions) for c in samples[len(early[p][0]) :]
-        ]  # replayed ones too
+        # Replayed ones are late, too.
+        late = [(p, c) for p, samples in enumerate(completions) for c in samples[len(early[p][0]) :]]
         # A tokenizer decodes an empty list to one text, and a rank may have no question in the last evaluation batch.
         texts = self.decode([completion.token_ids for _, completion in late]) if late else []
         scores = self.verifier.score_batch(texts, [self.references[prompt] for prompt, _ in late]) if late else []
@@ -62,10 +59,8 @@ class Scoring:
 def in_tokens(steps: Sequence[Step], text: str, token_ids: Tensor, decode: Decode) -> list[Step]:
     """Convert steps of a response from characters of its `text` to tokens of `token_ids` [T].
 
-    A token belongs to the step of its last character. A step that lies within one token gets that token.
-
-    Raises:
-        ValueError: a step has no character of the text, or its value is not finite.
+    A token belongs to the step of its last character. A step that lies within one token gets that token. ValueError if
+    a step has no character of the text, or its value is not finite.
     """
     pieces, counts = decode(list(token_ids.split(1))), range(1, len(token_ids) + 1)
     lengths = list(accumulate(map(len, pieces))) if "".join(pieces) == text else None
@@ -95,12 +90,6 @@ def in_tokens(steps: Sequence[Step], text: str, token_ids: Tensor, decode: Decod
             last = first + 1
         found.append(Step(first, last, float(value)))
     return found
-
-
-def with_past(prompts: Sequence[Prompt], sampled: Sequence[Sequence[Completion]]) -> list[list[Completion]]:
-    """[P][G] responses: the samples of each prompt, then its past success if it has one."""
-    pairs = zip(prompts, sampled, strict=True)
-    return [[*samples, *([] if prompt.past is None else [prompt.past])] for prompt, samples in pairs]
 
 
 def assemble(
@@ -151,3 +140,59 @@ def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, Rew
                 "responses. Correct its settings, or what it divides by."
             )
     return replace(rollouts, rewards=sum(added.values(), start=rollouts.rewards), reward_terms=added)
+
+
+def totals_of(batch: QuestionBatch) -> dict[str, float]:
+    """Sums over the responses that this rank has sampled, replayed ones left out; they add up over ranks."""
+    rollouts = batch.rollouts
+    assert rollouts is not None
+    sampled = ~rollouts.replayed
+    original = (rollouts.rephrasing == 0) & sampled
+    return {
+        "prompts": len(rollouts.prompts),
+        "questions": len(batch.groups),
+        "rephrasings": len({(p.question, p.rephrasing) for p in rollouts.prompts if p.rephrasing}),
+        "rollouts": float(sampled.sum()),
+        "originals": float(original.sum()),
+        "tokens": float(rollouts.lengths[sampled].sum()),
+        "reward": float(rollouts.rewards[sampled].sum()),
+        "correct": float((rollouts.correct & sampled).sum()),
+        "correct_original": float((rollouts.correct & original).sum()),
+        "truncated": float((rollouts.truncated & sampled).sum()),
+        "staleness": float(rollouts.staleness[sampled].sum()),
+        "logprob": sum(float(rollouts.logprobs[row].sum()) for row in sampled.nonzero()[:, 0].tolist()),
+        **{f"reward_term/{name}": float(term[sampled].sum()) for name, term in rollouts.reward_terms.items()},
+    }
+
+
+def means_of(totals: Mapping[str, float]) -> dict[str, float]:
+    """The scalars to log, from `totals_of` over all ranks, `sampled` responses, and those without a verdict, `failed`.
+
+    Means over the sampled responses of a training batch, replayed ones left out:
+
+    - `rollout/reward`: verdict plus shaped terms; `rollout/reward_term/<name>`: one of the shaped terms.
+    - `rollout/correct`: share of correct responses; `rollout/{correct_original,correct_rephrasings}`: the same of the
+      responses to original questions, and of those to rephrasings.
+    - `rollout/length`: tokens per response, stop token included.
+    - `rollout/truncated`: share of responses that the length limit ended.
+    - `rollout/without_verdict`: share of all sampled responses, thrown-away ones too, that got no verdict (wrong).
+    - `rollout/rephrasings`: rephrasings sampled per question.
+    - `rollout/entropy`: −mean log-prob per token, nats; unbiased for the entropy at temperature 1.
+    """
+    count, originals = totals["rollouts"], totals["originals"]
+    others = count - originals
+    means = {
+        "rollout/reward": totals["reward"] / count,
+        "rollout/correct": totals["correct"] / count,
+        "rollout/length": totals["tokens"] / count,
+        "rollout/truncated": totals["truncated"] / count,
+        "rollout/without_verdict": totals["failed"] / totals["sampled"],
+        "rollout/rephrasings": totals["rephrasings"] / totals["questions"],
+    }
+    if totals["tokens"]:  # zero only if an engine returned nothing but empty responses
+        means["rollout/entropy"] = -totals["logprob"] / totals["tokens"]
+    if originals:
+        means["rollout/correct_original"] = totals["correct_original"] / originals
+    if others:
+        means["rollout/correct_rephrasings"] = (totals["correct"] - totals["correct_original"]) / others
+    return means | {f"rollout/{name}": sum_ / count for name, sum_ in totals.items() if name.startswith("reward_term/")}

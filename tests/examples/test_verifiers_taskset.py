@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_verdicts_of_the_taskset_are_those_of_the_task(task, tmp_path, capsys, m
         responses += given
         answers += [theirs.answer] * len(given)
         references += [ours.answer] * len(given)
-    with VerifiersReward("tagrpo-v1", options, PYTHON, workers=1) as reward:
+    with closing(VerifiersReward("tagrpo-v1", options, PYTHON, workers=1)) as reward:
         found = [score.correct for score in reward.score_batch(responses, answers)]
     assert found == [verifier(*pair).correct for pair in zip(responses, references, strict=True)]
     assert any(found)

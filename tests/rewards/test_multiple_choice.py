@@ -1,11 +1,12 @@
 import re
 import time
+from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagrpo.rewards import MultipleChoiceReward, Score
+from tagrpo.rewards import MathReward, MixedReward, MultipleChoiceReward, Score
 
 
 @pytest.mark.parametrize(
@@ -109,3 +110,39 @@ def test_endless_decoration_is_read_in_linear_time(text):
     start = time.process_time()
     assert MultipleChoiceReward()(text, "A") == Score(False, None)
     assert time.process_time() - start < 5  # CPU seconds; half a minute where each star is tried as an end
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    with closing(MixedReward(MultipleChoiceReward(), MathReward(workers=1))) as reward:
+        yield reward
+
+
+def test_letters_are_scored_as_choices_and_the_rest_as_mathematics_in_place(mixed):
+    responses = [r"\boxed{\text{(b)}}", r"\boxed{\sqrt{4}}", "The answer is (C).", r"\boxed{B: 2}", r"\boxed{3}"]
+    references = ["B", "2", ("A", "C"), "2", "A"]
+    assert [score.correct for score in mixed.score_batch(responses, references)] == [True, True, True, False, False]
+
+
+def test_each_verdict_is_that_of_its_own_verifier(mixed):
+    choice, free = MultipleChoiceReward(), mixed.free
+    for response in (r"\boxed{B}", r"\boxed{C}", r"\boxed{1/2}", "nothing", "B."):
+        assert mixed(response, "B") == choice(response, "B")
+        assert mixed(response, "0.5") == free(response, "0.5")
+
+
+def test_letters_beyond_the_choices_are_free_answers(mixed):
+    assert mixed(r"\boxed{\text{E}}", "E") == Score(True, "E")
+    assert mixed(r"\boxed{x}", "x").correct
+
+
+def test_an_empty_batch_needs_no_verifier(mixed):
+    assert mixed.score_batch([], []) == []
+
+
+def test_score_async_does_not_wait_for_slow_answers(mixed):
+    start = time.monotonic()
+    slow = mixed.score_async([r"\boxed{(1+x)^{1000000}}", r"\boxed{B}"], [r"x+\frac12", "B"])
+    at_once = time.monotonic() - start
+    assert [score.correct for score in slow()] == [False, True]
+    assert at_once < (time.monotonic() - start) / 4, "it ends at its limit of a CPU second"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,16 +16,9 @@ from hypothesis import strategies as st
 
 from tagrpo.callbacks.zero_gradient import question_percentages
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
-from tagrpo.rewards.terms import (
-    RewardNoise,
-    SignedReward,
-    SoftOverlongPenalty,
-    TemplateFormatTerm,
-    soft_overlong_penalty,
-)
+from tagrpo.rewards.terms import RewardNoise, SignedReward, SoftOverlongPenalty, TemplateFormatTerm
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
-from tagrpo.rollouts.scoring import with_terms
-from tagrpo.rollouts.summary import means_of, totals_of
+from tagrpo.rollouts.scoring import means_of, totals_of, with_terms
 from tagrpo.types import RewardGroups
 
 
@@ -86,7 +80,7 @@ def penalty(length, longest, cache):
 def test_the_overlong_penalty_is_equation_13(longest, cache):
     lengths = torch.tensor([0, 1, *range(max(longest - cache - 2, 0), min(longest + 4, longest - cache + 40)), longest])
     expected = torch.tensor([penalty(length, longest, cache) for length in lengths.tolist()])
-    values = soft_overlong_penalty(lengths, longest, cache)
+    values = SoftOverlongPenalty(longest, cache)(SimpleNamespace(lengths=lengths), [])
     torch.testing.assert_close(values, expected)
     assert not torch.signbit(values[values == 0]).any()
 
@@ -225,7 +219,8 @@ LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=9)
 @given(LENGTHS, st.integers(1, 200), st.integers(0, 100))
 def test_the_overlong_penalty_falls_from_zero_to_minus_one(lengths, cache, more):
     limit = cache + more
-    penalties = soft_overlong_penalty(torch.tensor(sorted(lengths)), limit, cache).tolist()
+    rollouts = SimpleNamespace(lengths=torch.tensor(sorted(lengths)))
+    penalties = SoftOverlongPenalty(limit, cache)(rollouts, []).tolist()
     assert penalties == sorted(penalties, reverse=True)
     for length, penalty in zip(sorted(lengths), penalties, strict=True):
         assert penalty == pytest.approx(-min(max(length - more, 0), cache) / cache)

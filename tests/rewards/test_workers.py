@@ -8,6 +8,7 @@ import textwrap
 import threading
 import time
 from concurrent.futures import CancelledError
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def compare(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def pool(compare):
-    with WorkerPool(compare, workers=1, **LIMITS) as pool:
+    with closing(WorkerPool(compare, workers=1, **LIMITS)) as pool:
         yield pool
 
 
@@ -112,7 +113,7 @@ def test_a_bad_job_is_named_and_those_beside_it_are_compared(pool, job, failure)
 
 
 def test_a_comparison_that_waits_without_computing_is_ended_too(compare):
-    with WorkerPool(compare, workers=1, cpu_seconds=0.05, memory_bytes=1 << 30) as pool:
+    with closing(WorkerPool(compare, workers=1, cpu_seconds=0.05, memory_bytes=1 << 30)) as pool:
         assert outcomes_of(pool, ["sleep", 1]) == [Outcome(None, "timeout"), Outcome(1, None)]
 
 
@@ -121,21 +122,21 @@ def test_what_a_comparison_prints_is_no_answer(pool):
 
 
 def test_outcomes_keep_the_order_of_many_batches(compare):
-    with WorkerPool(compare, workers=3, **LIMITS) as pool:
+    with closing(WorkerPool(compare, workers=3, **LIMITS)) as pool:
         waits = [pool.submit(list(range(start, start + 100))) for start in range(0, 1000, 100)]
         outcomes = [outcome.value for wait in waits for outcome in wait()]
     assert outcomes == list(range(1000))
 
 
 def test_jobs_are_shared_among_the_workers(compare):
-    with WorkerPool(compare, workers=2, **LIMITS) as pool:
+    with closing(WorkerPool(compare, workers=2, **LIMITS)) as pool:
         outcomes = outcomes_of(pool, ["parent", "parent"])
     assert len({outcome.value for outcome in outcomes}) == 2
 
 
 def test_no_jobs_start_no_worker(compare):
     before = threading.active_count()
-    with WorkerPool(compare, workers=4, **LIMITS) as pool:
+    with closing(WorkerPool(compare, workers=4, **LIMITS)) as pool:
         assert pool.submit([])() == []
         assert threading.active_count() == before
 
@@ -172,7 +173,7 @@ def test_dropping_the_pool_ends_its_workers(compare):
 
 
 def test_it_works_from_a_thread_and_in_a_forked_process(compare):
-    with WorkerPool(compare, workers=1, **LIMITS) as pool:
+    with closing(WorkerPool(compare, workers=1, **LIMITS)) as pool:
         seen = [value(pool, "parent")]
         thread = threading.Thread(target=lambda: seen.append(value(pool, "parent")))
         thread.start()
@@ -188,7 +189,8 @@ def test_it_works_from_a_thread_and_in_a_forked_process(compare):
 
 
 def run_script(compare, body):
-    prelude = "from pathlib import Path\nfrom tagrpo.rewards.workers import WorkerPool\n"
+    prelude = "from contextlib import closing\nfrom pathlib import Path\n"
+    prelude += "from tagrpo.rewards.workers import WorkerPool\n"
     return subprocess.Popen(
         [sys.executable, "-c", f"{prelude}compare = Path({str(compare)!r})\n{textwrap.dedent(body)}"],
         stdin=subprocess.DEVNULL,
@@ -236,7 +238,7 @@ def test_workers_of_a_killed_program_end_by_themselves(compare):
 def test_ctrl_c_interrupts_the_program_and_not_its_workers(compare):
     body = """
         import os, signal, threading
-        with WorkerPool(compare, 1, 3.0, 1 << 30) as pool:
+        with closing(WorkerPool(compare, 1, 3.0, 1 << 30)) as pool:
             first = pool.submit(["parent"])()[0].value
             try:
                 threading.Timer(0.1, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
@@ -255,9 +257,10 @@ def test_workers_import_neither_the_main_program_nor_torch(tmp_path):
     program = tmp_path / "program.py"
     program.write_text(
         "print('main')\n"
+        "from contextlib import closing\n"
         "from pathlib import Path\n"
         "from tagrpo.rewards.workers import WorkerPool\n"
-        f"with WorkerPool(Path({str(compare)!r}), 2, 1.0, 1 << 30) as pool:\n"
+        f"with closing(WorkerPool(Path({str(compare)!r}), 2, 1.0, 1 << 30)) as pool:\n"
         "    print(pool.submit(['torch', 'tagrpo', 'numpy'])())\n"
     )
     output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=300, check=True).stdout
@@ -267,7 +270,7 @@ def test_workers_import_neither_the_main_program_nor_torch(tmp_path):
 def test_a_file_that_does_not_load_is_an_error_and_no_wrong_answer(tmp_path, capfd):
     compare = tmp_path / "broken.py"
     compare.write_text("import there_is_no_such_module\n")
-    with WorkerPool(compare, workers=1, **LIMITS) as pool, pytest.raises(RuntimeError, match="ended twice"):
+    with closing(WorkerPool(compare, workers=1, **LIMITS)) as pool, pytest.raises(RuntimeError, match="ended twice"):
         outcomes_of(pool, [1])
     assert "there_is_no_such_module" in capfd.readouterr().err
 

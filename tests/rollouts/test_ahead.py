@@ -61,7 +61,7 @@ def test_the_engine_samples_beside_the_update_with_the_weights_from_before_it():
             pipeline.sample_next([asking(step + 1)], policy, 3 * step, rollouts.seconds)
         update(policy)
         updated.set()
-        pipeline.wait(rollouts.seconds)
+        pipeline.following.wait(rollouts.seconds)
         assert set(rollouts.seconds) >= ({"wait"} if step < 2 else {"score"})
     assert found == [(0, [0, 0], 0.0), (0, [3, 3], 3.0), (3, [3, 3], 3.0)]
     assert engine.calls == [("generate", 0, [0]), ("generate_async", 0, [1]), ("generate_async", 3, [2])]
@@ -84,7 +84,7 @@ def test_a_failure_is_raised_when_the_batch_is_needed_and_that_batch_can_be_samp
     first = pipeline.roll_out(asking(0), policy, 0).rollouts
     pipeline.sample_next([asking(1)], policy, 0, first.seconds)
     update(policy)
-    pipeline.wait(first.seconds)
+    pipeline.following.wait(first.seconds)
     state = pipeline.state_dict()
     with pytest.raises(EngineError, match="gone"):
         pipeline.roll_out(asking(1), policy, 3)
@@ -150,7 +150,7 @@ def test_what_several_batches_have_sampled_survives_a_crash_as_a_whole(until, as
                 following = [asking(number + len(pipeline.following) + n) for n in (1, 2)]
                 pipeline.sample_next(following, policy, 3 * number, rollouts.seconds)
             update(policy)
-            pipeline.wait(rollouts.seconds)
+            pipeline.following.wait(rollouts.seconds)
         return found
 
     expected = [(0, [0, 0]), (0, [3, 3]), (0, [6, 6]), (3, [6, 6]), (3, [9, 9]), (9, [6, 6])]
@@ -181,7 +181,7 @@ def test_what_was_sampled_before_the_crash_comes_from_disk(tmp_path):
         first = pipeline.roll_out(asking(0), policy, 0).rollouts
         pipeline.sample_next([asking(1)], policy, 0, first.seconds)
         update(policy)
-        pipeline.wait(first.seconds)
+        pipeline.following.wait(first.seconds)
         return pipeline.roll_out(asking(1), policy, 3).rollouts
 
     before, engine = run(WaitingEngine()), WaitingEngine()
@@ -204,7 +204,7 @@ def test_responses_to_other_prompts_than_those_that_came_are_not_used():
 def test_a_generation_is_used_for_its_own_request_alone():
     def taken(generation, key="key"):
         queue = Queue()
-        queue.generations += [generation, Generation("next", 3)]
+        queue += [generation, Generation("next", 3)]
         return queue.take(key), len(queue)
 
     generation = Generation("key", 3)
@@ -261,7 +261,7 @@ def test_what_is_under_way_is_waited_for_before_the_engine_is_asked_for_another_
         following = [asking(number + len(pipeline.following) + n) for n in (1, 2)]
         pipeline.sample_next(following, policy, 3 * number, rollouts.seconds)
         update(policy)
-        pipeline.wait(rollouts.seconds)
+        pipeline.following.wait(rollouts.seconds)
     assert engine.busy, "the block of 3 and 4 is under way"
     assert pipeline.following.under_way
     with pytest.warns(UserWarning, match="Another batch came"):

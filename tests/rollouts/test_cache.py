@@ -13,10 +13,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from tagrpo.rollouts import SamplingConfig
-from tagrpo.rollouts.cache import RolloutCache, packed, request_key, unpacked, weights_digest
+from tagrpo.rollouts.cache import RolloutCache, packed, request_key, unpacked
 from tagrpo.types import Completion, Request
 
 COMPLETIONS = [
@@ -140,21 +139,6 @@ def test_a_key_is_the_same_in_another_process():
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
     ).stdout.strip()
     assert found == request_key(Request([torch.arange(3)], [2], SamplingConfig(), 1))
-
-
-def test_one_bit_of_one_weight_makes_another_digest():
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2).bfloat16())
-    before = weights_digest(module)
-    assert weights_digest(module) == before
-    for parameter in module.parameters():
-        old = parameter.detach().clone()
-        with torch.no_grad():
-            parameter.view(-1)[0] = torch.nextafter(parameter.view(-1)[0], torch.tensor(9.0).to(parameter.dtype))
-        assert weights_digest(module) != before
-        with torch.no_grad():
-            parameter.copy_(old)
-    assert weights_digest(module) == before
 
 
 RESPONSES = st.lists(st.lists(st.tuples(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4), st.booleans())))

@@ -183,7 +183,7 @@ def held_by(engine):
     if isinstance(engine, TransformersEngine):
         return digests(dict(engine.model.named_parameters())), False
     if isinstance(engine, VLLMServerEngine):
-        (server,) = engine.fleet.servers.values()
+        (server,) = engine.servers.values()
         (results,) = server.post("/collective_rpc", {"method": "weight_digests"})["results"]
         return results, True
     digests_of = runpy.run_path(str(Path(__file__).parents[1] / "vllm_digests.py"))["digests_of"]

@@ -64,8 +64,8 @@ def test_pooled_over_rephrasings_a_question_is_kept_whose_original_is_all_wrong_
         OmegaConf.update(cfg, name, "question")
     batch = named(make_batch([[[0.0, 0.0], [0.0, 0.0]], [[0.0, 0.0], [1.0, 1.0]]]), "a")
     drawn = named(make_batch([[[1.0, 0.0], [0.0, 0.0]]] * 2, seed=1), "b")
-    filled = instantiate(sampling).fill_up(batch, lambda _: drawn)
-    assert [group.id for group in filled.batch.groups] == ["a1", "b0"]
+    filled, *_ = instantiate(sampling).fill_up(batch, lambda: drawn)
+    assert [group.id for group in filled.groups] == ["a1", "b0"]
 
 
 def test_a_pool_of_several_questions_is_refused_by_name():
@@ -122,31 +122,31 @@ def named(batch, prefix):
 def test_draws_fill_the_batch_up_in_their_order(make_batch, max_draws, expected, discarded):
     flat, mixed = [[1.0, 1.0]], [[1.0, 0.0]]
     batch = named(make_batch([mixed, flat, mixed, flat]), "a")
-    draws = {
-        1: named(make_batch([mixed, flat, flat, flat], seed=1), "b"),
-        2: named(make_batch([mixed, mixed, mixed, mixed], seed=2), "c"),
-    }
+    draws = [
+        named(make_batch([mixed, flat, flat, flat], seed=1), "b"),
+        named(make_batch([mixed, mixed, mixed, mixed], seed=2), "c"),
+    ]
     sampling = DynamicSampling(max_draws=max_draws)
     with pytest.warns(UserWarning, match=r"at most 1 further .*max_draws") if max_draws == 1 else nullcontext():
-        filled, *counts = sampling.fill_up(batch, draws.__getitem__)
+        filled, *counts = sampling.fill_up(batch, iter(draws).__next__)
     assert [group.id for group in filled.groups] == expected
     assert counts == [min(max_draws, 2), discarded, max_draws == 1]
-    of_all = [row for part in (batch, *draws.values()) for row in described(part)]
+    of_all = [row for part in (batch, *draws) for row in described(part)]
     assert described(filled) == [row for id in expected for row in of_all if row[0] == id]
     assert filled.rollouts.seconds["generate"] == pytest.approx(0.1 * (1 + min(max_draws, 2)))
 
 
 def test_a_batch_that_lacks_nothing_is_left_as_it_is(make_batch):
     batch = make_batch([[[1.0, 0.0]], [[0.0, 1.0]]])
-    filled, *counts = DynamicSampling().fill_up(batch, lambda number: pytest.fail("nothing is to be drawn"))
+    filled, *counts = DynamicSampling().fill_up(batch, lambda: pytest.fail("nothing is to be drawn"))
     assert (described(filled), counts) == (described(batch), [0, 0, False])
 
 
 def test_the_warning_comes_once_and_the_fact_every_time(make_batch):
     sampling = DynamicSampling(max_draws=1)
     with pytest.warns(UserWarning, match="max_draws") as warned:
-        filled = [sampling.fill_up(make_batch([[[1.0, 1.0]]]), lambda _: make_batch([[[0.0, 0.0]]])) for _ in range(2)]
-    assert (len(warned), [f.limit_reached for f in filled]) == (1, [True, True])
+        filled = [sampling.fill_up(make_batch([[[1.0, 1.0]]]), lambda: make_batch([[[0.0, 0.0]]])) for _ in range(2)]
+    assert (len(warned), [limit_reached for *_, limit_reached in filled]) == (1, [True, True])
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 8, 32, 256])
@@ -160,31 +160,32 @@ def test_at_93_percent_uniform_a_batch_of_the_demos_size_is_filled_with_informat
     generator = torch.Generator().manual_seed(0)
     flat, mixed = make_batch([[[1.0, 1.0]]] * 8), make_batch([[[1.0, 0.0]]] * 8)
 
-    def sampled(_=None):
+    def sampled():
         informative = torch.rand(8, generator=generator) < 0.07
         rows = [flags.nonzero()[:, 0] for flags in (informative, ~informative)]
         return join_batches([take_questions(part, r) for part, r in zip((mixed, flat), rows, strict=True)])
 
-    sampling, filled = DynamicSampling(), []
+    sampling, every = DynamicSampling(), 0
     for _ in range(40):
-        filled.append(sampling.fill_up(sampled(), sampled))
-        assert len(sampling.informative(filled[-1].batch.rollouts)) == 8
-        assert filled[-1].discarded == 8 * filled[-1].draws
+        filled, draws, discarded, _ = sampling.fill_up(sampled(), sampled)
+        assert len(sampling.informative(filled.rollouts)) == 8
+        assert discarded == 8 * draws
+        every += draws
     # The eighth informative question is the 114th on average, in the 15th batch.
-    assert sum(f.draws for f in filled) / 40 == pytest.approx(8 / 0.07 / 8 - 0.5, rel=0.15)
+    assert every / 40 == pytest.approx(8 / 0.07 / 8 - 0.5, rel=0.15)
 
 
 def test_what_is_drawn_in_vain_is_not_kept(make_batch):
     drawn = []
 
-    def draw(number):
-        batch = make_batch([[[1.0, 1.0]]] * 3 if number < 4 else [[[1.0, 0.0]]] * 3)
+    def draw():
+        assert [ref() for ref in drawn] == [None] * len(drawn), "earlier draws are still in memory"
+        batch = make_batch([[[1.0, 1.0]]] * 3 if len(drawn) < 3 else [[[1.0, 0.0]]] * 3)
         drawn.append(weakref.ref(batch.rollouts))
-        assert [ref() for ref in drawn[:-1]] == [None] * (number - 1), "earlier draws are still in memory"
         return batch
 
-    filled = DynamicSampling().fill_up(make_batch([[[1.0, 1.0]]] * 3), draw)
-    assert (filled.draws, filled.discarded, len(filled.batch.groups)) == (4, 12, 3)
+    filled, *counts = DynamicSampling().fill_up(make_batch([[[1.0, 1.0]]] * 3), draw)
+    assert (len(filled.groups), counts) == (3, [4, 12, False])
 
 
 def test_options_out_of_range_are_refused():

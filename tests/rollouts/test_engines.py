@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, Mamb
 from tagrpo.rollouts import SamplingConfig, TransformersEngine, VLLMEngine
 from tagrpo.rollouts.engines import transformers as transformers_engine
 from tagrpo.rollouts.engines.base import check_context, stop_token_ids
-from tagrpo.rollouts.engines.drawing import draw
+from tagrpo.rollouts.engines.transformers import draw
 from tagrpo.types import Request
 
 PROMPTS = [torch.tensor([10, 11, 12, 13]), torch.tensor([20, 21]), torch.tensor([30, 31, 32, 33, 34, 35])]

@@ -12,8 +12,7 @@ import torch
 from tagrpo import types
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig
 from tagrpo.rollouts.cache import RolloutCache
-from tagrpo.rollouts.scoring import Scoring, in_tokens, with_past, with_terms
-from tagrpo.rollouts.summary import means_of, totals_of
+from tagrpo.rollouts.scoring import Scoring, in_tokens, means_of, totals_of, with_terms
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score, Step
 
 IDS = torch.tensor([7, 8])
@@ -120,7 +119,7 @@ def test_what_was_not_delivered_and_past_successes_are_scored_at_the_end(deliver
     scoring = Scoring(batch, verifier, decode)
     for prompt in delivered:
         scoring.deliver(prompt, sampled[prompt])
-    texts, scores = scoring.scored(with_past(batch.prompts, sampled))
+    texts, scores = scoring.scored([sampled[0], [*sampled[1], PAST], sampled[2]])
     assert texts == ["0 0", "0 1", "0 2", "1 0", "1 1", "9 9", "2 0", "2 1", "2 2"]
     assert [score.correct for score in scores] == [False, True, False, False, False, True, True, False, True]
     late = [text for text in texts if text == "9 9" or int(text[0]) not in delivered]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import count
 
 import pytest
 import torch
@@ -104,3 +105,20 @@ def test_an_engine_that_was_made_in_a_validation_takes_weights_later(policy):
     with torch.no_grad():
         policy.weight += 1
     assert synced.at(policy, 1).weight.item() == 1.0
+
+
+def test_one_bit_of_one_weight_makes_another_digest():
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 2).bfloat16())
+    synced, steps = SyncedEngine(Engine, own_parameters, False), count()
+    digest = lambda: synced.weights_digest(module, next(steps))  # noqa: E731
+    before = digest()
+    assert digest() == before
+    for parameter in module.parameters():
+        old = parameter.detach().clone()
+        with torch.no_grad():
+            parameter.view(-1)[0] = torch.nextafter(parameter.view(-1)[0], torch.tensor(9.0).to(parameter.dtype))
+        assert digest() != before
+        with torch.no_grad():
+            parameter.copy_(old)
+    assert digest() == before

@@ -13,7 +13,8 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
-from tagrpo.rollouts.engines import server_fleet, weight_stream
+from tagrpo.rollouts.engines import server_calls, weight_stream
+from tagrpo.rollouts.engines import vllm_server as vllm_server_engine
 from tagrpo.rollouts.engines.access import shared_token
 from tagrpo.rollouts.engines.weight_stream import address_towards, offered, receive_weights
 from tagrpo.runs import preemption
@@ -117,17 +118,17 @@ def test_a_server_that_dies_beside_an_update_ends_in_an_error_after_bounded_retr
 def test_another_server_takes_over_and_the_first_one_is_used_again_when_it_is_back(server, other, make_engine):
     engine = make_engine(server.url, other.url)
     engine.sync(WEIGHTS)
-    assert list(engine.fleet.servers) == [server.url, other.url]
+    assert list(engine.servers) == [server.url, other.url]
     server.fail = {route: raising(ConnectionAbortedError) for route in ("inference/v1/generate", "weight_info")}
     other.calls.clear()
     assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
     assert other.calls == ["inference/v1/generate"] * 3, "the requests have moved, and nobody was prepared anew"
     engine.sync([(name, tensor + 2) for name, tensor in WEIGHTS])
-    assert list(engine.fleet.servers) == [other.url]
+    assert list(engine.servers) == [other.url]
     server.fail = {}
     server.restart()
     engine.sync([(name, tensor + 1) for name, tensor in WEIGHTS])
-    assert list(engine.fleet.servers) == [server.url, other.url]
+    assert list(engine.servers) == [server.url, other.url]
     server.calls.clear()
     assert sampled(engine) == {(38, 10), (38, 20), (38, 30)}
     assert "inference/v1/generate" in server.calls
@@ -152,7 +153,7 @@ def test_who_waits_for_a_server_says_so_and_ends_when_asked_to(make_engine, monk
         if len(naps) == 3:
             received.add(signal.SIGTERM)
 
-    monkeypatch.setattr(server_fleet.time, "sleep", nap)
+    monkeypatch.setattr(vllm_server_engine.time, "sleep", nap)
     with pytest.raises(SystemExit) as end:
         engine.sync(WEIGHTS)
     assert end.value.code == 0
@@ -259,7 +260,7 @@ def test_a_transfer_listens_only_at_the_address_towards_its_server(server, make_
         addresses.append(host)
         return offered(weights, timeout, host, stalled)
 
-    monkeypatch.setattr(server_fleet, "offered", watched)
+    monkeypatch.setattr(server_calls, "offered", watched)
     make_engine(server.url).sync(WEIGHTS)
     assert addresses == ["127.0.0.1"]
 
@@ -345,7 +346,7 @@ def test_a_server_whose_stream_of_weights_breaks_off_takes_the_next_one_whole(ti
 
 @pytest.mark.vllm
 def test_a_real_server_answers_nobody_without_the_token_on_any_of_its_routes(tiny_policy, vllm_server):
-    VLLMServerEngine(str(tiny_policy), vllm_server, timeout=60, patience=240).fleet._prepared()
+    VLLMServerEngine(str(tiny_policy), vllm_server, timeout=60, patience=240)._prepared()
     allowed = {"Authorization": f"Bearer {shared_token()}"}
     routes = httpx.get(f"{vllm_server}/openapi.json", headers=allowed, timeout=300).json()["paths"]
     assert {"/collective_rpc", "/update_weight_version", "/inference/v1/generate", "/health"} <= routes.keys()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import pytest
@@ -163,7 +163,7 @@ def test_public_data_builds_with_the_papers_settings_and_reads_from_one_folder(n
     sources = [*datamodule.evaluation_sources.values(), *([datamodule.train_source] if name != "benchmarks" else [])]
     sources = [part for source in sources for part in getattr(source, "sources", {"": source}).values()]
     assert {str(source.path) for source in sources} == {str(tmp_path)}
-    with instantiate(cfg.reward) as reward:
+    with closing(instantiate(cfg.reward)) as reward:
         assert reward(r"So the answer is $\boxed{\text{(B)}}$.", "B").correct
 
 
@@ -288,7 +288,7 @@ def test_our_own_warnings_are_shown_without_their_place(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "level", "shown"),
     [
-        ("tagrpo.rollouts.engines.server_fleet", logging.WARNING, True),
+        ("tagrpo.rollouts.engines.vllm_server", logging.WARNING, True),
         ("lightning.pytorch.utilities.rank_zero", logging.INFO, True),
         ("vllm.triton_utils.importing", logging.INFO, False),
         ("torch._library.triton", logging.WARNING, False),

@@ -21,9 +21,7 @@ SHORTEST = 16
 def shared_token() -> str:
     """The token in `TAGRPO_TOKEN`, else in `~/.cache/tagrpo/token`, a file that the first caller makes.
 
-    Raises:
-        ValueError: the token is too short to be a secret.
-        PermissionError: other users of this machine can read the file.
+    ValueError if it is too short to be a secret, PermissionError if other users of this machine can read the file.
     """
     token = os.environ.get(VARIABLE, "").strip() or _of_file(FILE.expanduser())
     if len(token) < SHORTEST:

@@ -61,9 +61,7 @@ def check_context(request: Request, context: int) -> None:
 def checked(finish: Finish, request: Request, policy: nn.Module) -> list[list[Completion]]:
     """Wait for the responses of `finish`, and check their number and that their log-probs are finite.
 
-    Raises:
-        EngineError: there are more or fewer responses than requested.
-        FloatingPointError: log-probs are not finite; the message says whether the weights of `policy` are.
+    EngineError or FloatingPointError if not; the latter says whether the weights of `policy` are finite.
     """
     try:
         completions = finish()
@@ -91,24 +89,16 @@ def vllm_sampling(sampling: SamplingConfig, num_samples: int, stop_ids: list[int
     """Arguments of vLLM's `SamplingParams`, for the samples of one prompt."""
     return {
         "n": num_samples if sampling.temperature else 1,  # vLLM refuses copies of the greedy response
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "max_tokens": sampling.max_new_tokens,
-        "stop_token_ids": stop_ids,
-        "logprobs": 0,
-        "detokenize": False,
-    }
+        "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k,
+        "max_tokens": sampling.max_new_tokens, "stop_token_ids": stop_ids, "logprobs": 0, "detokenize": False,
+    }  # fmt: skip
 
 
 def stop_token_ids(model_path: str) -> list[int]:
     """A model's end-of-sequence ids, ascending: those of its generation config (else its config) and its tokenizer.
 
     vLLM stops at the tokenizer's too: a chat model's turn often ends with a token that its generation config, taken
-    over from the base model, does not name.
-
-    Raises:
-        ValueError: it has none.
+    over from the base model, does not name. ValueError if it has none.
     """
     try:
         stop = GenerationConfig.from_pretrained(model_path).eos_token_id

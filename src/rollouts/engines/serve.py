@@ -26,20 +26,15 @@ def server_arguments(model: str, options: list[str], cpu: bool) -> list[str]:
     ['--port', '9000']
     """
     return [
-        *("--model", model),
-        *("--host", "127.0.0.1"),
-        *("--middleware", f"{RequireToken.__module__}.{RequireToken.__name__}"),
-        *("--load-format", "dummy"),
-        *("--hf-overrides", json.dumps(FLOAT32_HEAD)),
-        *("--logprobs-mode", "processed_logprobs"),  # at the sampling temperature, of the tokens that were drawn
-        *("--worker-extension-cls", "tagrpo.rollouts.engines.vllm.WorkerExtension"),
+        "--model", model, "--host", "127.0.0.1", "--load-format", "dummy", "--hf-overrides", json.dumps(FLOAT32_HEAD),
+        "--middleware", f"{RequireToken.__module__}.{RequireToken.__name__}",
+        "--worker-extension-cls", "tagrpo.rollouts.engines.vllm.WorkerExtension",
+        "--logprobs-mode", "processed_logprobs",  # at the sampling temperature, of the tokens that were drawn
         "--enable-scale-out",  # tokens in, tokens out, each response with the version of its weights
         # vLLM can't step a CPU generator back, which it does for requests with a seed when a prefill is cut.
-        *(("--no-enable-chunked-prefill",) if cpu else ()),
-        "--disable-log-stats",
-        "--disable-uvicorn-access-log",
-        *options,
-    ]
+        *(["--no-enable-chunked-prefill"] if cpu else []),
+        "--disable-log-stats", "--disable-uvicorn-access-log", *options,
+    ]  # fmt: skip
 
 
 def main() -> None:

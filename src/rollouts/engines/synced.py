@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...distributed import gather_objects
+from ...runs.identity import bit_sums
 from ...types import Engine, require
-from ..cache import weights_digest
+from ..cache import digest_of
 
 NamedWeights = Callable[[nn.Module], Iterable[tuple[str, Tensor]]]
 """Policy → names and full tensors for an engine, adapters merged. Collective."""
@@ -44,9 +46,8 @@ class SyncedEngine:
         if self.asynchronous and not engine.asynchronous:
             name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
             raise ValueError(
-                f"Expected an engine that samples while the policy is updated with rollout.ahead, but {name} "
-                "shares the trainer's device or random state. Use rollout=vllm_server, whose servers have devices of "
-                "their own, or rollout=transformers, or set rollout.ahead=0."
+                f"Expected an engine that samples while the policy is updated with rollout.ahead, but {name} shares "
+                "the trainer's device or random state. Use rollout=vllm_server or transformers, or set rollout.ahead=0."
             )
 
     def at(self, policy: nn.Module, step: int) -> Engine:
@@ -62,9 +63,9 @@ class SyncedEngine:
         return self._engine
 
     def weights_digest(self, policy: nn.Module, step: int) -> str:
-        """A digest of the weights of `policy` after `step` optimizer steps. Collective."""
+        """A digest of the weights of all ranks after `step` optimizer steps, exact to the bit. Collective."""
         if self._digest is None or self._digest[0] != step:
-            self._digest = step, weights_digest(policy)
+            self._digest = step, digest_of(gather_objects(bit_sums(policy)))
         return self._digest[1]
 
     def weights_replaced(self) -> None:

@@ -7,30 +7,24 @@ their tokens agree, rows leave the batch when they finish, and the seed is an ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
-    AutoConfig,
-    AutoModelForCausalLM,
-    DynamicCache,
-    PreTrainedModel,
-)
+from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.masking_utils import sdpa_mask
 
 from ...types import Completion, Deliver, Engine, Finish, Request, SamplingConfig, ignore
-from .base import check_context, in_thread, stop_token_ids
-from .drawing import draw
+from .base import NO_PROBABILITIES, check_context, in_thread, stop_token_ids
 
+BELOW_1 = 1 - 2**-30
+"""A factor that keeps a point from being rounded into the next interval."""
 COMPACT_BELOW = 0.75
 """Finished rows leave the cache when less than this share of it is still being sampled."""
 GROUPED_ATTENTION = "tagrpo_grouped"
@@ -39,14 +33,13 @@ GROUPED_ATTENTION = "tagrpo_grouped"
 class TransformersEngine(Engine):
     """Holds a copy of the policy and samples responses to many prompts at a time.
 
+    ValueError if the model has recurrent layers, from whose state rows can't be selected.
+
     Args:
         model_path: Folder or hub name, for the configuration and the stop tokens; weights come from `sync`.
         dtype: Type of the copy, by its name in torch.
         device: Where to sample; None takes the first CUDA device of the process if there is one.
         max_rows: Responses sampled at the same time.
-
-    Raises:
-        ValueError: the model has recurrent layers, from whose state rows can't be selected.
     """
 
     asynchronous = True
@@ -61,10 +54,9 @@ class TransformersEngine(Engine):
         torch.set_rng_state(rng)
         kinds = {type(layer) for layer in DynamicCache(config=self.model.config).layers}
         if self.model._is_stateful or kinds - {DynamicLayer, DynamicSlidingWindowLayer}:
-            raise ValueError(
-                f"Expected a model whose state is keys and values alone, but {model_path} has others. Use rollout=vllm."
-            )
-        if self.device.type == "cpu" and _groups_heads(self.model):
+            raise ValueError(f"Expected a state of keys and values alone, but {model_path} has more. Use rollout=vllm.")
+        heads, keys = (getattr(self.model.config, f"num_{kind}_heads", 0) for kind in ("attention", "key_value"))
+        if self.device.type == "cpu" and self.model.config._attn_implementation == "sdpa" and 0 < keys < heads:
             self.model.set_attn_implementation(GROUPED_ATTENTION)
         self.stop_ids = torch.tensor(stop_token_ids(model_path), device=self.device)
         self.context = int(getattr(config, "max_position_embeddings", 0)) or 2**31
@@ -72,11 +64,7 @@ class TransformersEngine(Engine):
 
     @torch.no_grad()
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy the weights into the engine's model.
-
-        Raises:
-            ValueError: names or shapes are not those of the model.
-        """
+        """Copy the weights into the engine's model; ValueError if names or shapes are not those of the model."""
         own = dict(self.model.named_parameters())
         for name, tensor in parameters:
             if name not in own or own[name].shape != tensor.shape:
@@ -97,12 +85,11 @@ class TransformersEngine(Engine):
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
         """See `Engine.generate`. Prompts of similar length are sampled together."""
         check_context(request, self.context)
-        prompts, num_samples, sampling, seed = request
-        generator = torch.Generator(self.device).manual_seed(seed)
-        results: list[list[Completion]] = [[] for _ in prompts]
-        for part in self._parts(prompts, num_samples):
-            counts = [num_samples[p] for p in part]
-            rows = iter(self._sample([prompts[p] for p in part], counts, sampling, generator))
+        generator = torch.Generator(self.device).manual_seed(request.seed)
+        results: list[list[Completion]] = [[] for _ in request.prompts]
+        for part in self._parts(request):
+            prompts, counts = [request.prompts[p] for p in part], [request.num_samples[p] for p in part]
+            rows = iter(self._sample(prompts, counts, request.sampling, generator))
             for p, count in zip(part, counts, strict=True):
                 results[p] = list(islice(rows, count))
                 deliver(p, results[p])
@@ -112,26 +99,30 @@ class TransformersEngine(Engine):
         """See `Engine.generate_async`. It gains little where the update keeps the shared device busy."""
         return in_thread(self.generate, request, deliver)
 
-    def _parts(self, prompts: Sequence[Tensor], num_samples: Sequence[int]) -> list[list[int]]:
+    def _parts(self, request: Request) -> list[list[int]]:
         """Indices of the prompts in order of length, in parts of at most `max_rows` responses or of a single prompt."""
         parts: list[list[int]] = []
         rows = 0
-        wanted = [p for p, count in enumerate(num_samples) if count]
-        for p in sorted(wanted, key=lambda p: (len(prompts[p]), p)):
-            if not parts or rows + num_samples[p] > self.max_rows:
+        wanted = [(len(request.prompts[p]), p, count) for p, count in enumerate(request.num_samples) if count]
+        for _, p, count in sorted(wanted):
+            if not parts or rows + count > self.max_rows:
                 parts.append([])
                 rows = 0
             parts[-1].append(p)
-            rows += num_samples[p]
+            rows += count
         return parts
 
     def _sample(
         self, prompts: list[Tensor], counts: list[int], sampling: SamplingConfig, generator: torch.Generator
     ) -> list[Completion]:
-        """Sample all rows of some prompts, token by token. Rows whose tokens agree so far share a row of the state."""
-        logits, state = self._encode(prompts)
+        """Sample all rows of some prompts, token by token. Rows whose tokens agree so far share a row of the cache."""
+        pad = partial(pad_sequence, batch_first=True, padding_side="left")
+        ids, mask = pad(prompts).to(self.device), pad([torch.ones_like(p) for p in prompts]).to(self.device)
+        cache = DynamicCache(config=self.model.config)
+        cache.layers = [_Layer() if type(layer) is DynamicLayer else layer for layer in cache.layers]  # type: ignore[no-untyped-call]
+        logits = self._logits(ids, mask, cache)
         shared = torch.repeat_interleave(torch.tensor(counts, device=self.device))
-        num_rows = sum(counts)
+        num_rows = len(shared)
         tokens = torch.zeros(num_rows, sampling.max_new_tokens, dtype=torch.long, device=self.device)
         logprobs = torch.zeros(num_rows, sampling.max_new_tokens, device=self.device)
         lengths = torch.zeros(num_rows, dtype=torch.long, device=self.device)
@@ -152,39 +143,21 @@ class TransformersEngine(Engine):
             if compact:
                 alive, chosen, shared = alive[going], chosen[going], shared[going]
             prefixes, shared = torch.unique(shared * logits.shape[1] + chosen, return_inverse=True)
-            if compact or len(prefixes) > len(state.length):
-                state = state.select(prefixes // logits.shape[1])
-            logits = self._forward(prefixes % logits.shape[1], state)
+            if compact or len(prefixes) > len(mask):
+                cache.batch_select_indices(prefixes // logits.shape[1])
+                mask = mask[prefixes // logits.shape[1]]
+            mask = F.pad(mask, (0, 1), value=1)
+            logits = self._logits((prefixes % logits.shape[1])[:, None], mask, cache)
         return _completions(tokens, logprobs, lengths, finished)
 
-    def _encode(self, prompts: list[Tensor]) -> tuple[Tensor, _State]:
-        """[prompts, V] logits after each prompt, left-padded, and the state there."""
-        pad = partial(pad_sequence, batch_first=True, padding_side="left")
-        ids, mask = pad(prompts).to(self.device), pad([torch.ones_like(p) for p in prompts]).to(self.device)
-        state = _State(_cache(self.model), mask, mask.sum(1))
-        outputs = self.model(
-            input_ids=ids,
-            attention_mask=mask,
-            position_ids=(mask.cumsum(1) - 1).clamp(min=0),
-            past_key_values=state.cache,
-            use_cache=True,
-            logits_to_keep=1,
-        )
-        logits: Tensor = outputs.logits
-        return logits[:, -1], state
+    def _logits(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
+        """[rows, V] logits after the last of the tokens `ids` [rows, new], which join the cache.
 
-    def _forward(self, chosen: Tensor, state: _State) -> Tensor:
-        """[rows, V] logits after one more token `chosen` [rows] per row of the state."""
-        state.mask = torch.cat([state.mask, torch.ones_like(state.mask[:, :1])], 1)
-        outputs = self.model(
-            input_ids=chosen[:, None],
-            attention_mask=state.mask,
-            position_ids=state.length[:, None],
-            past_key_values=state.cache,
-            use_cache=True,
-        )
-        state.length = state.length + 1
-        logits: Tensor = outputs.logits
+        `mask` [rows, cached and new] has zeros where a prompt is padded, on the left.
+        """
+        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        of_cache = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache, "use_cache": True}
+        logits: Tensor = self.model(input_ids=ids, **of_cache, logits_to_keep=1).logits
         return logits[:, -1]
 
     def close(self) -> None:
@@ -201,59 +174,21 @@ def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Te
     return [Completion(token_ids=ids.clone(), logprobs=values.clone(), truncated=not end) for ids, values, end in rows]
 
 
-def _groups_heads(model: PreTrainedModel) -> bool:
-    """Whether the model attends through SDPA, with fewer heads of keys than of queries."""
-    config = model.config
-    heads = getattr(config, "num_attention_heads", 0)
-    return config._attn_implementation == "sdpa" and 0 < getattr(config, "num_key_value_heads", heads) < heads
-
-
 def grouped_attention(
-    module: nn.Module,  # noqa: ARG001 (part of the interface)
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    *,
-    scaling: float | None = None,
-    **_: Any,
+    _: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """SDPA in which query heads share key heads, for CPUs; with a mask, transformers' own copies the keys.
 
-    Args:
-        module: The attention layer.
-        query: [n, H, Lq, D].
-        key: [n, H_kv, Lk, D]; H is a multiple of H_kv.
-        value: [n, H_kv, Lk, D].
-        attention_mask: [n, 1, Lq, Lk] bool; None is causal.
-        scaling: Factor of the dot products; None means 1/√D.
-
-    Returns:
-        [n, Lq, H, D], and None for the attention weights.
+    `query` is [n, H, Lq, D], `key` and `value` are [n, H_kv, Lk, D], where H is a multiple of H_kv; `attention_mask`
+    is [n, 1, Lq, Lk] bool, None is causal. Returns [n, Lq, H, D], and None for the attention weights.
     """
-    causal = attention_mask is None and query.shape[2] > 1
-    attended = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=attention_mask, is_causal=causal, scale=scaling, enable_gqa=True
-    )
+    rule: dict[str, Any] = {"attn_mask": attention_mask, "is_causal": attention_mask is None and query.shape[2] > 1}
+    attended = F.scaled_dot_product_attention(query, key, value, **rule, scale=options.get("scaling"), enable_gqa=True)
     return attended.transpose(1, 2).contiguous(), None
 
 
 AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)
 AttentionMaskInterface.register(GROUPED_ATTENTION, sdpa_mask)
-
-
-class _State:
-    """Cache, attention mask and length of the prefixes that are being continued."""
-
-    def __init__(self, cache: DynamicCache, mask: Tensor, length: Tensor) -> None:
-        self.cache = cache
-        self.mask = mask
-        self.length = length
-
-    def select(self, rows: Tensor) -> _State:
-        """The state of `rows`, in that order; rows may be repeated."""
-        self.cache.batch_select_indices(rows)
-        return _State(self.cache, self.mask[rows], self.length[rows])
 
 
 class _Layer(DynamicLayer):
@@ -284,7 +219,41 @@ def _appended(kept: Tensor, rows: Tensor, new: Tensor) -> Tensor:
     return both
 
 
-def _cache(model: PreTrainedModel) -> DynamicCache:
-    cache = DynamicCache(config=model.config)
-    cache.layers = [_Layer() if type(layer) is DynamicLayer else layer for layer in cache.layers]  # type: ignore[no-untyped-call]
-    return cache
+def draw(
+    logits: Tensor, sampling: SamplingConfig, generator: torch.Generator, rows: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Draw a token per entry of `rows`; also returns its float32 log-prob at the temperature, before top-p and top-k.
+
+    `rows` [draws] names the row of `logits` [n, V] that each draw is from; None draws once from each. Greedy decoding
+    reports log-probs at temperature 1. FloatingPointError if a row of `logits` gives no probabilities.
+    """
+    logits = logits.float()
+    if sampling.temperature not in (0, 1):
+        logits = logits / sampling.temperature
+    logprobs = torch.log_softmax(logits, -1)
+    if bool((broken := logprobs[:, 0].isnan()).any()):  # one NaN or infinity makes the whole row NaN
+        raise FloatingPointError(NO_PROBABILITIES.format(int(broken.sum()), len(logits)))
+    if rows is None:
+        rows = torch.arange(len(logits), device=logits.device)
+    if sampling.temperature == 0:
+        chosen = logits.argmax(-1)[rows]
+    else:
+        # Inverse transform: row i of `logits` fills the interval from i to i + 1, each token in proportion to its mass.
+        mass = _truncated(logprobs, sampling).double().exp().cumsum(-1)
+        ends = mass / mass[:, -1:] + torch.arange(len(logits), device=logits.device)[:, None]
+        points = torch.rand(len(rows), dtype=torch.float64, device=logits.device, generator=generator) * BELOW_1 + rows
+        chosen = torch.searchsorted(ends.flatten(), points, right=True) - rows * logits.shape[1]
+    return chosen, logprobs[rows, chosen]
+
+
+def _truncated(logprobs: Tensor, sampling: SamplingConfig) -> Tensor:
+    """Log-probs with −∞ for the tokens that top-k, then top-p, leave out."""
+    if 0 < sampling.top_k < logprobs.shape[-1]:
+        least = logprobs.topk(sampling.top_k).values[:, -1:]
+        logprobs = logprobs.masked_fill(logprobs < least, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, index = logprobs.softmax(-1).sort(-1, descending=True)
+        # A token stays while the mass before it is below top_p: the likeliest one always does.
+        outside = ordered.cumsum(-1) - ordered >= sampling.top_p
+        logprobs = logprobs.masked_fill(torch.zeros_like(outside).scatter(-1, index, outside), -torch.inf)
+    return logprobs

@@ -31,7 +31,8 @@ class VLLMEngine(Engine):
 
     Under several ranks create it on every rank, after the process group exists. Each engine samples the prompts of its
     own rank on that rank's GPU. With `tensor_parallel_size`, a team of consecutive ranks shares one engine that samples
-    the prompts of all of them; its methods are then collective over the team.
+    the prompts of all of them; its methods are then collective over the team. ImportError if vLLM is not installed,
+    ValueError if the ranks can't be cut into teams of that size.
 
     Args:
         model_path: Folder or hub name, for configuration, tokenizer and stop tokens.
@@ -45,10 +46,6 @@ class VLLMEngine(Engine):
         tensor_parallel_size: Ranks that share an engine: for models whose weights and cache one GPU does not hold.
         step_seconds: How long one step of sampling may take before it counts as hung and the run ends; see `Watch`.
         options: Further arguments of `vllm.LLM`.
-
-    Raises:
-        ImportError: vLLM is not installed.
-        ValueError: the ranks can't be cut into teams of that size.
     """
 
     def __init__(
@@ -67,8 +64,7 @@ class VLLMEngine(Engine):
         if tensor_parallel_size < 1 or world_size() % tensor_parallel_size:
             raise ValueError(
                 f"Expected rollout.engine.tensor_parallel_size to divide the {world_size()} ranks of this run, but got "
-                f"{tensor_parallel_size}. Change it or trainer.devices, or use rollout=vllm_server, whose servers span "
-                "GPUs of their own."
+                f"{tensor_parallel_size}. Change it or trainer.devices, or use rollout=vllm_server."
             )
         # Keeps the engine in this process, so that it gets tensors as they are; must be set before the import.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
@@ -78,24 +74,20 @@ class VLLMEngine(Engine):
         with undisturbed(), errors_to_log():
             from vllm import LLM
 
-            with patch.dict(os.environ, launch_variables()):
-                self.llm = LLM(
-                    model=model_path,
-                    dtype=dtype,
-                    load_format="dummy",
-                    distributed_executor_backend="external_launcher",  # reads `launch_variables`
-                    max_model_len=max_model_len,
-                    gpu_memory_utilization=gpu_memory_utilization,
-                    kv_cache_memory_bytes=kv_cache_memory_bytes,
-                    enforce_eager=enforce_eager,
-                    enable_sleep_mode=sleep,
-                    tensor_parallel_size=tensor_parallel_size,
-                    trust_remote_code=False,
-                    # Log-probs at the sampling temperature, of the tokens that were drawn.
-                    logprobs_mode="processed_logprobs",
-                    disable_log_stats=True,
-                    **{"hf_overrides": FLOAT32_HEAD, **(options or {})},
-                )
+            settings: dict[str, Any] = {
+                "model": model_path, "dtype": dtype, "load_format": "dummy", "max_model_len": max_model_len,
+                "gpu_memory_utilization": gpu_memory_utilization, "kv_cache_memory_bytes": kv_cache_memory_bytes,
+                "enforce_eager": enforce_eager, "enable_sleep_mode": sleep, "trust_remote_code": False,
+                "tensor_parallel_size": tensor_parallel_size, "disable_log_stats": True,
+                "distributed_executor_backend": "external_launcher",  # reads the variables below
+                "logprobs_mode": "processed_logprobs",  # at the sampling temperature, of the tokens that were drawn
+            }  # fmt: skip
+            # vLLM has not launched this process: without its GPU, every process of a node would take the first one. A
+            # single process makes a group of its own at this address.
+            device = torch.cuda.current_device() if torch.cuda.is_available() else 0
+            place = {"RANK": rank(), "LOCAL_RANK": device, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}
+            with patch.dict(os.environ, {name: str(value) for name, value in place.items()}):
+                self.llm = LLM(**settings, **{"hf_overrides": FLOAT32_HEAD, **(options or {})})
         self.stop_ids = stop_token_ids(model_path)
         self.context = int(self.llm.llm_engine.model_config.max_model_len)
         self.team: Any = None
@@ -143,14 +135,11 @@ class VLLMEngine(Engine):
         from vllm import SamplingParams, TokensPrompt
 
         wanted = [row for row, count in enumerate(request.num_samples) if count]
-        counts = [request.num_samples[row] for row in wanted]
         # On GPUs vLLM draws requests without a seed from numpy's global state, which does not follow from our seed. On
         # CPUs vLLM fails on requests with a seed when a prefill is cut; there `torch.manual_seed` is enough.
         seeds = [derive_seed(request.seed, row) if torch.cuda.is_available() else None for row in wanted]
-        params = [
-            SamplingParams(**vllm_sampling(request.sampling, count, self.stop_ids), seed=seed, flat_logprobs=True)
-            for count, seed in zip(counts, seeds, strict=True)
-        ]
+        options = [vllm_sampling(request.sampling, request.num_samples[row], self.stop_ids) for row in wanted]
+        params = [SamplingParams(**o, seed=s, flat_logprobs=True) for o, s in zip(options, seeds, strict=True)]
         inputs = [TokensPrompt(prompt_token_ids=request.prompts[row].tolist()) for row in wanted]
         with undisturbed(), self.watch.over():
             torch.manual_seed(request.seed)
@@ -212,11 +201,9 @@ class Watch:
             allowed = max(self.seconds, 20 * self.slowest) if seen else 10 * self.seconds
             if waited > allowed:
                 traceback.print_stack(sys._current_frames()[thread])
-                sys.stderr.write(
-                    f"Expected a step of vLLM within {allowed:.0f} s, but it hangs there, and the run ends. Go on from "
-                    "the newest checkpoint with resume=auto; rollout.engine.step_seconds gives it longer.\n"
-                )
-                sys.stderr.flush()
+                hangs = f"Expected a step of vLLM within {allowed:.0f} s, but it hangs there, and the run ends."
+                advice = "Go on from the newest checkpoint: resume=auto. rollout.engine.step_seconds gives it longer."
+                print(hangs, advice, file=sys.stderr, flush=True)
                 os._exit(1)
 
 
@@ -255,15 +242,6 @@ def retie_output_head(model: Any) -> None:
         head = model.lm_head
         head.weight = model.model.embed_tokens.weight
         head.quant_method.process_weights_after_loading(head)
-
-
-def launch_variables() -> dict[str, str]:
-    """Environment variables that tell vLLM the rank and the GPU of a process that it has not launched itself.
-
-    Without them every process of a node takes the first GPU. A single process makes its own group at this address.
-    """
-    device = torch.cuda.current_device() if torch.cuda.is_available() else 0
-    return {"RANK": str(rank()), "LOCAL_RANK": str(device), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 
 @contextmanager

@@ -3,38 +3,48 @@
 Every response comes back with the version of the weights that sampled it, which the server keeps beside the weights. A
 server that was killed and started again has no such version: its responses are thrown away, and sampled again once it
 holds the current weights.
+
+A request goes to another server at once when its connection breaks, and within 60 s when its server hangs: two failed
+probes in a row end all requests to a server. While probes are answered, a request may take as long as `timeout`.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
+import time
+import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import Any
 from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
 
-from ...distributed import gather_objects
+from ...distributed import gather_objects, rank
+from ...runs.preemption import asked_to_stop
 from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Finish, Request, ignore
+from .access import shared_token
 from .base import EngineError, check_context, in_thread, stop_token_ids, vllm_sampling
-from .server_fleet import START, ServerFleet
+from .server_calls import FAILURES, START, Json, Server, listed
 
+LOG = logging.getLogger(__name__)
 MOST_SAMPLES = 64
 """Most samples of one request: vLLM refuses more than its `max_num_seqs`."""
+PROBE_EVERY = 5.0
+"""Seconds between probes of a server that is sampling."""
 
 
 class VLLMServerEngine(Engine):
     """Samples from one or several vLLM servers, started with `python -m tagrpo.rollouts.engines.serve`.
 
     Under several ranks each samples its own prompts; `sync`, `generate` and what `generate_async` returns are
-    collective. Each request goes to the least busy server, and to another one at once when its connection breaks, or
-    within 60 s when the server hangs; the failed server is left out until weights are sent again. A request that has
-    failed on all servers is tried again, at most `retries` times. When no server answers for `patience` seconds, every
-    rank raises.
+    collective. Rank 0 alone holds a copy of the weights, in host memory, and sends them; it alone looks the servers up,
+    at each sync and while none is ready. Each request goes to the least busy server; one that has failed is left out
+    until weights are sent again. A request that has failed on all servers is tried again, at most `retries` times. When
+    no server answers for `patience` seconds, every rank raises.
 
     Args:
         model_path: Folder or hub name, for the stop tokens.
@@ -71,14 +81,74 @@ class VLLMServerEngine(Engine):
                 "Expected rollout.engine with concurrency ≥ 1, retries ≥ 0 and positive timeout and patience, "
                 f"but got {concurrency}, {retries}, {timeout} and {patience}."
             )
-        self.fleet = ServerFleet(urls, getattr(torch, dtype), timeout, retries, patience)
+        self.entries, self.dtype, self.concurrency = urls, getattr(torch, dtype), concurrency
+        self.timeout, self.retries, self.patience = timeout, retries, patience
+        self.token = gather_objects(shared_token())[0]
         self.stop_ids = stop_token_ids(model_path)
-        self.concurrency = concurrency
-        self.retries = retries
+        self.context = 0
+        self.version = "none"  # of the weights; no other run has the same
+        self.weights: dict[str, Tensor] = {}
+        self.servers: dict[str, Server] = {}  # those that are ready, the same on every rank
+        self.choosing = threading.Lock()
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
         """Gather the weights on rank 0, tensor by tensor, and send them to every server."""
-        self.fleet.sync(parameters)
+        self.version = gather_objects(uuid.uuid4().hex)[0]
+        self.weights = {}
+        for name, tensor in parameters:
+            if rank() == 0:
+                self.weights[name] = tensor.detach().to(self.dtype).to("cpu", copy=True).contiguous()
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Bring the current weights into every server that answers; all ranks learn which these are. Collective.
+
+        EngineError on every rank if there is none, SystemExit(0) if rank 0 was asked to stop while it waited.
+        """
+        ready, failure = gather_objects(self._prepared() if rank() == 0 else ({}, ""))[0]
+        if failure:
+            raise EngineError(failure)
+        if not ready:
+            raise SystemExit(0)
+        self.context = min(ready.values())
+        first = rank() % len(ready)  # ranks with few requests begin with different servers
+        self.servers = self._servers([*ready][first:] + [*ready][:first])
+
+    def _servers(self, urls: Sequence[str]) -> dict[str, Server]:
+        return {url: Server(url, self.timeout, self.token) for url in urls}
+
+    def _prepared(self) -> tuple[dict[str, int], str]:
+        """Send weights until a server holds them. Returns ready URL → context or the error; neither if told to stop."""
+        began, failures, said, weights = time.monotonic(), 0, "", list(self.weights.items())
+        while not asked_to_stop():
+            urls: list[str] = []
+            states: dict[str, str] = {}
+            for entry in self.entries:
+                try:
+                    urls += listed(entry)
+                except (OSError, ValueError) as error:  # the latter of a port that is no number
+                    states[entry] = str(error)
+            servers = self._servers(urls)
+            with ThreadPoolExecutor(max(len(servers), 1)) as threads:
+                found = threads.map(lambda server: server.lacks(self.version, weights), servers.values())
+                states |= zip(servers, found, strict=True)
+            if ready := {url: server.context for url, server in servers.items() if not states[url]}:
+                return ready, ""
+            reasons = "; ".join(f"{where}: {why}" for where, why in states.items())
+            waited = time.monotonic() - began
+            # A server that answers and fails is not about to start: it counts against `retries`, not `patience`.
+            failures += any(server.answers for server in servers.values())
+            if failures > self.retries or waited > self.patience:
+                return {}, (
+                    f"Expected a vLLM server that takes the weights, but after {failures} failed attempts "
+                    f"(rollout.engine.retries) and {waited:.0f} s (rollout.engine.patience) there is none: "
+                    f"{reasons}. {START} Check rollout.engine.url."
+                )
+            if reasons != said:
+                said, limit = reasons, f"{self.patience:.0f} s (rollout.engine.patience)"
+                LOG.warning("Waiting up to %s for a vLLM server: %s", limit, said)
+            time.sleep(min(1.0, self.patience / 10))
+        return {}, ""
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
         """See `Engine.generate`. Log-probs are those of the truncated distribution under top-p or top-k.
@@ -89,7 +159,7 @@ class VLLMServerEngine(Engine):
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
         """See `Engine.generate_async`. `Finish` retries the requests that have failed, on all ranks together."""
-        check_context(request, self.fleet.context)
+        check_context(request, self.context)
         results: list[list[Completion]] = [[] for _ in request.prompts]
         wanted = [prompt for prompt, count in enumerate(request.num_samples) if count]
         first_attempt = in_thread(self._attempt, request, results, deliver, wanted)
@@ -99,7 +169,7 @@ class VLLMServerEngine(Engine):
             for _ in range(self.retries):
                 if not any(gather_objects(len(failures))):
                     break
-                self.fleet.prepare()
+                self._prepare()
                 failures = self._attempt(request, results, deliver, list(failures))
             if left := list(chain(*gather_objects(list(failures.values())))):
                 raise EngineError(
@@ -116,7 +186,7 @@ class VLLMServerEngine(Engine):
         """Ask each ready server at most once for responses to the prompts `wanted`; return prompt → why it failed."""
         one_at_a_time = threading.Lock()
 
-        def ask(prompt: int) -> str | None:
+        def answer(prompt: int) -> str | None:
             completions: list[Completion] = []
             try:
                 while (left := request.num_samples[prompt] - len(completions)) > 0:
@@ -124,8 +194,7 @@ class VLLMServerEngine(Engine):
                     params = vllm_sampling(request.sampling, count, self.stop_ids)
                     # vLLM adds the index of each sample within the request.
                     params["seed"] = derive_seed(request.seed, prompt) + len(completions)
-                    body = {"token_ids": request.prompts[prompt].tolist(), "sampling_params": params}
-                    drawn = self.fleet.ask("/inference/v1/generate", body, self._completions)
+                    drawn = self._ask({"token_ids": request.prompts[prompt].tolist(), "sampling_params": params})
                     completions += drawn * (count // len(drawn))
             except EngineError as error:
                 return str(error)
@@ -135,24 +204,40 @@ class VLLMServerEngine(Engine):
             return None
 
         done = threading.Event()
-        for server in self.fleet.servers.values():
-            threading.Thread(target=self.fleet.watch, args=(server, done), daemon=True).start()
+        for server in self.servers.values():
+            threading.Thread(target=self.watch, args=(server, done), daemon=True).start()
         try:
             with ThreadPoolExecutor(min(self.concurrency, max(len(wanted), 1))) as threads:
-                failures = zip(wanted, threads.map(ask, wanted), strict=True)
+                failures = zip(wanted, threads.map(answer, wanted), strict=True)
                 return {prompt: failure for prompt, failure in failures if failure is not None}
         finally:
             done.set()
 
-    def _completions(self, answer: dict[str, Any]) -> list[Completion]:
-        return [self._completion(choice) for choice in sorted(answer["choices"], key=lambda choice: choice["index"])]
+    def _ask(self, body: Json) -> list[Completion]:
+        """Ask the least busy server, and where that fails the next one; the error has the reason of each."""
+        failed: dict[str, str] = {}
+        began = time.monotonic()
+        while left := [server for server in self.servers.values() if not server.state and server.url not in failed]:
+            with self.choosing:
+                server = min(left, key=lambda server: server.under_way)
+                server.under_way += 1
+            try:
+                rest = max(began + self.timeout - time.monotonic(), 0.001)
+                choices = server.post("/inference/v1/generate", body, rest)["choices"]
+                return [self._completion(choice) for choice in sorted(choices, key=lambda choice: choice["index"])]
+            except FAILURES as error:
+                failed[server.url] = server.why(error)
+            finally:
+                with self.choosing:
+                    server.under_way -= 1
+        raise EngineError("; ".join(f"{url}: {failed.get(url, server.state)}" for url, server in self.servers.items()))
 
-    def _completion(self, choice: dict[str, Any]) -> Completion:
+    def _completion(self, choice: Json) -> Completion:
         """Return a finished response that the current weights sampled from first token to last; refuse any other."""
         versions = {span["version"] for span in choice.get("weight_versions") or ()}
-        if versions != {self.fleet.version} or choice["finish_reason"] not in ("stop", "length"):
+        if versions != {self.version} or choice["finish_reason"] not in ("stop", "length"):
             raise EngineError(
-                f"expected a finished response of weights {self.fleet.version}, but it is of {sorted(versions)} and "
+                f"expected a finished response of weights {self.version}, but it is of {sorted(versions)} and "
                 f"ended by {choice['finish_reason']}"
             )
         return Completion(
@@ -161,6 +246,19 @@ class VLLMServerEngine(Engine):
             truncated=choice["finish_reason"] == "length",
         )
 
+    def watch(self, server: Server, done: threading.Event) -> None:
+        """Until `done`, probe a server that is being asked, and give it up after two failures in a row."""
+        before = ""
+        while not done.wait(PROBE_EVERY):
+            why = server.state or server.lacks(self.version)
+            if before and why and not done.is_set():
+                if not server.state:
+                    LOG.warning("Going on without %s until the next sync: %s", server.url, why)
+                server.give_up(why)
+            before = why
+
     def close(self) -> None:
         """Drop connections and the copy of the weights; the servers go on."""
-        self.fleet.close()
+        for server in self.servers.values():
+            server.give_up("the engine is closed")
+        self.weights = {}

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+Weights = Sequence[tuple[str, Tensor]]
 CHUNK = 1 << 20
 """Bytes that are sent at a time."""
 FAMILIES = {True: socket.AF_INET6, False: socket.AF_INET}
@@ -30,9 +31,7 @@ FAMILIES = {True: socket.AF_INET6, False: socket.AF_INET}
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(
-        self, weights: Sequence[tuple[str, Tensor]], timeout: float, host: str, stalled: Callable[[], None]
-    ) -> None:
+    def __init__(self, weights: Weights, timeout: float, host: str, stalled: Callable[[], None]) -> None:
         self.weights = weights
         self.seconds = timeout
         self.stalled = stalled
@@ -76,9 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def offered(
-    weights: Sequence[tuple[str, Tensor]], timeout: float, host: str, stalled: Callable[[], None]
-) -> Iterator[dict[str, Any]]:
+def offered(weights: Weights, timeout: float, host: str, stalled: Callable[[], None]) -> Iterator[dict[str, Any]]:
     """Offer tensors while the block runs; yields the arguments of `receive_weights`.
 
     `weights` are on the CPU and contiguous; `host` is the address of this machine to listen at. When no receiver has

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import closing
 
 import pandas as pd
 import pytest
@@ -140,7 +141,7 @@ def test_tasks_are_questions_and_their_rewards_decide(environments):
     assert json.loads(groups[0].answer[0])["answer"] == "4"
     assert source.report.warnings == ["Expected 20 tasks, but found 4"]
     responses = ["4", "it is, I am sure, 4", "5", "", r"\boxed{4}", "loop", "die", "fail", "hoard", "4"]
-    with VerifiersReward("sums-v1", {"top": 5}, PYTHON, workers=1, cpu_seconds=2.0) as reward:
+    with closing(VerifiersReward("sums-v1", {"top": 5}, PYTHON, workers=1, cpu_seconds=2.0)) as reward:
         scores = reward.score_batch(responses, [groups[0].answer] * len(responses))
     assert [score.correct for score in scores] == [True, *[False] * 8, True]
     failures = [score.failure for score in scores]

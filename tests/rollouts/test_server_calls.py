@@ -15,8 +15,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
-from tagrpo.rollouts.engines import server_fleet, vllm_server
-from tagrpo.rollouts.engines.server_fleet import listed
+from tagrpo.rollouts.engines import server_calls
+from tagrpo.rollouts.engines import vllm_server as vllm_server_engine
+from tagrpo.rollouts.engines.server_calls import listed
 from tagrpo.rollouts.engines.weight_stream import receive_weights
 from tagrpo.types import Request
 from tests.helpers import on_two_ranks, wait_until
@@ -37,7 +38,7 @@ def hanging():
 @pytest.fixture
 def soon(monkeypatch):
     """A server that fails is noticed soon."""
-    monkeypatch.setattr(server_fleet, "PROBE_EVERY", 0.02)
+    monkeypatch.setattr(vllm_server_engine, "PROBE_EVERY", 0.02)
 
 
 def watchers():
@@ -59,7 +60,7 @@ def test_a_name_stands_for_each_of_its_addresses_once(monkeypatch):
         end4, end6 = ("10.0.0.9", 8000), ("fd00::7", 8000, 0, 0)
         return [(socket.AF_INET6, 1, 6, "", end6), (socket.AF_INET, 1, 6, "", end4)]
 
-    monkeypatch.setattr(server_fleet.socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(server_calls.socket, "getaddrinfo", resolve)
     assert listed("dns:http://workers:8000") == ["http://10.0.0.9:8000", "http://[fd00::7]:8000"]
 
 
@@ -73,7 +74,7 @@ def test_servers_that_came_get_the_weights_and_those_that_went_are_left_alone(se
     file.write_text(f"{server.url}\n{other.url}\n")
     engine.sync(WEIGHTS)
     assert torch.equal(other.weights["a"], WEIGHTS[0][1])
-    assert list(engine.fleet.servers) == [server.url, other.url]
+    assert list(engine.servers) == [server.url, other.url]
     file.write_text(other.url)
     server.calls.clear()
     engine.sync(WEIGHTS)
@@ -92,14 +93,14 @@ def test_all_addresses_of_a_name_are_servers_and_new_ones_are_seen_at_the_next_s
         hosts = addresses if host == "workers" else [host]
         return [found for one in hosts for found in plain(one, *arguments, **options)]
 
-    monkeypatch.setattr(server_fleet.socket, "getaddrinfo", resolve)
+    monkeypatch.setattr(server_calls.socket, "getaddrinfo", resolve)
     engine = make_engine(f"dns:http://workers:{port}")
     engine.sync(WEIGHTS)
-    assert list(engine.fleet.servers) == [first.url]
+    assert list(engine.servers) == [first.url]
     addresses.append("127.0.0.3")
     engine.sync(WEIGHTS)
-    assert list(engine.fleet.servers) == [first.url, second.url]
-    assert first.version == second.version == engine.fleet.version
+    assert list(engine.servers) == [first.url, second.url]
+    assert first.version == second.version == engine.version
     for fake in (first, second):
         fake.close()
 
@@ -108,7 +109,7 @@ def test_a_file_that_is_not_there_is_waited_for_and_read_again(server, make_engi
     file = tmp_path / "servers.txt"
     engine = make_engine(f"file:{file}", patience=600.0)
     contents = iter(["# soon", "http://node:80o0", server.url])
-    monkeypatch.setattr(server_fleet.time, "sleep", lambda _: file.write_text(next(contents)))
+    monkeypatch.setattr(vllm_server_engine.time, "sleep", lambda _: file.write_text(next(contents)))
     engine.sync(WEIGHTS)
     assert sampled(engine) == EVERYTHING
     missing, empty, half = caplog.messages
@@ -135,7 +136,7 @@ def test_a_file_that_stays_empty_is_named_in_the_error_and_costs_nothing_beside_
 ])  # fmt: skip
 def test_another_program_at_an_address_is_named_with_what_it_answered(content, said, make_engine, monkeypatch):
     answer = httpx.MockTransport(lambda _: httpx.Response(200, content=content))
-    monkeypatch.setattr(server_fleet.httpx, "Client", partial(httpx.Client, transport=answer))
+    monkeypatch.setattr(server_calls.httpx, "Client", partial(httpx.Client, transport=answer))
     with pytest.raises(EngineError, match=f"there is none: http://gateway: .*{said}"):
         make_engine("http://gateway").sync(WEIGHTS)
 
@@ -154,11 +155,11 @@ def test_all_ranks_learn_from_the_first_which_servers_there_are(server, other, m
         # Of the second rank the setting is wrong: it has to take the first one's word.
         engines[rank] = make_engine(f"file:{file}" if rank == 0 else "http://127.0.0.1:9")
         engines[rank].sync(WEIGHTS)
-        found[rank] = list(engines[rank].fleet.servers), engines[rank].fleet.context
+        found[rank] = list(engines[rank].servers), engines[rank].context
         request = Request([torch.tensor([10 + rank])], [1], SAMPLING, 0)
         found[rank] += (engines[rank].generate(request)[0][0].token_ids.tolist(),)
 
-    on_two_ranks(monkeypatch, run, server_fleet, vllm_server)
+    on_two_ranks(monkeypatch, run, vllm_server_engine)
     assert found[0] == ([server.url, other.url], 100, [30, 10])
     assert found[1] == ([other.url, server.url], 100, [30, 11]), "a single prompt of each rank meets another server"
     assert server.calls.count(GENERATE) == other.calls.count(GENERATE) == 1
@@ -177,7 +178,7 @@ def test_requests_go_to_the_server_with_the_fewest_under_way(server, other, make
     other.fail = {GENERATE: last}
     engine.generate(Request([torch.tensor([row]) for row in range(6)], [1] * 6, SAMPLING, 0))
     assert server.calls.count(GENERATE) == 1, "the busy one has been asked no more"
-    assert engine.fleet.servers[server.url].under_way == engine.fleet.servers[other.url].under_way == 0
+    assert engine.servers[server.url].under_way == engine.servers[other.url].under_way == 0
 
 
 def test_a_broken_request_moves_while_others_are_still_under_way(server, other, make_engine):
@@ -207,7 +208,7 @@ def test_a_server_that_hangs_loses_its_requests_to_another(
 ):
     engine = make_engine(server.url, other.url, timeout=120.0, retries=0)
     engine.sync(WEIGHTS)
-    monkeypatch.setattr(server_fleet, "PROBE_SECONDS", 3.0)
+    monkeypatch.setattr(server_calls, "PROBE_SECONDS", 3.0)
     server.fail = dict.fromkeys((GENERATE, "weight_info"), hanging)
     assert sampled(engine) == EVERYTHING
     assert other.calls.count(GENERATE) == 3
@@ -216,7 +217,7 @@ def test_a_server_that_hangs_loses_its_requests_to_another(
     server.calls.clear()
     assert sampled(engine) == EVERYTHING
     assert GENERATE not in server.calls, "it is not asked before the next sync"
-    assert [left.under_way for left in engine.fleet.servers.values()] == [0, 0]
+    assert [left.under_way for left in engine.servers.values()] == [0, 0]
     server.fail, other.fail = {}, {GENERATE: raising(ConnectionAbortedError)}
     engine.sync(WEIGHTS)
     assert sampled(engine) == EVERYTHING, "the sync has brought it back"
@@ -229,7 +230,7 @@ HANGS = ["update_weight_version", "pause", "collective_rpc", "reset_prefix_cache
 def test_a_server_that_hangs_while_it_takes_weights_is_left_for_another(
     server, other, make_engine, hanging, monkeypatch, route
 ):
-    monkeypatch.setattr(server_fleet, "CONTROL_SECONDS", 2.0)
+    monkeypatch.setattr(server_calls, "CONTROL_SECONDS", 2.0)
     engine = make_engine(server.url, other.url, timeout=120.0)
 
     def begin(body):
@@ -243,20 +244,20 @@ def test_a_server_that_hangs_while_it_takes_weights_is_left_for_another(
     began = time.monotonic()
     engine.sync(WEIGHTS)
     assert time.monotonic() - began < 60
-    assert list(engine.fleet.servers) == [other.url]
+    assert list(engine.servers) == [other.url]
     assert sampled(engine) == EVERYTHING
     server.fail, server.collective_rpc = {}, partial(FakeServer.collective_rpc, server)
     server.restart()
     engine.sync(WEIGHTS)
-    assert list(engine.fleet.servers) == [server.url, other.url], "it is used again when it is back"
+    assert list(engine.servers) == [server.url, other.url], "it is used again when it is back"
 
 
 @pytest.mark.parametrize("all_of_it", [False, True])
 def test_where_the_only_server_hangs_while_it_takes_weights_the_error_names_it_and_the_settings(
     server, make_engine, hanging, monkeypatch, caplog, all_of_it
 ):
-    monkeypatch.setattr(server_fleet, "CONTROL_SECONDS", 1.0)
-    monkeypatch.setattr(server_fleet, "PROBE_SECONDS", 3.0)
+    monkeypatch.setattr(server_calls, "CONTROL_SECONDS", 1.0)
+    monkeypatch.setattr(server_calls, "PROBE_SECONDS", 3.0)
     engine = make_engine(server.url, timeout=1800.0, patience=2.0, retries=1)
 
     def hang():
@@ -295,7 +296,7 @@ def test_closing_ends_what_is_under_way_and_who_watches_it(server, make_engine, 
 def test_a_request_that_moves_has_what_is_left_of_its_time(server, other, make_engine, monkeypatch):
     engine = make_engine(server.url, other.url, timeout=120.0, retries=0)
     engine.sync(WEIGHTS)
-    limits, post = [], server_fleet.Server.post
+    limits, post = [], server_calls.Server.post
 
     def noted(self, path, body=None, timeout=None, method="POST"):
         limits.append(timeout)
@@ -305,7 +306,7 @@ def test_a_request_that_moves_has_what_is_left_of_its_time(server, other, make_e
         time.sleep(0.5)
         raise ConnectionAbortedError
 
-    monkeypatch.setattr(server_fleet.Server, "post", noted)
+    monkeypatch.setattr(server_calls.Server, "post", noted)
     server.fail = {GENERATE: break_late}
     engine.generate(Request([torch.tensor([1])], [1], SAMPLING, 0))
     assert 119 < limits[0] <= 120
@@ -335,7 +336,7 @@ def test_a_server_that_lost_the_weights_is_not_waited_for(server, other, make_en
     server.restart()
     server.fail = {GENERATE: hanging}
     assert sampled(engine) == EVERYTHING
-    assert "holds the weights default" in engine.fleet.servers[server.url].state
+    assert "holds the weights default" in engine.servers[server.url].state
 
 
 def test_when_no_server_is_left_the_error_says_why_of_each(server, other, make_engine, hanging, soon):
@@ -354,7 +355,7 @@ def test_when_no_server_is_left_the_error_says_why_of_each(server, other, make_e
 def test_one_of_two_real_servers_is_killed_and_then_one_is_stopped_while_they_sample(
     tiny_policy, vllm_servers, vllm_server, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(server_fleet, "PROBE_EVERY", 0.5)
+    monkeypatch.setattr(vllm_server_engine, "PROBE_EVERY", 0.5)
     file = tmp_path / "servers.txt"
     second = vllm_servers.start()
     file.write_text(f"{vllm_server}\n{second}\n")
@@ -365,7 +366,7 @@ def test_one_of_two_real_servers_is_killed_and_then_one_is_stopped_while_they_sa
 
     def with_two_servers():
         engine.sync(model.named_parameters())
-        return set(engine.fleet.servers) == {vllm_server, second}
+        return set(engine.servers) == {vllm_server, second}
 
     def tokens(deliver=lambda *_: None):
         results = engine.generate(Request(prompts, [8] * 60, SamplingConfig(max_new_tokens=100), 3), deliver)
@@ -385,19 +386,19 @@ def test_one_of_two_real_servers_is_killed_and_then_one_is_stopped_while_they_sa
     wait_until(with_two_servers)
     assert tokens(once(lambda: vllm_servers.signal(second, signal.SIGSTOP), stopped)) == expected
     assert stopped
-    assert "ReadTimeout" in engine.fleet.servers[second].state
+    assert "ReadTimeout" in engine.servers[second].state
     vllm_servers.signal(second, signal.SIGCONT)
     wait_until(with_two_servers)
-    plain = server_fleet.Server.post
+    plain = server_calls.Server.post
 
     def stop_and_post(server, path, *arguments):
         if server.url == second and path == "/collective_rpc":
             vllm_servers.signal(second, signal.SIGSTOP)
         return plain(server, path, *arguments)
 
-    monkeypatch.setattr(server_fleet.Server, "post", stop_and_post)
+    monkeypatch.setattr(server_calls.Server, "post", stop_and_post)
     began = time.monotonic()
     engine.sync((name, parameter + 1) for name, parameter in model.named_parameters())
     assert time.monotonic() - began < 60, "left while it takes weights"
-    assert list(engine.fleet.servers) == [vllm_server]
+    assert list(engine.servers) == [vllm_server]
     vllm_servers.kill(second)

@@ -209,7 +209,7 @@ async def rephrase(
 ) -> list[Reviewed]:
     """Propose rephrasings, check their text, ask the judge about those that passed; return all questions, in order.
 
-    Questions with the same `plain` text share their rephrasings, as in `datamodules.sources.rephrased`.
+    Questions with the same `plain` text share their rephrasings, as `with_rephrasings` joins them.
     """
     reviewed = await rephraser.propose(distinct(groups), checks, client)
     if judge is not None:

@@ -86,7 +86,8 @@ class RowError(ValueError):
 def refuse(mistakes: Sequence[str]) -> None:
     """Raise one ValueError that lists the first ten mistakes, if there are any."""
     if mistakes:
-        raise ValueError("\n".join([*mistakes[:10], *([f"and {len(mistakes) - 10} more."] * (len(mistakes) > 10))]))
+        more = [f"and {len(mistakes) - 10} more."] if len(mistakes) > 10 else []
+        raise ValueError("\n".join([*mistakes[:10], *more]))
 
 
 def read_rows(path: Path, take: Callable[[int, dict[str, Any]], None]) -> None:

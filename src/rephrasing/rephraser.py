@@ -158,21 +158,15 @@ def read_rephrasings(text: str) -> list[str]:
 class Judge:
     """A model that compares each rephrasing with its original; it does not see the reference answer."""
 
-    model: str
-    """Name of the judge on its server."""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Sampling parameters, handed to the server."""
+    model: str  # its name on its server
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # for the server: temperature, max_tokens, …
 
     def call(self, pair: Pair) -> ApiCall:
         """The question to the judge about one pair."""
         return ApiCall(
-            purpose="judge",
-            model=self.model,
-            system=_COMPARE,
+            purpose="judge", model=self.model, system=_COMPARE, parameters=self.parameters, expected_tokens=60,
             user=f"First statement:\n{pair.question}\n\nSecond statement:\n{pair.rephrasing}",
-            parameters=self.parameters,
-            expected_tokens=60,
-        )
+        )  # fmt: skip
 
     async def review(self, reviewed: Sequence[Reviewed], client: Client) -> None:
         """Add the judge's verdict to every candidate that no check of the text refused; drop its earlier verdicts.

@@ -16,12 +16,9 @@ import torch
 from ..distributed import gather_objects
 from ..types import History, QuestionBatch, QuestionGroup, Rollouts
 
-MOST_VISITS = 64
-"""Newest visits kept of each question, about one an epoch."""
-MOST_ANSWERS = 256
-"""Different answers counted of each question; beyond that the rarest is forgotten, the oldest of equally rare ones."""
-LONGEST_ANSWER = 64
-"""Characters of an answer; longer ones are kept as a digest."""
+MOST_VISITS = 64  # newest visits kept of each question, about one an epoch
+MOST_ANSWERS = 256  # different answers counted of each; then the rarest is forgotten, the oldest of equally rare ones
+LONGEST_ANSWER = 64  # characters of an answer; longer ones are kept as a digest
 
 
 class Visit(NamedTuple):
@@ -68,8 +65,7 @@ class Record:
             del self.answers[min(self.answers, key=self.answers.__getitem__)]
 
 
-UNKNOWN = Record()
-"""Record of a question that was never sampled; not to be changed."""
+UNKNOWN = Record()  # of a question that was never sampled; not to be changed
 
 
 class QuestionMemory:

@@ -17,8 +17,7 @@ _FORMATTING = re.compile(
 _SPELLINGS = ((re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"), (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""))
 _TOKEN = re.compile(r"(?<!\S)(?=\S*\*)[*.se]{5,}(?!\S)|[^\W\d_]+|\d+|[-+*/^=<>!]")
 """A row of a maze counts as one word: two mazes hardly share six rows in a row."""
-DIGITS = 12
-"""Length of a digest: 10,000 questions and 300,000 texts have an accidental match in one of 100,000 cases."""
+DIGITS = 12  # of a digest: 10,000 questions and 300,000 texts have an accidental match in one of 100,000 cases
 
 
 class Overlap(NamedTuple):

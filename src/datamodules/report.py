@@ -27,10 +27,8 @@ from .overlap import digest, find_overlaps, seen
 from .prompts import Fitting
 from .sources.base import Source, SourceReport, fingerprint
 
-NUM_NAMED = 5
-"""Questions named in a message; the report names all."""
-NUM_SHOWN = 3
-"""Questions quoted in a message."""
+NUM_NAMED = 5  # questions named in a message; the report names all
+NUM_SHOWN = 3  # questions quoted in a message
 
 
 def split_report(source: Source, loaded: int, fitting: Fitting) -> dict[str, Any]:

@@ -43,8 +43,7 @@ class Candidate:
     """One rephrasing."""
 
     text: str
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    """`model`, `instruction` and more; empty for a rephrasing that this package did not make."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # `model`, …; empty where this package did not make it
     verdicts: list[Verdict] = field(default_factory=list)
 
     @property
@@ -120,9 +119,6 @@ def review(pair: Pair, checks: Mapping[str, Check], unchecked: Sequence[str] = (
     """Return a verdict of every check except the `unchecked`; for a broken or overlong text only `readable`.
 
     With `readable` among the `unchecked` a text may be of any length.
-
-    >>> review(Pair("Add 1 and 1.", "Add 1 \ufffd 1."), {})
-    [Verdict(check='readable', passed=False, reason='holds broken characters', value=None)]
     """
     if "\ufffd" in pair.rephrasing and "\ufffd" not in pair.question:
         return [Verdict("readable", False, "holds broken characters")]

@@ -28,8 +28,7 @@ logger = logging.getLogger(__name__)
 
 _REFUSES_EVERYBODY = (401, 402, 403, 404)
 _FAILURES_IN_A_ROW = 4
-CHARACTERS_PER_TOKEN = 3.5
-"""About 4 in English, fewer in LaTeX."""
+CHARACTERS_PER_TOKEN = 3.5  # about 4 in English, fewer in LaTeX
 
 
 class ServerRefusedError(RuntimeError):

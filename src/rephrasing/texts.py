@@ -89,11 +89,7 @@ def numbers(text: str) -> set[str]:
 
 
 def loose_numbers(text: str) -> set[str]:
-    """Numbers that words of the text may stand for, but need not: 2 for `twice`, 1 for `a`.
-
-    >>> sorted(loose_numbers("Twice as many in a week"))
-    ['1', '2', '7']
-    """
+    """Numbers that words of the text may stand for, but need not: 2 for `twice`, 1 for `a`."""
     words = set(re.findall("[a-z]+", text.lower()))
     return {number for number, names in _MEANINGS.items() if not words.isdisjoint(names.split())}
 
@@ -164,9 +160,5 @@ def variables(pieces: Iterable[str]) -> set[str]:
 
 
 def with_names(piece: str, names: dict[str, str]) -> str:
-    r"""The piece with other letters for its variables.
-
-    >>> with_names(r"\sin(ax)+x_1", {"x": "t"})
-    '\\sin(at)+t_1'
-    """
+    """The piece with other letters for its variables."""
     return _LETTER.sub(lambda match: names.get(match[0], match[0]), piece)

@@ -452,8 +452,7 @@ def require(value: object, protocol: type, setting: str) -> None:
     )
 
 
-NESTED = frozenset({"rollouts", "groups", "prompts"})
-"""Fields of a batch that have fields themselves; values of all others are taken as they are."""
+NESTED = frozenset({"rollouts", "groups", "prompts"})  # fields of a batch that have fields themselves
 
 
 class Fields:

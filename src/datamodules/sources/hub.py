@@ -18,8 +18,7 @@ from .jsonl import read_rephrasings, with_rephrasings
 from .rows import Ranges, answers, check_ranges, locate, question_text, read_fields, read_table, select
 
 LETTERS = "ABCDEFGHIJ"
-CHUNK = 3749
-"""Questions of a chunk: half of those of MATH."""
+CHUNK = 3749  # questions of a chunk: half of those of MATH
 
 
 class HubSource(Source):

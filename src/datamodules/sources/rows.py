@@ -182,11 +182,7 @@ def answers(field: Any) -> tuple[str, ...]:
 
 
 def kinds_of(row: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """The field `kinds` of a row with `count` rephrasings; empty where the row has none.
-
-    >>> kinds_of({"kinds": ["wording", "harder"]}, 2), kinds_of({}, 2)
-    (('wording', 'harder'), ())
-    """
+    """The field `kinds` of a row with `count` rephrasings; empty where the row has none."""
     kinds = row.get("kinds") or []
     if not isinstance(kinds, list) or not all(isinstance(kind, str) and kind for kind in kinds):
         raise RowError(f"a list of names in `kinds`, but got {kinds!r}")

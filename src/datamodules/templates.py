@@ -65,11 +65,7 @@ class ChatTemplate:
         self.options = dict(options or {})
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The conversation up to where the response begins.
-
-        Raises:
-            ValueError: the tokenizer has no chat template.
-        """
+        """The conversation up to where the response begins; ValueError if the tokenizer has no chat template."""
         if tokenizer.chat_template is None:
             raise ValueError(
                 f"Expected a tokenizer with a chat template, but {tokenizer.name_or_path} has none. "

@@ -31,6 +31,7 @@ class Verdict(NamedTuple):
 
 
 Check = Callable[[Pair], Verdict]
+Checks = Mapping[str, Check]
 
 
 def accepted(verdicts: Iterable[Verdict]) -> bool:
@@ -65,7 +66,7 @@ class Reviewed:
     candidates: list[Candidate] = field(default_factory=list)
     shortfall: str = ""  # why there are fewer rephrasings than asked for
 
-    def add(self, candidate: Candidate, checks: Mapping[str, Check]) -> bool:
+    def add(self, candidate: Candidate, checks: Checks) -> bool:
         """Check a candidate against the question and those accepted before, and add it; return whether it passed."""
         pair = self.pair(candidate, [other.text for other in self.kept()])
         candidate.verdicts = review(pair, checks, candidate.unchecked)
@@ -115,7 +116,7 @@ class Reviewed:
         return cls(group._replace(metadata=metadata, rephrasings=(), kinds=()), candidates, str(shortfall or ""))
 
 
-def review(pair: Pair, checks: Mapping[str, Check], unchecked: Sequence[str] = ()) -> list[Verdict]:
+def review(pair: Pair, checks: Checks, unchecked: Sequence[str] = ()) -> list[Verdict]:
     """Return a verdict of every check except the `unchecked`; for a broken or overlong text only `readable`.
 
     With `readable` among the `unchecked` a text may be of any length.

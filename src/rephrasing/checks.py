@@ -25,8 +25,6 @@ def well_formed(pair: Pair) -> Verdict:
 
     Braces and dollars have to come in pairs. A text has 0.4 to 3 times the original's characters, or up to 200 of them.
 
-    >>> well_formed(Pair("What is $1+1$?", "Sure! Here it is: what is $1+1$?")).reason
-    'comments instead of rephrasing: Sure! Here it is: wh'
     >>> well_formed(Pair("What is $1+1$?", "Find $x+1$ if $x=1.")).reason
     'a dollar sign or brace without its partner'
     """
@@ -58,8 +56,8 @@ def numbers_kept(pair: Pair) -> Verdict:
     `twice`, `half` and `each` may stand for a number of the other text. Numbers of an example (`For instance, …`) may
     be missing.
 
-    >>> numbers_kept(Pair("Tom has 3 cats and buys 2.", "Tom, who had three cats, buys two more."))
-    Verdict(check='numbers_kept', passed=True, reason='all 2 numbers kept', value=None)
+    >>> numbers_kept(Pair("Tom has 3 cats and buys 2.", "Tom, who had three cats, buys two more.")).reason
+    'all 2 numbers kept'
     >>> numbers_kept(Pair("Tom has 3 cats and buys 2.", "Tom has 3 cats and buys 4.")).reason
     'missing: 2; new: 4'
     """

@@ -56,9 +56,7 @@ class Server:
         """A connection; OpenAI's own server needs a key."""
         url, key = self.base_url or os.environ.get("OPENAI_BASE_URL") or None, os.environ.get(self.api_key_env)
         if not key and url is None:
-            raise ValueError(
-                f"Expected a key in {self.api_key_env}, but it is empty. Export it, or set server.base_url."
-            )
+            raise ValueError(f"Expected a key in {self.api_key_env}, but it is empty. Set it, or server.base_url.")
         return openai.AsyncOpenAI(
             base_url=url, api_key=key or "none", max_retries=self.max_retries, timeout=self.timeout
         )
@@ -126,8 +124,7 @@ class Client:
     async def complete(self, calls: Sequence[ApiCall]) -> list[Reply]:
         """One reply per call; if it has no text, `fault` says why. Equal calls are asked once.
 
-        Raises:
-            ServerRefusedError: no further call would be answered. What was answered is stored.
+        A ServerRefusedError says that no further call would be answered. What was answered is stored.
         """
         wanted = {call.key: call for call in calls}
         self.calls |= wanted

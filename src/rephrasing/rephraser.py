@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from ..datamodules.sources.base import plain
 from ..types import QuestionGroup
 from .calls import ApiCall, Reply
-from .candidates import Candidate, Check, Pair, Reviewed, Verdict, accepted
+from .candidates import Candidate, Checks, Pair, Reviewed, Verdict, accepted
 from .client import Client
 
 _RULES = """\
@@ -65,9 +65,7 @@ class Rephraser(Protocol):
     def calls(self, groups: Sequence[QuestionGroup]) -> list[ApiCall]:
         """The calls that it makes in any case; none if it asks no model."""
 
-    async def propose(
-        self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], client: Client
-    ) -> list[Reviewed]:
+    async def propose(self, groups: Sequence[QuestionGroup], checks: Checks, client: Client) -> list[Reviewed]:
         """All candidates with the verdicts of `checks`, question by question."""
 
 
@@ -104,9 +102,7 @@ class ModelRephraser:
         """The first call of every question and instruction."""
         return [self._call(group, name, i.count) for group in groups for name, i in self.instructions.items()]
 
-    async def propose(
-        self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], client: Client
-    ) -> list[Reviewed]:
+    async def propose(self, groups: Sequence[QuestionGroup], checks: Checks, client: Client) -> list[Reviewed]:
         """Ask, read, check; ask again for what is missing."""
         reviewed = [Reviewed(group) for group in groups]
         wanted = [(item, name, i.count) for item in reviewed for name, i in self.instructions.items()]
@@ -195,11 +191,7 @@ def read_judgement(text: str) -> tuple[bool | None, str]:
 
 
 async def rephrase(
-    groups: Sequence[QuestionGroup],
-    rephraser: Rephraser,
-    checks: Mapping[str, Check],
-    judge: Judge | None,
-    client: Client,
+    groups: Sequence[QuestionGroup], rephraser: Rephraser, checks: Checks, judge: Judge | None, client: Client
 ) -> list[Reviewed]:
     """Propose rephrasings, check their text, ask the judge about those that passed; return all questions, in order.
 

@@ -33,9 +33,8 @@ def symbols_kept(pair: Pair) -> Verdict:
     if figures(old) != figures(new):
         return Verdict("symbols_kept", False, "a figure is missing or changed")
     before, after = _not_told(old, new), _not_told(new, old)
-    found = differences(
-        _lacking(before & formulas(without_examples(old, new)), after, new), _lacking(after, before, old)
-    )
+    missing = _lacking(before & formulas(without_examples(old, new)), after, new)
+    found = differences(missing, _lacking(after, before, old))
     if not found:
         return Verdict("symbols_kept", True, f"all {len(before)} formulas kept")
     names = renaming(before, after)

@@ -226,9 +226,7 @@ class CreditInputs:
     none. All tensors are on the CPU.
     """
 
-    groups: RewardGroups
-    """Rewards of the R responses; ids of questions and prompts are those of this rank. `history` is given where the
-    credit or the strategy has `needs_history`."""
+    groups: RewardGroups  # of the R responses; questions and prompts have ids of this rank; `history` if it is needed
     advantages: Tensor  # [R] float32, what the advantage strategy made of the rewards of all ranks
     prompts: Sequence[Tensor]  # [R] of [L_r] long, score prompts
     responses: Sequence[Tensor]  # [R] of [T_r] long, response tokens
@@ -326,15 +324,10 @@ class Engine(Protocol):
         """Load the policy's weights: Hugging Face names and full tensors, tied ones once. Must exhaust the iterator."""
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
-        """Sample what `request` asks for.
+        """Sample what `request` asks for: [P] of [num_samples[p]], in the order of the prompts.
 
-        Args:
-            request: Prompts, numbers of samples, how to draw, and the seed.
-            deliver: Called once for each prompt that has samples, in any order and from any thread, never two at a
-                time, so that responses can be scored while others are sampled.
-
-        Returns:
-            [P] of [num_samples[p]], in the order of the prompts.
+        `deliver` is called once for each prompt that has samples, in any order and from any thread, never two at a
+        time, so that responses can be scored while others are sampled.
 
         Raises:
             EngineError: the engine is gone or hangs, and trying again did not help.

@@ -76,9 +76,8 @@ class HubSource(Source):
         if self.rephrasings is not None:
             groups, told = with_rephrasings(groups, read_rephrasings(self.rephrasings))
             notes.append(told)
-        self.report = SourceReport(
-            origin=str(origin), read=read, excluded=excluded | outside, notes=notes, warnings=warnings
-        )
+        excluded |= outside
+        self.report = SourceReport(origin=str(origin), read=read, excluded=excluded, notes=notes, warnings=warnings)
         return groups
 
     def _read(self, table: Any, origin: str | Path) -> tuple[list[QuestionGroup], dict[str, list[str]]]:

@@ -41,18 +41,15 @@ class JsonLinesSource(Source):
         check_ranges(within or {})
         self.path = Path(path)
         if not self.path.is_file():
-            raise FileNotFoundError(
-                f"Expected a file of questions at {self.path}, but found none. Set the source's `path`."
-            )
+            raise FileNotFoundError(f"Expected a file of questions at {self.path}, but found none. Set its `path`.")
         if self.path.suffix not in (".jsonl", ".parquet"):
             raise ValueError(f"Expected a .jsonl or .parquet file, but got {self.path}.")
         self.question, self.answer, self.worked, self.within = question, answer, worked, within or {}
 
     def load(self) -> list[QuestionGroup]:
-        """Read the file.
+        """Read the file; a ValueError lists the first rows that are broken, lack what they need, or repeat an id.
 
-        One ValueError lists the first rows that are broken, lack question or answer, or repeat an id. Another names the
-        first question without a field of `within`.
+        Another names the first question without a field of `within`.
         """
         groups: dict[str, QuestionGroup] = {}
 
@@ -70,9 +67,7 @@ class JsonLinesSource(Source):
     def _group(self, number: int, row: dict[str, Any]) -> QuestionGroup:
         question, answer, name = (row.get(field) for field in (self.question, self.answer, "id"))
         if not isinstance(question, str) or not question.strip():
-            raise RowError(
-                f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set the source's `question`"
-            )
+            raise RowError(f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set its `question`")
         rephrasings = row.get("rephrasings") or []
         if not isinstance(rephrasings, list) or not all(isinstance(text, str) and text.strip() for text in rephrasings):
             raise RowError(f"a list of texts in `rephrasings`, but got {rephrasings!r}")

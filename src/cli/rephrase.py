@@ -106,7 +106,7 @@ def check(cfg: DictConfig) -> None:
     if cfg.command not in ("generate", "audit"):
         raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
     if cfg.command == "audit" and (cfg.dry_run or cfg.limit is not None):
-        raise ValueError("Expected dry_run and limit with command=generate, but this is an audit. Leave them out.")
+        raise ValueError("Expected dry_run and limit with command=generate alone, but this is an audit. Omit them.")
     generates = cfg.command == "generate"
     path = cfg.source.get("path") if generates else cfg.input
     parts = ("rephraser", "source") if generates else ()

@@ -3,8 +3,6 @@
 It is the same on every rank and part of checkpoints. A run that does not read it keeps none.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Sequence

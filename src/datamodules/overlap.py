@@ -1,7 +1,5 @@
 """Test questions that also occur among the training questions, in the same or nearly the same words."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import unicodedata

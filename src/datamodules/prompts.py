@@ -1,7 +1,5 @@
 """From questions to prompts: rendered in templates, tokenised, measured against a length limit."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

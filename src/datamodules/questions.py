@@ -1,7 +1,5 @@
 """The data module: question groups with their rephrasings, in resumable batches of prompts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial

@@ -15,8 +15,6 @@
 | `cautions` | the warnings that were given |
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How a question becomes a prompt: in a format string, in the tokenizer's chat template, or in one drawn of several."""
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Mapping

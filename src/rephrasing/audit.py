@@ -1,7 +1,5 @@
 """Checks rephrasings again, counts the verdicts of each check, and draws a sample for a human to read."""
 
-from __future__ import annotations
-
 import random
 import textwrap
 from collections import Counter

@@ -1,7 +1,5 @@
 """Calls of a chat model and its replies, which are untrusted: reading one never raises."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -4,8 +4,6 @@ These checks can refuse a good rephrasing (one that writes a condition in words)
 something else with the same numbers). `judge` asks a model instead.
 """
 
-from __future__ import annotations
-
 import re
 
 from ..rewards.extraction import normalize_answer

@@ -3,8 +3,6 @@
 The `openai` client waits and retries; no reply is paid for twice.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

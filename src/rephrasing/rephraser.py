@@ -1,7 +1,5 @@
 """From questions to checked rephrasings: proposals by a model, the checks of their text, the judge."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

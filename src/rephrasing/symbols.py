@@ -1,7 +1,5 @@
 """Whether the formulas of a question are in its rephrasing, perhaps with other names for the variables."""
 
-from __future__ import annotations
-
 import re
 from itertools import permutations
 

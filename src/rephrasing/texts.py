@@ -1,7 +1,5 @@
 r"""Takes texts of problems apart: numbers, formulas, figures and words, in spellings that can be compared."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from decimal import Decimal

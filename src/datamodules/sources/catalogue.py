@@ -4,8 +4,6 @@ To add a dataset, add an entry. Copies in circulation name their columns differe
 used. Where a copy was at hand there is a fingerprint, of the rows that `HubSource` keeps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

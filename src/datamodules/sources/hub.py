@@ -1,7 +1,5 @@
 """The public datasets of the papers, from the hub or from a local copy."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections import defaultdict

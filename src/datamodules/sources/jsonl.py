@@ -1,7 +1,5 @@
 """Questions from a local file, JSON lines or Parquet; and rephrasings from one, for the questions of any source."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

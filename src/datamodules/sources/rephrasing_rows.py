@@ -1,7 +1,5 @@
 """Data as the authors of TA-GRPO publish it: one row per prompt; rows with the same index are one question."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from os.path import commonprefix

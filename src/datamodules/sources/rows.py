@@ -4,8 +4,6 @@
 since `datasets` turns the text "2" into a number where other rows have a list, and names at most one wrong row.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 import math

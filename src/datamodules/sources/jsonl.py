@@ -9,7 +9,7 @@ from ...types import QuestionGroup
 from .base import Source, SourceReport, plain
 from .rows import Ranges, RowError, answers, check_ranges, is_known, kinds_of, read_rows, select
 
-Rephrasings = Mapping[str, Mapping[str, tuple[str, ...]]]
+Rephrasings = Mapping[str, Mapping[str, Any]]
 """`plain` text of a question → its `rephrasings` and `kinds`, as in `QuestionGroup`."""
 
 
@@ -92,7 +92,7 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"Expected a file of rephrasings at {path}, but found none. Set `rephrasings`.")
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    found: dict[str, dict[str, Any]] = {}
 
     def take(_: int, row: dict[str, Any]) -> None:
         question, texts = row.get("question"), row.get("rephrasings")

@@ -3,9 +3,11 @@
 import random
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from transformers import PreTrainedTokenizerBase
+
+Draw = Literal["question", "prompt", "response"]
 
 
 class Template(Protocol):
@@ -90,15 +92,10 @@ class PromptAugmentation:
         seed: Seed of the draws.
     """
 
-    def __init__(
-        self,
-        templates: Mapping[str, Template],
-        draw: Literal["question", "prompt", "response"] = "question",
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, templates: Mapping[str, Template], draw: Draw = "question", seed: int = 0) -> None:
         if not templates:
             raise ValueError("Expected at least one template in template.templates, but got none.")
-        if draw not in ("question", "prompt", "response"):
+        if draw not in get_args(Draw):
             raise ValueError(f"Expected template.draw to be question, prompt or response, but got {draw!r}.")
         self.templates, self.draw, self.seed = dict(templates), draw, seed
 

@@ -46,11 +46,7 @@ def locate(path: str | Path, name: str, repository: str = "") -> Path:
 
 
 def read_table(
-    origin: str | Path,
-    config: str | None = None,
-    split: str = "train",
-    columns: Sequence[str] | None = None,
-    folder: str | None = None,
+    origin: str | Path, config: str | None, split: str, columns: Sequence[str] | None = None, folder: str | None = None
 ) -> Any:
     """The rows of a file, of a folder in the hub's layout or, given a name, of the hub, read by `datasets`.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +28,6 @@ from .console import entry_point, explained
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ..rephrasing.candidates import Check, Reviewed
-    from ..rephrasing.client import Client
-    from ..rephrasing.rephraser import Judge
-
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), "rephrase"))
 
 
@@ -43,18 +39,6 @@ def print_costs(title: str, costs: pd.DataFrame) -> None:
     print(f"{title}:\n{costs.to_string(index=False, float_format='{:,.2f}'.format, na_rep='no price')}")
     known = costs["cost"].notna().all()
     print("Total cost: " + (f"{costs['cost'].sum():,.2f}" if known else "unknown, for lack of prices"))
-
-
-def print_outcome(reviewed: Sequence[Reviewed], client: Client) -> None:
-    """Print what passed, how many questions have how many rephrasings, and what got no reply."""
-    from ..rephrasing.audit import by_check, coverage
-
-    print(f"Verdicts:\n{by_check(reviewed).to_string()}")
-    counts = ", ".join(f"{questions} with {kept}" for kept, questions in coverage(reviewed).items())
-    print(f"Questions by number of accepted rephrasings: {counts}.")
-    if client.failures:
-        example = next(iter(client.failures.values()))
-        print(f"{len(client.failures)} calls got no reply, one because: {example}. The same command asks again.")
 
 
 def built(part: DictConfig) -> Any:
@@ -74,9 +58,9 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
 
 def execute(cfg: DictConfig) -> bool:
     """Build what the configuration names and do what its command says; return whether every call got a reply."""
+    from ..rephrasing.audit import by_check, coverage, listing, read_reviewed, recheck, sample_groups
     from ..rephrasing.candidates import write_rows
-    from ..rephrasing.client import Client, ReplyCache
-    from ..rephrasing.costs import Prices, costs, expected
+    from ..rephrasing.client import Client, Prices, ReplyCache, costs, expected
     from ..rephrasing.rephraser import planned_calls, rephrase
 
     work, checks = Path(cfg.work), {name: instantiate(check) for name, check in cfg.checks.items() if check}
@@ -85,7 +69,11 @@ def execute(cfg: DictConfig) -> bool:
     with ReplyCache(work / "replies.jsonl") as cache:
         client = Client(instantiate(cfg.server), cache)
         if cfg.command == "audit":
-            reviewed = audit(cfg, checks, judge, client)
+            recheck(reviewed := read_reviewed(cfg.input), checks)
+            if judge is not None:
+                asyncio.run(judge.review(reviewed, client))
+            write_text(work / "audit.md", listing(sample_groups(reviewed, cfg.sample, cfg.seed)))
+            print(f"Written: {work / 'audit.md'}")
         else:
             groups, rephraser = instantiate(cfg.source).load()[: cfg.limit], built(cfg.rephraser)
             if old := [group.id for group in groups if group.rephrasings]:
@@ -103,37 +91,22 @@ def execute(cfg: DictConfig) -> bool:
             write_rows(Path(cfg.output), reviewed)
             print(f"Written: {cfg.output}")
         paid = [(call, cache[key].usage) for key, call in client.calls.items() if key in cache]
-        print_costs("Account", costs(paid, prices))
-        print_outcome(reviewed, client)
+    print_costs("Account", costs(paid, prices))
+    print(f"Verdicts:\n{by_check(reviewed).to_string()}")
+    counts = ", ".join(f"{questions} with {kept}" for kept, questions in coverage(reviewed).items())
+    print(f"Questions by number of accepted rephrasings: {counts}.")
+    if client.failures:
+        example = next(iter(client.failures.values()))
+        print(f"{len(client.failures)} calls got no reply, one because: {example}. The same command asks again.")
     return not client.failures
 
 
-def audit(cfg: DictConfig, checks: Mapping[str, Check], judge: Judge | None, client: Client) -> list[Reviewed]:
-    """Check the rephrasings of a file again, and write a sample of them for a human to read."""
-    from ..rephrasing.audit import listing, read_reviewed, recheck, sample_groups
-
-    reviewed = read_reviewed(cfg.input)
-    recheck(reviewed, checks)
-    if judge is not None:
-        asyncio.run(judge.review(reviewed, client))
-    page = Path(cfg.work) / "audit.md"
-    write_text(page, listing(sample_groups(reviewed, cfg.sample, cfg.seed)))
-    print(f"Written: {page}")
-    return reviewed
-
-
 def check(cfg: DictConfig) -> None:
-    """Refuse settings that can't work, before anything is read or asked.
-
-    Raises:
-        ValueError, OSError: naming the setting and what to change.
-    """
+    """Refuse settings that can't work, before anything is read or asked; the error names what to change."""
     if cfg.command not in ("generate", "audit"):
         raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
     if cfg.command == "audit" and (cfg.dry_run or cfg.limit is not None):
-        raise ValueError(
-            "Expected dry_run and limit with command=generate alone, but this is an audit. Leave them out."
-        )
+        raise ValueError("Expected dry_run and limit with command=generate alone, but this is an audit. Omit them.")
     generates = cfg.command == "generate"
     path = cfg.source.get("path") if generates else cfg.input
     parts = ("rephraser", "source") if generates else ()

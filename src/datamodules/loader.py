@@ -1,7 +1,5 @@
 """A loader over question groups that resumes with the next batch, also in the middle of an epoch."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field

@@ -1,27 +1,22 @@
-"""The memory of questions: how often each was sampled and solved in this run, and with which answers.
+"""The memory of questions: how often each was sampled and solved in this run, and with which answers; and curricula.
 
 It is the same on every rank and part of checkpoints. A run that does not read it keeps none.
 """
-
-from __future__ import annotations
 
 import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 
 from ..distributed import gather_objects
 from ..types import History, QuestionBatch, QuestionGroup, Rollouts
 
-MOST_VISITS = 64
-"""Newest visits kept of each question, about one an epoch."""
-MOST_ANSWERS = 256
-"""Different answers counted of each question; beyond that the rarest is forgotten, the oldest of equally rare ones."""
-LONGEST_ANSWER = 64
-"""Characters of an answer; longer ones are kept as a digest."""
+MOST_VISITS = 64  # newest visits kept of each question, about one an epoch
+MOST_ANSWERS = 256  # different answers counted of each; then the rarest is forgotten, the oldest of equally rare ones
+LONGEST_ANSWER = 64  # characters of an answer; longer ones are kept as a digest
 
 
 class Visit(NamedTuple):
@@ -44,8 +39,7 @@ class Record:
     correct: int = 0  # of them
     solved_in_full: bool = False  # whether all responses of some visit were correct
     visits: list[Visit] = field(default_factory=list)  # the newest `MOST_VISITS`, oldest first
-    answers: dict[str | None, int] = field(default_factory=dict)
-    """Final answer → how often it was given; None counts responses without one."""
+    answers: dict[str | None, int] = field(default_factory=dict)  # final answer (None: without one) → how often given
     _plain: tuple[Any, ...] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -69,8 +63,7 @@ class Record:
             del self.answers[min(self.answers, key=self.answers.__getitem__)]
 
 
-UNKNOWN = Record()
-"""Record of a question that was never sampled; not to be changed."""
+UNKNOWN = Record()  # of a question that was never sampled; not to be changed
 
 
 class QuestionMemory:
@@ -112,6 +105,29 @@ class QuestionMemory:
             id: Record(samples, correct, in_full, [Visit(*visit) for visit in visits], dict(answers))
             for id, (samples, correct, in_full, visits, answers) in state.items()
         }
+
+
+@runtime_checkable
+class Curriculum(Protocol):
+    """Chooses which questions are served, with which rephrasings, by what is remembered; by default all are."""
+
+    def chance(self, record: Record) -> float:  # noqa: ARG002
+        """Probability that a question with this record is served when its turn comes."""
+        return 1.0
+
+    def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:  # noqa: ARG002
+        """The question with the rephrasings that are sampled; by default all."""
+        return group
+
+    def observe(self, visits: Sequence[Visit]) -> None:
+        """Learn from the visits of a sampled batch; called for batches that dynamic sampling drops, too."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for a resumed run, besides the memory."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
 
 
 def _seen(groups: Sequence[QuestionGroup], rollouts: Rollouts) -> list[tuple[str, Visit, Counter[str | None]]]:

@@ -1,7 +1,5 @@
 """Test questions that also occur among the training questions, in the same or nearly the same words."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 import unicodedata
@@ -15,12 +13,9 @@ _FORMATTING = re.compile(
     r"\\(?:left|right|displaystyle|text(?:bf|it|rm)?|mbox|mathrm|q?quad|[lc]?dots)(?![A-Za-z])|\\[,;:! ]"
 )
 _SPELLINGS = ((re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"), (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""))
-Gram = tuple[str, ...]
-"""Consecutive words."""
 _TOKEN = re.compile(r"(?<!\S)(?=\S*\*)[*.se]{5,}(?!\S)|[^\W\d_]+|\d+|[-+*/^=<>!]")
 """A row of a maze counts as one word: two mazes hardly share six rows in a row."""
-DIGITS = 12
-"""Length of a digest: 10,000 questions and 300,000 texts have an accidental match in one of 100,000 cases."""
+DIGITS = 12  # of a digest: 10,000 questions and 300,000 texts have an accidental match in one of 100,000 cases
 
 
 class Overlap(NamedTuple):
@@ -28,10 +23,8 @@ class Overlap(NamedTuple):
 
     test: str  # id
     train: str  # id
-    similarity: float
-    """Share of the test question's n-grams that the training question has; 1 for the same words in the same order."""
-    same_numbers: bool
-    """Whether both contain the same numbers equally often: copies do, other questions of the same pattern do not."""
+    similarity: float  # share of the test question's n-grams in the training question; 1 for the same words in order
+    same_numbers: bool  # whether both have the same numbers equally often: copies do, others of the same pattern do not
 
 
 def words(question: str) -> tuple[str, ...]:
@@ -73,12 +66,10 @@ def find_overlaps(
     training texts and more than a tenth of them is part of a common layout and does not count. `note` is called with
     the words of each training text.
     """
-    if n < 1 or not 0 < threshold <= 1:
-        raise ValueError(f"Expected n ≥ 1 and a threshold above 0 and up to 1, but got {n} and {threshold}.")
     grams_of = {split: [_ngrams(words(group.question), n) for group in groups] for split, groups in tests.items()}
     wanted = {gram for rows in grams_of.values() for grams in rows for gram in grams}
     texts = [(group.id, text) for group in train for text in (group.question, *group.rephrasings)]
-    holders: dict[Gram, list[int]] = defaultdict(list)
+    holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for row, (_, text) in enumerate(texts):
         found = words(text)
         if note is not None:
@@ -99,7 +90,7 @@ def find_overlaps(
     return overlaps
 
 
-def _ngrams(text: tuple[str, ...], n: int) -> set[Gram]:
+def _ngrams(text: tuple[str, ...], n: int) -> set[tuple[str, ...]]:
     """Distinct runs of n words; the whole text where it is shorter, none where it is empty."""
     return {text[start : start + n] for start in range(max(1, len(text) - n + 1))} if text else set()
 

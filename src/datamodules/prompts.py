@@ -1,7 +1,5 @@
 """From questions to prompts: rendered in templates, tokenised, measured against a length limit."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -15,10 +13,8 @@ from transformers import PreTrainedTokenizerBase
 from ..types import Prompt, QuestionGroup
 from .templates import PlainTemplate, PromptAugmentation
 
-CHUNK = 1024
-"""Prompts tokenised at a time when they are measured, so that not all tokens are in memory at once."""
-MARK = re.compile(r"<[^<>\s]+>")
-"""Text that looks like a special token."""
+CHUNK = 1024  # prompts tokenised at a time when they are measured, so that not all tokens are in memory at once
+MARK = re.compile(r"<[^<>\s]+>")  # looks like a special token
 
 
 class Fitting(NamedTuple):

@@ -1,7 +1,5 @@
 """The data module: question groups with their rephrasings, in resumable batches of prompts."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -17,9 +15,8 @@ from ..runs.files import write_json
 from ..runs.identity import tokenizer_digest
 from ..seeds import derive_seed
 from ..types import QuestionBatch, QuestionGroup, Verifier, require
-from .curricula import Curriculum
 from .loader import QuestionLoader
-from .memory import QuestionMemory, Visit
+from .memory import Curriculum, QuestionMemory, Visit
 from .prompts import PromptRenderer
 from .report import add_overlaps, cautions, of_seen, split_report, summary
 from .sources.base import Source, plain
@@ -53,9 +50,6 @@ class QuestionDataModule(LightningDataModule):
         shuffle: Whether each training epoch is shuffled anew; otherwise all epochs keep the source's order.
         seed: Seed of the training order.
         max_evaluation_prompt_tokens: Length limit of evaluation prompts; None is `max_prompt_tokens`.
-
-    Attributes:
-        memory: How often training questions were solved; `RolloutCallback` replaces it by the memory of the run.
     """
 
     def __init__(
@@ -79,14 +73,13 @@ class QuestionDataModule(LightningDataModule):
         max_evaluation_prompt_tokens: int | None = None,
     ) -> None:
         super().__init__()
-        for name, value, low in (
-            ("batch_size", batch_size, 1),
-            ("samples_per_prompt", samples_per_prompt, 1),
-            ("num_rephrasings", num_rephrasings, 0),
-            ("evaluation_samples", evaluation_samples, 1),
-            ("validation_samples", validation_samples, 1),
-            ("evaluation_batch_size", evaluation_batch_size, 1),
-        ):
+        counts = {
+            "batch_size": batch_size, "samples_per_prompt": samples_per_prompt, "num_rephrasings": num_rephrasings,
+            "evaluation_samples": evaluation_samples, "validation_samples": validation_samples,
+            "evaluation_batch_size": evaluation_batch_size,
+        }  # fmt: skip
+        for name, value in counts.items():
+            low = 0 if name == "num_rephrasings" else 1
             if value is not None and value < low:
                 raise ValueError(f"Expected data.{name} to be at least {low}, but got {value}.")
         for name, source in [("train", train), *((f"evaluation.{name}", s) for name, s in evaluation.items())]:
@@ -94,25 +87,19 @@ class QuestionDataModule(LightningDataModule):
                 require(source, Source, f"data.{name}")
         if curriculum is not None:
             require(curriculum, Curriculum, "data.curriculum")
-        self.train_source = train
-        self.evaluation_sources = dict(evaluation)
-        self.tokenizer_path = tokenizer
-        self.templates = _as_augmentation(template)
+        self.train_source, self.evaluation_sources = train, dict(evaluation)
+        self.tokenizer_path, self.templates = tokenizer, _as_augmentation(template)
         first = PromptAugmentation(dict([next(iter(self.templates.templates.items()))]))
         self.evaluation_templates = _as_augmentation(evaluation_template or first)
-        self.batch_size = batch_size
-        self.samples_per_prompt = samples_per_prompt
-        self.num_rephrasings = num_rephrasings
+        self.batch_size, self.evaluation_batch_size = batch_size, evaluation_batch_size
+        self.samples_per_prompt, self.num_rephrasings = samples_per_prompt, num_rephrasings
         self.kinds = None if kinds is None else set(kinds)
         self.evaluation_samples = evaluation_samples
         self.validation_samples = validation_samples or evaluation_samples
-        self.evaluation_batch_size = evaluation_batch_size
         self.max_prompt_tokens = max_prompt_tokens
         self.max_evaluation_prompt_tokens = max_evaluation_prompt_tokens or max_prompt_tokens
-        self.curriculum = curriculum
-        self.memory = QuestionMemory()
-        self.shuffle = shuffle
-        self.seed = seed
+        self.curriculum, self.shuffle, self.seed = curriculum, shuffle, seed
+        self.memory = QuestionMemory()  # of the training questions; `RolloutCallback` puts that of the run in its place
         self.report: dict[str, dict[str, Any]] = {}
         self._splits: dict[str, list[QuestionGroup]] = {}
         self._train_loader: QuestionLoader | None = None
@@ -280,12 +267,7 @@ class QuestionDataModule(LightningDataModule):
         """Split name → a loader of its questions, with `samples` responses to each."""
         return {name: self._loader(name, self.evaluation_batch_size, samples) for name in self.evaluation_sources}
 
-    def transfer_batch_to_device(
-        self,
-        batch: QuestionBatch,
-        device: torch.device,  # noqa: ARG002
-        dataloader_idx: int,  # noqa: ARG002
-    ) -> QuestionBatch:
+    def transfer_batch_to_device(self, batch: QuestionBatch, *_: object) -> QuestionBatch:
         """The batch unchanged: prompts stay on the CPU, where they are packed with responses; packs are moved later."""
         return batch
 

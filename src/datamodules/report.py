@@ -15,8 +15,6 @@
 | `cautions` | the warnings that were given |
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,10 +25,8 @@ from .overlap import digest, find_overlaps, seen
 from .prompts import Fitting
 from .sources.base import Source, SourceReport, fingerprint
 
-NUM_NAMED = 5
-"""Questions named in a message; the report names all."""
-NUM_SHOWN = 3
-"""Questions quoted in a message."""
+NUM_NAMED = 5  # questions named in a message; the report names all
+NUM_SHOWN = 3  # questions quoted in a message
 
 
 def split_report(source: Source, loaded: int, fitting: Fitting) -> dict[str, Any]:

@@ -1,17 +1,15 @@
 """Checks rephrasings again, counts the verdicts of each check, and draws a sample for a human to read."""
 
-from __future__ import annotations
-
 import random
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pandas as pd
 
 from ..datamodules.sources.jsonl import JsonLinesSource
-from .candidates import Check, Reviewed, accepted, review
+from .candidates import Checks, Reviewed, accepted, review
 
 
 def read_reviewed(path: str | Path) -> list[Reviewed]:
@@ -19,7 +17,7 @@ def read_reviewed(path: str | Path) -> list[Reviewed]:
     return [Reviewed.from_group(group) for group in JsonLinesSource(path).load()]
 
 
-def recheck(reviewed: Iterable[Reviewed], checks: Mapping[str, Check]) -> None:
+def recheck(reviewed: Iterable[Reviewed], checks: Checks) -> None:
     """Replace the verdicts of these checks; verdicts under other names (`judge`) stay."""
     for item in reviewed:
         before: list[str] = []

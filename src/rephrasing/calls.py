@@ -1,7 +1,5 @@
 """Calls of a chat model and its replies, which are untrusted: reading one never raises."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -10,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 T = TypeVar("T")
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +66,9 @@ def read_reply(body: str, time: str = "") -> Reply:
     except (ValueError, RecursionError):  # RecursionError: brackets by the thousand
         content = None
     choice = _at(content, dict, "choices", 0)
-    text, fault = without_reasoning(valid_unicode(_at(choice, str, "message", "content"))), ""
+    said, fault = valid_unicode(_at(choice, str, "message", "content")), ""
+    unfinished = said.lstrip().startswith("<think>") and "</think>" not in said  # reasoning that some servers leave in
+    text = "" if unfinished else said.rpartition("</think>")[2].strip()
     if not text:
         cut = choice.get("finish_reason") == "length"
         fault = "it was cut off at its limit of tokens" if cut else f"it holds no text: {body[:200]!r}"
@@ -90,15 +89,4 @@ def _at(value: Any, kind: type[T], *path: str | int) -> T:
 
 def valid_unicode(text: str) -> str:
     """The text with U+FFFD in place of lone surrogates, which no encoding can write."""
-    return _SURROGATE.sub("\ufffd", text)
-
-
-def without_reasoning(text: str) -> str:
-    r"""A completion without the reasoning that some servers leave in it; empty when the reasoning never ended.
-
-    >>> without_reasoning("<think>Well …</think>\nYes."), without_reasoning("Yes."), without_reasoning("<think>Well")
-    ('Yes.', 'Yes.', '')
-    """
-    if text.lstrip().startswith("<think>") and "</think>" not in text:
-        return ""
-    return text.rpartition("</think>")[2].strip()
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)

@@ -31,6 +31,7 @@ class Verdict(NamedTuple):
 
 
 Check = Callable[[Pair], Verdict]
+Checks = Mapping[str, Check]
 
 
 def accepted(verdicts: Iterable[Verdict]) -> bool:
@@ -43,8 +44,7 @@ class Candidate:
     """One rephrasing."""
 
     text: str
-    provenance: Mapping[str, Any] = field(default_factory=dict)
-    """`model`, `instruction` and more; empty for a rephrasing that this package did not make."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # `model`, …; empty where this package did not make it
     verdicts: list[Verdict] = field(default_factory=list)
 
     @property
@@ -66,7 +66,7 @@ class Reviewed:
     candidates: list[Candidate] = field(default_factory=list)
     shortfall: str = ""  # why there are fewer rephrasings than asked for
 
-    def add(self, candidate: Candidate, checks: Mapping[str, Check]) -> bool:
+    def add(self, candidate: Candidate, checks: Checks) -> bool:
         """Check a candidate against the question and those accepted before, and add it; return whether it passed."""
         pair = self.pair(candidate, [other.text for other in self.kept()])
         candidate.verdicts = review(pair, checks, candidate.unchecked)
@@ -116,13 +116,10 @@ class Reviewed:
         return cls(group._replace(metadata=metadata, rephrasings=(), kinds=()), candidates, str(shortfall or ""))
 
 
-def review(pair: Pair, checks: Mapping[str, Check], unchecked: Sequence[str] = ()) -> list[Verdict]:
+def review(pair: Pair, checks: Checks, unchecked: Sequence[str] = ()) -> list[Verdict]:
     """Return a verdict of every check except the `unchecked`; for a broken or overlong text only `readable`.
 
     With `readable` among the `unchecked` a text may be of any length.
-
-    >>> review(Pair("Add 1 and 1.", "Add 1 \ufffd 1."), {})
-    [Verdict(check='readable', passed=False, reason='holds broken characters', value=None)]
     """
     if "\ufffd" in pair.rephrasing and "\ufffd" not in pair.question:
         return [Verdict("readable", False, "holds broken characters")]

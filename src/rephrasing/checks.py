@@ -4,8 +4,6 @@ These checks can refuse a good rephrasing (one that writes a condition in words)
 something else with the same numbers). `judge` asks a model instead.
 """
 
-from __future__ import annotations
-
 import re
 
 from ..rewards.extraction import normalize_answer
@@ -20,14 +18,11 @@ _CHATTER = re.compile(
 _SOLVED = re.compile(r"\\boxed|####|\b(?:final )?answer\s*(?:is|=)\s*[-$\\\d]|\btherefore\b[^.]*=", re.IGNORECASE)
 
 
-def well_formed(pair: Pair, shortest: float = 0.4, longest: float = 3.0) -> Verdict:
+def well_formed(pair: Pair) -> Verdict:
     r"""Check that the rephrasing is a problem statement of similar length, without chatter or a solution.
 
-    Braces and dollars have to come in pairs. `shortest` and `longest` bound the length relative to the original's, in
-    characters; a text of at most 200 characters may be longer.
+    Braces and dollars have to come in pairs. A text has 0.4 to 3 times the original's characters, or up to 200 of them.
 
-    >>> well_formed(Pair("What is $1+1$?", "Sure! Here it is: what is $1+1$?")).reason
-    'comments instead of rephrasing: Sure! Here it is: wh'
     >>> well_formed(Pair("What is $1+1$?", "Find $x+1$ if $x=1.")).reason
     'a dollar sign or brace without its partner'
     """
@@ -40,7 +35,7 @@ def well_formed(pair: Pair, shortest: float = 0.4, longest: float = 3.0) -> Verd
     elif _unpaired(text) and not _unpaired(pair.question):
         reason = "a dollar sign or brace without its partner"
     # Short questions may get long: the other checks find what is missing or added.
-    elif not shortest <= share or (share > longest and len(text) > 200):
+    elif share < 0.4 or (share > 3 and len(text) > 200):
         reason = f"{share:.1f} times as long as the original"
     return Verdict("well_formed", not reason, reason or "a problem statement", share)
 
@@ -59,8 +54,8 @@ def numbers_kept(pair: Pair) -> Verdict:
     `twice`, `half` and `each` may stand for a number of the other text. Numbers of an example (`For instance, …`) may
     be missing.
 
-    >>> numbers_kept(Pair("Tom has 3 cats and buys 2.", "Tom, who had three cats, buys two more."))
-    Verdict(check='numbers_kept', passed=True, reason='all 2 numbers kept', value=None)
+    >>> numbers_kept(Pair("Tom has 3 cats and buys 2.", "Tom, who had three cats, buys two more.")).reason
+    'all 2 numbers kept'
     >>> numbers_kept(Pair("Tom has 3 cats and buys 2.", "Tom has 3 cats and buys 4.")).reason
     'missing: 2; new: 4'
     """
@@ -108,11 +103,6 @@ def _words(text: str) -> list[str]:
     return re.findall(r"[a-z]+(?:['’][a-z]+)?|\d+(?:\.\d+)?|\n+|^\s*[-*•]", text.lower(), re.MULTILINE)
 
 
-TEXT_CHECKS: dict[str, Check] = {
-    "well_formed": well_formed,
-    "numbers_kept": numbers_kept,
-    "symbols_kept": symbols_kept,
-    "answer_not_leaked": answer_not_leaked,
-    "not_identical": not_identical,
-}
+_IN_ORDER = (well_formed, numbers_kept, symbols_kept, answer_not_leaked, not_identical)
+TEXT_CHECKS: dict[str, Check] = {check.__name__: check for check in _IN_ORDER}
 """name → check, as in `configs/rephrase.yaml`."""

@@ -1,28 +1,32 @@
-"""Asks an OpenAI-compatible server. The `openai` client waits and retries; no reply is paid for twice."""
+"""Asks an OpenAI-compatible server, and adds up what it costs.
 
-from __future__ import annotations
+The `openai` client waits and retries; no reply is paid for twice.
+"""
 
 import asyncio
 import json
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import nan
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple, Self
 
 import openai
+import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
 from ..runs.files import lock
-from .calls import ApiCall, Reply, read_reply
+from .calls import ApiCall, Reply, Usage, read_reply
 
 logger = logging.getLogger(__name__)
 
 _REFUSES_EVERYBODY = (401, 402, 403, 404)
 _FAILURES_IN_A_ROW = 4
+CHARACTERS_PER_TOKEN = 3.5  # about 4 in English, fewer in LaTeX
 
 
 class ServerRefusedError(RuntimeError):
@@ -33,14 +37,10 @@ class ServerRefusedError(RuntimeError):
 class Server:
     """An OpenAI-compatible server and how to use it. The key itself is no setting: it stays in the environment."""
 
-    base_url: str | None = None
-    """For example http://localhost:8000/v1; None takes OPENAI_BASE_URL, else OpenAI's own."""
-    api_key_env: str = "OPENAI_API_KEY"
-    """Name of the environment variable that holds the key. Servers of your own may need none."""
-    concurrency: int = 32
-    """Calls under way at a time."""
-    timeout: float = 120.0
-    """Seconds of silence after which a call has failed."""
+    base_url: str | None = None  # such as http://localhost:8000/v1; None takes OPENAI_BASE_URL, else OpenAI's own
+    api_key_env: str = "OPENAI_API_KEY"  # the variable that holds the key; servers of your own may need none
+    concurrency: int = 32  # calls under way at a time
+    timeout: float = 120.0  # seconds of silence after which a call has failed
     max_retries: int = 8
     """How often the `openai` client repeats a failed call; a Retry-After of more than two minutes ends the retries."""
 
@@ -54,9 +54,7 @@ class Server:
         """A connection; OpenAI's own server needs a key."""
         url, key = self.base_url or os.environ.get("OPENAI_BASE_URL") or None, os.environ.get(self.api_key_env)
         if not key and url is None:
-            raise ValueError(
-                f"Expected a key in {self.api_key_env}, but it is empty. Export it, or set server.base_url."
-            )
+            raise ValueError(f"Expected a key in {self.api_key_env}, but it is empty. Set it, or server.base_url.")
         return openai.AsyncOpenAI(
             base_url=url, api_key=key or "none", max_retries=self.max_retries, timeout=self.timeout
         )
@@ -115,8 +113,7 @@ class Client:
     """
 
     def __init__(self, server: Server, cache: ReplyCache) -> None:
-        self.server = server
-        self.cache = cache
+        self.server, self.cache = server, cache
         self.calls: dict[str, ApiCall] = {}  # key → call: all that was asked through this client, for the account
         self.failures: dict[str, str] = {}  # key → why there is no reply: nothing was paid, the next session asks again
         self._failed_in_a_row = 0
@@ -125,8 +122,7 @@ class Client:
     async def complete(self, calls: Sequence[ApiCall]) -> list[Reply]:
         """One reply per call; if it has no text, `fault` says why. Equal calls are asked once.
 
-        Raises:
-            ServerRefusedError: no further call would be answered. What was answered is stored.
+        A ServerRefusedError says that no further call would be answered. What was answered is stored.
         """
         wanted = {call.key: call for call in calls}
         self.calls |= wanted
@@ -171,3 +167,29 @@ class Client:
             return None
         said = self.server.explain(error)
         return ServerRefusedError(f"{advice}, then run the same command again: replies are kept. Server: {said}")
+
+
+class Prices(NamedTuple):
+    """Prices of a model, per million tokens, in any currency."""
+
+    prompt: float
+    completion: float
+
+
+def expected(calls: Iterable[ApiCall], answered: Container[str]) -> list[tuple[ApiCall, Usage]]:
+    """Calls with their expected usage; equal calls count once, those whose keys are `answered` not at all."""
+    distinct = {call.key: call for call in calls if call.key not in answered}.values()
+    tokens = [round((len(call.system) + len(call.user)) / CHARACTERS_PER_TOKEN) for call in distinct]
+    return [(call, Usage(prompt, call.expected_tokens)) for call, prompt in zip(distinct, tokens, strict=True)]
+
+
+def costs(usages: Iterable[tuple[ApiCall, Usage]], prices: Mapping[str, Prices]) -> pd.DataFrame:
+    """Calls, tokens and cost, summed per purpose and model; a cost is NaN where no price is known."""
+    rows = []
+    for call, usage in usages:
+        price = prices.get(call.model, Prices(nan, nan))
+        cost = (usage.prompt_tokens * price.prompt + usage.completion_tokens * price.completion) / 1e6
+        rows.append((call.purpose, call.model, 1, *usage, cost))
+    columns = ["purpose", "model", "calls", "prompt tokens", "completion tokens", "cost"]
+    frame = pd.DataFrame(rows, columns=columns)
+    return frame.groupby(["purpose", "model"], sort=False, as_index=False).sum(min_count=1)

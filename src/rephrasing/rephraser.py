@@ -1,7 +1,5 @@
 """From questions to checked rephrasings: proposals by a model, the checks of their text, the judge."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +8,7 @@ from typing import Any, Protocol
 from ..datamodules.sources.base import plain
 from ..types import QuestionGroup
 from .calls import ApiCall, Reply
-from .candidates import Candidate, Check, Pair, Reviewed, Verdict, accepted
+from .candidates import Candidate, Checks, Pair, Reviewed, Verdict, accepted
 from .client import Client
 
 _RULES = """\
@@ -65,9 +63,7 @@ class Rephraser(Protocol):
     def calls(self, groups: Sequence[QuestionGroup]) -> list[ApiCall]:
         """The calls that it makes in any case; none if it asks no model."""
 
-    async def propose(
-        self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], client: Client
-    ) -> list[Reviewed]:
+    async def propose(self, groups: Sequence[QuestionGroup], checks: Checks, client: Client) -> list[Reviewed]:
         """All candidates with the verdicts of `checks`, question by question."""
 
 
@@ -104,9 +100,7 @@ class ModelRephraser:
         """The first call of every question and instruction."""
         return [self._call(group, name, i.count) for group in groups for name, i in self.instructions.items()]
 
-    async def propose(
-        self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], client: Client
-    ) -> list[Reviewed]:
+    async def propose(self, groups: Sequence[QuestionGroup], checks: Checks, client: Client) -> list[Reviewed]:
         """Ask, read, check; ask again for what is missing."""
         reviewed = [Reviewed(group) for group in groups]
         wanted = [(item, name, i.count) for item in reviewed for name, i in self.instructions.items()]
@@ -158,21 +152,15 @@ def read_rephrasings(text: str) -> list[str]:
 class Judge:
     """A model that compares each rephrasing with its original; it does not see the reference answer."""
 
-    model: str
-    """Name of the judge on its server."""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Sampling parameters, handed to the server."""
+    model: str  # its name on its server
+    parameters: Mapping[str, Any] = field(default_factory=dict)  # for the server: temperature, max_tokens, …
 
     def call(self, pair: Pair) -> ApiCall:
         """The question to the judge about one pair."""
         return ApiCall(
-            purpose="judge",
-            model=self.model,
-            system=_COMPARE,
+            purpose="judge", model=self.model, system=_COMPARE, parameters=self.parameters, expected_tokens=60,
             user=f"First statement:\n{pair.question}\n\nSecond statement:\n{pair.rephrasing}",
-            parameters=self.parameters,
-            expected_tokens=60,
-        )
+        )  # fmt: skip
 
     async def review(self, reviewed: Sequence[Reviewed], client: Client) -> None:
         """Add the judge's verdict to every candidate that no check of the text refused; drop its earlier verdicts.
@@ -201,15 +189,11 @@ def read_judgement(text: str) -> tuple[bool | None, str]:
 
 
 async def rephrase(
-    groups: Sequence[QuestionGroup],
-    rephraser: Rephraser,
-    checks: Mapping[str, Check],
-    judge: Judge | None,
-    client: Client,
+    groups: Sequence[QuestionGroup], rephraser: Rephraser, checks: Checks, judge: Judge | None, client: Client
 ) -> list[Reviewed]:
     """Propose rephrasings, check their text, ask the judge about those that passed; return all questions, in order.
 
-    Questions with the same `plain` text share their rephrasings, as in `datamodules.sources.rephrased`.
+    Questions with the same `plain` text share their rephrasings, as `with_rephrasings` joins them.
     """
     reviewed = await rephraser.propose(distinct(groups), checks, client)
     if judge is not None:

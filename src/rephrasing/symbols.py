@@ -1,15 +1,12 @@
 """Whether the formulas of a question are in its rephrasing, perhaps with other names for the variables."""
 
-from __future__ import annotations
-
 import re
 from itertools import permutations
 
 from .candidates import Pair, Verdict
 from .texts import compact, figures, formulas, holds, prose, variables, with_names, without_examples
 
-_MOST_RENAMED = 6
-"""Most variables that may be renamed; a rephrasing that renames more is refused."""
+_MOST_RENAMED = 6  # variables; a rephrasing that renames more is refused
 _NO_VARIABLES = re.compile(r"e|(?<!_)i|d(?=[a-z\\])|[CP](?=[_^]|\((?:[A-Z\\]|[^()]*,))")
 """Letters that may be no variables: constants, differentials, combinations, probabilities; without LaTeX commands."""
 _NOT_ZERO = re.compile(
@@ -34,9 +31,8 @@ def symbols_kept(pair: Pair) -> Verdict:
     if figures(old) != figures(new):
         return Verdict("symbols_kept", False, "a figure is missing or changed")
     before, after = _not_told(old, new), _not_told(new, old)
-    found = differences(
-        _lacking(before & formulas(without_examples(old, new)), after, new), _lacking(after, before, old)
-    )
+    missing = _lacking(before & formulas(without_examples(old, new)), after, new)
+    found = differences(missing, _lacking(after, before, old))
     if not found:
         return Verdict("symbols_kept", True, f"all {len(before)} formulas kept")
     names = renaming(before, after)
@@ -65,12 +61,10 @@ def _lacking(wanted: set[str], there: set[str], text: str) -> set[str]:
 
 
 def renaming(before: set[str], after: set[str]) -> dict[str, str] | None:
-    r"""Other names for variables that turn the formulas `before` into `after`; None where there are none.
+    """Other names for variables that turn the formulas `before` into `after`; None where there are none.
 
-    >>> renaming({"x+2y=7", "x-y=1"}, {"p-q=1", "p+2q=7"})
-    {'x': 'p', 'y': 'q'}
-    >>> renaming({"x+2y=7", "x-y=1"}, {"q-p=1", "p+2q=7"}) is None
-    True
+    >>> renaming({"x+2y=7", "x-y=1"}, {"p-q=1", "p+2q=7"}), renaming({"x+2y=7", "x-y=1"}, {"q-p=1", "p+2q=7"})
+    ({'x': 'p', 'y': 'q'}, None)
     """
     old, new = variables(before), variables(after)
     lost, gained = sorted(old - new), sorted(new - old)
@@ -104,11 +98,6 @@ def _spoken(text: str) -> set[str]:
 
 
 def differences(missing: set[str], new: set[str]) -> str:
-    """Missing and new items, for a message; empty where there are none.
-
-    >>> differences(set(), set("ba"))
-    'new: a, b'
-    """
-    return "; ".join(
-        f"{name}: {', '.join(sorted(items))}" for name, items in (("missing", missing), ("new", new)) if items
-    )
+    """Missing and new items, for a message; empty where there are none."""
+    found = {"missing": missing, "new": new}
+    return "; ".join(f"{name}: {', '.join(sorted(items))}" for name, items in found.items() if items)

@@ -1,7 +1,5 @@
 r"""Takes texts of problems apart: numbers, formulas, figures and words, in spellings that can be compared."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from decimal import Decimal
@@ -33,48 +31,35 @@ _VALUES |= {word: 10 * n for n, word in enumerate(_TENS.split("|"), start=2)}
 _WORDED = re.compile(rf"\b(?:(?:{_TENS})[- ](?:one|{_UNITS})|{_UNITS}|{_TEENS}|{_TENS})\b", re.IGNORECASE)
 _SCALED = re.compile(rf"(?:(?<![\d.,])(\d{{1,9}}(?:\.\d{{1,9}})?)[- ]|\b)({'|'.join(_SCALES)})\b", re.IGNORECASE)
 _MEANINGS = {
+    "0": "zero origin positive negative nonzero nonnegative", "0.5": "half",
     "1": "a an one single once first each every per another alone weekly daily half halves halved third thirds quarter",
     "2": "twice double doubled doubles second couple pair both square squared half halves halved",
     "3": "thrice triple triples tripled cube cubed triangle third thirds",
-    "4": "quarter quarters quadruple fourth fourths",
-    "5": "fifth fifths",
-    "6": "sixth sixths",
-    "7": "seventh sevenths week weeks",
-    "8": "eighth eighths",
-    "9": "ninth ninths",
-    "10": "tenth tenths",
-    "0": "zero origin positive negative nonzero nonnegative",
-    "12": "dozen",
-    "50": "half",
-    "0.5": "half",
-    "25": "quarter",
-    "100": "percent hundredth",
-    "1000": "thousandth",
+    "4": "quarter quarters quadruple fourth fourths", "5": "fifth fifths", "6": "sixth sixths",
+    "7": "seventh sevenths week weeks", "8": "eighth eighths", "9": "ninth ninths", "10": "tenth tenths", "12": "dozen",
+    "25": "quarter", "50": "half", "100": "percent hundredth", "1000": "thousandth",
+}  # fmt: skip
+_SPELLINGS = {
+    r"\\(?:left|right|displaystyle|limits|[bB]igg?)(?![A-Za-z])": "",
+    r"\\[{}]": "|",
+    r"\{,\}": ",",
+    r"\\[,;:!> &]|\\q?quad(?![A-Za-z])|~|&|\\\\": " ",
+    r"\\[dt]?frac\s*(\d)\s*(\d)": r"\1/\2",
+    r"\\[dt]?frac\s*\{([^{}]{1,12})\}\s*\{([^{}]{1,12})\}": r"\1/\2",
+    r"\\[dt]frac(?![A-Za-z])": r"\\frac",
+    r"\\(?:cdot|times)(?![A-Za-z])|[·×]": "*",
+    r"\\div(?![A-Za-z])|÷|\bdivided by\b": "/",
+    r"\\leq?(?![A-Za-z])|≤": "<=",
+    r"\\geq?(?![A-Za-z])|≥": ">=",
+    r"\\neq?(?![A-Za-z])|\\not\s*=|≠": "!=",
+    r"\\[lc]?dots[bc]?(?![A-Za-z])|…": "...",
+    r"\\(?:text(?:bf|it|rm)?|mathrm|mbox|operatorname)\s*\{([^{}]*)\}": r'"\1"',
+    r'\^\{?"(st|nd|rd|th)"\}?': r'"\1"',
+    r"\\?\$|\\(?=%)": "",
+    r"[−–]": "-",
+    r"(\\[A-Za-z]+)[\s{}]+(?=[A-Za-z])": "\\1\0",  # \sin x is no command \sinx
+    r"[{}\s]": "",
 }
-_SPELLINGS = tuple(
-    (re.compile(pattern), replacement)
-    for pattern, replacement in (
-        (r"\\(?:left|right|displaystyle|limits|[bB]igg?)(?![A-Za-z])", ""),
-        (r"\\[{}]", "|"),
-        (r"\{,\}", ","),
-        (r"\\[,;:!> &]|\\q?quad(?![A-Za-z])|~|&|\\\\", " "),
-        (r"\\[dt]?frac\s*(\d)\s*(\d)", r"\1/\2"),
-        (r"\\[dt]?frac\s*\{([^{}]{1,12})\}\s*\{([^{}]{1,12})\}", r"\1/\2"),
-        (r"\\[dt]frac(?![A-Za-z])", r"\\frac"),
-        (r"\\(?:cdot|times)(?![A-Za-z])|[·×]", "*"),
-        (r"\\div(?![A-Za-z])|÷|\bdivided by\b", "/"),
-        (r"\\leq?(?![A-Za-z])|≤", "<="),
-        (r"\\geq?(?![A-Za-z])|≥", ">="),
-        (r"\\neq?(?![A-Za-z])|\\not\s*=|≠", "!="),
-        (r"\\[lc]?dots[bc]?(?![A-Za-z])|…", "..."),
-        (r"\\(?:text(?:bf|it|rm)?|mathrm|mbox|operatorname)\s*\{([^{}]*)\}", r'"\1"'),
-        (r'\^\{?"(st|nd|rd|th)"\}?', r'"\1"'),
-        (r"\\?\$|\\(?=%)", ""),
-        (r"[−–]", "-"),
-        (r"(\\[A-Za-z]+)[\s{}]+(?=[A-Za-z])", "\\1\0"),  # \sin x is no command \sinx
-        (r"[{}\s]", ""),
-    )
-)
 _EXAMPLE = re.compile(r"(?<!\S)For (?:example|instance)\b[^?]{0,600}?\.(?!\S)")
 _LETTER = re.compile(r'"[^"]*"|\\[A-Za-z]+|[A-Za-z]')
 
@@ -102,11 +87,7 @@ def numbers(text: str) -> set[str]:
 
 
 def loose_numbers(text: str) -> set[str]:
-    """Numbers that words of the text may stand for, but need not: 2 for `twice`, 1 for `a`.
-
-    >>> sorted(loose_numbers("Twice as many in a week"))
-    ['1', '2', '7']
-    """
+    """Numbers that words of the text may stand for, but need not: 2 for `twice`, 1 for `a`."""
     words = set(re.findall("[a-z]+", text.lower()))
     return {number for number, names in _MEANINGS.items() if not words.isdisjoint(names.split())}
 
@@ -155,8 +136,8 @@ def compact(math: str) -> str:
     >>> compact(r"\dfrac{1}{2} \cdot x^{2} \leq 3"), compact("$1/2 × x^2 ≤ 3$")
     ('1/2*x^2<=3', '1/2*x^2<=3')
     """
-    for pattern, replacement in _SPELLINGS:
-        math = pattern.sub(replacement, math)
+    for pattern, replacement in _SPELLINGS.items():
+        math = re.sub(pattern, replacement, math)
     return math.replace("\0", " ").strip(".,;:")
 
 
@@ -177,9 +158,5 @@ def variables(pieces: Iterable[str]) -> set[str]:
 
 
 def with_names(piece: str, names: dict[str, str]) -> str:
-    r"""The piece with other letters for its variables.
-
-    >>> with_names(r"\sin(ax)+x_1", {"x": "t"})
-    '\\sin(at)+t_1'
-    """
+    """The piece with other letters for its variables."""
     return _LETTER.sub(lambda match: names.get(match[0], match[0]), piece)

@@ -1,14 +1,19 @@
-"""The memory of questions: counts by hand, ranks side by side, bounds, and what a checkpoint keeps."""
+"""The memory of questions: counts by hand, ranks side by side, bounds, what a checkpoint keeps; curricula."""
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 import torch
 
 from tagrpo.datamodules import memory as module
-from tagrpo.datamodules.memory import MOST_ANSWERS, MOST_VISITS, UNKNOWN, QuestionMemory, Record, Visit
+from tagrpo.datamodules.memory import MOST_ANSWERS, MOST_VISITS, UNKNOWN, Curriculum, QuestionMemory, Record, Visit
+from tagrpo.datamodules.questions import QuestionDataModule
+from tagrpo.datamodules.templates import PlainTemplate
+from tagrpo.lab.tasks.arithmetic import ArithmeticSource
+from tagrpo.starter import starter_path
 from tests.helpers import on_two_ranks
 
 
@@ -118,3 +123,59 @@ def test_only_what_has_changed_is_copied_again(make_batch):
     assert second["b"] is first["b"]
     assert first["a"] == (2, 1, False, [((2,), (1,))], {"5": 1, "7": 1}), "a state does not change afterwards"
     assert second["a"] == (3, 1, False, [((2,), (1,)), ((1,), (0,))], {"5": 2, "7": 1})
+
+
+def visited(*right):
+    """A question with two responses to each of two phrasings, of which so many were right at each visit."""
+    return Record(visits=[Visit((2, 2), (min(r, 2), max(r - 2, 0))) for r in right])
+
+
+class Unsolved(Curriculum):
+    """Serves questions of which some response was wrong at the last visit, and new ones."""
+
+    def chance(self, record):
+        return float(not record.visits or record.visits[-1].rate < 1)
+
+
+def datamodule_of(curriculum):
+    datamodule = QuestionDataModule(
+        train=ArithmeticSource(size=8), evaluation={}, tokenizer=str(starter_path()),
+        template=PlainTemplate("{question} <sep>"), batch_size=2, num_rephrasings=0, curriculum=curriculum,
+    )  # fmt: skip
+    datamodule.setup("fit")
+    return datamodule
+
+
+def test_a_data_module_serves_what_its_curriculum_wants_by_what_is_remembered():
+    datamodule = datamodule_of(Unsolved())
+    assert datamodule.needs_memory
+    loader = datamodule.train_dataloader()
+    first = [group.id for batch in loader for group in batch.groups]
+    assert len(first) == 8
+    solved = first[:3]
+    datamodule.memory.records = {id: visited(4 if id in solved else 1) for id in first}
+    assert len({group.id for batch in loader for group in batch.groups} - set(solved)) == 4, "five make two batches"
+
+
+class Counting(Curriculum):
+    """Remembers how many visits there were."""
+
+    seen = 0
+
+    def observe(self, visits):
+        self.seen += len(visits)
+
+    def state_dict(self):
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+
+
+def test_a_data_module_keeps_the_state_of_its_curriculum_and_refuses_what_is_none():
+    one, other = datamodule_of(Counting()), datamodule_of(Counting())
+    one.observe([Visit((2,), (0,))])
+    other.load_state_dict(one.state_dict())
+    assert other.curriculum.seen == one.curriculum.seen == 1
+    with pytest.raises(TypeError, match=r"data\.curriculum to be a Curriculum .*no asked, chance"):
+        datamodule_of(object())

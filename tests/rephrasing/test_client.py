@@ -4,12 +4,13 @@ import asyncio
 import dataclasses
 import json
 import logging
+import math
 import time
 
 import pytest
 
-from tagrpo.rephrasing.calls import ApiCall
-from tagrpo.rephrasing.client import Client, ReplyCache, Server, ServerRefusedError
+from tagrpo.rephrasing.calls import ApiCall, Usage
+from tagrpo.rephrasing.client import Client, Prices, ReplyCache, Server, ServerRefusedError, costs, expected
 
 
 def calls(count, **facts):
@@ -205,3 +206,32 @@ def test_the_key_of_a_call_is_what_its_reply_depends_on():
     changes = {"model": "n", "user": "?", "system": "!", "parameters": {"seed": 1}, "attempt": 1}
     keys = {dataclasses.replace(one, **{name: value}).key for name, value in changes.items()}
     assert len(keys | {one.key}) == len(changes) + 1
+
+
+PRICES = {"m": Prices(prompt=10.0, completion=30.0)}
+
+
+def call(user="x" * 70, **facts):
+    known = {"purpose": "rephrase", "model": "m", "system": ""}
+    return ApiCall(**{**known, "user": user, "expected_tokens": 40, **facts})
+
+
+def test_an_estimate_counts_characters_and_expected_tokens():
+    (row,) = costs(expected([call(), call(), call("y" * 35)], {}), PRICES).to_dict("records")
+    assert row["calls"] == 2, "equal calls are asked once"
+    assert (row["prompt tokens"], row["completion tokens"]) == (20 + 10, 40 + 40)
+    assert row["cost"] == pytest.approx((30 * 10 + 80 * 30) / 1e6)
+
+
+def test_what_has_a_reply_costs_nothing():
+    asked = [call(user=str(i)) for i in range(5)]
+    assert costs(expected(asked, {c.key for c in asked[:3]}), PRICES)["calls"].tolist() == [2]
+    assert costs(expected(asked, {c.key for c in asked}), PRICES).empty
+
+
+def test_an_account_adds_up_what_servers_said():
+    answered = [(call(), Usage(1000, 100)), (call("other"), Usage(600, 100)), (call(model="n"), Usage(1, 1))]
+    first, second = costs(answered, PRICES).to_dict("records")
+    assert (first["calls"], first["prompt tokens"], first["completion tokens"]) == (2, 1600, 200)
+    assert first["cost"] == pytest.approx((1000 * 10 + 100 * 30 + 600 * 10 + 100 * 30) / 1e6)
+    assert math.isnan(second["cost"])

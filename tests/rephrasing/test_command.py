@@ -16,8 +16,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from tagrpo.cli import rephrase
-from tagrpo.datamodules.sources.jsonl import JsonLinesSource
-from tagrpo.datamodules.sources.rephrased import read_rephrasings
+from tagrpo.datamodules.sources.jsonl import JsonLinesSource, read_rephrasings
 from tagrpo.rephrasing.client import ServerRefusedError
 
 from .conftest import MALFORMED, rephrasings
@@ -161,7 +160,7 @@ def test_the_output_is_read_by_the_sources_and_says_where_each_rephrasing_comes_
     run(tmp_path, server, "rephraser.model=m", "seed=7")
     groups = JsonLinesSource(tmp_path / "out.jsonl").load()
     assert [len(group.rephrasings) for group in groups] == [3, 3]
-    assert read_rephrasings(tmp_path / "out.jsonl")[groups[0].question].rephrasings == groups[0].rephrasings
+    assert read_rephrasings(tmp_path / "out.jsonl")[groups[0].question]["rephrasings"] == groups[0].rephrasings
     for group, row in zip(groups, rows(tmp_path / "out.jsonl"), strict=True):
         assert row["answer"] == group.answer[0]
         for entry in row["provenance"]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ...datamodules.curricula import Curriculum
-from ...datamodules.memory import Record
+from ...datamodules.memory import Curriculum, Record
 from ...types import QuestionGroup
 
 

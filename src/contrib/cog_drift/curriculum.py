@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ...datamodules.curricula import Curriculum
-from ...datamodules.memory import Record
+from ...datamodules.memory import Curriculum, Record
 from ...types import QuestionGroup
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ...datamodules.curricula import Curriculum
-from ...datamodules.memory import Record, Visit
+from ...datamodules.memory import Curriculum, Record, Visit
 
 
 class SkipUniform(Curriculum):

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ...datamodules.curricula import Curriculum
-from ...datamodules.memory import Record
+from ...datamodules.memory import Curriculum, Record
 from ...rephrasing.calls import ApiCall
 from ...rephrasing.candidates import Candidate, Check, Reviewed
 from ...types import QuestionGroup

@@ -1,7 +1,5 @@
 """The interface of sources of questions, and their reports."""
 
-from __future__ import annotations
-
 import hashlib
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ To add a dataset, add an entry. Copies in circulation name their columns differe
 used. Where a copy was at hand there is a fingerprint, of the rows that `HubSource` keeps.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,13 +16,10 @@ class Dataset:
     config: str | None = None  # its configuration there; None for the default one
     folder: str | None = None  # its folder there, in a repository without configurations
     split: str = "train"
-    question: Sequence[str] = ("problem", "question")
-    """Columns of the question: a text, or a conversation whose last turn of the user is the question."""
+    question: Sequence[str] = ("problem", "question")  # columns of a text, or of a conversation: its last user's turn
     answer: Sequence[str] = ("answer",)  # columns of a text, a number, or a list of accepted answers
-    worked: bool = False
-    r"""Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts."""
-    wrong_choices: Sequence[str] = ()
-    """Columns of the wrong choices of a multiple-choice question, whose answer is the right choice."""
+    worked: bool = False  # whether the answer is a worked solution: its last `\boxed{}` counts, or what follows `####`
+    wrong_choices: Sequence[str] = ()  # columns of wrong choices, where the answer is the right one of several
     id: str | None = None  # column; without one, rows are named by their position, from 0
     metadata: Sequence[str] = ()  # columns that are kept for analysis
     columns: Sequence[str] | None = None  # columns to read from Parquet files, if others are large; None reads all

@@ -1,7 +1,5 @@
 """Several sources as one."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 

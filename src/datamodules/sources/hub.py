@@ -1,7 +1,5 @@
 """The public datasets of the papers, from the hub or from a local copy."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 from collections import defaultdict
@@ -14,11 +12,11 @@ from ...types import QuestionGroup
 from ..overlap import words
 from .base import Source, SourceReport, fingerprint, plain
 from .catalogue import CATALOGUE
-from .rephrased import read_rephrasings, with_rephrasings
-from .rows import answers, locate, question_text, read_fields, read_table
-from .selection import Ranges, check_ranges, select
+from .jsonl import read_rephrasings, with_rephrasings
+from .rows import Ranges, answers, check_ranges, locate, question_text, read_fields, read_table, select
 
 LETTERS = "ABCDEFGHIJ"
+CHUNK = 3749  # questions of a chunk: half of those of MATH
 
 
 class HubSource(Source):
@@ -34,11 +32,10 @@ class HubSource(Source):
             `<dataset>.jsonl` or the like, or a copy of the hub's repository. Ids and content are the same.
         rephrasings: File of JSON lines with `question` and `rephrasings`, as `tagrpo-rephrase` writes it. Each
             question gets the rephrasings listed for its text. None for no rephrasings.
-        within: Field of the metadata → its smallest and largest value; see `selection.select`. `{level: [3, 5]}` leaves
+        within: Field of the metadata → its smallest and largest value; see `rows.select`. `{level: [3, 5]}` leaves
             out what MATH calls levels 1 and 2, and `Level ?`.
-        chunks: Numbers of the chunks to take; None takes all questions. For this, questions are ordered by a hash of
-            `seed` and their text, so that chunks are random, disjoint, and the same on every machine.
-        chunk_size: Questions per chunk.
+        chunks: Numbers of the chunks of 3,749 questions to take; None takes all questions. For this, questions are
+            ordered by a hash of `seed` and their text: chunks are random, disjoint, and the same on every machine.
         seed: Seed of the chunks and of the order of choices.
     """
 
@@ -48,7 +45,6 @@ class HubSource(Source):
         path: str | Path | None = None,
         rephrasings: str | Path | None = None,
         chunks: Sequence[int] | None = None,
-        chunk_size: int = 3749,
         seed: int = 0,
         within: Ranges | None = None,
     ) -> None:
@@ -56,37 +52,34 @@ class HubSource(Source):
             raise ValueError(f"Expected `dataset` to be one of {', '.join(CATALOGUE)}, but got {dataset!r}.")
         if chunks is not None and (len(set(chunks)) < len(chunks) or min(chunks, default=-1) < 0):
             raise ValueError(f"Expected `chunks` to be numbers from 0, each once, but got {list(chunks)}.")
-        if chunk_size < 1:
-            raise ValueError(f"Expected `chunk_size` to be at least 1, but got {chunk_size}.")
         check_ranges(within or {})
         self.dataset, self.known = dataset, CATALOGUE[dataset]
-        self.path, self.rephrasings = path, rephrasings
-        self.chunks, self.chunk_size, self.seed = None if chunks is None else list(chunks), chunk_size, seed
-        self.within = within or {}
+        self.path, self.rephrasings, self.seed, self.within = path, rephrasings, seed, within or {}
+        self.chunks = None if chunks is None else list(chunks)
 
     def load(self) -> list[QuestionGroup]:
         """Read the dataset; a ValueError names missing columns and fields, repeated ids, and missing chunks."""
         known = self.known
         origin = known.hub if self.path is None else locate(self.path, self.dataset, known.hub)
         table = read_table(origin, known.config, known.split, known.columns, known.folder)
-        groups, excluded, read = self._read(table, origin)
+        groups, excluded = self._read(table, origin)
+        read = len(groups) + sum(map(len, excluded.values()))
         notes, warnings = self._compared(read, groups)
         groups, outside = select(groups, self.within, origin)
         if known.wrong_choices:
             groups = [self._with_choices(group) for group in groups]
         if self.chunks is not None:
             groups = self._chunks(groups, self.chunks, origin)
-            notes.append(f"took chunks {self.chunks} of {self.chunk_size} questions in the order of seed {self.seed}")
+            notes.append(f"took chunks {self.chunks} of {CHUNK} questions in the order of seed {self.seed}")
         if self.rephrasings is not None:
             groups, told = with_rephrasings(groups, read_rephrasings(self.rephrasings))
             notes.append(told)
-        self.report = SourceReport(
-            origin=str(origin), read=read, excluded=excluded | outside, notes=notes, warnings=warnings
-        )
+        excluded |= outside
+        self.report = SourceReport(origin=str(origin), read=read, excluded=excluded, notes=notes, warnings=warnings)
         return groups
 
-    def _read(self, table: Any, origin: str | Path) -> tuple[list[QuestionGroup], dict[str, list[str]], int]:
-        """The questions that can be asked and scored; reason → ids of the others; and the number of rows."""
+    def _read(self, table: Any, origin: str | Path) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
+        """The questions that can be asked and scored; and reason → ids of the others."""
         known = self.known
         required = {"a question": known.question, "an answer": known.answer}
         required |= {wrong: [wrong] for wrong in known.wrong_choices}
@@ -94,10 +87,8 @@ class HubSource(Source):
         excluded: dict[str, list[str]] = defaultdict(list)
         kept: dict[str, QuestionGroup] = {}
         seen: set[tuple[str, ...]] = set()
-        read = 0
-        for row in read_fields(table, origin, required, optional):
-            group = self._group(read, row)
-            read += 1
+        for number, row in enumerate(read_fields(table, origin, required, optional)):
+            group = self._group(number, row)
             text = words(group.question) if known.deduplicate else ()
             if not group.question or not group.answer:
                 excluded["without_answer" if group.question else "without_question"].append(group.id)
@@ -108,7 +99,7 @@ class HubSource(Source):
             else:
                 kept[group.id] = group
                 seen.add(text)
-        return list(kept.values()), dict(excluded), read
+        return list(kept.values()), dict(excluded)
 
     def _group(self, number: int, row: Mapping[str, Any]) -> QuestionGroup:
         """The question of a row; text or answer is empty where it has none."""
@@ -152,10 +143,9 @@ class HubSource(Source):
         return [f"all {len(groups)} questions have the fingerprint {found}{unknown}"], warnings
 
     def _chunks(self, groups: list[QuestionGroup], chunks: list[int], origin: str | Path) -> list[QuestionGroup]:
-        size = self.chunk_size
-        if (needed := (max(chunks, default=-1) + 1) * size) > len(groups):
+        if (needed := (max(chunks, default=-1) + 1) * CHUNK) > len(groups):
             raise ValueError(
-                f"{origin}: expected {needed} questions for the chunks {chunks} of {size}, but there are "
+                f"{origin}: expected {needed} questions for the chunks {chunks} of {CHUNK}, but there are "
                 f"{len(groups)}. Take other `chunks`."
             )
 
@@ -164,4 +154,4 @@ class HubSource(Source):
             return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), group.id
 
         ordered = sorted(groups, key=place)
-        return [group for chunk in chunks for group in ordered[chunk * size : (chunk + 1) * size]]
+        return [group for chunk in chunks for group in ordered[chunk * CHUNK : (chunk + 1) * CHUNK]]

@@ -1,32 +1,31 @@
-"""Questions from a local file: JSON lines or Parquet, with or without rephrasings."""
+"""Questions from a local file, JSON lines or Parquet; and rephrasings from one, for the questions of any source."""
 
-from __future__ import annotations
-
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ...rewards.extraction import extract_reference
 from ...types import QuestionGroup
-from .base import Source, SourceReport
-from .rows import RowError, answers, is_known, kinds_of, read_rows
-from .selection import Ranges, check_ranges, select
+from .base import Source, SourceReport, plain
+from .rows import Ranges, RowError, answers, check_ranges, is_known, kinds_of, read_rows, select
+
+Rephrasings = Mapping[str, Mapping[str, Any]]
+"""`plain` text of a question → its `rephrasings` and `kinds`, as in `QuestionGroup`."""
 
 
 class JsonLinesSource(Source):
-    r"""One question per row: an object with a question, its answer, and perhaps rephrasings and an id.
+    r"""One question per row: an object with a question, its answer, and perhaps `rephrasings`, `kinds` and an `id`.
+
+    `rephrasings` are a list of texts, and `kinds` say of each how it changes the question, for `data.kinds`. Ids are
+    unique; a row without one is called `<file name>-<row>`. All other fields are kept in the metadata.
 
     Args:
         path: `.jsonl` or `.parquet`.
         question: Field with the question's text.
         answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted answers.
-        rephrasings: Field with a list of rephrasings; rows may lack it.
-        id: Field with a unique id; rows without one are called `<file name>-<row>`.
-        within: Field → its smallest and largest value; see `selection.select`. For a curriculum, such as
+        within: Field → its smallest and largest value; see `rows.select`. For a curriculum, such as
             `{success_rate: [0, 0.75]}`.
         worked: Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts.
-
-    A field `kinds` may say of each rephrasing how it changes the question, for `data.kinds`. All other fields are kept
-    in the metadata.
     """
 
     def __init__(
@@ -34,28 +33,21 @@ class JsonLinesSource(Source):
         path: str | Path,
         question: str = "question",
         answer: str = "answer",
-        rephrasings: str = "rephrasings",
-        id: str = "id",
         worked: bool = False,
         within: Ranges | None = None,
     ) -> None:
         check_ranges(within or {})
         self.path = Path(path)
         if not self.path.is_file():
-            raise FileNotFoundError(
-                f"Expected a file of questions at {self.path}, but found none. Set the source's `path`."
-            )
+            raise FileNotFoundError(f"Expected a file of questions at {self.path}, but found none. Set its `path`.")
         if self.path.suffix not in (".jsonl", ".parquet"):
             raise ValueError(f"Expected a .jsonl or .parquet file, but got {self.path}.")
-        self.question, self.answer, self.rephrasings, self.id = question, answer, rephrasings, id
-        self.worked = worked
-        self.within = within or {}
+        self.question, self.answer, self.worked, self.within = question, answer, worked, within or {}
 
     def load(self) -> list[QuestionGroup]:
-        """Read the file.
+        """Read the file; a ValueError lists the first rows that are broken, lack what they need, or repeat an id.
 
-        One ValueError lists the first rows that are broken, lack question or answer, or repeat an id. Another names the
-        first question without a field of `within`.
+        Another names the first question without a field of `within`.
         """
         groups: dict[str, QuestionGroup] = {}
 
@@ -71,20 +63,17 @@ class JsonLinesSource(Source):
         return kept
 
     def _group(self, number: int, row: dict[str, Any]) -> QuestionGroup:
-        question = row.get(self.question)
+        question, answer, name = (row.get(field) for field in (self.question, self.answer, "id"))
         if not isinstance(question, str) or not question.strip():
-            raise RowError(
-                f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set the source's `question`"
-            )
-        rephrasings = row.get(self.rephrasings) or []
+            raise RowError(f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set its `question`")
+        rephrasings = row.get("rephrasings") or []
         if not isinstance(rephrasings, list) or not all(isinstance(text, str) and text.strip() for text in rephrasings):
-            raise RowError(f"a list of texts in `{self.rephrasings}`, but got {rephrasings!r}")
-        answer, name = row.get(self.answer), row.get(self.id)
+            raise RowError(f"a list of texts in `rephrasings`, but got {rephrasings!r}")
         accepted = answers(extract_reference(str(answer)) if self.worked and is_known(answer) else answer)
         if not accepted:
             said = "has no box and no `####`, where `worked` looks" if self.worked and is_known(answer) else "is empty"
             raise RowError(f"an answer in `{self.answer}`, but it {said}. Correct the row, or leave it out")
-        known = (self.question, self.answer, self.rephrasings, self.id, "kinds")
+        known = (self.question, self.answer, "rephrasings", "kinds", "id")
         return QuestionGroup(
             id=str(name) if is_known(name) else f"{self.path.stem}-{number}",
             question=question,
@@ -93,3 +82,40 @@ class JsonLinesSource(Source):
             metadata={name: value for name, value in row.items() if name not in known},
             kinds=kinds_of(row, len(rephrasings)),
         )
+
+
+def read_rephrasings(path: str | Path) -> Rephrasings:
+    """Read JSON lines with `question`, `rephrasings`, a list of texts, and perhaps `kinds`; other fields are ignored.
+
+    A ValueError names the rows that are broken or repeat a question with other rephrasings.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"Expected a file of rephrasings at {path}, but found none. Set `rephrasings`.")
+    found: dict[str, dict[str, Any]] = {}
+
+    def take(_: int, row: dict[str, Any]) -> None:
+        question, texts = row.get("question"), row.get("rephrasings")
+        if not (isinstance(question, str) and isinstance(texts, list) and all(t and isinstance(t, str) for t in texts)):
+            raise RowError(
+                "`question`, a text, and `rephrasings`, a list of texts, but got "
+                f"{str(question)[:80]!r} and {str(texts)[:80]!r}"
+            )
+        made = {"rephrasings": tuple(texts), "kinds": kinds_of(row, len(texts))}
+        if found.setdefault(plain(question), made) != made:
+            raise RowError(f"each question once, but an earlier row has other rephrasings of {question[:80]!r}")
+
+    read_rows(path, take)
+    return found
+
+
+def with_rephrasings(groups: Sequence[QuestionGroup], rephrasings: Rephrasings) -> tuple[list[QuestionGroup], str]:
+    """Return the questions with their rephrasings, and a sentence on how many have any; ValueError if none has."""
+    joined = [group._replace(**rephrasings.get(plain(group.question), {})) for group in groups]
+    count = sum(bool(group.rephrasings) for group in joined)
+    if groups and not count:
+        raise ValueError(
+            f"Expected rephrasings of the {len(groups)} questions, but the file has {len(rephrasings)} others. "
+            f"Its questions must read as in the source, for example {groups[0].question[:80]!r}."
+        )
+    return joined, f"{count} of {len(groups)} questions have rephrasings"

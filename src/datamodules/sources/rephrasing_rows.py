@@ -1,7 +1,5 @@
 """Data as the authors of TA-GRPO publish it: one row per prompt; rows with the same index are one question."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from os.path import commonprefix
@@ -12,6 +10,7 @@ from ...types import QuestionGroup
 from .base import Source, SourceReport, fingerprint
 from .rows import answers, is_known, locate, question_text, read_fields, read_table
 
+DATASET = "lhkhiem28/TA-GRPO-datasets"
 REQUIRED = {
     "a question": ("question", "prompt"),
     "an answer": ("answer", "reward_model.ground_truth"),
@@ -34,24 +33,17 @@ class RephrasingRowsSource(Source):
       different answers are left out and named under `answers_differ`, those without an answer under `without_answer`.
 
     Args:
-        path: None reads `dataset` from the hub; otherwise a file, or a folder as for `HubSource`.
-        dataset: Name on the hub.
+        path: None reads `DATASET` from the hub; otherwise a file, or a folder as for `HubSource`.
         config: Configuration there; `MATH-A9-U` is the authors' training set, `MATH` the same without rephrasings.
         split: `train` or `test`.
     """
 
-    def __init__(
-        self,
-        path: str | Path | None = None,
-        dataset: str = "lhkhiem28/TA-GRPO-datasets",
-        config: str | None = "MATH-A9-U",
-        split: str = "train",
-    ) -> None:
-        self.path, self.dataset, self.config, self.split = path, dataset, config, split
+    def __init__(self, path: str | Path | None = None, config: str | None = "MATH-A9-U", split: str = "train") -> None:
+        self.path, self.config, self.split = path, config, split
 
     def load(self) -> list[QuestionGroup]:
         """Read the rows and link them."""
-        origin = self.dataset if self.path is None else locate(self.path, f"{self.config or 'default'}/{self.split}")
+        origin = DATASET if self.path is None else locate(self.path, f"{self.config or 'default'}/{self.split}")
         rows = list(read_fields(read_table(origin, self.config, self.split), origin, REQUIRED, POSITION))
         texts = [question_text(row["a question"]) for row in rows]
         instruction = shared_lines([text for text in texts if text])
@@ -72,16 +64,12 @@ class RephrasingRowsSource(Source):
             else:
                 groups.append(QuestionGroup(str(index), question, tuple(text for _, text, _ in others), answer))
         padding = len(rows) - sum(map(len, linked.values()))
-        self.report = SourceReport(
-            origin=str(origin),
-            read=len(rows),
-            excluded=dict(excluded),
-            notes=[
-                f"{len(rows)} rows are {len(linked)} questions; {padding} rows without question or index left out",
-                f"the questions have the fingerprint {fingerprint(groups)}",
-                *([f"removed from the start of every prompt: {instruction.strip()!r}"] if instruction else []),
-            ],
-        )
+        notes = [
+            f"{len(rows)} rows are {len(linked)} questions; {padding} rows without question or index left out",
+            f"the questions have the fingerprint {fingerprint(groups)}",
+            *([f"removed from the start of every prompt: {instruction.strip()!r}"] if instruction else []),
+        ]
+        self.report = SourceReport(origin=str(origin), read=len(rows), excluded=dict(excluded), notes=notes)
         return groups
 
 

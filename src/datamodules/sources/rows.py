@@ -1,19 +1,24 @@
-"""Reads tables of questions from files and from the hub, and the fields of their rows.
+"""Reads tables of questions from files and from the hub, and the fields of their rows; selects by numbers in these.
 
 `datasets` reads them, except the files of `JsonLinesSource` and of rephrasings. `read_rows` reads those row by row,
 since `datasets` turns the text "2" into a number where other rows have a list, and names at most one wrong row.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
+import math
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from math import isnan
 from pathlib import Path
 from typing import Any
 
+from ...types import QuestionGroup
+
+Ranges = Mapping[str, Sequence[float]]
+"""Field → its smallest and its largest value, both included."""
+Columns = Mapping[str, Sequence[str]]
+"""Field → names of the columns that may hold it."""
 FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 
 
@@ -41,11 +46,7 @@ def locate(path: str | Path, name: str, repository: str = "") -> Path:
 
 
 def read_table(
-    origin: str | Path,
-    config: str | None = None,
-    split: str = "train",
-    columns: Sequence[str] | None = None,
-    folder: str | None = None,
+    origin: str | Path, config: str | None, split: str, columns: Sequence[str] | None = None, folder: str | None = None
 ) -> Any:
     """The rows of a file, of a folder in the hub's layout or, given a name, of the hub, read by `datasets`.
 
@@ -76,11 +77,11 @@ class RowError(ValueError):
     """A row is not as expected; the message says what was expected, and what was found."""
 
 
-def refuse(mistakes: Sequence[str], shown: int = 10) -> None:
-    """Raise one ValueError that lists the first `shown` mistakes, if there are any."""
+def refuse(mistakes: Sequence[str]) -> None:
+    """Raise one ValueError that lists the first ten mistakes, if there are any."""
     if mistakes:
-        more = [f"and {len(mistakes) - shown} more."] if len(mistakes) > shown else []
-        raise ValueError("\n".join([*mistakes[:shown], *more]))
+        more = [f"and {len(mistakes) - 10} more."] if len(mistakes) > 10 else []
+        raise ValueError("\n".join([*mistakes[:10], *more]))
 
 
 def read_rows(path: Path, take: Callable[[int, dict[str, Any]], None]) -> None:
@@ -122,14 +123,11 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def read_fields(
-    rows: Iterable[Mapping[str, Any]],
-    origin: str | Path,
-    required: Mapping[str, Sequence[str]],
-    optional: Mapping[str, Sequence[str]],
+    rows: Iterable[Mapping[str, Any]], origin: str | Path, required: Columns, optional: Columns
 ) -> Iterator[dict[str, Any]]:
     """The fields of each row, read from the first of their columns that the first row has; `a.b` is key b of column a.
 
-    `required` and `optional` map a field to the names of the columns that may hold it; `origin` is for messages.
+    A ValueError, which names the `origin`, says what is missing of the `required` fields.
     """
     columns: dict[str, str] = {}
     for row in rows:
@@ -163,7 +161,7 @@ def question_text(field: Any) -> str:
 
 def is_known(field: Any) -> bool:
     """Whether a field has a value: not None, and not NaN, which stands for it in tables without nulls."""
-    return field is not None and not (isinstance(field, float) and isnan(field))
+    return field is not None and not (isinstance(field, float) and math.isnan(field))
 
 
 def answers(field: Any) -> tuple[str, ...]:
@@ -178,14 +176,44 @@ def answers(field: Any) -> tuple[str, ...]:
 
 
 def kinds_of(row: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """The field `kinds` of a row with `count` rephrasings; empty where the row has none.
-
-    >>> kinds_of({"kinds": ["wording", "harder"]}, 2), kinds_of({}, 2)
-    (('wording', 'harder'), ())
-    """
+    """The field `kinds` of a row with `count` rephrasings; empty where the row has none."""
     kinds = row.get("kinds") or []
     if not isinstance(kinds, list) or not all(isinstance(kind, str) and kind for kind in kinds):
         raise RowError(f"a list of names in `kinds`, but got {kinds!r}")
     if kinds and len(kinds) != count:
         raise RowError(f"a kind for each of its {count} rephrasings in `kinds`, but got {kinds!r}")
     return tuple(kinds)
+
+
+def check_ranges(within: Ranges) -> None:
+    """Raise a ValueError unless all bounds are [smallest, largest]."""
+    for field, bounds in within.items():
+        if len(bounds) != 2 or not bounds[0] <= bounds[1]:
+            raise ValueError(f"Expected `within.{field}` to be [smallest, largest], such as [3, 5], but got {bounds}.")
+
+
+def select(
+    groups: Sequence[QuestionGroup], within: Ranges, origin: object
+) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
+    """The questions whose fields all lie `within` their ranges; and `outside_<field>` → ids of the others.
+
+    A field is a number, or a text with one in it, such as `Level 3`. A text without one (`Level ?`) lies outside.
+    """
+    kept, excluded = list(groups), {}
+    for field, (low, high) in within.items():
+        inside = {group.id for group in kept if low <= _number(group, field, origin) <= high}
+        if outside := [group.id for group in kept if group.id not in inside]:
+            excluded[f"outside_{field}"] = outside
+        kept = [group for group in kept if group.id in inside]
+    return kept, excluded
+
+
+def _number(group: QuestionGroup, field: str, origin: object) -> float:
+    value = group.metadata.get(field)
+    if value is None:
+        raise ValueError(
+            f"{origin}: expected `{field}` of every question, because the source's `within` asks for it, but "
+            f"{group.id} has {', '.join(group.metadata) or 'no metadata'}. Take a file that has it, or drop it."
+        )
+    found = re.search(r"-?\d+(\.\d+)?", value) if isinstance(value, str) else [value]
+    return float(found[0]) if found else math.nan

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tagrpo.datamodules.sources.jsonl import JsonLinesSource
-from tagrpo.datamodules.sources.rephrased import read_rephrasings, with_rephrasings
+from tagrpo.datamodules.sources.jsonl import JsonLinesSource, read_rephrasings, with_rephrasings
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 

@@ -1,6 +1,0 @@
-"""How a question becomes a prompt."""
-
-from .augmentation import PromptAugmentation
-from .base import ChatTemplate, PlainTemplate, Template
-
-__all__ = ["ChatTemplate", "PlainTemplate", "PromptAugmentation", "Template"]

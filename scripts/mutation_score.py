@@ -43,9 +43,9 @@ PARTS = {
     "extraction": ("rewards/extraction.py", "rewards"),
     "statistics": ("analysis/statistics.py", "analysis/test_statistics.py"),
     "advantages": ("modules/advantages/*.py contrib/*/advantage.py", "modules/advantages contrib"),
-    "losses": ("modules/losses.py modules/surrogates.py", "modules/test_losses.py"),
+    "losses": ("modules/losses.py", "modules/test_losses.py"),
     "update": (
-        "modules/experience.py modules/micro_batch.py modules/update.py",
+        "modules/experience.py modules/update.py",
         "modules/test_experience.py modules/test_update.py modules/test_update_staleness.py "
         "modules/test_update_credit.py modules/test_mismatch.py",
     ),

@@ -1,4 +1,4 @@
-"""Rollouts under their score prompts, with advantages, cut into mini-batches: the input of an update."""
+"""Rollouts under their score prompts, with advantages, in mini-batches and micro-batches: the input of an update."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ..distributed import max_over_ranks, rank
-from ..types import History, RewardGroups, Rollouts
-from .mismatch import MismatchCorrection
+from ..packing.batch import PackedBatch
+from ..types import History, Loss, LossInputs, LossOutputs, RewardGroups, Rollouts
+from .mismatch import Corrected, MismatchCorrection
 from .policy.logprobs import PromptedResponses, ResponseScores, Scorer
 
 Anchor = Literal["original", "own"]
@@ -49,9 +50,7 @@ class TokenColumns:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> TokenColumns:
         """Return columns with `change` applied to each of these."""
-        columns: dict[str, Any] = {
-            name: x if x is None else change(x) for name, x in vars(self).items() if name != "terms"
-        }
+        columns = {name: change(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
         return TokenColumns(**columns, terms={name: change(x) for name, x in self.terms.items()})
 
     def old(self, logprobs: Tensor) -> Tensor:
@@ -90,8 +89,8 @@ class Experience(PromptedResponses):
     """Of all tokens."""
     scores: ResponseScores | None = None
     """Scores by the policy before the batch's first update, for the responses that need them; None if none does."""
-    mismatch: Mapping[str, float] = field(default_factory=dict)
-    """Sums over `columns.mismatch_weights`, see `mismatch.Corrected`."""
+    mismatch: Corrected | None = None
+    """The correction for the engine, of the tokens that it weighs; None without a `MismatchCorrection`."""
 
     @classmethod
     def from_rollouts(cls, rollouts: Rollouts, anchor: Anchor) -> Experience:
@@ -99,21 +98,18 @@ class Experience(PromptedResponses):
 
         Anchors that are the same question in the same template become one prompt, encoded once per update.
         """
-        prompts = [p.token_ids for p in rollouts.prompts]
-        row_of = list(range(len(prompts)))
-        if anchor == "original":
-            keys = [(p.question, *p.anchor_ids.tolist()) for p in rollouts.prompts]
-            distinct = {key: p.anchor_ids for key, p in zip(keys, rollouts.prompts, strict=True)}
-            prompts, rows = list(distinct.values()), {key: row for row, key in enumerate(distinct)}
-            row_of = [rows[key] for key in keys]
-        same = [anchor == "own" or torch.equal(p.anchor_ids, p.token_ids) for p in rollouts.prompts]
+        own = anchor == "own"
+        keys = [row if own else (p.question, *p.anchor_ids.tolist()) for row, p in enumerate(rollouts.prompts)]
+        distinct = {key: p.token_ids if own else p.anchor_ids for key, p in zip(keys, rollouts.prompts, strict=True)}
+        rows = {key: row for row, key in enumerate(distinct)}
+        same = [own or torch.equal(p.anchor_ids, p.token_ids) for p in rollouts.prompts]
         response = torch.repeat_interleave(rollouts.lengths)
         on_score_prompt = torch.tensor(same)[rollouts.prompt] & ~rollouts.replayed
         everything, engine = torch.ones_like(rollouts.truncated), torch.cat([torch.zeros(0), *rollouts.logprobs])
         return cls(
             anchor=anchor,
-            prompts=prompts,
-            prompt=torch.tensor(row_of, dtype=torch.long)[rollouts.prompt],
+            prompts=list(distinct.values()),
+            prompt=torch.tensor([rows[key] for key in keys], dtype=torch.long)[rollouts.prompt],
             responses=rollouts.token_ids,
             question=rollouts.question,
             replayed=rollouts.replayed,
@@ -137,8 +133,7 @@ class Experience(PromptedResponses):
 
     def learns(self) -> Tensor:
         """[R] bool, responses with a nonzero advantage, their own or a token's, or a nonzero coefficient of a term."""
-        own = [] if self.columns.advantages is None else [self.columns.advantages]
-        columns = [*own, *self.columns.terms.values()]
+        columns = [column for column in (self.columns.advantages, *self.columns.terms.values()) if column is not None]
         return torch.stack([self.advantages != 0, *(self.any_token(column != 0) for column in columns)]).any(0)
 
     def take_old_logprobs(self, scorer: Scorer, mini_batches: Sequence[Tensor]) -> None:
@@ -189,9 +184,61 @@ class Experience(PromptedResponses):
         tokens = self.tokens(rows)
         found = correction.of_tokens((sampled - self.columns.engine_logprobs)[tokens], self.response[tokens])
         self.columns.mismatch_weights = torch.ones_like(sampled).index_copy(0, tokens, found.weights)
-        self.mismatch = found.sums
+        self.mismatch = found
         learned = [self.columns.mismatch_weights > 0, *(column != 0 for column in self.columns.terms.values())]
         return torch.stack([self.any_token(column) for column in learned]).any(0)
+
+
+@dataclass
+class MicroBatch:
+    """r responses in one forward. Called with the log-probs of some of their tokens, it returns the loss of these."""
+
+    experience: Experience
+    """The experience that the responses are a part of."""
+    packed: PackedBatch
+    """The responses, on the device of the policy."""
+    loss: Loss
+    totals: Mapping[str, float]
+    """`responses` and `tokens` of the mini-batch over all ranks."""
+    reference_logprobs: Tensor | None
+    """[t] float32 under the reference policy; None without one."""
+    staleness_log_cap: float
+    """Logarithm of `UpdateOptions.staleness_cap`."""
+    columns: TokenColumns = field(init=False)
+    """Columns of the tokens, on the device of the policy."""
+    outputs: list[LossOutputs] = field(default_factory=list)
+    """What the loss has returned."""
+
+    def __post_init__(self) -> None:
+        rows, device = self.packed.rows, self.packed.response.device
+        tokens = self.experience.tokens(rows)
+        self.columns = self.experience.columns.map(lambda column: column[tokens].to(device))
+        self.columns.reference_logprobs = self.reference_logprobs
+        self.advantages = self.experience.advantages[rows].to(device)
+        self.replayed = self.experience.replayed[rows].to(device)
+        self.lengths = self.packed.lengths.to(device)
+
+    def __call__(self, part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
+        """[] loss of the tokens `part`, whose log-probs and entropies are given."""
+        tokens = self.columns.map(lambda column: column[part])
+        old = tokens.old(logprobs)
+        inputs = LossInputs(
+            logprobs=logprobs,
+            old_logprobs=old,
+            reference_logprobs=tokens.reference_logprobs,
+            entropy=entropy,
+            advantages=self.advantages,
+            response=self.packed.response[part],
+            lengths=self.lengths,
+            num_responses=self.totals["responses"],
+            num_tokens=self.totals["tokens"],
+            weights=tokens.weights(old, self.staleness_log_cap),
+            replayed=self.replayed,
+            token_advantages=tokens.advantages,
+            token_terms=tokens.terms,
+        )
+        self.outputs.append(self.loss(inputs))
+        return self.outputs[-1].loss
 
 
 def truncated_weights(target: Tensor, sampled: Tensor, cap: float) -> Tensor:
@@ -215,17 +262,12 @@ def split_by_question(question: Tensor, num_questions: int, num_mini_batches: in
 
 def reward_groups(rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> RewardGroups:
     """The responses of one rank as a strategy sees them; `scores`, if given, are scores of all of them."""
-    return RewardGroups(
-        rewards=rollouts.rewards,
-        correct=rollouts.correct,
-        question=rollouts.question,
-        prompt=rollouts.prompt,
-        entropy=scores and scores.entropy,
-        logprob=scores and torch.stack([part.sum() for part in scores.logprobs.split(rollouts.lengths.tolist())]),
-        lengths=rollouts.lengths,
-        history=rollouts.history,
-        progress=progress,
-    )
+    names = ("rewards", "correct", "question", "prompt", "lengths", "history")
+    columns = {name: getattr(rollouts, name) for name in names}
+    if scores is not None:
+        sums = [part.sum() for part in scores.logprobs.split(rollouts.lengths.tolist())]
+        columns |= {"entropy": scores.entropy, "logprob": torch.stack(sums)}
+    return RewardGroups(**columns, progress=progress)
 
 
 def join_reward_groups(parts: Sequence[RewardGroups]) -> RewardGroups:

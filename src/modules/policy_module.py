@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 from ..packing.policy import CausalPolicy
 from ..runs.identity import bit_sums, digest
 from ..runs.scalars import log_scalars
-from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit, require
+from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit
 from .mismatch import MismatchCorrection
 from .policy.flop import UsefulFlop
 from .policy.logprobs import PromptedResponses, Scorer
@@ -27,7 +27,7 @@ from .policy.lora import adapted_layers
 from .policy.model import resolve_model_path, save_model
 from .policy.sharding import full_tensors, reshard
 from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare, reduced_precision, values_on_rank_0
-from .update import PolicyUpdate, UpdateOptions
+from .update import PolicyUpdate, UpdateOptions, check_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +81,7 @@ class PolicyModule(LightningModule):
     Raises:
         FileNotFoundError: `model_path` leads nowhere.
         TypeError: `advantage`, `loss` or `credit` lacks something that the update needs.
+        ValueError: the loss can't take credit per token.
     """
 
     def __init__(
@@ -96,10 +97,7 @@ class PolicyModule(LightningModule):
         mismatch: MismatchCorrection | None = None,
     ) -> None:
         super().__init__()
-        require(advantage, AdvantageStrategy, "advantage")
-        require(loss, Loss, "loss")
-        if credit is not None:
-            require(credit, TokenCredit, "credit")
+        check_parts(advantage, loss, credit)
         self.model_path = resolve_model_path(model_path)
         self.automatic_optimization = False
         self.load_model, self.make_optimizer = load_model, optimizer
@@ -212,7 +210,7 @@ class PolicyModule(LightningModule):
         assert self.update is not None
         progress = min(self.trainer.global_step / self.total_updates, 1.0)
         result = self.update(batch.rollouts, len(batch.groups), progress)
-        log_scalars(self, result.stats.metrics())
+        log_scalars(self, result.metrics())
         return result.outputs()
 
     def validation_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:

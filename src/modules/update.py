@@ -23,12 +23,11 @@ from ..distributed import gather_objects, rank, sum_over_ranks, world_size
 from ..packing.batch import PackedBatch
 from ..packing.head import TokenScores
 from ..types import AdvantageStrategy, Loss, Rollouts, TokenCredit, require
-from .credit.assign import assign_credit
-from .experience import Anchor, Experience, join_reward_groups, reward_groups, split_by_question
-from .micro_batch import MicroBatch
+from .credit.assign import assign_credit, check_finite
+from .experience import Anchor, Experience, MicroBatch, join_reward_groups, reward_groups, split_by_question
 from .mismatch import MismatchCorrection
 from .policy.logprobs import ResponseScores, Scorer
-from .update_stats import UpdateResult, UpdateStats
+from .update_stats import UpdateResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,15 +116,7 @@ class PolicyUpdate:
     useful_flop: Callable[[PackedBatch], float] = lambda _: 0.0
 
     def __post_init__(self) -> None:
-        require(self.advantage, AdvantageStrategy, "advantage")
-        require(self.loss, Loss, "loss")
-        if self.credit is not None:
-            require(self.credit, TokenCredit, "credit")
-            if not self.loss.takes_credit:
-                raise ValueError(
-                    f"Expected a loss that takes credit per token, as PolicyLoss with loss.ratio=token does, but got "
-                    f"{type(self.loss).__name__} with credit={type(self.credit).__name__}. Change one of the two."
-                )
+        check_parts(self.advantage, self.loss, self.credit)
         self.staleness_log_cap = math.log(self.options.staleness_cap)
         self.skipped_in_a_row = 0
 
@@ -140,20 +131,21 @@ class PolicyUpdate:
         start = time.perf_counter()
         mini_batches = split_by_question(rollouts.question, num_questions, self.options.mini_batches)
         experience = self._experience(rollouts, mini_batches, progress)
-        stats = UpdateStats(len(rollouts), experience.mismatch)
+        result = UpdateResult(experience)
         entropy = "grad" if self.loss.entropy_coef else "detached"
         for rows in mini_batches:
-            for packed, batch, last in self._micro_batches(experience, rows, stats):
+            for packed, batch, last in self._micro_batches(result, rows):
                 with self.gradient_sync(last):
                     with self.scorer.autocast():
                         scores = self.scorer.policy(packed, entropy, batch if self.loss.by_token else None)
                     # Gradients are averaged over ranks, losses add up over them.
                     self.backward(loss_of(scores, batch) * world_size())
                 if batch is not None:
-                    stats.add(batch, scores, self.useful_flop(packed))
-            self._apply_gradient(stats)
+                    result.add(batch, scores, self.useful_flop(packed))
+            self._apply_gradient(result)
             self.optimizer.zero_grad()  # now, not before the next step: the engine needs the memory while it samples
-        return UpdateResult(experience=experience, stats=stats, seconds=time.perf_counter() - start)
+        result.seconds = time.perf_counter() - start
+        return result
 
     def _experience(self, rollouts: Rollouts, mini_batches: list[Tensor], progress: float) -> Experience:
         """Rollouts under their score prompts, with advantages, importance weights and the choice of what to learn."""
@@ -180,23 +172,22 @@ class PolicyUpdate:
         """[R] float32 advantages of this rank's responses, computed from the rewards of all ranks."""
         parts = gather_objects(reward_groups(rollouts, scores, progress))
         advantages = self.advantage(join_reward_groups(parts)).float()
-        if not torch.isfinite(advantages).all():
-            raise FloatingPointError(
-                f"Expected finite advantages, but {type(self.advantage).__name__} returned "
-                f"{int((~torch.isfinite(advantages)).sum())} others. Check the rewards of this batch."
-            )
+        check_finite("advantages", advantages, self.advantage)
         start = sum(len(part.rewards) for part in parts[: rank()])
         return advantages[start : start + len(rollouts)]
 
     def _micro_batches(
-        self, experience: Experience, rows: Tensor, stats: UpdateStats
+        self, result: UpdateResult, rows: Tensor
     ) -> Iterator[tuple[PackedBatch, MicroBatch | None, bool]]:
         """The micro-batches of the mini-batch `rows`, and whether it is the last one. Collective.
 
         FSDP2 gathers in the forward and reduces in the backward: ranks without work get None, and tokens to do both.
         """
-        totals, learned = normalisers(experience, rows), rows[experience.has_gradient[rows]]
-        stats.dropped += len(rows) - len(learned)
+        experience = result.experience
+        in_loss, learned = (rows[flags[rows]] for flags in (experience.in_loss, experience.has_gradient))
+        own = {"responses": len(in_loss), "tokens": float(experience.lengths[in_loss].sum())}
+        totals = sum_over_ranks(own)
+        result.dropped += len(rows) - len(learned)
         parts = self.scorer.plan(experience, learned)
         for number, part in enumerate(parts, 1):
             packed = self.scorer.pack(experience, part)
@@ -204,19 +195,19 @@ class PolicyUpdate:
             given = (experience, packed, self.loss, totals, reference, self.staleness_log_cap)
             yield packed, MicroBatch(*given) if len(part) else None, number == len(parts)
 
-    def _apply_gradient(self, stats: UpdateStats) -> None:
+    def _apply_gradient(self, result: UpdateResult) -> None:
         """Clip, step, advance the schedule; a gradient that is not finite or too large is skipped and counted."""
         limit = self.options.skip_grad_norm or math.inf
         norm = clip_gradients(self.scorer.policy.parameters(), self.options.max_grad_norm)
         norm_value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-        stats.grad_norms.append(norm_value)
-        stats.lr = self.optimizer.param_groups[0]["lr"]
+        result.grad_norms.append(norm_value)
+        result.lr = self.optimizer.param_groups[0]["lr"]
         if math.isfinite(norm_value) and norm_value <= limit:
             self.skipped_in_a_row = 0
             self.optimizer.step()
         else:
             self.skipped_in_a_row += 1
-            stats.skipped += 1
+            result.skipped += 1
             if rank() == 0:
                 warnings.warn(f"Skipped an optimizer step: its gradient norm was {norm_value}.", stacklevel=2)
             if self.skipped_in_a_row > self.options.max_skipped:
@@ -229,17 +220,24 @@ class PolicyUpdate:
             self.scheduler.step()
 
 
+def check_parts(advantage: AdvantageStrategy, loss: Loss, credit: TokenCredit | None) -> None:
+    """Refuse parts that lack something that the update needs, and a loss that can't take the credit."""
+    require(advantage, AdvantageStrategy, "advantage")
+    require(loss, Loss, "loss")
+    if credit is not None:
+        require(credit, TokenCredit, "credit")
+        if not loss.takes_credit:
+            raise ValueError(
+                f"Expected a loss that takes credit per token, as PolicyLoss with loss.ratio=token does, but got "
+                f"{type(loss).__name__} with credit={type(credit).__name__}. Change one of the two."
+            )
+
+
 def loss_of(scores: TokenScores, batch: MicroBatch | None) -> Tensor:
     """[] loss of a micro-batch after its forward; zero where a rank has none."""
     if batch is None:
         return scores.logprobs.sum() * 0
     return batch(slice(None), scores.logprobs, scores.entropy) if scores.loss is None else scores.loss
-
-
-def normalisers(experience: Experience, rows: Tensor) -> dict[str, float]:
-    """Responses and tokens in the loss, of the mini-batch `rows` of all ranks. Collective."""
-    in_loss = rows[experience.in_loss[rows]]
-    return sum_over_ranks({"responses": len(in_loss), "tokens": float(experience.lengths[in_loss].sum())})
 
 
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:

@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from tagrpo.modules import experience
-from tagrpo.modules.experience import Experience, join_reward_groups, split_by_question
-from tagrpo.modules.micro_batch import MicroBatch
+from tagrpo.modules.experience import Experience, MicroBatch, join_reward_groups, split_by_question
 from tagrpo.packing.batch import pack
 from tagrpo.types import LossOutputs, RewardGroups
 

@@ -251,7 +251,7 @@ def updated(folder, batch, mismatch, loss=None, advantage=None, lr=0.3, **option
         torch.optim.SGD(policy.parameters(), lr=lr), UpdateOptions(max_grad_norm=1e9, **options), mismatch=mismatch,
     )  # fmt: skip
     result = update(batch.rollouts, len(batch.groups))
-    return policy.model, result.stats
+    return policy.model, result
 
 
 @pytest.mark.parametrize("anchor", ["own", "original"])

@@ -105,7 +105,7 @@ def test_two_training_steps_are_two_updates_in_plain_torch_to_the_bit(tiny_polic
     for name, parameter in module.full_parameters():
         assert torch.equal(parameter, expected[name]), name
     for logged, result in zip(attach.logged, results, strict=True):
-        metrics = {name: torch.tensor(value).item() for name, value in result.stats.metrics().items()}
+        metrics = {name: torch.tensor(value).item() for name, value in result.metrics().items()}
         assert {name: logged[name] for name in metrics} == metrics
     assert torch.equal(attach.outputs["advantages"], results[1].experience.advantages)
     counted, tokens = attach.outputs["flop_update"], results[1].outputs()["flop_update"]

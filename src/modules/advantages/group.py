@@ -70,16 +70,13 @@ class GroupAdvantage(AdvantageStrategy):
         index, num_pools = pool_index(groups, self.group_by)
         advantages = rewards
         if self.baseline != "none":
+            count, total = pool_size(index, num_pools)[index], pool_sum(rewards, index, num_pools)[index]
+            others = self.baseline == "leave_one_out"
+            baseline = (total - rewards) / (count - 1).clamp(min=1) if others else total / count
             # Rounding must not leave 1e-17 where the pool has no signal: such responses are skipped as zeros.
             uniform = uniform_pools(rewards, index, num_pools)[index]
-            advantages = (rewards - self._baseline(rewards, index, num_pools)).masked_fill(uniform, 0.0)
+            advantages = (rewards - baseline).masked_fill(uniform, 0.0)
         return as_rewards(self._scaled(advantages, rewards, index, num_pools), groups)
-
-    def _baseline(self, rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
-        count, total = pool_size(index, num_pools)[index], pool_sum(rewards, index, num_pools)[index]
-        if self.baseline == "leave_one_out":
-            return (total - rewards) / (count - 1).clamp(min=1)
-        return total / count
 
     def _scaled(self, advantages: Tensor, rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
         if self.scale == "none":

@@ -67,11 +67,7 @@ def accuracy(groups: RewardGroups, group_by: Pool) -> Tensor:
 
 
 def history_of(groups: RewardGroups) -> History:
-    """The history of the groups, for strategies that need one.
-
-    Raises:
-        ValueError: they carry none.
-    """
+    """The history of the groups, for strategies that need one; a ValueError if they carry none."""
     if groups.history is None:
         raise ValueError(
             "Expected RewardGroups.history with this advantage strategy, but got none. RolloutCallback provides for it "

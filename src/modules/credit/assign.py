@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ...distributed import gather_objects
-from ...types import Credit, CreditInputs, History, RewardGroups, Rollouts, TokenCredit
+from ...types import AdvantageStrategy, CreditInputs, History, RewardGroups, Rollouts, TokenCredit
 from ..experience import Experience, reward_groups
 
 
@@ -29,7 +29,8 @@ def assign_credit(
     for rows in [torch.arange(len(rollouts))] if credit.whole_batch else mini_batches:
         learned = rows[experience.in_loss[rows]]
         given, tokens = credit(_inputs(experience, rollouts, groups, rows)), experience.tokens(learned)
-        _check(credit, given)
+        for name, values in {"advantages": given.advantages, **given.terms}.items():
+            check_finite(f"{name} of tokens", values, credit)
         columns.advantages[tokens] = given.advantages.float()
         parts = columns.advantages[tokens].split(experience.lengths[learned].tolist())
         experience.advantages[learned] = torch.tensor([float(values.mean()) for values in parts])
@@ -57,13 +58,13 @@ def _inputs(experience: Experience, rollouts: Rollouts, groups: RewardGroups, ro
     )
 
 
-def _check(credit: TokenCredit, given: Credit) -> None:
-    for name, values in {"advantages": given.advantages, **given.terms}.items():
-        if not torch.isfinite(values).all():
-            raise FloatingPointError(
-                f"Expected finite {name} of tokens, but {type(credit).__name__} returned "
-                f"{int((~torch.isfinite(values)).sum())} others. Check the rewards of this batch."
-            )
+def check_finite(name: str, values: Tensor, part: AdvantageStrategy | TokenCredit) -> None:
+    """Refuse values of a strategy or a credit that are not finite."""
+    if others := int((~torch.isfinite(values)).sum()):
+        raise FloatingPointError(
+            f"Expected finite {name}, but {type(part).__name__} returned {others} others. "
+            "Check the rewards of this batch."
+        )
 
 
 def largest_over_ranks(values: Tensor, count: int) -> float:

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tagrpo.packing.batch import pack
-from tagrpo.packing.layouts import STEP, padded_length
+from tagrpo.packing.batch import STEP, pack, padded_length
 
 
 def test_a_shared_prompt_stands_once_and_a_repeated_one_before_each_response():

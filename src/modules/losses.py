@@ -58,25 +58,11 @@ def clip_surrogate(log_ratio: Tensor, advantages: Tensor, low: float, high: floa
     return Surrogate(value, ratio, (ratio < 1 - low) & (advantages < 0), (ratio > 1 + high) & (advantages > 0))
 
 
-def token_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: float) -> Surrogate:
-    """GRPO and TA-GRPO (Eq. 2 and 4): one ratio per token."""
-    return clip_surrogate(inputs.logprobs - inputs.old_logprobs, advantages, low, high)
-
-
-def sequence_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: float) -> Surrogate:
-    """GSPO (arXiv 2507.18071, Eq. 5–7): one length-normalised ratio per response, s = (π_θ(o)/π_old(o))^(1/|o|).
-
-    The term stands at each token, with the value and gradient of GSPO-token unless `weights` vary in a response.
-    """
-    return clip_surrogate(response_mean(inputs.logprobs - inputs.old_logprobs, inputs), advantages, low, high)
-
-
-def geometric_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: float) -> Surrogate:
+def gmpo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
     """GMPO (arXiv 2507.20673): A times the geometric mean of the token ratios, each clipped before, in log space.
 
     The clip range is (e^−low, e^high): its upper bound acts where A > 0, its lower bound where A < 0.
     """
-    log_ratio = inputs.logprobs - inputs.old_logprobs
     clip_low = (log_ratio < -low) & (advantages < 0)
     clip_high = (log_ratio > high) & (advantages > 0)
     bounded = torch.where(clip_low | clip_high, log_ratio.clamp(-low, high), log_ratio)
@@ -84,27 +70,30 @@ def geometric_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high
     return Surrogate(ratio * advantages, ratio, clip_low, clip_high)
 
 
-def cispo_surrogate(inputs: LossInputs, advantages: Tensor, low: float, high: float) -> Surrogate:
+def cispo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
     """CISPO (arXiv 2506.13585): sg[clip(ρ, 1 − low, 1 + high)] A log π_θ; no token loses its gradient."""
-    ratio = bounded_exp(inputs.logprobs - inputs.old_logprobs).detach()
+    ratio = bounded_exp(log_ratio).detach()
     weight = ratio.clamp(1 - low, 1 + high)
     return Surrogate(weight * advantages * inputs.logprobs, ratio, ratio < 1 - low, ratio > 1 + high)
 
 
-SURROGATES: dict[tuple[str, str], Callable[[LossInputs, Tensor, float, float], Surrogate]] = {
-    ("clip", "token"): token_surrogate,
-    ("clip", "sequence"): sequence_surrogate,
-    ("clip", "geometric"): geometric_surrogate,
+SURROGATES: dict[tuple[str, str], Callable[[LossInputs, Tensor, Tensor, float, float], Surrogate]] = {
+    ("clip", "token"): lambda _, log_ratio, *others: clip_surrogate(log_ratio, *others),
+    ("clip", "sequence"): lambda inputs, log_ratio, *others: clip_surrogate(response_mean(log_ratio, inputs), *others),
+    ("clip", "geometric"): gmpo_surrogate,
     ("cispo", "token"): cispo_surrogate,
 }
-"""(objective, ratio) → policy term."""
+"""(objective, ratio) → policy term of inputs, their [T] log-ratios and advantages, and the bounds.
+
+`token`: GRPO and TA-GRPO (Eq. 2 and 4), one ratio per token. `sequence`: GSPO (arXiv 2507.18071, Eq. 5–7), one
+length-normalised ratio per response, s = (π_θ(o)/π_old(o))^(1/|o|), at each of its tokens, with the value and gradient
+of GSPO-token unless `weights` vary in a response.
+"""
 
 
-def replace_replayed(policy: Surrogate, inputs: LossInputs, advantages: Tensor, shaping: float) -> Surrogate:
-    """`policy` with A ρ/(ρ + shaping) at the tokens of replayed responses, which are never clipped (ExGRPO)."""
-    assert inputs.replayed is not None
-    replayed, ratio = inputs.replayed[inputs.response], bounded_exp(inputs.logprobs - inputs.old_logprobs)
-    value = torch.where(replayed, advantages * ratio / (ratio + shaping), policy.value)
+def replace_replayed(policy: Surrogate, ratio: Tensor, advantages: Tensor, replayed: Tensor, delta: float) -> Surrogate:
+    """`policy` with A ρ/(ρ + δ) at the tokens of replayed responses, which are never clipped (ExGRPO)."""
+    value = torch.where(replayed, advantages * ratio / (ratio + delta), policy.value)
     ratio = torch.where(replayed, ratio, policy.ratio)
     return Surrogate(value, ratio, policy.clip_low & ~replayed, policy.clip_high & ~replayed)
 
@@ -286,9 +275,11 @@ class PolicyLoss(Loss):
         per_token = inputs.token_advantages
         advantages = inputs.advantages[inputs.response] if per_token is None else per_token
         low, high = (math.inf if bound is None else bound for bound in (self.clip_low, self.clip_high))
-        policy = SURROGATES[self.objective, self.ratio](inputs, advantages, low, high)
+        log_ratio = inputs.logprobs - inputs.old_logprobs
+        policy = SURROGATES[self.objective, self.ratio](inputs, log_ratio, advantages, low, high)
         if inputs.replayed is not None:
-            policy = replace_replayed(policy, inputs, advantages, self.replay_shaping)
+            replayed = inputs.replayed[inputs.response]
+            policy = replace_replayed(policy, bounded_exp(log_ratio), advantages, replayed, self.replay_shaping)
         tokens = {
             "tokens": torch.ones_like(advantages),
             "ratio": policy.ratio.detach(),

@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ..distributed import gather_objects, rank, sum_over_ranks, world_size
@@ -27,6 +26,7 @@ from .credit.assign import assign_credit, check_finite
 from .experience import Anchor, Experience, MicroBatch, join_reward_groups, reward_groups, split_by_question
 from .mismatch import MismatchCorrection
 from .policy.logprobs import ResponseScores, Scorer
+from .policy.lora import full_tensor
 from .update_stats import UpdateResult
 
 
@@ -185,8 +185,8 @@ class PolicyUpdate:
         """
         experience = result.experience
         in_loss, learned = (rows[flags[rows]] for flags in (experience.in_loss, experience.has_gradient))
-        own = {"responses": len(in_loss), "tokens": float(experience.lengths[in_loss].sum())}
-        totals = sum_over_ranks(own)
+        tokens = float(experience.lengths[in_loss].sum())
+        totals = sum_over_ranks({"responses": len(in_loss), "tokens": tokens})
         result.dropped += len(rows) - len(learned)
         parts = self.scorer.plan(experience, learned)
         for number, part in enumerate(parts, 1):
@@ -199,21 +199,20 @@ class PolicyUpdate:
         """Clip, step, advance the schedule; a gradient that is not finite or too large is skipped and counted."""
         limit = self.options.skip_grad_norm or math.inf
         norm = clip_gradients(self.scorer.policy.parameters(), self.options.max_grad_norm)
-        norm_value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-        result.grad_norms.append(norm_value)
+        result.grad_norms.append(norm)
         result.lr = self.optimizer.param_groups[0]["lr"]
-        if math.isfinite(norm_value) and norm_value <= limit:
+        if math.isfinite(norm) and norm <= limit:
             self.skipped_in_a_row = 0
             self.optimizer.step()
         else:
             self.skipped_in_a_row += 1
             result.skipped += 1
             if rank() == 0:
-                warnings.warn(f"Skipped an optimizer step: its gradient norm was {norm_value}.", stacklevel=2)
+                warnings.warn(f"Skipped an optimizer step: its gradient norm was {norm}.", stacklevel=2)
             if self.skipped_in_a_row > self.options.max_skipped:
                 raise FloatingPointError(
                     f"Expected finite gradients with a norm of at most {limit} (policy.skip_grad_norm), but those of "
-                    f"{self.skipped_in_a_row} optimizer steps in a row were not; the last norm was {norm_value}. "
+                    f"{self.skipped_in_a_row} optimizer steps in a row were not; the last norm was {norm}. "
                     "Lower optimizer.lr, or resume from an earlier checkpoint."
                 )
         if self.scheduler is not None:
@@ -240,8 +239,9 @@ def loss_of(scores: TokenScores, batch: MicroBatch | None) -> Tensor:
     return batch(slice(None), scores.logprobs, scores.entropy) if scores.loss is None else scores.loss
 
 
-def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
-    """Scale gradients down to the global L2 norm `max_norm`; returns the norm [] that they had."""
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
+    """Scale gradients down to the global L2 norm `max_norm`; returns the norm that they had. Collective under FSDP2."""
     parameters = list(parameters)
     # On GPUs in a few kernels for all of them: left to itself, torch takes shards one by one.
-    return torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=parameters[0].is_cuda or None)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=parameters[0].is_cuda or None)
+    return float(full_tensor(norm))

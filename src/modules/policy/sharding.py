@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from ...distributed import rank, world_size
 from ...packing.head import GRAPHS
 from ...packing.policy import CausalPolicy
-from .lora import adapted_layers, full_tensor, is_adapter, merged
+from .lora import adapted_layers, full_tensor, merged
 
 
 def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None, cpu_offload: bool = False) -> None:
@@ -126,6 +126,6 @@ def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """
     layers = {f"{name}.weight": layer for name, layer in adapted_layers(model)}
     for whole_name, parameter in model.named_parameters():
-        if not is_adapter(whole_name):
+        if not {"lora_A", "lora_B"} & set(whole_name.split(".")):
             name, tensor = whole_name.replace(".base_layer.", "."), full_tensor(parameter)
             yield name, merged(layers[name], tensor) if name in layers else tensor

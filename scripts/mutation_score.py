@@ -35,10 +35,7 @@ RESULTS = ROOT / "runs" / "mutation"
 SURVIVORS = Path(__file__).with_name("mutation_survivors.yaml")
 PARTS = {
     "functional": ("metrics/functional/*.py", "metrics analysis/test_difficulty.py"),
-    "packing": (
-        "packing/batch.py modules/policy/micro_batches.py",
-        "packing/test_batch.py packing/test_attention.py modules/policy/test_micro_batches.py",
-    ),
+    "packing": ("packing/batch.py", "packing/test_batch.py packing/test_attention.py"),
     "head": ("packing/head.py", "packing/test_head.py packing/test_head_costs.py"),
     "extraction": ("rewards/extraction.py", "rewards"),
     "statistics": ("analysis/statistics.py", "analysis/test_statistics.py"),

@@ -37,11 +37,7 @@ class LoraSettings:
 
 
 def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
-    """Freeze `model` and put adapters into it.
-
-    Raises:
-        ValueError: a target is not a linear layer inside the decoder, or there is none of that name.
-    """
+    """Freeze `model` and put adapters into it; a ValueError if a target is no linear layer inside the decoder."""
     from peft import LoraConfig, inject_adapter_in_model
 
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)

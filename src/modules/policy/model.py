@@ -34,17 +34,14 @@ def resolve_model_path(path: str | Path) -> str:
 
 
 def load_causal_lm(
-    path: str | Path,
-    *,
-    dtype: torch.dtype = torch.float32,
-    gradient_checkpointing: bool | float = False,
-    lora: LoraSettings | None = None,
+    path: str | Path, *, gradient_checkpointing: bool | float = False, lora: LoraSettings | None = None
 ) -> PreTrainedModel:
     """Load a causal language model for training, on the CPU; under `torch.device("meta")` without any values.
 
+    Its weights are float32: an update of 1e-6 vanishes in bfloat16.
+
     Args:
         path: Folder or hub name; see `resolve_model_path`.
-        dtype: Type of the master weights. Keep float32: an update of 1e-6 vanishes in bfloat16.
         gradient_checkpointing: Recompute activations in the backward: of all layers, of none, or of this share of the
             layers, the first ones. Each layer that keeps its activations costs memory and saves a fourth of its work.
         lora: Freeze the weights and train low-rank adapters; None trains the weights.
@@ -58,9 +55,10 @@ def load_causal_lm(
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         config._attn_implementation = None  # it could name code on the hub
         if torch.get_default_device().type == "meta":
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         else:
-            model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype, trust_remote_code=False)
+            options: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": False}
+            model = AutoModelForCausalLM.from_pretrained(path, config=config, **options)
     except OSError as error:
         raise FileNotFoundError(
             f"Expected a Hugging Face model at `{path}`, but it could be read neither from disk nor from the hub: "

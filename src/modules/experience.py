@@ -73,12 +73,10 @@ class TokenColumns:
 class Experience(PromptedResponses):
     """R responses of one rank under the prompts at which log-probs, ratios and KL are computed. On the CPU."""
 
+    rollouts: Rollouts
+    """The responses as they were sampled. In every mini-batch the old log-probs of replayed ones are those in here."""
     anchor: Anchor
     """Which score prompts were chosen."""
-    question: Tensor
-    """[R] long, row of the question in the batch."""
-    replayed: Tensor
-    """[R] bool, responses of an earlier policy: its log-probs are their old ones in every mini-batch."""
     advantages: Tensor
     """[R] float32, zero until the strategy has run; with token credit the means over a response's tokens."""
     in_loss: Tensor
@@ -107,12 +105,11 @@ class Experience(PromptedResponses):
         on_score_prompt = torch.tensor(same)[rollouts.prompt] & ~rollouts.replayed
         everything, engine = torch.ones_like(rollouts.truncated), torch.cat([torch.zeros(0), *rollouts.logprobs])
         return cls(
+            rollouts=rollouts,
             anchor=anchor,
             prompts=list(distinct.values()),
             prompt=torch.tensor([rows[key] for key in keys], dtype=torch.long)[rollouts.prompt],
             responses=rollouts.token_ids,
-            question=rollouts.question,
-            replayed=rollouts.replayed,
             advantages=torch.zeros(len(rollouts)),
             in_loss=everything,
             has_gradient=everything,
@@ -127,47 +124,54 @@ class Experience(PromptedResponses):
             ),
         )
 
-    def any_token(self, flags: Tensor) -> Tensor:
-        """[R] bool, responses with at least one token that is flagged in `flags` [T]."""
-        return torch.zeros(len(self.lengths)).index_add(0, self.response, flags.float()) > 0
+    @property
+    def as_sampled(self) -> PromptedResponses:
+        """The responses under the prompts that they were sampled from."""
+        prompts = [prompt.token_ids for prompt in self.rollouts.prompts]
+        return PromptedResponses(prompts=prompts, prompt=self.rollouts.prompt, responses=self.responses)
+
+    def any_token(self, *flags: Tensor) -> Tensor:
+        """[R] bool, responses with at least one token that is flagged in one of the `flags`, [T] each."""
+        flagged = torch.stack(flags).any(0)
+        return torch.zeros(len(self.lengths)).index_add(0, self.response, flagged.float()) > 0
 
     def learns(self) -> Tensor:
         """[R] bool, responses with a nonzero advantage, their own or a token's, or a nonzero coefficient of a term."""
         columns = [column for column in (self.columns.advantages, *self.columns.terms.values()) if column is not None]
-        return torch.stack([self.advantages != 0, *(self.any_token(column != 0) for column in columns)]).any(0)
+        return self.any_token((self.advantages != 0)[self.response], *(column != 0 for column in columns))
 
     def take_old_logprobs(self, scorer: Scorer, mini_batches: Sequence[Tensor]) -> None:
         """Keep log-probs that later mini-batches need of the policy before the first step changes it. Collective."""
         if len(mini_batches) > 1 and self.scores is None:
             later = torch.cat(list(mini_batches[1:]))
-            self.scores = scorer.score(self, later[self.has_gradient[later] & ~self.replayed[later]])
-        columns, replayed = self.columns, self.replayed[self.response]
+            self.scores = scorer.score(self, later[(self.has_gradient & ~self.rollouts.replayed)[later]])
+        columns, replayed = self.columns, self.rollouts.replayed[self.response]
         if self.scores is not None:
             columns.old_logprobs = self.scores.logprobs
-            columns.old_known = torch.ones_like(self.replayed).index_fill(0, mini_batches[0], False)[self.response]
+            columns.old_known = torch.ones_like(self.in_loss).index_fill(0, mini_batches[0], False)[self.response]
         columns.old_logprobs = torch.where(replayed, columns.engine_logprobs, columns.old_logprobs)
         columns.old_known = columns.old_known | replayed
 
-    def correct_prompts(self, rollouts: Rollouts, scorer: Scorer, cap: float | None) -> None:
+    def correct_prompts(self, scorer: Scorer, cap: float | None) -> None:
         """Weigh responses that were sampled from another prompt than their score prompt. Collective.
 
         `cap` is `UpdateOptions.prompt_correction`; with None, only the log-ratios of stale responses are taken.
         """
         columns = self.columns
-        elsewhere = (self.has_gradient & ~self.replayed)[self.response] & ~columns.on_score_prompt
+        elsewhere = (self.has_gradient & ~self.rollouts.replayed)[self.response] & ~columns.on_score_prompt
         if cap is None:
             if not max_over_ranks(bool(columns.stale.any())):
                 return
             elsewhere = elsewhere & columns.stale
         rows = self.any_token(elsewhere).nonzero()[:, 0]
-        sampled = scorer.score(Experience.from_rollouts(rollouts, "own"), rows).logprobs
+        sampled = scorer.score(self.as_sampled, rows).logprobs
         if cap is not None:
             weights = truncated_weights(scorer.score(self, rows).logprobs, sampled, cap)
             columns.prompt_weights = torch.where(elsewhere, weights, 1.0)
         log_ratio = sampled - columns.engine_logprobs
         columns.log_ratio_since_sampling = torch.where(elsewhere & columns.stale, log_ratio, 0.0)
 
-    def correct_mismatch(self, rollouts: Rollouts, scorer: Scorer, correction: MismatchCorrection) -> Tensor:
+    def correct_mismatch(self, scorer: Scorer, correction: MismatchCorrection) -> Tensor:
         """Weigh responses by π/μ under the prompt that they were sampled from, whatever the score prompt. Collective.
 
         Stale responses are included: their μ are the earlier weights in the engine, so that staleness is not corrected
@@ -175,18 +179,17 @@ class Experience(PromptedResponses):
 
         Returns [R] bool, responses of which a token is kept or has a term of the loss, which weights leave alone.
         """
-        rows = (self.has_gradient & ~self.replayed).nonzero()[:, 0]
+        rows = (self.has_gradient & ~self.rollouts.replayed).nonzero()[:, 0]
         if self.anchor == "own":
             self.scores = self.scores or scorer.score(self, rows)
             sampled = self.scores.logprobs
         else:
-            sampled = scorer.score(Experience.from_rollouts(rollouts, "own"), rows).logprobs
+            sampled = scorer.score(self.as_sampled, rows).logprobs
         tokens = self.tokens(rows)
         found = correction.of_tokens((sampled - self.columns.engine_logprobs)[tokens], self.response[tokens])
-        self.columns.mismatch_weights = torch.ones_like(sampled).index_copy(0, tokens, found.weights)
-        self.mismatch = found
-        learned = [self.columns.mismatch_weights > 0, *(column != 0 for column in self.columns.terms.values())]
-        return torch.stack([self.any_token(column) for column in learned]).any(0)
+        self.mismatch, weights = found, torch.ones_like(sampled).index_copy(0, tokens, found.weights)
+        self.columns.mismatch_weights = weights
+        return self.any_token(weights > 0, *(column != 0 for column in self.columns.terms.values()))
 
 
 @dataclass
@@ -215,7 +218,7 @@ class MicroBatch:
         self.columns = self.experience.columns.map(lambda column: column[tokens].to(device))
         self.columns.reference_logprobs = self.reference_logprobs
         self.advantages = self.experience.advantages[rows].to(device)
-        self.replayed = self.experience.replayed[rows].to(device)
+        self.replayed = self.experience.rollouts.replayed[rows].to(device)
         self.lengths = self.packed.lengths.to(device)
 
     def __call__(self, part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:

@@ -111,12 +111,9 @@ that of KL(π_ref ‖ π_θ) and k1 none.
 
 
 def token_kl(inputs: LossInputs, estimator: str) -> Tensor:
-    """[T] estimated divergence from the reference.
+    """[T] estimated divergence from the reference; a ValueError if the inputs have none.
 
     k3 is constant where d exceeds `MAX_LOG_RATIO`; verl clamps its value to ±10, which removes larger gradients.
-
-    Raises:
-        ValueError: the inputs have no reference.
     """
     if inputs.reference_logprobs is None:
         raise ValueError(
@@ -269,8 +266,7 @@ class PolicyLoss(Loss):
         """Loss of one micro-batch, and the sums of its metrics.
 
         Raises:
-            ValueError: `kl_coef` needs reference log-probs, or `entropy_coef` an entropy, that the inputs lack; or a
-                term of tokens is unknown.
+            ValueError: the inputs lack a reference or an entropy that is needed, or name an unknown term of tokens.
         """
         per_token = inputs.token_advantages
         advantages = inputs.advantages[inputs.response] if per_token is None else per_token

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from .advantages.pools import check_choice
-from .losses import MAX_LOG_RATIO, bounded_exp
+from .losses import KL_ESTIMATORS, MAX_LOG_RATIO, bounded_exp
 
 Level = Literal["token", "sequence", "geometric"]
 
@@ -112,8 +112,8 @@ class MismatchCorrection:
         low, high, cap = self.low or -math.inf, self.high or math.inf, self.cap or math.inf
         truncated = weights > cap
         if self.reject == "divergence":
-            d = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-            decisive = self._at("geometric", torch.expm1(d) - d, response)
+            estimates = KL_ESTIMATORS["k3"](log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+            decisive = self._at("geometric", estimates, response)
         else:
             decisive = bounded_exp(self._at(self.reject or "token", log_ratio, response))
         rejected = (decisive < low) | (decisive > high)

@@ -62,26 +62,20 @@ class PolicyOptions(UpdateOptions):
 class PolicyModule(LightningModule):
     """A causal language model, and the update that an advantage strategy and a loss make of it (see `update.py`).
 
-    A training step takes the `groups` and `rollouts` of one batch and makes several optimizer steps by hand.
-
     Args:
         load_model: Returns the policy, on the CPU, when the trainer configures the model. Only rank 0 needs its values;
             under FSDP2 and DDP the other ranks call it under `torch.device("meta")`.
         model_path: Folder or hub name of the policy; checked at once, so that a wrong path fails early.
-        advantage: Strategy, `RewardGroups` → [R] advantages.
-        loss: `LossInputs` → `LossOutputs`.
         optimizer: Parameters → optimizer.
         options: How the policy is trained.
-        credit: Credit per token, `CreditInputs` → [T] advantages; None gives each token that of its response.
-        mismatch: Correction for the engine that sampled; None corrects for staleness alone.
+        advantage, loss, credit, mismatch: See `PolicyUpdate`.
 
     Attributes:
         loaded: Digest of the weights that `load_model` returned, before a checkpoint replaces them.
 
     Raises:
         FileNotFoundError: `model_path` leads nowhere.
-        TypeError: `advantage`, `loss` or `credit` lacks something that the update needs.
-        ValueError: the loss can't take credit per token.
+        TypeError, ValueError: see `PolicyUpdate`.
     """
 
     def __init__(
@@ -173,6 +167,7 @@ class PolicyModule(LightningModule):
         """Build the update: by now policy, optimizer and schedule are on their devices."""
         if self.reference is not None and not self._sharded:
             self.reference.to(self.device)  # shards are placed by FSDP2 itself
+        scheduler = self.lr_schedulers()
         self.update = PolicyUpdate(
             self.make_scorer(),
             self.advantage,
@@ -181,17 +176,13 @@ class PolicyModule(LightningModule):
             self.options,
             credit=self.credit,
             mismatch=self.mismatch,
-            scheduler=self.lr_schedulers(),
+            scheduler=scheduler,
             backward=self.manual_backward,
             gradient_sync=partial(gradient_sync, self.trainer.strategy),
             useful_flop=UsefulFlop(self.policy).of,
         )
         self.update.skipped_in_a_row = self._skipped_in_a_row
-        self._apply_learning_rate()
-
-    def _apply_learning_rate(self) -> None:
-        """Continue with the learning rate and the schedule of the settings, not with those of the checkpoint."""
-        scheduler = self.lr_schedulers()
+        # Continue with the learning rate and the schedule of the settings, not with those of the checkpoint.
         assert isinstance(scheduler, LambdaLR)
         scheduler.base_lrs = list(self._learning_rates)
         groups = scheduler.optimizer.param_groups
@@ -199,12 +190,7 @@ class PolicyModule(LightningModule):
             group["initial_lr"], group["lr"] = base, base * factor(scheduler.last_epoch)
 
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002
-        """Learn from the rollouts of one batch, log how it went, and return `UpdateResult.outputs` for callbacks.
-
-        Raises:
-            ValueError: the batch carries no rollouts.
-            FloatingPointError: see `PolicyUpdate`.
-        """
+        """Learn from the rollouts of one batch, log how it went, and return `UpdateResult.outputs` for callbacks."""
         if batch.rollouts is None:
             raise ValueError("Expected batch.rollouts before the training step, but it is None. Add RolloutCallback.")
         assert self.update is not None
@@ -225,11 +211,11 @@ class PolicyModule(LightningModule):
 
     def make_scorer(self) -> Scorer:
         """A scorer of the current policy, on its device and in the precision that it trains in."""
-        # FSDP2 has its own mixed precision.
-        dtype = None if self._sharded else reduced_precision(self.trainer.strategy, self.options.compute_dtype)
-        budget = self.options.token_budget
-        device = self.trainer.strategy.root_device  # where offloaded parameters are brought, too
-        return Scorer(self.policy, self.reference, token_budget=budget, device=device, autocast_dtype=dtype)
+        strategy, budget = self.trainer.strategy, self.options.token_budget
+        # FSDP2 has its own mixed precision, and brings offloaded parameters to the device.
+        dtype = None if self._sharded else reduced_precision(strategy, self.options.compute_dtype)
+        place = strategy.root_device
+        return Scorer(self.policy, self.reference, token_budget=budget, device=place, autocast_dtype=dtype)
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
         """[n] float32, mean entropy per token under the current policy and the score prompt, nats. Collective."""
@@ -250,7 +236,7 @@ class PolicyModule(LightningModule):
         checkpoint["skipped_in_a_row"] = self.update.skipped_in_a_row if self.update else self._skipped_in_a_row
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore both. Refuse if the run began with another model than this one, which would be the KL reference."""
+        """Restore both. Refuse a run that began with another model than this one, which would be the KL reference."""
         if self.loaded and self.trainer.training and checkpoint.get("loaded", self.loaded) != self.loaded:
             raise ValueError(
                 f"Expected the model that the run in the checkpoint began with, but the weights at {self.model_path} "

@@ -61,8 +61,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
     def setup_environment(self) -> None:
         """Set Lightning's mesh to (world size, 1), for which it has no public option, and build the mesh of the copies.
 
-        Raises:
-            ValueError: `replicas` does not divide the ranks.
+        A ValueError if `replicas` does not divide the ranks.
         """
         ranks = self.num_nodes * self.num_processes
         if self.replicas < 1 or ranks % self.replicas:

@@ -32,11 +32,7 @@ from .update_stats import UpdateResult
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateOptions:
-    """How an update is made.
-
-    Raises:
-        ValueError: an option is out of its range, or options contradict each other.
-    """
+    """How an update is made. Options out of their range, or that contradict each other, are a ValueError."""
 
     anchor: Anchor = "original"
     """Score prompt: `original` (TA-GRPO, Eq. 4) or `own` (GRPO, Eq. 2)."""
@@ -86,11 +82,11 @@ class PolicyUpdate:
 
     Args:
         scorer: The policy and, where the loss has a KL term, its reference.
-        advantage: Strategy.
-        loss: Loss of a micro-batch.
+        advantage: Strategy, `RewardGroups` → [R] advantages.
+        loss: Loss of a micro-batch, `LossInputs` → `LossOutputs`.
         optimizer: Of the policy's parameters.
         options: How the update is made.
-        credit: Credit per token; None gives each token the advantage of its response.
+        credit: Credit per token, `CreditInputs` → [T] advantages; None gives each token that of its response.
         mismatch: Corrects for the engine that sampled, stale responses included, in the place of the weights above.
         scheduler: Learning-rate schedule over optimizer steps; None keeps the rate.
         backward: Runs the backward of a loss; Lightning's does more than `Tensor.backward`.
@@ -158,13 +154,13 @@ class PolicyUpdate:
         if self.credit is not None:
             if experience.scores is None:
                 experience.scores = self.scorer.score(experience, experience.in_loss.nonzero()[:, 0])
-            assign_credit(self.credit, experience, rollouts, progress, mini_batches)
+            assign_credit(self.credit, experience, progress, mini_batches)
         every_response = bool(self.loss.kl_coef or self.loss.entropy_coef)
         experience.has_gradient = experience.in_loss & (experience.learns() | every_response)
         if self.mismatch is not None:
-            kept = experience.correct_mismatch(rollouts, self.scorer, self.mismatch)
+            kept = experience.correct_mismatch(self.scorer, self.mismatch)
             experience.has_gradient &= kept | every_response
-        experience.correct_prompts(rollouts, self.scorer, self.options.prompt_correction)
+        experience.correct_prompts(self.scorer, self.options.prompt_correction)
         experience.take_old_logprobs(self.scorer, mini_batches)
         return experience
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..distributed import max_over_ranks, sum_over_ranks
 from ..packing.head import TokenScores
 from .experience import Experience, MicroBatch
+from .losses import KL_ESTIMATORS
 
 
 class UpdateResult:
@@ -45,16 +46,17 @@ class UpdateResult:
                 self.token_entropies[row] = values
         columns = batch.columns
         old, fresh = columns.old(scores.logprobs), columns.on_score_prompt & ~columns.stale
+        k3 = KL_ESTIMATORS["k3"]
         # [t] log π_trainer − log π_engine of tokens whose score prompt is the sampled one.
         if len(log_ratio := (old - columns.engine_logprobs)[fresh]):
-            kl, largest = torch.stack([_k3(log_ratio).sum(), log_ratio.abs().max()]).tolist()
+            kl, largest = torch.stack([k3(log_ratio).sum(), log_ratio.abs().max()]).tolist()
             self.fresh.update({"tokens": len(log_ratio), "kl": kl})
             self.largest_mismatch = max(self.largest_mismatch, largest)
         # [t] log π − log μ of tokens that an earlier policy μ has sampled, under the sampled prompt.
         if len(log_ratio := columns.log_ratio(old)[columns.stale]):
             weight = log_ratio.clamp(max=batch.staleness_log_cap).exp().sum()
             truncated = (log_ratio > batch.staleness_log_cap).sum()
-            sums = torch.stack([weight, truncated, _k3(log_ratio).sum()]).tolist()
+            sums = torch.stack([weight, truncated, k3(log_ratio).sum()]).tolist()
             self.stale.update({"tokens": len(log_ratio), **dict(zip(("weight", "truncated", "kl"), sums, strict=True))})
         self.flop += flop
 
@@ -127,8 +129,3 @@ class UpdateResult:
             "seconds_update": self.seconds,
             "flop_update": self.flop,
         }
-
-
-def _k3(log_ratio: Tensor) -> Tensor:
-    """[t] estimates of KL(sampler ‖ policy): exp(d) − 1 − d."""
-    return torch.expm1(log_ratio) - log_ratio

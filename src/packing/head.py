@@ -43,12 +43,7 @@ class TokenScores(NamedTuple):
 
 
 def token_scores(logits: Tensor, targets: Tensor, temperature: float, entropy: EntropyMode) -> TokenScores:
-    """Log-probs of `targets` [T] and entropies under softmax(logits [T, V] / temperature), in float32.
-
-    >>> scores = token_scores(torch.zeros(1, 4), torch.tensor([2]), 1.0, "detached")
-    >>> [round(float(x), 4) for x in (scores.logprobs, scores.entropy)]
-    [-1.3863, 1.3863]
-    """
+    """Log-probs of `targets` [T] and entropies under softmax(logits [T, V] / temperature), in float32."""
     logprobs = F.log_softmax(logits.float() / temperature, dim=-1)
     selected = logprobs.gather(-1, targets[:, None])[:, 0]
     if entropy == "none":
@@ -81,13 +76,6 @@ def head_scores(
         entropy: Whether entropies are computed, and have a gradient.
         chunk_size: Rows of logits at one time. None: 2^22 logits on a CPU, which fit in its caches; else 2^27.
         loss: Called with one chunk after the other; the sum is returned with its gradient, the scores without.
-
-    >>> weight = torch.tensor([[0.0], [1.0]]).log1p().requires_grad_()  # probabilities 1/3 and 2/3
-    >>> inputs = torch.ones(1, 1), weight, torch.tensor([1])
-    >>> scores = head_scores(*inputs, loss=lambda tokens, logprobs, entropies: -logprobs.sum())
-    >>> scores.loss.backward()
-    >>> [round(float(x), 4) for x in (scores.loss, *weight.grad)]
-    [0.4055, 0.3333, -0.3333]
     """
     device = hidden.device.type
     if torch.is_autocast_enabled(device):

@@ -343,5 +343,5 @@ def test_a_rejected_response_with_a_term_of_its_own_is_learned_from(tiny_policy,
     experience.columns.terms = {"nll": (experience.response == 3).float()}
     scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=60)
     none = SimpleNamespace(weights=torch.zeros(len(experience.response)), sums={})
-    kept = experience.correct_mismatch(batch.rollouts, scorer, SimpleNamespace(of_tokens=lambda *_: none))
+    kept = experience.correct_mismatch(scorer, SimpleNamespace(of_tokens=lambda *_: none))
     assert kept.tolist() == [row == 3 for row in range(12)]

@@ -96,7 +96,8 @@ class PolicyModule(LightningModule):
         self.automatic_optimization = False
         self.load_model, self.make_optimizer = load_model, optimizer
         self.advantage, self.loss, self.credit, self.mismatch = advantage, loss, credit, mismatch
-        self.options = options
+        self.options, self.mini_batches = options, options.mini_batches
+        self.needs_history = advantage.needs_history or (credit is not None and credit.needs_history)
         self.loaded: str | None = None
         self.policy: CausalPolicy
         self.reference: CausalPolicy | None
@@ -116,20 +117,6 @@ class PolicyModule(LightningModule):
             reference = self._prepared(self._load()).eval().requires_grad_(False)
             # Kept out of the module tree: the reference is neither trained nor checkpointed.
             object.__setattr__(self, "reference", reference)
-
-    @property
-    def mini_batches(self) -> int:
-        """Optimizer steps per batch of rollouts."""
-        return self.options.mini_batches
-
-    @property
-    def needs_history(self) -> bool:
-        """Whether the advantage strategy or the credit reads earlier results on the questions."""
-        return self.advantage.needs_history or (self.credit is not None and self.credit.needs_history)
-
-    @property
-    def _sharded(self) -> bool:
-        return isinstance(self.trainer.strategy, FullyShardedStrategy)
 
     def _load(self) -> PreTrainedModel:
         with values_on_rank_0(self.trainer.strategy):
@@ -165,7 +152,7 @@ class PolicyModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Build the update: by now policy, optimizer and schedule are on their devices."""
-        if self.reference is not None and not self._sharded:
+        if self.reference is not None and not isinstance(self.trainer.strategy, FullyShardedStrategy):
             self.reference.to(self.device)  # shards are placed by FSDP2 itself
         scheduler = self.lr_schedulers()
         self.update = PolicyUpdate(
@@ -213,9 +200,9 @@ class PolicyModule(LightningModule):
         """A scorer of the current policy, on its device and in the precision that it trains in."""
         strategy, budget = self.trainer.strategy, self.options.token_budget
         # FSDP2 has its own mixed precision, and brings offloaded parameters to the device.
-        dtype = None if self._sharded else reduced_precision(strategy, self.options.compute_dtype)
-        place = strategy.root_device
-        return Scorer(self.policy, self.reference, token_budget=budget, device=place, autocast_dtype=dtype)
+        sharded, device = isinstance(strategy, FullyShardedStrategy), strategy.root_device
+        dtype = None if sharded else reduced_precision(strategy, self.options.compute_dtype)
+        return Scorer(self.policy, self.reference, token_budget=budget, device=device, autocast_dtype=dtype)
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
         """[n] float32, mean entropy per token under the current policy and the score prompt, nats. Collective."""

@@ -84,18 +84,15 @@ class GroupAdvantage(AdvantageStrategy):
         if self.scale == "batch":
             index, num_pools = torch.zeros_like(index), min(len(index), 1)
         count = pool_size(index, num_pools)
-        mean = pool_sum(rewards, index, num_pools) / count
+        mean = (pool_sum(rewards, index, num_pools) / count)[index]
         if self.scale == "mean":
-            return self._over_mean(advantages, mean[index])
-        squares = pool_sum((rewards - mean[index]).square(), index, num_pools)
+            if (bad := (mean <= 0) & (advantages != 0)).any():
+                raise ValueError(
+                    "Expected rewards with a positive mean where advantage.scale is mean, but a pool has a mean of "
+                    f"{float(mean[bad][0]):g}. Choose reward_terms that leave rewards at least 0, or another scale."
+                )
+            return (advantages / (mean + self.epsilon)).masked_fill(mean == 0, 0.0)
+        squares = pool_sum((rewards - mean).square(), index, num_pools)
         std = (squares / (count - int(self.unbiased)).clamp(min=1)).sqrt()
         without_signal = uniform_pools(rewards, index, num_pools)[index]
         return (advantages / (std[index] + self.epsilon)).masked_fill(without_signal, 0.0)
-
-    def _over_mean(self, advantages: Tensor, mean: Tensor) -> Tensor:
-        if (bad := (mean <= 0) & (advantages != 0)).any():
-            raise ValueError(
-                "Expected rewards with a positive mean where advantage.scale is mean, but a pool has a mean of "
-                f"{float(mean[bad][0]):g}. Choose reward_terms that leave rewards at least 0, or another scale."
-            )
-        return (advantages / (mean + self.epsilon)).masked_fill(mean == 0, 0.0)

@@ -69,14 +69,20 @@ class TokenColumns:
         return self.prompt_weights * self.log_ratio(old).clamp(max=staleness_log_cap).exp()
 
 
-@dataclass(kw_only=True)
 class Experience(PromptedResponses):
-    """R responses of one rank under the prompts at which log-probs, ratios and KL are computed. On the CPU."""
+    """R responses of one rank under the prompts at which log-probs, ratios and KL are computed. On the CPU.
 
-    rollouts: Rollouts
-    """The responses as they were sampled. In every mini-batch the old log-probs of replayed ones are those in here."""
-    anchor: Anchor
-    """Which score prompts were chosen."""
+    Anchors that are the same question in the same template become one prompt, encoded once per update.
+
+    Args:
+        rollouts: The responses as they were sampled. Replayed ones have their old log-probs here, in every mini-batch.
+        anchor: The score prompts: `original` is q0 (TA-GRPO, Eq. 4), `own` the sampled prompt (GRPO, Eq. 2).
+    """
+
+    scores: ResponseScores | None = None
+    """Scores by the policy before the batch's first update, for the responses that need them; None if none does."""
+    mismatch: Corrected | None = None
+    """The correction for the engine, of the tokens that it weighs; None without a `MismatchCorrection`."""
     advantages: Tensor
     """[R] float32, zero until the strategy has run; with token credit the means over a response's tokens."""
     in_loss: Tensor
@@ -85,43 +91,26 @@ class Experience(PromptedResponses):
     """[R] bool, responses that can have a gradient; the others are left out of every forward."""
     columns: TokenColumns
     """Of all tokens."""
-    scores: ResponseScores | None = None
-    """Scores by the policy before the batch's first update, for the responses that need them; None if none does."""
-    mismatch: Corrected | None = None
-    """The correction for the engine, of the tokens that it weighs; None without a `MismatchCorrection`."""
 
-    @classmethod
-    def from_rollouts(cls, rollouts: Rollouts, anchor: Anchor) -> Experience:
-        """Choose the score prompts: `original` is q0 (TA-GRPO, Eq. 4), `own` the sampled prompt (GRPO, Eq. 2).
-
-        Anchors that are the same question in the same template become one prompt, encoded once per update.
-        """
+    def __init__(self, rollouts: Rollouts, anchor: Anchor) -> None:
         own = anchor == "own"
         keys = [row if own else (p.question, *p.anchor_ids.tolist()) for row, p in enumerate(rollouts.prompts)]
         distinct = {key: p.token_ids if own else p.anchor_ids for key, p in zip(keys, rollouts.prompts, strict=True)}
         rows = {key: row for row, key in enumerate(distinct)}
-        same = [own or torch.equal(p.anchor_ids, p.token_ids) for p in rollouts.prompts]
-        response = torch.repeat_interleave(rollouts.lengths)
-        on_score_prompt = torch.tensor(same)[rollouts.prompt] & ~rollouts.replayed
-        everything, engine = torch.ones_like(rollouts.truncated), torch.cat([torch.zeros(0), *rollouts.logprobs])
-        return cls(
-            rollouts=rollouts,
-            anchor=anchor,
-            prompts=list(distinct.values()),
-            prompt=torch.tensor([rows[key] for key in keys], dtype=torch.long)[rollouts.prompt],
-            responses=rollouts.token_ids,
-            advantages=torch.zeros(len(rollouts)),
-            in_loss=everything,
-            has_gradient=everything,
-            columns=TokenColumns(
-                engine_logprobs=engine,
-                old_logprobs=torch.zeros_like(engine),
-                old_known=torch.zeros_like(engine, dtype=torch.bool),
-                on_score_prompt=on_score_prompt[response],
-                stale=((rollouts.staleness > 0) & ~rollouts.replayed)[response],
-                log_ratio_since_sampling=torch.zeros_like(engine),
-                prompt_weights=torch.ones_like(engine),
-            ),
+        prompt = torch.tensor([rows[key] for key in keys], dtype=torch.long)[rollouts.prompt]
+        super().__init__(prompts=list(distinct.values()), prompt=prompt, responses=rollouts.token_ids)
+        self.rollouts, self.anchor, self.advantages = rollouts, anchor, torch.zeros(len(rollouts))
+        self.in_loss = self.has_gradient = torch.ones_like(rollouts.truncated)
+        same = torch.tensor([own or torch.equal(p.anchor_ids, p.token_ids) for p in rollouts.prompts])
+        engine = torch.cat([torch.zeros(0), *rollouts.logprobs])
+        self.columns = TokenColumns(
+            engine_logprobs=engine,
+            old_logprobs=torch.zeros_like(engine),
+            old_known=torch.zeros_like(engine, dtype=torch.bool),
+            on_score_prompt=(same[rollouts.prompt] & ~rollouts.replayed)[self.response],
+            stale=((rollouts.staleness > 0) & ~rollouts.replayed)[self.response],
+            log_ratio_since_sampling=torch.zeros_like(engine),
+            prompt_weights=torch.ones_like(engine),
         )
 
     @property

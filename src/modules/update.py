@@ -145,7 +145,7 @@ class PolicyUpdate:
 
     def _experience(self, rollouts: Rollouts, mini_batches: list[Tensor], progress: float) -> Experience:
         """Rollouts under their score prompts, with advantages, importance weights and the choice of what to learn."""
-        experience = Experience.from_rollouts(rollouts, self.options.anchor)
+        experience = Experience(rollouts, self.options.anchor)
         if self.options.mask_truncated:
             experience.in_loss = ~rollouts.truncated
         if self.advantage.needs_entropy or self.advantage.needs_logprobs:

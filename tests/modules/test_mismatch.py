@@ -338,7 +338,7 @@ def test_the_change_of_prompt_costs_forwards_of_the_responses_that_it_concerns_a
 
 def test_a_rejected_response_with_a_term_of_its_own_is_learned_from(tiny_policy, recorded):
     batch, _ = recorded
-    experience = Experience.from_rollouts(batch.rollouts, "own")
+    experience = Experience(batch.rollouts, "own")
     experience.has_gradient = torch.ones(12, dtype=torch.bool)
     experience.columns.terms = {"nll": (experience.response == 3).float()}
     scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=60)

@@ -39,7 +39,7 @@ def described(rollouts):
 
 
 def assigned(credit, rollouts, out_of_loss=()):
-    experience = Experience.from_rollouts(rollouts, "own")
+    experience = Experience(rollouts, "own")
     experience.in_loss = torch.tensor([row not in out_of_loss for row in range(len(rollouts))])
     experience.advantages = torch.arange(len(rollouts)) - 3.0
     columns = -torch.arange(int(experience.lengths.sum())).float()

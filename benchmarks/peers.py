@@ -20,7 +20,7 @@ from transformers import AttentionInterface
 from update_step import measure
 from workload import Updates, add_shape, report
 
-from tagrpo.modules.policy.micro_batches import plan_micro_batches
+from tagrpo.packing.batch import plan_micro_batches
 from tagrpo.packing.head import head_scores, token_scores
 
 SHAPES = {

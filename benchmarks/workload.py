@@ -19,10 +19,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from tagrpo.modules.policy.micro_batches import plan_micro_batches
 from tagrpo.modules.policy.sharding import compile_layers
 from tagrpo.packing.attention import PREFIX_ATTENTION
-from tagrpo.packing.batch import pack
+from tagrpo.packing.batch import pack, plan_micro_batches
 from tagrpo.packing.head import token_scores
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.packing.trl import METHOD, share_prefixes

@@ -35,17 +35,14 @@ RESULTS = ROOT / "runs" / "mutation"
 SURVIVORS = Path(__file__).with_name("mutation_survivors.yaml")
 PARTS = {
     "functional": ("metrics/functional/*.py", "metrics analysis/test_difficulty.py"),
-    "packing": (
-        "packing/batch.py packing/layouts.py modules/policy/micro_batches.py",
-        "packing/test_batch.py packing/test_attention.py modules/policy/test_micro_batches.py",
-    ),
+    "packing": ("packing/batch.py", "packing/test_batch.py packing/test_attention.py"),
     "head": ("packing/head.py", "packing/test_head.py packing/test_head_costs.py"),
     "extraction": ("rewards/extraction.py", "rewards"),
     "statistics": ("analysis/statistics.py", "analysis/test_statistics.py"),
     "advantages": ("modules/advantages/*.py contrib/*/advantage.py", "modules/advantages contrib"),
-    "losses": ("modules/losses.py modules/surrogates.py", "modules/test_losses.py"),
+    "losses": ("modules/losses.py", "modules/test_losses.py"),
     "update": (
-        "modules/experience.py modules/micro_batch.py modules/update.py",
+        "modules/experience.py modules/update.py",
         "modules/test_experience.py modules/test_update.py modules/test_update_staleness.py "
         "modules/test_update_credit.py modules/test_mismatch.py",
     ),

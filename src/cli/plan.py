@@ -65,7 +65,7 @@ def model_of(cfg: DictConfig) -> dict[str, int]:
     with torch.device("meta"), TemporaryDirectory() as folder:
         Path(folder, "config.json").write_text(json.dumps(known.get(cfg.model.path)))
         path = {"path": folder} if cfg.model.path in known else {}
-        model = instantiate(cfg.model.load, weights="random", **path)()
+        model = instantiate(cfg.model.load, **path)()
     config, layers = model.config, [sum(p.numel() for p in m.parameters()) for m in decoder_layers(model)]
     parameters = sum(p.numel() for p in model.parameters())
     head = head_dim(config)

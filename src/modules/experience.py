@@ -1,4 +1,4 @@
-"""Rollouts under their score prompts, with advantages, cut into mini-batches: the input of an update."""
+"""Rollouts under their score prompts, with advantages, in mini-batches and micro-batches: the input of an update."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from ..distributed import max_over_ranks, rank
-from ..types import History, RewardGroups, Rollouts
-from .mismatch import MismatchCorrection
+from ..packing.batch import PackedBatch
+from ..types import History, Loss, LossInputs, LossOutputs, RewardGroups, Rollouts
+from .mismatch import Corrected, MismatchCorrection
 from .policy.logprobs import PromptedResponses, ResponseScores, Scorer
 
 Anchor = Literal["original", "own"]
@@ -49,9 +50,7 @@ class TokenColumns:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> TokenColumns:
         """Return columns with `change` applied to each of these."""
-        columns: dict[str, Any] = {
-            name: x if x is None else change(x) for name, x in vars(self).items() if name != "terms"
-        }
+        columns = {name: change(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
         return TokenColumns(**columns, terms={name: change(x) for name, x in self.terms.items()})
 
     def old(self, logprobs: Tensor) -> Tensor:
@@ -70,16 +69,20 @@ class TokenColumns:
         return self.prompt_weights * self.log_ratio(old).clamp(max=staleness_log_cap).exp()
 
 
-@dataclass(kw_only=True)
 class Experience(PromptedResponses):
-    """R responses of one rank under the prompts at which log-probs, ratios and KL are computed. On the CPU."""
+    """R responses of one rank under the prompts at which log-probs, ratios and KL are computed. On the CPU.
 
-    anchor: Anchor
-    """Which score prompts were chosen."""
-    question: Tensor
-    """[R] long, row of the question in the batch."""
-    replayed: Tensor
-    """[R] bool, responses of an earlier policy: its log-probs are their old ones in every mini-batch."""
+    Anchors that are the same question in the same template become one prompt, encoded once per update.
+
+    Args:
+        rollouts: The responses as they were sampled. Replayed ones have their old log-probs here, in every mini-batch.
+        anchor: The score prompts: `original` is q0 (TA-GRPO, Eq. 4), `own` the sampled prompt (GRPO, Eq. 2).
+    """
+
+    scores: ResponseScores | None = None
+    """Scores by the policy before the batch's first update, for the responses that need them; None if none does."""
+    mismatch: Corrected | None = None
+    """The correction for the engine, of the tokens that it weighs; None without a `MismatchCorrection`."""
     advantages: Tensor
     """[R] float32, zero until the strategy has run; with token credit the means over a response's tokens."""
     in_loss: Tensor
@@ -88,91 +91,76 @@ class Experience(PromptedResponses):
     """[R] bool, responses that can have a gradient; the others are left out of every forward."""
     columns: TokenColumns
     """Of all tokens."""
-    scores: ResponseScores | None = None
-    """Scores by the policy before the batch's first update, for the responses that need them; None if none does."""
-    mismatch: Mapping[str, float] = field(default_factory=dict)
-    """Sums over `columns.mismatch_weights`, see `mismatch.Corrected`."""
 
-    @classmethod
-    def from_rollouts(cls, rollouts: Rollouts, anchor: Anchor) -> Experience:
-        """Choose the score prompts: `original` is q0 (TA-GRPO, Eq. 4), `own` the sampled prompt (GRPO, Eq. 2).
-
-        Anchors that are the same question in the same template become one prompt, encoded once per update.
-        """
-        prompts = [p.token_ids for p in rollouts.prompts]
-        row_of = list(range(len(prompts)))
-        if anchor == "original":
-            keys = [(p.question, *p.anchor_ids.tolist()) for p in rollouts.prompts]
-            distinct = {key: p.anchor_ids for key, p in zip(keys, rollouts.prompts, strict=True)}
-            prompts, rows = list(distinct.values()), {key: row for row, key in enumerate(distinct)}
-            row_of = [rows[key] for key in keys]
-        same = [anchor == "own" or torch.equal(p.anchor_ids, p.token_ids) for p in rollouts.prompts]
-        response = torch.repeat_interleave(rollouts.lengths)
-        on_score_prompt = torch.tensor(same)[rollouts.prompt] & ~rollouts.replayed
-        everything, engine = torch.ones_like(rollouts.truncated), torch.cat([torch.zeros(0), *rollouts.logprobs])
-        return cls(
-            anchor=anchor,
-            prompts=prompts,
-            prompt=torch.tensor(row_of, dtype=torch.long)[rollouts.prompt],
-            responses=rollouts.token_ids,
-            question=rollouts.question,
-            replayed=rollouts.replayed,
-            advantages=torch.zeros(len(rollouts)),
-            in_loss=everything,
-            has_gradient=everything,
-            columns=TokenColumns(
-                engine_logprobs=engine,
-                old_logprobs=torch.zeros_like(engine),
-                old_known=torch.zeros_like(engine, dtype=torch.bool),
-                on_score_prompt=on_score_prompt[response],
-                stale=((rollouts.staleness > 0) & ~rollouts.replayed)[response],
-                log_ratio_since_sampling=torch.zeros_like(engine),
-                prompt_weights=torch.ones_like(engine),
-            ),
+    def __init__(self, rollouts: Rollouts, anchor: Anchor) -> None:
+        own = anchor == "own"
+        keys = [row if own else (p.question, *p.anchor_ids.tolist()) for row, p in enumerate(rollouts.prompts)]
+        distinct = {key: p.token_ids if own else p.anchor_ids for key, p in zip(keys, rollouts.prompts, strict=True)}
+        rows = {key: row for row, key in enumerate(distinct)}
+        prompt = torch.tensor([rows[key] for key in keys], dtype=torch.long)[rollouts.prompt]
+        super().__init__(prompts=list(distinct.values()), prompt=prompt, responses=rollouts.token_ids)
+        self.rollouts, self.anchor, self.advantages = rollouts, anchor, torch.zeros(len(rollouts))
+        self.in_loss = self.has_gradient = torch.ones_like(rollouts.truncated)
+        same = torch.tensor([own or torch.equal(p.anchor_ids, p.token_ids) for p in rollouts.prompts])
+        engine = torch.cat([torch.zeros(0), *rollouts.logprobs])
+        self.columns = TokenColumns(
+            engine_logprobs=engine,
+            old_logprobs=torch.zeros_like(engine),
+            old_known=torch.zeros_like(engine, dtype=torch.bool),
+            on_score_prompt=(same[rollouts.prompt] & ~rollouts.replayed)[self.response],
+            stale=((rollouts.staleness > 0) & ~rollouts.replayed)[self.response],
+            log_ratio_since_sampling=torch.zeros_like(engine),
+            prompt_weights=torch.ones_like(engine),
         )
 
-    def any_token(self, flags: Tensor) -> Tensor:
-        """[R] bool, responses with at least one token that is flagged in `flags` [T]."""
-        return torch.zeros(len(self.lengths)).index_add(0, self.response, flags.float()) > 0
+    @property
+    def as_sampled(self) -> PromptedResponses:
+        """The responses under the prompts that they were sampled from."""
+        prompts = [prompt.token_ids for prompt in self.rollouts.prompts]
+        return PromptedResponses(prompts=prompts, prompt=self.rollouts.prompt, responses=self.responses)
+
+    def any_token(self, *flags: Tensor) -> Tensor:
+        """[R] bool, responses with at least one token that is flagged in one of the `flags`, [T] each."""
+        flagged = torch.stack(flags).any(0)
+        return torch.zeros(len(self.lengths)).index_add(0, self.response, flagged.float()) > 0
 
     def learns(self) -> Tensor:
         """[R] bool, responses with a nonzero advantage, their own or a token's, or a nonzero coefficient of a term."""
-        own = [] if self.columns.advantages is None else [self.columns.advantages]
-        columns = [*own, *self.columns.terms.values()]
-        return torch.stack([self.advantages != 0, *(self.any_token(column != 0) for column in columns)]).any(0)
+        columns = [column for column in (self.columns.advantages, *self.columns.terms.values()) if column is not None]
+        return self.any_token((self.advantages != 0)[self.response], *(column != 0 for column in columns))
 
     def take_old_logprobs(self, scorer: Scorer, mini_batches: Sequence[Tensor]) -> None:
         """Keep log-probs that later mini-batches need of the policy before the first step changes it. Collective."""
         if len(mini_batches) > 1 and self.scores is None:
             later = torch.cat(list(mini_batches[1:]))
-            self.scores = scorer.score(self, later[self.has_gradient[later] & ~self.replayed[later]])
-        columns, replayed = self.columns, self.replayed[self.response]
+            self.scores = scorer.score(self, later[(self.has_gradient & ~self.rollouts.replayed)[later]])
+        columns, replayed = self.columns, self.rollouts.replayed[self.response]
         if self.scores is not None:
             columns.old_logprobs = self.scores.logprobs
-            columns.old_known = torch.ones_like(self.replayed).index_fill(0, mini_batches[0], False)[self.response]
+            columns.old_known = torch.ones_like(self.in_loss).index_fill(0, mini_batches[0], False)[self.response]
         columns.old_logprobs = torch.where(replayed, columns.engine_logprobs, columns.old_logprobs)
         columns.old_known = columns.old_known | replayed
 
-    def correct_prompts(self, rollouts: Rollouts, scorer: Scorer, cap: float | None) -> None:
+    def correct_prompts(self, scorer: Scorer, cap: float | None) -> None:
         """Weigh responses that were sampled from another prompt than their score prompt. Collective.
 
         `cap` is `UpdateOptions.prompt_correction`; with None, only the log-ratios of stale responses are taken.
         """
         columns = self.columns
-        elsewhere = (self.has_gradient & ~self.replayed)[self.response] & ~columns.on_score_prompt
+        elsewhere = (self.has_gradient & ~self.rollouts.replayed)[self.response] & ~columns.on_score_prompt
         if cap is None:
             if not max_over_ranks(bool(columns.stale.any())):
                 return
             elsewhere = elsewhere & columns.stale
         rows = self.any_token(elsewhere).nonzero()[:, 0]
-        sampled = scorer.score(Experience.from_rollouts(rollouts, "own"), rows).logprobs
+        sampled = scorer.score(self.as_sampled, rows).logprobs
         if cap is not None:
             weights = truncated_weights(scorer.score(self, rows).logprobs, sampled, cap)
             columns.prompt_weights = torch.where(elsewhere, weights, 1.0)
         log_ratio = sampled - columns.engine_logprobs
         columns.log_ratio_since_sampling = torch.where(elsewhere & columns.stale, log_ratio, 0.0)
 
-    def correct_mismatch(self, rollouts: Rollouts, scorer: Scorer, correction: MismatchCorrection) -> Tensor:
+    def correct_mismatch(self, scorer: Scorer, correction: MismatchCorrection) -> Tensor:
         """Weigh responses by π/μ under the prompt that they were sampled from, whatever the score prompt. Collective.
 
         Stale responses are included: their μ are the earlier weights in the engine, so that staleness is not corrected
@@ -180,18 +168,69 @@ class Experience(PromptedResponses):
 
         Returns [R] bool, responses of which a token is kept or has a term of the loss, which weights leave alone.
         """
-        rows = (self.has_gradient & ~self.replayed).nonzero()[:, 0]
+        rows = (self.has_gradient & ~self.rollouts.replayed).nonzero()[:, 0]
         if self.anchor == "own":
             self.scores = self.scores or scorer.score(self, rows)
             sampled = self.scores.logprobs
         else:
-            sampled = scorer.score(Experience.from_rollouts(rollouts, "own"), rows).logprobs
+            sampled = scorer.score(self.as_sampled, rows).logprobs
         tokens = self.tokens(rows)
         found = correction.of_tokens((sampled - self.columns.engine_logprobs)[tokens], self.response[tokens])
-        self.columns.mismatch_weights = torch.ones_like(sampled).index_copy(0, tokens, found.weights)
-        self.mismatch = found.sums
-        learned = [self.columns.mismatch_weights > 0, *(column != 0 for column in self.columns.terms.values())]
-        return torch.stack([self.any_token(column) for column in learned]).any(0)
+        self.mismatch, weights = found, torch.ones_like(sampled).index_copy(0, tokens, found.weights)
+        self.columns.mismatch_weights = weights
+        return self.any_token(weights > 0, *(column != 0 for column in self.columns.terms.values()))
+
+
+@dataclass
+class MicroBatch:
+    """r responses in one forward. Called with the log-probs of some of their tokens, it returns the loss of these."""
+
+    experience: Experience
+    """The experience that the responses are a part of."""
+    packed: PackedBatch
+    """The responses, on the device of the policy."""
+    loss: Loss
+    totals: Mapping[str, float]
+    """`responses` and `tokens` of the mini-batch over all ranks."""
+    reference_logprobs: Tensor | None
+    """[t] float32 under the reference policy; None without one."""
+    staleness_log_cap: float
+    """Logarithm of `UpdateOptions.staleness_cap`."""
+    columns: TokenColumns = field(init=False)
+    """Columns of the tokens, on the device of the policy."""
+    outputs: list[LossOutputs] = field(default_factory=list)
+    """What the loss has returned."""
+
+    def __post_init__(self) -> None:
+        rows, device = self.packed.rows, self.packed.response.device
+        tokens = self.experience.tokens(rows)
+        self.columns = self.experience.columns.map(lambda column: column[tokens].to(device))
+        self.columns.reference_logprobs = self.reference_logprobs
+        self.advantages = self.experience.advantages[rows].to(device)
+        self.replayed = self.experience.rollouts.replayed[rows].to(device)
+        self.lengths = self.packed.lengths.to(device)
+
+    def __call__(self, part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
+        """[] loss of the tokens `part`, whose log-probs and entropies are given."""
+        tokens = self.columns.map(lambda column: column[part])
+        old = tokens.old(logprobs)
+        inputs = LossInputs(
+            logprobs=logprobs,
+            old_logprobs=old,
+            reference_logprobs=tokens.reference_logprobs,
+            entropy=entropy,
+            advantages=self.advantages,
+            response=self.packed.response[part],
+            lengths=self.lengths,
+            num_responses=self.totals["responses"],
+            num_tokens=self.totals["tokens"],
+            weights=tokens.weights(old, self.staleness_log_cap),
+            replayed=self.replayed,
+            token_advantages=tokens.advantages,
+            token_terms=tokens.terms,
+        )
+        self.outputs.append(self.loss(inputs))
+        return self.outputs[-1].loss
 
 
 def truncated_weights(target: Tensor, sampled: Tensor, cap: float) -> Tensor:
@@ -215,17 +254,12 @@ def split_by_question(question: Tensor, num_questions: int, num_mini_batches: in
 
 def reward_groups(rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> RewardGroups:
     """The responses of one rank as a strategy sees them; `scores`, if given, are scores of all of them."""
-    return RewardGroups(
-        rewards=rollouts.rewards,
-        correct=rollouts.correct,
-        question=rollouts.question,
-        prompt=rollouts.prompt,
-        entropy=scores and scores.entropy,
-        logprob=scores and torch.stack([part.sum() for part in scores.logprobs.split(rollouts.lengths.tolist())]),
-        lengths=rollouts.lengths,
-        history=rollouts.history,
-        progress=progress,
-    )
+    names = ("rewards", "correct", "question", "prompt", "lengths", "history")
+    columns = {name: getattr(rollouts, name) for name in names}
+    if scores is not None:
+        sums = [part.sum() for part in scores.logprobs.split(rollouts.lengths.tolist())]
+        columns |= {"entropy": scores.entropy, "logprob": torch.stack(sums)}
+    return RewardGroups(**columns, progress=progress)
 
 
 def join_reward_groups(parts: Sequence[RewardGroups]) -> RewardGroups:

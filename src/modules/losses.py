@@ -1,6 +1,7 @@
-"""Policy losses on packed tokens: a policy term (see `surrogates.py`), the divergence from the reference, entropy.
+"""Policy losses on packed tokens: a policy term, the divergence from the reference, entropy.
 
-Every normaliser is an argument counted over the whole mini-batch, so that micro-batches and ranks add up to one large
+Policy terms per token are PPO-style clipping over token, sequence or geometric-mean ratios, CISPO, and replay. Every
+normaliser is an argument counted over the whole mini-batch, so that micro-batches and ranks add up to one large
 batch. Token losses (`by_token`) take any part of a response's tokens; for the others a response is never split.
 """
 
@@ -9,14 +10,93 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..types import Loss, LossInputs, LossOutputs
 from .advantages.pools import check_choice
-from .surrogates import MAX_LOG_RATIO, SURROGATES, replace_replayed, response_sum
+
+MAX_LOG_RATIO = 20.0
+"""Log-ratios are clamped to ± this before the exponential: e^20 is far outside any clip range, and finite.
+Beyond it the gradient through the exponential is zero."""
+
+
+def bounded_exp(log_ratio: Tensor) -> Tensor:
+    """Exp of `log_ratio` clamped to ±`MAX_LOG_RATIO`: no overflow reaches a gradient."""
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+
+def response_sum(values: Tensor, inputs: LossInputs) -> Tensor:
+    """[R] float sums of `values` [T], numbers or flags, over each response."""
+    values = values.to(inputs.logprobs.dtype)
+    return values.new_zeros(len(inputs.lengths)).index_add(0, inputs.response, values)
+
+
+def response_mean(values: Tensor, inputs: LossInputs) -> Tensor:
+    """[T] each token gets the mean of `values` [T] over its response."""
+    return (response_sum(values, inputs) / inputs.lengths)[inputs.response]
+
+
+class Surrogate(NamedTuple):
+    """A policy term per token, to be maximised, before weights and aggregation. Everything is [T]."""
+
+    value: Tensor
+    """The term. A response-level term stands at each of the response's tokens."""
+    ratio: Tensor
+    """Policy ratio that the term is made of."""
+    clip_low: Tensor
+    """Bool: the lower bound of the clip range acted on this token."""
+    clip_high: Tensor
+
+
+def clip_surrogate(log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
+    """min(ρ A, clip(ρ, 1 − low, 1 + high) A); a token is counted as clipped when that removes its gradient."""
+    ratio = bounded_exp(log_ratio)
+    value = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
+    return Surrogate(value, ratio, (ratio < 1 - low) & (advantages < 0), (ratio > 1 + high) & (advantages > 0))
+
+
+def gmpo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
+    """GMPO (arXiv 2507.20673): A times the geometric mean of the token ratios, each clipped before, in log space.
+
+    The clip range is (e^−low, e^high): its upper bound acts where A > 0, its lower bound where A < 0.
+    """
+    clip_low = (log_ratio < -low) & (advantages < 0)
+    clip_high = (log_ratio > high) & (advantages > 0)
+    bounded = torch.where(clip_low | clip_high, log_ratio.clamp(-low, high), log_ratio)
+    ratio = bounded_exp(response_mean(bounded, inputs))
+    return Surrogate(ratio * advantages, ratio, clip_low, clip_high)
+
+
+def cispo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
+    """CISPO (arXiv 2506.13585): sg[clip(ρ, 1 − low, 1 + high)] A log π_θ; no token loses its gradient."""
+    ratio = bounded_exp(log_ratio).detach()
+    weight = ratio.clamp(1 - low, 1 + high)
+    return Surrogate(weight * advantages * inputs.logprobs, ratio, ratio < 1 - low, ratio > 1 + high)
+
+
+SURROGATES: dict[tuple[str, str], Callable[[LossInputs, Tensor, Tensor, float, float], Surrogate]] = {
+    ("clip", "token"): lambda _, log_ratio, *others: clip_surrogate(log_ratio, *others),
+    ("clip", "sequence"): lambda inputs, log_ratio, *others: clip_surrogate(response_mean(log_ratio, inputs), *others),
+    ("clip", "geometric"): gmpo_surrogate,
+    ("cispo", "token"): cispo_surrogate,
+}
+"""(objective, ratio) → policy term of inputs, their [T] log-ratios and advantages, and the bounds.
+
+`token`: GRPO and TA-GRPO (Eq. 2 and 4), one ratio per token. `sequence`: GSPO (arXiv 2507.18071, Eq. 5–7), one
+length-normalised ratio per response, s = (π_θ(o)/π_old(o))^(1/|o|), at each of its tokens, with the value and gradient
+of GSPO-token unless `weights` vary in a response.
+"""
+
+
+def replace_replayed(policy: Surrogate, ratio: Tensor, advantages: Tensor, replayed: Tensor, delta: float) -> Surrogate:
+    """`policy` with A ρ/(ρ + δ) at the tokens of replayed responses, which are never clipped (ExGRPO)."""
+    value = torch.where(replayed, advantages * ratio / (ratio + delta), policy.value)
+    ratio = torch.where(replayed, ratio, policy.ratio)
+    return Surrogate(value, ratio, policy.clip_low & ~replayed, policy.clip_high & ~replayed)
+
 
 KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "k1": lambda d: -d,
@@ -31,12 +111,9 @@ that of KL(π_ref ‖ π_θ) and k1 none.
 
 
 def token_kl(inputs: LossInputs, estimator: str) -> Tensor:
-    """[T] estimated divergence from the reference.
+    """[T] estimated divergence from the reference; a ValueError if the inputs have none.
 
     k3 is constant where d exceeds `MAX_LOG_RATIO`; verl clamps its value to ±10, which removes larger gradients.
-
-    Raises:
-        ValueError: the inputs have no reference.
     """
     if inputs.reference_logprobs is None:
         raise ValueError(
@@ -56,7 +133,6 @@ TOKEN_TERMS: dict[str, Callable[[LossInputs], Tensor]] = {
 `log_ratio`: |log π_θ − log π_old|, without gradient where the ratio is exactly 1 (KL-Cov); `nll`: −log π_θ, to learn a
 token whatever its ratio.
 """
-
 
 AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
     "sequence_mean": lambda inputs, _: 1 / (inputs.lengths.to(inputs.logprobs.dtype) * inputs.num_responses),
@@ -190,16 +266,16 @@ class PolicyLoss(Loss):
         """Loss of one micro-batch, and the sums of its metrics.
 
         Raises:
-            ValueError: `kl_coef` needs reference log-probs, or `entropy_coef` an entropy, that the inputs lack; or a
-                term of tokens is unknown.
+            ValueError: the inputs lack a reference or an entropy that is needed, or name an unknown term of tokens.
         """
-        advantages = inputs.token_advantages
-        if advantages is None:
-            advantages = inputs.advantages[inputs.response]
+        per_token = inputs.token_advantages
+        advantages = inputs.advantages[inputs.response] if per_token is None else per_token
         low, high = (math.inf if bound is None else bound for bound in (self.clip_low, self.clip_high))
-        policy = SURROGATES[self.objective, self.ratio](inputs, advantages, low, high)
+        log_ratio = inputs.logprobs - inputs.old_logprobs
+        policy = SURROGATES[self.objective, self.ratio](inputs, log_ratio, advantages, low, high)
         if inputs.replayed is not None:
-            policy = replace_replayed(policy, inputs, advantages, self.replay_shaping)
+            replayed = inputs.replayed[inputs.response]
+            policy = replace_replayed(policy, bounded_exp(log_ratio), advantages, replayed, self.replay_shaping)
         tokens = {
             "tokens": torch.ones_like(advantages),
             "ratio": policy.ratio.detach(),

@@ -14,6 +14,7 @@ formulas have them (verl leaves them out); the effective sample size is that of 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -22,7 +23,7 @@ import torch
 from torch import Tensor
 
 from .advantages.pools import check_choice
-from .surrogates import MAX_LOG_RATIO, bounded_exp
+from .losses import KL_ESTIMATORS, MAX_LOG_RATIO, bounded_exp
 
 Level = Literal["token", "sequence", "geometric"]
 
@@ -37,15 +38,10 @@ class Corrected:
     """`tokens`, and over them: `weight`, `square` (of the weight), `rejected`, `truncated`."""
 
     def metrics(self) -> dict[str, float]:
-        """See `mismatch_metrics`."""
-        return mismatch_metrics(self.sums)
-
-
-def mismatch_metrics(sums: Mapping[str, float]) -> dict[str, float]:
-    """Means per token of `weight`, `rejected` and `truncated`; `ess`, effective sample size as a share of tokens."""
-    tokens = max(sums["tokens"], 1)
-    means = {name: sums[name] / tokens for name in ("weight", "rejected", "truncated")}
-    return {**means, "ess": sums["weight"] ** 2 / (tokens * sums["square"]) if sums["square"] else 0.0}
+        """Means per token of `weight`, `rejected` and `truncated`; `ess`, effective sample size per token."""
+        sums, tokens = self.sums, max(self.sums["tokens"], 1)
+        means = {name: sums[name] / tokens for name in ("weight", "rejected", "truncated")}
+        return {**means, "ess": sums["weight"] ** 2 / (tokens * sums["square"]) if sums["square"] else 0.0}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,20 +109,14 @@ class MismatchCorrection:
         weights = torch.ones_like(log_ratio)
         if self.weight is not None:
             weights = bounded_exp(self._at(self.weight, log_ratio, response))
-        cap = torch.inf if self.cap is None else self.cap
+        low, high, cap = self.low or -math.inf, self.high or math.inf, self.cap or math.inf
         truncated = weights > cap
         if self.reject == "divergence":
-            d = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-            decisive = self._at("geometric", torch.expm1(d) - d, response)
-        elif self.reject is not None:
-            decisive = bounded_exp(self._at(self.reject, log_ratio, response))
+            estimates = KL_ESTIMATORS["k3"](log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
+            decisive = self._at("geometric", estimates, response)
         else:
-            decisive = weights
-        rejected = torch.zeros_like(truncated)
-        if self.low is not None:
-            rejected = decisive < self.low
-        if self.high is not None:
-            rejected = rejected | (decisive > self.high)
+            decisive = bounded_exp(self._at(self.reject or "token", log_ratio, response))
+        rejected = (decisive < low) | (decisive > high)
         weights = weights.clamp(max=cap).masked_fill(rejected, 0.0)
         columns = {"weight": weights, "square": weights.square(), "rejected": rejected, "truncated": truncated}
         sums = {name: float(column.double().sum()) for name, column in columns.items()}

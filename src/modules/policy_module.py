@@ -19,7 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
 from ..packing.policy import CausalPolicy
 from ..runs.identity import bit_sums, digest
 from ..runs.scalars import log_scalars
-from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit, require
+from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit
 from .mismatch import MismatchCorrection
 from .policy.flop import UsefulFlop
 from .policy.logprobs import PromptedResponses, Scorer
@@ -27,7 +27,7 @@ from .policy.lora import adapted_layers
 from .policy.model import resolve_model_path, save_model
 from .policy.sharding import full_tensors, reshard
 from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare, reduced_precision, values_on_rank_0
-from .update import PolicyUpdate, UpdateOptions
+from .update import PolicyUpdate, UpdateOptions, check_parts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,25 +62,20 @@ class PolicyOptions(UpdateOptions):
 class PolicyModule(LightningModule):
     """A causal language model, and the update that an advantage strategy and a loss make of it (see `update.py`).
 
-    A training step takes the `groups` and `rollouts` of one batch and makes several optimizer steps by hand.
-
     Args:
         load_model: Returns the policy, on the CPU, when the trainer configures the model. Only rank 0 needs its values;
             under FSDP2 and DDP the other ranks call it under `torch.device("meta")`.
         model_path: Folder or hub name of the policy; checked at once, so that a wrong path fails early.
-        advantage: Strategy, `RewardGroups` → [R] advantages.
-        loss: `LossInputs` → `LossOutputs`.
         optimizer: Parameters → optimizer.
         options: How the policy is trained.
-        credit: Credit per token, `CreditInputs` → [T] advantages; None gives each token that of its response.
-        mismatch: Correction for the engine that sampled; None corrects for staleness alone.
+        advantage, loss, credit, mismatch: See `PolicyUpdate`.
 
     Attributes:
         loaded: Digest of the weights that `load_model` returned, before a checkpoint replaces them.
 
     Raises:
         FileNotFoundError: `model_path` leads nowhere.
-        TypeError: `advantage`, `loss` or `credit` lacks something that the update needs.
+        TypeError, ValueError: see `PolicyUpdate`.
     """
 
     def __init__(
@@ -96,15 +91,13 @@ class PolicyModule(LightningModule):
         mismatch: MismatchCorrection | None = None,
     ) -> None:
         super().__init__()
-        require(advantage, AdvantageStrategy, "advantage")
-        require(loss, Loss, "loss")
-        if credit is not None:
-            require(credit, TokenCredit, "credit")
+        check_parts(advantage, loss, credit)
         self.model_path = resolve_model_path(model_path)
         self.automatic_optimization = False
         self.load_model, self.make_optimizer = load_model, optimizer
         self.advantage, self.loss, self.credit, self.mismatch = advantage, loss, credit, mismatch
-        self.options = options
+        self.options, self.mini_batches = options, options.mini_batches
+        self.needs_history = advantage.needs_history or (credit is not None and credit.needs_history)
         self.loaded: str | None = None
         self.policy: CausalPolicy
         self.reference: CausalPolicy | None
@@ -124,20 +117,6 @@ class PolicyModule(LightningModule):
             reference = self._prepared(self._load()).eval().requires_grad_(False)
             # Kept out of the module tree: the reference is neither trained nor checkpointed.
             object.__setattr__(self, "reference", reference)
-
-    @property
-    def mini_batches(self) -> int:
-        """Optimizer steps per batch of rollouts."""
-        return self.options.mini_batches
-
-    @property
-    def needs_history(self) -> bool:
-        """Whether the advantage strategy or the credit reads earlier results on the questions."""
-        return self.advantage.needs_history or (self.credit is not None and self.credit.needs_history)
-
-    @property
-    def _sharded(self) -> bool:
-        return isinstance(self.trainer.strategy, FullyShardedStrategy)
 
     def _load(self) -> PreTrainedModel:
         with values_on_rank_0(self.trainer.strategy):
@@ -173,8 +152,9 @@ class PolicyModule(LightningModule):
 
     def on_train_start(self) -> None:
         """Build the update: by now policy, optimizer and schedule are on their devices."""
-        if self.reference is not None and not self._sharded:
+        if self.reference is not None and not isinstance(self.trainer.strategy, FullyShardedStrategy):
             self.reference.to(self.device)  # shards are placed by FSDP2 itself
+        scheduler = self.lr_schedulers()
         self.update = PolicyUpdate(
             self.make_scorer(),
             self.advantage,
@@ -183,17 +163,13 @@ class PolicyModule(LightningModule):
             self.options,
             credit=self.credit,
             mismatch=self.mismatch,
-            scheduler=self.lr_schedulers(),
+            scheduler=scheduler,
             backward=self.manual_backward,
             gradient_sync=partial(gradient_sync, self.trainer.strategy),
             useful_flop=UsefulFlop(self.policy).of,
         )
         self.update.skipped_in_a_row = self._skipped_in_a_row
-        self._apply_learning_rate()
-
-    def _apply_learning_rate(self) -> None:
-        """Continue with the learning rate and the schedule of the settings, not with those of the checkpoint."""
-        scheduler = self.lr_schedulers()
+        # Continue with the learning rate and the schedule of the settings, not with those of the checkpoint.
         assert isinstance(scheduler, LambdaLR)
         scheduler.base_lrs = list(self._learning_rates)
         groups = scheduler.optimizer.param_groups
@@ -201,18 +177,13 @@ class PolicyModule(LightningModule):
             group["initial_lr"], group["lr"] = base, base * factor(scheduler.last_epoch)
 
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002
-        """Learn from the rollouts of one batch, log how it went, and return `UpdateResult.outputs` for callbacks.
-
-        Raises:
-            ValueError: the batch carries no rollouts.
-            FloatingPointError: see `PolicyUpdate`.
-        """
+        """Learn from the rollouts of one batch, log how it went, and return `UpdateResult.outputs` for callbacks."""
         if batch.rollouts is None:
             raise ValueError("Expected batch.rollouts before the training step, but it is None. Add RolloutCallback.")
         assert self.update is not None
         progress = min(self.trainer.global_step / self.total_updates, 1.0)
         result = self.update(batch.rollouts, len(batch.groups), progress)
-        log_scalars(self, result.stats.metrics())
+        log_scalars(self, result.metrics())
         return result.outputs()
 
     def validation_step(self, batch: QuestionBatch, batch_idx: int, dataloader_idx: int = 0) -> None:
@@ -227,10 +198,10 @@ class PolicyModule(LightningModule):
 
     def make_scorer(self) -> Scorer:
         """A scorer of the current policy, on its device and in the precision that it trains in."""
-        # FSDP2 has its own mixed precision.
-        dtype = None if self._sharded else reduced_precision(self.trainer.strategy, self.options.compute_dtype)
-        budget = self.options.token_budget
-        device = self.trainer.strategy.root_device  # where offloaded parameters are brought, too
+        strategy, budget = self.trainer.strategy, self.options.token_budget
+        # FSDP2 has its own mixed precision, and brings offloaded parameters to the device.
+        sharded, device = isinstance(strategy, FullyShardedStrategy), strategy.root_device
+        dtype = None if sharded else reduced_precision(strategy, self.options.compute_dtype)
         return Scorer(self.policy, self.reference, token_budget=budget, device=device, autocast_dtype=dtype)
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
@@ -252,7 +223,7 @@ class PolicyModule(LightningModule):
         checkpoint["skipped_in_a_row"] = self.update.skipped_in_a_row if self.update else self._skipped_in_a_row
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore both. Refuse if the run began with another model than this one, which would be the KL reference."""
+        """Restore both. Refuse a run that began with another model than this one, which would be the KL reference."""
         if self.loaded and self.trainer.training and checkpoint.get("loaded", self.loaded) != self.loaded:
             raise ValueError(
                 f"Expected the model that the run in the checkpoint began with, but the weights at {self.model_path} "

@@ -9,13 +9,7 @@ from typing import Any, Literal
 
 import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
+from torch.distributed.checkpoint import state_dict, state_dict_loader, state_dict_saver
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ..distributed import rank
@@ -61,8 +55,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
     def setup_environment(self) -> None:
         """Set Lightning's mesh to (world size, 1), for which it has no public option, and build the mesh of the copies.
 
-        Raises:
-            ValueError: `replicas` does not divide the ranks.
+        A ValueError if `replicas` does not divide the ranks.
         """
         ranks = self.num_nodes * self.num_processes
         if self.replicas < 1 or ranks % self.replicas:
@@ -108,14 +101,15 @@ class FullyShardedStrategy(ModelParallelStrategy):
         groups = rest.pop("param_groups")
         assert self.model is not None
         assert self.lightning_module is not None
-        weights = get_model_state_dict(self.model)
+        weights = state_dict.get_model_state_dict(self.model)
         state_dict_loader.load({"state_dict": weights}, checkpoint_id=path)
         self.model.load_state_dict(weights, strict=self.lightning_module.strict_loading)
+        options = state_dict.StateDictOptions(cpu_offload=True)
         for index, optimizer in enumerate(self.optimizers):
-            state = {"state": get_optimizer_state_dict(self.model, optimizer)["state"]}
+            state = {"state": state_dict.get_optimizer_state_dict(self.model, optimizer)["state"]}
             state_dict_loader.load({f"optimizer_{index}": state}, checkpoint_id=path)
-            options = StateDictOptions(cpu_offload=True)
-            set_optimizer_state_dict(self.model, optimizer, {**state, "param_groups": groups[index]}, options=options)
+            whole = {**state, "param_groups": groups[index]}
+            state_dict.set_optimizer_state_dict(self.model, optimizer, whole, options=options)
         return rest
 
 

@@ -16,28 +16,23 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from ..distributed import gather_objects, rank, sum_over_ranks, world_size
 from ..packing.batch import PackedBatch
 from ..packing.head import TokenScores
 from ..types import AdvantageStrategy, Loss, Rollouts, TokenCredit, require
-from .credit.assign import assign_credit
-from .experience import Anchor, Experience, join_reward_groups, reward_groups, split_by_question
-from .micro_batch import MicroBatch
+from .credit.assign import assign_credit, check_finite
+from .experience import Anchor, Experience, MicroBatch, join_reward_groups, reward_groups, split_by_question
 from .mismatch import MismatchCorrection
 from .policy.logprobs import ResponseScores, Scorer
-from .update_stats import UpdateResult, UpdateStats
+from .policy.lora import full_tensor
+from .update_stats import UpdateResult
 
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateOptions:
-    """How an update is made.
-
-    Raises:
-        ValueError: an option is out of its range, or options contradict each other.
-    """
+    """How an update is made. Options out of their range, or that contradict each other, are a ValueError."""
 
     anchor: Anchor = "original"
     """Score prompt: `original` (TA-GRPO, Eq. 4) or `own` (GRPO, Eq. 2)."""
@@ -87,11 +82,11 @@ class PolicyUpdate:
 
     Args:
         scorer: The policy and, where the loss has a KL term, its reference.
-        advantage: Strategy.
-        loss: Loss of a micro-batch.
+        advantage: Strategy, `RewardGroups` → [R] advantages.
+        loss: Loss of a micro-batch, `LossInputs` → `LossOutputs`.
         optimizer: Of the policy's parameters.
         options: How the update is made.
-        credit: Credit per token; None gives each token the advantage of its response.
+        credit: Credit per token, `CreditInputs` → [T] advantages; None gives each token that of its response.
         mismatch: Corrects for the engine that sampled, stale responses included, in the place of the weights above.
         scheduler: Learning-rate schedule over optimizer steps; None keeps the rate.
         backward: Runs the backward of a loss; Lightning's does more than `Tensor.backward`.
@@ -117,15 +112,7 @@ class PolicyUpdate:
     useful_flop: Callable[[PackedBatch], float] = lambda _: 0.0
 
     def __post_init__(self) -> None:
-        require(self.advantage, AdvantageStrategy, "advantage")
-        require(self.loss, Loss, "loss")
-        if self.credit is not None:
-            require(self.credit, TokenCredit, "credit")
-            if not self.loss.takes_credit:
-                raise ValueError(
-                    f"Expected a loss that takes credit per token, as PolicyLoss with loss.ratio=token does, but got "
-                    f"{type(self.loss).__name__} with credit={type(self.credit).__name__}. Change one of the two."
-                )
+        check_parts(self.advantage, self.loss, self.credit)
         self.staleness_log_cap = math.log(self.options.staleness_cap)
         self.skipped_in_a_row = 0
 
@@ -140,24 +127,25 @@ class PolicyUpdate:
         start = time.perf_counter()
         mini_batches = split_by_question(rollouts.question, num_questions, self.options.mini_batches)
         experience = self._experience(rollouts, mini_batches, progress)
-        stats = UpdateStats(len(rollouts), experience.mismatch)
+        result = UpdateResult(experience)
         entropy = "grad" if self.loss.entropy_coef else "detached"
         for rows in mini_batches:
-            for packed, batch, last in self._micro_batches(experience, rows, stats):
+            for packed, batch, last in self._micro_batches(result, rows):
                 with self.gradient_sync(last):
                     with self.scorer.autocast():
                         scores = self.scorer.policy(packed, entropy, batch if self.loss.by_token else None)
                     # Gradients are averaged over ranks, losses add up over them.
                     self.backward(loss_of(scores, batch) * world_size())
                 if batch is not None:
-                    stats.add(batch, scores, self.useful_flop(packed))
-            self._apply_gradient(stats)
+                    result.add(batch, scores, self.useful_flop(packed))
+            self._apply_gradient(result)
             self.optimizer.zero_grad()  # now, not before the next step: the engine needs the memory while it samples
-        return UpdateResult(experience=experience, stats=stats, seconds=time.perf_counter() - start)
+        result.seconds = time.perf_counter() - start
+        return result
 
     def _experience(self, rollouts: Rollouts, mini_batches: list[Tensor], progress: float) -> Experience:
         """Rollouts under their score prompts, with advantages, importance weights and the choice of what to learn."""
-        experience = Experience.from_rollouts(rollouts, self.options.anchor)
+        experience = Experience(rollouts, self.options.anchor)
         if self.options.mask_truncated:
             experience.in_loss = ~rollouts.truncated
         if self.advantage.needs_entropy or self.advantage.needs_logprobs:
@@ -166,13 +154,13 @@ class PolicyUpdate:
         if self.credit is not None:
             if experience.scores is None:
                 experience.scores = self.scorer.score(experience, experience.in_loss.nonzero()[:, 0])
-            assign_credit(self.credit, experience, rollouts, progress, mini_batches)
+            assign_credit(self.credit, experience, progress, mini_batches)
         every_response = bool(self.loss.kl_coef or self.loss.entropy_coef)
         experience.has_gradient = experience.in_loss & (experience.learns() | every_response)
         if self.mismatch is not None:
-            kept = experience.correct_mismatch(rollouts, self.scorer, self.mismatch)
+            kept = experience.correct_mismatch(self.scorer, self.mismatch)
             experience.has_gradient &= kept | every_response
-        experience.correct_prompts(rollouts, self.scorer, self.options.prompt_correction)
+        experience.correct_prompts(self.scorer, self.options.prompt_correction)
         experience.take_old_logprobs(self.scorer, mini_batches)
         return experience
 
@@ -180,23 +168,22 @@ class PolicyUpdate:
         """[R] float32 advantages of this rank's responses, computed from the rewards of all ranks."""
         parts = gather_objects(reward_groups(rollouts, scores, progress))
         advantages = self.advantage(join_reward_groups(parts)).float()
-        if not torch.isfinite(advantages).all():
-            raise FloatingPointError(
-                f"Expected finite advantages, but {type(self.advantage).__name__} returned "
-                f"{int((~torch.isfinite(advantages)).sum())} others. Check the rewards of this batch."
-            )
+        check_finite("advantages", advantages, self.advantage)
         start = sum(len(part.rewards) for part in parts[: rank()])
         return advantages[start : start + len(rollouts)]
 
     def _micro_batches(
-        self, experience: Experience, rows: Tensor, stats: UpdateStats
+        self, result: UpdateResult, rows: Tensor
     ) -> Iterator[tuple[PackedBatch, MicroBatch | None, bool]]:
         """The micro-batches of the mini-batch `rows`, and whether it is the last one. Collective.
 
         FSDP2 gathers in the forward and reduces in the backward: ranks without work get None, and tokens to do both.
         """
-        totals, learned = normalisers(experience, rows), rows[experience.has_gradient[rows]]
-        stats.dropped += len(rows) - len(learned)
+        experience = result.experience
+        in_loss, learned = (rows[flags[rows]] for flags in (experience.in_loss, experience.has_gradient))
+        tokens = float(experience.lengths[in_loss].sum())
+        totals = sum_over_ranks({"responses": len(in_loss), "tokens": tokens})
+        result.dropped += len(rows) - len(learned)
         parts = self.scorer.plan(experience, learned)
         for number, part in enumerate(parts, 1):
             packed = self.scorer.pack(experience, part)
@@ -204,29 +191,41 @@ class PolicyUpdate:
             given = (experience, packed, self.loss, totals, reference, self.staleness_log_cap)
             yield packed, MicroBatch(*given) if len(part) else None, number == len(parts)
 
-    def _apply_gradient(self, stats: UpdateStats) -> None:
+    def _apply_gradient(self, result: UpdateResult) -> None:
         """Clip, step, advance the schedule; a gradient that is not finite or too large is skipped and counted."""
         limit = self.options.skip_grad_norm or math.inf
         norm = clip_gradients(self.scorer.policy.parameters(), self.options.max_grad_norm)
-        norm_value = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
-        stats.grad_norms.append(norm_value)
-        stats.lr = self.optimizer.param_groups[0]["lr"]
-        if math.isfinite(norm_value) and norm_value <= limit:
+        result.grad_norms.append(norm)
+        result.lr = self.optimizer.param_groups[0]["lr"]
+        if math.isfinite(norm) and norm <= limit:
             self.skipped_in_a_row = 0
             self.optimizer.step()
         else:
             self.skipped_in_a_row += 1
-            stats.skipped += 1
+            result.skipped += 1
             if rank() == 0:
-                warnings.warn(f"Skipped an optimizer step: its gradient norm was {norm_value}.", stacklevel=2)
+                warnings.warn(f"Skipped an optimizer step: its gradient norm was {norm}.", stacklevel=2)
             if self.skipped_in_a_row > self.options.max_skipped:
                 raise FloatingPointError(
                     f"Expected finite gradients with a norm of at most {limit} (policy.skip_grad_norm), but those of "
-                    f"{self.skipped_in_a_row} optimizer steps in a row were not; the last norm was {norm_value}. "
+                    f"{self.skipped_in_a_row} optimizer steps in a row were not; the last norm was {norm}. "
                     "Lower optimizer.lr, or resume from an earlier checkpoint."
                 )
         if self.scheduler is not None:
             self.scheduler.step()
+
+
+def check_parts(advantage: AdvantageStrategy, loss: Loss, credit: TokenCredit | None) -> None:
+    """Refuse parts that lack something that the update needs, and a loss that can't take the credit."""
+    require(advantage, AdvantageStrategy, "advantage")
+    require(loss, Loss, "loss")
+    if credit is not None:
+        require(credit, TokenCredit, "credit")
+        if not loss.takes_credit:
+            raise ValueError(
+                f"Expected a loss that takes credit per token, as PolicyLoss with loss.ratio=token does, but got "
+                f"{type(loss).__name__} with credit={type(credit).__name__}. Change one of the two."
+            )
 
 
 def loss_of(scores: TokenScores, batch: MicroBatch | None) -> Tensor:
@@ -236,14 +235,9 @@ def loss_of(scores: TokenScores, batch: MicroBatch | None) -> Tensor:
     return batch(slice(None), scores.logprobs, scores.entropy) if scores.loss is None else scores.loss
 
 
-def normalisers(experience: Experience, rows: Tensor) -> dict[str, float]:
-    """Responses and tokens in the loss, of the mini-batch `rows` of all ranks. Collective."""
-    in_loss = rows[experience.in_loss[rows]]
-    return sum_over_ranks({"responses": len(in_loss), "tokens": float(experience.lengths[in_loss].sum())})
-
-
-def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> Tensor:
-    """Scale gradients down to the global L2 norm `max_norm`; returns the norm [] that they had."""
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
+    """Scale gradients down to the global L2 norm `max_norm`; returns the norm that they had. Collective under FSDP2."""
     parameters = list(parameters)
     # On GPUs in a few kernels for all of them: left to itself, torch takes shards one by one.
-    return torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=parameters[0].is_cuda or None)
+    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=parameters[0].is_cuda or None)
+    return float(full_tensor(norm))

@@ -1,10 +1,9 @@
-"""Statistics of an update: sums over micro-batches and ranks, divided only once."""
+"""The outcome of an update: sums over micro-batches and ranks, divided only once."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,32 +11,24 @@ from torch import Tensor
 
 from ..distributed import max_over_ranks, sum_over_ranks
 from ..packing.head import TokenScores
-from .experience import Experience
-from .micro_batch import MicroBatch
-from .mismatch import mismatch_metrics
+from .experience import Experience, MicroBatch
+from .losses import KL_ESTIMATORS
 
 
-class UpdateStats:
-    """Sums over the micro-batches of one update on one rank.
+class UpdateResult:
+    """The `experience` of an update, its wall `seconds`, and sums over its micro-batches on one rank."""
 
-    Args:
-        num_responses: R, responses of this rank.
-        corrected: Sums of the correction for the engine's mismatch (`mismatch.Corrected`); empty where there is none.
-    """
-
-    def __init__(self, num_responses: int, corrected: Mapping[str, float] | None = None) -> None:
-        self.corrected = corrected or {}
-        self.loss = 0.0
+    def __init__(self, experience: Experience) -> None:
+        num_responses = len(experience.responses)
+        self.experience, self.seconds, self.loss = experience, 0.0, 0.0
         self.token_sums: Counter[str] = Counter()
         self.response_sums: defaultdict[str, Tensor] = defaultdict(lambda: torch.full((num_responses,), torch.nan))
         self.token_entropies: list[Tensor | None] = [None] * num_responses
         self.grad_norms: list[float] = []
-        self.lr = 0.0
+        self.lr = self.largest_mismatch = self.flop = 0.0
         self.dropped = self.skipped = 0
         self.fresh: Counter[str] = Counter()
         self.stale: Counter[str] = Counter()
-        self.largest_mismatch = 0.0
-        self.flop = 0.0
 
     def add(self, batch: MicroBatch, scores: TokenScores, flop: float) -> None:
         """Add a micro-batch after its forward. Its loss was taken of all tokens at once, or part by part."""
@@ -55,23 +46,19 @@ class UpdateStats:
                 self.token_entropies[row] = values
         columns = batch.columns
         old, fresh = columns.old(scores.logprobs), columns.on_score_prompt & ~columns.stale
-        self._add_engine_mismatch((old - columns.engine_logprobs)[fresh])
-        self._add_staleness(columns.log_ratio(old)[columns.stale], batch.staleness_log_cap)
-        self.flop += flop
-
-    def _add_engine_mismatch(self, log_ratio: Tensor) -> None:
-        """Add log π_trainer − log π_engine ([t], nats) of tokens whose score prompt is the sampled one."""
-        if len(log_ratio):
-            kl, largest = torch.stack([_k3(log_ratio).sum(), log_ratio.abs().max()]).tolist()
+        k3 = KL_ESTIMATORS["k3"]
+        # [t] log π_trainer − log π_engine of tokens whose score prompt is the sampled one.
+        if len(log_ratio := (old - columns.engine_logprobs)[fresh]):
+            kl, largest = torch.stack([k3(log_ratio).sum(), log_ratio.abs().max()]).tolist()
             self.fresh.update({"tokens": len(log_ratio), "kl": kl})
             self.largest_mismatch = max(self.largest_mismatch, largest)
-
-    def _add_staleness(self, log_ratio: Tensor, log_cap: float) -> None:
-        """Add log π − log μ ([t], nats) of tokens that an earlier policy μ has sampled, under the sampled prompt."""
-        if len(log_ratio):
-            weight, truncated = log_ratio.clamp(max=log_cap).exp().sum(), (log_ratio > log_cap).sum()
-            sums = torch.stack([weight, truncated, _k3(log_ratio).sum()]).tolist()
+        # [t] log π − log μ of tokens that an earlier policy μ has sampled, under the sampled prompt.
+        if len(log_ratio := columns.log_ratio(old)[columns.stale]):
+            weight = log_ratio.clamp(max=batch.staleness_log_cap).exp().sum()
+            truncated = (log_ratio > batch.staleness_log_cap).sum()
+            sums = torch.stack([weight, truncated, k3(log_ratio).sum()]).tolist()
             self.stale.update({"tokens": len(log_ratio), **dict(zip(("weight", "truncated", "kl"), sums, strict=True))})
+        self.flop += flop
 
     def metrics(self) -> dict[str, float]:
         """Scalars to log of an update, over all ranks. Collective.
@@ -112,27 +99,13 @@ class UpdateStats:
         if fresh or not stale_tokens:
             metrics["rollout/engine_mismatch_kl"] = fresh.get("kl", 0.0) / fresh.get("tokens", 1)
             metrics["rollout/engine_mismatch_max"] = largest_mismatch
-        if self.corrected:
-            corrected = mismatch_metrics(sum_over_ranks(self.corrected))
+        if (own := self.experience.mismatch) is not None:
+            corrected = replace(own, sums=sum_over_ranks(own.sums)).metrics()
             metrics |= {f"rollout/mismatch_{name}": value for name, value in corrected.items()}
         return metrics | {f"rollout/staleness_{name}": value / stale_tokens for name, value in stale.items()}
 
-
-def _k3(log_ratio: Tensor) -> Tensor:
-    """[t] estimates of KL(sampler ‖ policy): exp(d) − 1 − d."""
-    return torch.expm1(log_ratio) - log_ratio
-
-
-@dataclass(frozen=True, kw_only=True)
-class UpdateResult:
-    """The outcome of an update, in the order of the rollouts that it learned from."""
-
-    experience: Experience
-    stats: UpdateStats
-    seconds: float
-
     def outputs(self) -> dict[str, Any]:
-        """The update as a mapping, for diagnostics.
+        """The update as a mapping, for diagnostics, in the order of the rollouts.
 
         Returns:
             `loss`: [] float32, this rank's share of the loss, mean over the mini-batches;
@@ -145,14 +118,14 @@ class UpdateResult:
             `masked`: [R] bool, responses that are left out of the loss;
             `seconds_update`: wall seconds; `flop_update`: this rank's, see `UsefulFlop`.
         """
-        sums, means = self.stats.response_sums, ("entropy", "ratio", "kl", "clipped")
+        sums, means = self.response_sums, ("entropy", "ratio", "kl", "clipped")
         return {
-            "loss": torch.tensor(self.stats.loss / len(self.stats.grad_norms)),
+            "loss": torch.tensor(self.loss / len(self.grad_norms)),
             "advantages": self.experience.advantages,
             **{name: sums[name] / self.experience.lengths for name in means},
             "score_logprob": sums["old_logprob"],
-            "token_entropies": self.stats.token_entropies,
+            "token_entropies": self.token_entropies,
             "masked": ~self.experience.in_loss,
             "seconds_update": self.seconds,
-            "flop_update": self.stats.flop,
+            "flop_update": self.flop,
         }

@@ -1,7 +1,4 @@
-"""The output head: log-probs, entropies and losses of tokens without all of their logits in memory.
-
-Logits exist for one chunk of tokens at a time. A loss that is a sum over tokens is taken with its gradient chunk by
-chunk. For any other use, the backward computes the logits again, unless a batch has so few that they are kept.
+"""The output head: log-probs, entropies and losses of tokens, whose logits exist for one chunk of tokens at a time.
 
 With z = ln Σ exp xᵥ and p = exp(x − z): ∂(log pₜ)/∂xᵥ = [v = t] − pᵥ and ∂H/∂xᵥ = −pᵥ (ln pᵥ + H), all in float32.
 """
@@ -46,12 +43,7 @@ class TokenScores(NamedTuple):
 
 
 def token_scores(logits: Tensor, targets: Tensor, temperature: float, entropy: EntropyMode) -> TokenScores:
-    """Log-probs of `targets` [T] and entropies under softmax(logits [T, V] / temperature), in float32.
-
-    >>> scores = token_scores(torch.zeros(1, 4), torch.tensor([2]), 1.0, "detached")
-    >>> [round(float(x), 4) for x in (scores.logprobs, scores.entropy)]
-    [-1.3863, 1.3863]
-    """
+    """Log-probs of `targets` [T] and entropies under softmax(logits [T, V] / temperature), in float32."""
     logprobs = F.log_softmax(logits.float() / temperature, dim=-1)
     selected = logprobs.gather(-1, targets[:, None])[:, 0]
     if entropy == "none":
@@ -84,13 +76,6 @@ def head_scores(
         entropy: Whether entropies are computed, and have a gradient.
         chunk_size: Rows of logits at one time. None: 2^22 logits on a CPU, which fit in its caches; else 2^27.
         loss: Called with one chunk after the other; the sum is returned with its gradient, the scores without.
-
-    >>> weight = torch.tensor([[0.0], [1.0]]).log1p().requires_grad_()  # probabilities 1/3 and 2/3
-    >>> inputs = torch.ones(1, 1), weight, torch.tensor([1])
-    >>> scores = head_scores(*inputs, loss=lambda tokens, logprobs, entropies: -logprobs.sum())
-    >>> scores.loss.backward()
-    >>> [round(float(x), 4) for x in (scores.loss, *weight.grad)]
-    [0.4055, 0.3333, -0.3333]
     """
     device = hidden.device.type
     if torch.is_autocast_enabled(device):

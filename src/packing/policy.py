@@ -33,10 +33,8 @@ class CausalPolicy(nn.Module):
 
     def __init__(self, model: PreTrainedModel, temperature: float = 1.0, chunk_size: int | None = None) -> None:
         super().__init__()
-        self.model = model
-        self.temperature = temperature
-        self.chunk_size = chunk_size
-        self.compiled = False
+        self.model, self.compiled = model, False
+        self.temperature, self.chunk_size = temperature, chunk_size
         self.shares_prefix, reason = supports_prefix_sharing(model)
         if self.shares_prefix:
             model.set_attn_implementation(PREFIX_ATTENTION)

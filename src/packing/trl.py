@@ -1,9 +1,8 @@
 """Lets TRL's `GRPOTrainer` encode each prompt of a micro-batch once, by one call after it is made. For TRL 1.16.
 
 TRL takes all log-probs (of the policy, before the update, of the reference) from one method, which is replaced on one
-trainer. Loss, masks and metrics stay TRL's. The models get a second way through their forward, for packed tokens, so
-that whatever wraps them (adapters, DDP, FSDP2) is called as before; and where transformers samples, the policy's
-`generate` begins with the keys and values of the prompts.
+trainer. The models get a second way through their forward, for packed tokens, so that whatever wraps them (adapters,
+DDP, FSDP2) is called as before.
 """
 
 from __future__ import annotations
@@ -77,8 +76,7 @@ def share_prefixes(trainer: Any) -> None:
 def _mixes_rows(trainer: Any) -> bool:
     """Whether the loss of a row depends on the others in its micro-batch."""
     off = {"aux_loss_enabled": False, "entropy_coef": 0.0, "use_adaptive_entropy": False, "top_entropy_quantile": 1.0}
-    # `RLOOTrainer` has the first alone.
-    mixes = any(getattr(trainer, name, value) != value for name, value in off.items())
+    mixes = any(getattr(trainer, name, value) != value for name, value in off.items())  # `RLOOTrainer` has the first
     return mixes or getattr(trainer, "loss_type", None) == "bnpo"
 
 
@@ -113,18 +111,17 @@ def order_by_prompt(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _unserved(trainer: Any, plain: Any) -> str | None:
     """Why no batch of `trainer` could be packed; None if batches can be."""
-    state = trainer.accelerator.state
-    if plain.__module__.split(".")[0] != "trl":
-        return f"{type(trainer).__name__} has a {METHOD} of its own"
-    if trainer.is_deepspeed_enabled:
-        return "DeepSpeed is not served"
-    if trainer.is_fsdp_enabled and state.fsdp_plugin.fsdp_version == 1:
-        return "FSDP is served in version 2 alone (fsdp_version: 2)"
-    if trainer.args.torch_compile:
-        return "compiled models are not served (torch_compile=False)"
-    if trainer.args.neftune_noise_alpha is not None:
-        return "the noise of neftune_noise_alpha depends on the length of rows"
-    return "models copied to several GPUs by one process are not served" if trainer.args.n_gpu > 1 else None
+    args = trainer.args
+    old_fsdp = trainer.is_fsdp_enabled and trainer.accelerator.state.fsdp_plugin.fsdp_version == 1
+    reasons = {
+        f"{type(trainer).__name__} has a {METHOD} of its own": plain.__module__.split(".")[0] != "trl",
+        "DeepSpeed is not served": trainer.is_deepspeed_enabled,
+        "FSDP is served in version 2 alone (fsdp_version: 2)": old_fsdp,
+        "compiled models are not served (torch_compile=False)": args.torch_compile,
+        "the noise of neftune_noise_alpha depends on the length of rows": args.neftune_noise_alpha is not None,
+        "models copied to several GPUs by one process are not served": args.n_gpu > 1,
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
 
 
 def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
@@ -146,9 +143,7 @@ def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
             module.register_forward_hook(leave, always_call=True)
 
     @wraps(type(model).forward)  # `generate` looks at its signature
-    def forward(
-        model: Any, *inputs: Any, packed: PackedBatch | None = None, with_entropy: bool = False, **options: Any
-    ) -> Any:
+    def forward(model: Any, *inputs: Any, packed: Any = None, with_entropy: bool = False, **options: Any) -> Any:
         if packed is None:
             return plain(*inputs, **options)
         hidden, weight = predicting_states(model, packed), model.get_output_embeddings().weight
@@ -203,8 +198,7 @@ class SharedLogProbs:
         `input_ids` [B, P + C] are prompts padded on the left and completions padded on the right, `attention_mask` is
         one for tokens, C is `logits_to_keep`; `options` are the other arguments of `plain`.
         """
-        reason = _obstacle(attention_mask.bool(), logits_to_keep, options)
-        if reason:
+        if reason := _obstacle(attention_mask.bool(), logits_to_keep, options):
             if reason not in self.warned:
                 warnings.warn(f"Prefixes are not shared, TRL's own method takes the batch: {reason}.", stacklevel=2)
             self.warned.add(reason)
@@ -215,9 +209,7 @@ class SharedLogProbs:
         logprobs, entropies = zip(*scores, strict=True)
         return torch.cat(logprobs), torch.cat(entropies) if entropy else None, None
 
-    def _score(
-        self, model: nn.Module, ids: Tensor, mask: Tensor, width: int, entropy: bool
-    ) -> tuple[Tensor, Tensor | None]:
+    def _score(self, model: nn.Module, ids: Tensor, mask: Tensor, width: int, entropy: bool) -> tuple[Any, Any]:
         """[b, C] log-probs and entropies of some rows."""
         if not mask[:, -width:].any():  # zeros that have a gradient
             return self.plain(model, ids, mask, width, compute_entropy=entropy)[:2]  # type: ignore[no-any-return]
@@ -246,11 +238,9 @@ def pack_rows(ids: Tensor, mask: Tensor, width: int) -> PackedBatch:
 
 def _obstacle(mask: Tensor, width: int, options: Mapping[str, Any]) -> str | None:
     """Why a batch can't be packed; None if it can."""
-    others = [
-        name for name, value in options.items() if value is not None and value is not False and name not in SERVED
-    ]
     prompts, completions = mask[:, :-width], mask[:, -width:]
-    if others:
+    given = [name for name, value in options.items() if value is not None and value is not False]
+    if others := [name for name in given if name not in SERVED]:
         return f"it needs more than tokens: {', '.join(others)}"
     if not prompts.any(1).all():
         return "a prompt has no tokens"

@@ -92,7 +92,7 @@ def test_each_pool_holds_all_responses_to_a_question_however_many_rephrasings_it
     alone = (prompts - prompts.mean(1, keepdims=True)) / (prompts.std(1, ddof=1, keepdims=True) + 1e-6)
     np.testing.assert_allclose(GroupAdvantage("prompt")(reward_groups(rollouts)), alone.ravel(), atol=1e-5)
     # Every response of a question is scored under its original.
-    experience = Experience.from_rollouts(rollouts, "original")
+    experience = Experience(rollouts, "original")
     assert len(experience.prompts) == len(REPHRASINGS)
     assert torch.equal(experience.prompt, rollouts.question)
 

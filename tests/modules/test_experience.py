@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from tagrpo.modules import experience
-from tagrpo.modules.experience import Experience, join_reward_groups, split_by_question
-from tagrpo.modules.micro_batch import MicroBatch
+from tagrpo.modules.experience import Experience, MicroBatch, TokenColumns, join_reward_groups, split_by_question
 from tagrpo.packing.batch import pack
 from tagrpo.types import LossOutputs, RewardGroups
 
@@ -18,7 +17,7 @@ REWARDS = [[[1.0, 0.0], [0.0]], [[1.0], [0.0, 0.0]]]
 
 def test_under_the_original_all_responses_of_a_question_share_one_prompt(make_batch):
     rollouts = make_batch(REWARDS).rollouts
-    experience = Experience.from_rollouts(rollouts, "original")
+    experience = Experience(rollouts, "original")
     assert len(experience.prompts) == 2
     assert experience.prompt.tolist() == [0, 0, 0, 1, 1, 1]
     assert torch.equal(experience.prompts[1], rollouts.prompts[2].token_ids)
@@ -29,7 +28,7 @@ def test_under_the_original_all_responses_of_a_question_share_one_prompt(make_ba
 
 def test_under_their_own_prompt_responses_are_scored_where_they_were_sampled(make_batch):
     rollouts = make_batch(REWARDS).rollouts
-    experience = Experience.from_rollouts(rollouts, "own")
+    experience = Experience(rollouts, "own")
     assert experience.prompt.tolist() == rollouts.prompt.tolist() == [0, 0, 1, 2, 3, 3]
     assert all(torch.equal(a, p.token_ids) for a, p in zip(experience.prompts, rollouts.prompts, strict=True))
     assert experience.columns.on_score_prompt.all()
@@ -40,7 +39,7 @@ def test_two_questions_of_equal_text_keep_prompts_of_their_own(make_batch):
     same = batch.prompts[0]
     prompts = [same, same._replace(question=1)]
     object.__setattr__(batch.rollouts, "prompts", prompts)
-    assert Experience.from_rollouts(batch.rollouts, "original").prompt.tolist() == [0, 1]
+    assert Experience(batch.rollouts, "original").prompt.tolist() == [0, 1]
 
 
 def test_mini_batches_hold_whole_questions_and_everything_once():
@@ -81,7 +80,7 @@ def test_ranks_do_not_share_groups():
 
 
 def test_a_micro_batch_has_the_columns_of_its_tokens_and_its_parts(make_batch):
-    experience = Experience.from_rollouts(make_batch(REWARDS).rollouts, "own")
+    experience = Experience(make_batch(REWARDS).rollouts, "own")
     places = torch.arange(int(experience.lengths.sum()))
     experience.columns.prompt_weights = experience.columns.mismatch_weights = places.float()
     packed = pack(experience.prompts, experience.prompt, experience.responses, torch.tensor([2, 0]))
@@ -110,7 +109,7 @@ def test_a_micro_batch_has_the_columns_of_its_tokens_and_its_parts(make_batch):
 def test_one_step_of_age_is_stale(make_batch):
     batch = make_batch([[[1.0, 0.0, 1.0]]])
     rollouts = replace(batch.rollouts, staleness=torch.tensor([0, 1, 2]), replayed=torch.tensor([False, False, True]))
-    experience = Experience.from_rollouts(rollouts, "own")
+    experience = Experience(rollouts, "own")
     assert experience.any_token(experience.columns.stale).tolist() == [False, True, False]
 
 
@@ -131,8 +130,7 @@ def test_entropies_and_progress_of_all_ranks_are_joined():
     assert joined.progress == 0.25
 
 
-def test_fields_are_named(make_batch):
-    experience = Experience.from_rollouts(make_batch(REWARDS).rollouts, "own")
-    for one in (experience, experience.columns):
-        with pytest.raises(TypeError):
-            type(one)(*vars(one).values())
+def test_columns_are_named(make_batch):
+    columns = Experience(make_batch(REWARDS).rollouts, "own").columns
+    with pytest.raises(TypeError):
+        TokenColumns(*vars(columns).values())

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from tagrpo.modules import losses
-from tagrpo.modules.losses import PolicyLoss, token_kl
-from tagrpo.modules.surrogates import MAX_LOG_RATIO, bounded_exp
+from tagrpo.modules.losses import MAX_LOG_RATIO, PolicyLoss, bounded_exp, token_kl
 from tagrpo.types import LossInputs
 
 

@@ -251,7 +251,7 @@ def updated(folder, batch, mismatch, loss=None, advantage=None, lr=0.3, **option
         torch.optim.SGD(policy.parameters(), lr=lr), UpdateOptions(max_grad_norm=1e9, **options), mismatch=mismatch,
     )  # fmt: skip
     result = update(batch.rollouts, len(batch.groups))
-    return policy.model, result.stats
+    return policy.model, result
 
 
 @pytest.mark.parametrize("anchor", ["own", "original"])
@@ -338,10 +338,10 @@ def test_the_change_of_prompt_costs_forwards_of_the_responses_that_it_concerns_a
 
 def test_a_rejected_response_with_a_term_of_its_own_is_learned_from(tiny_policy, recorded):
     batch, _ = recorded
-    experience = Experience.from_rollouts(batch.rollouts, "own")
+    experience = Experience(batch.rollouts, "own")
     experience.has_gradient = torch.ones(12, dtype=torch.bool)
     experience.columns.terms = {"nll": (experience.response == 3).float()}
     scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=60)
     none = SimpleNamespace(weights=torch.zeros(len(experience.response)), sums={})
-    kept = experience.correct_mismatch(batch.rollouts, scorer, SimpleNamespace(of_tokens=lambda *_: none))
+    kept = experience.correct_mismatch(scorer, SimpleNamespace(of_tokens=lambda *_: none))
     assert kept.tolist() == [row == 3 for row in range(12)]

@@ -198,7 +198,6 @@ packed = pack(prompts, torch.tensor([0, 0, 1]), responses, torch.arange(3))
 OPTIONS = {
     "tied": {},
     "gpt2": {},
-    "random": {"weights": "random"},
     "lora": {"lora": LoraSettings(rank=3)},
 }
 
@@ -259,7 +258,7 @@ def test_what_rank_0_alone_loads_is_on_every_rank_to_the_bit_and_gives_the_same_
     model.generation_config.top_k, model.generation_config.do_sample = 7, True
     model.save_pretrained(tmp_path / "gpt2")
     run(LOADING, tmp_path, tiny_policy, tmp_path / "gpt2")
-    for kind, name, rank in product(("fsdp2", "ddp"), ("tied", "lora", "random", "gpt2"), (0, 1)):
+    for kind, name, rank in product(("fsdp2", "ddp"), ("tied", "lora", "gpt2"), (0, 1)):
         assert (tmp_path / f"{kind}-{name}-{rank}").exists()
 
 

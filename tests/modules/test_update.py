@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM
 
 from tagrpo.modules import update as update_module
 from tagrpo.modules.advantages import GroupAdvantage
+from tagrpo.modules.experience import MicroBatch
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.micro_batch import MicroBatch
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
@@ -184,7 +184,7 @@ def test_the_size_of_the_heads_chunks_does_not_change_the_update(tiny_policy, ma
         (result,) = learn(update, make_batch(REWARDS))
         outputs = result.outputs()
         del outputs["seconds_update"], outputs["token_entropies"]  # the latter are rounded to half precision
-        return parameters_of(update), outputs, result.stats.metrics()
+        return parameters_of(update), outputs, result.metrics()
 
     # Responses have 3 to 8 tokens: chunks of 5 begin and end inside them.
     torch.testing.assert_close(learned(5), learned(None), atol=1e-6, rtol=1e-4, equal_nan=True)
@@ -226,7 +226,7 @@ def test_a_batch_without_any_advantage_makes_a_step_of_zero(tiny_policy, make_ba
     update = make_update(tiny_policy, mini_batches=2)
     before = {name: p.clone() for name, p in load_causal_lm(tiny_policy).named_parameters()}
     (result,) = learn(update, make_batch([[[1.0, 1.0]], [[0.0, 0.0]]]))
-    assert result.stats.grad_norms == [0.0, 0.0]
+    assert result.grad_norms == [0.0, 0.0]
     for name, parameter in parameters_of(update).items():
         assert torch.equal(parameter, before[name])
 
@@ -340,7 +340,7 @@ def test_progress_is_zero_unless_it_is_told_and_a_response_with_an_advantage_of_
     batch = make_batch(REWARDS)
     result = update(batch.rollouts, len(batch.groups))
     assert strategy.told == 0.0
-    assert result.stats.dropped == 0
+    assert result.dropped == 0
     update(batch.rollouts, len(batch.groups), progress=0.75)
     assert strategy.told == 0.75
 
@@ -404,7 +404,7 @@ def test_the_learning_rate_is_that_of_the_first_group(tiny_policy, make_batch):
     update = make_update(tiny_policy, mini_batches=1)
     update.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.5})
     (result,) = learn(update, make_batch(REWARDS))
-    assert result.stats.lr == 0.1
+    assert result.lr == 0.1
 
 
 def test_skipped_steps_are_counted_and_a_good_one_forgives(tiny_policy, make_batch):
@@ -412,8 +412,8 @@ def test_skipped_steps_are_counted_and_a_good_one_forgives(tiny_policy, make_bat
     update = make_update(tiny_policy, mini_batches=1, skip_grad_norm=1e-9, max_skipped=2)
     with pytest.warns(UserWarning, match="Skipped an optimizer step") as warned:
         (result,) = learn(update, batch)
-    assert linecache.getline(warned[0].filename, warned[0].lineno).strip() == "self._apply_gradient(stats)"
-    assert result.stats.skipped == 1
+    assert linecache.getline(warned[0].filename, warned[0].lineno).strip() == "self._apply_gradient(result)"
+    assert result.skipped == 1
     assert update.skipped_in_a_row == 1
     update.options = UpdateOptions(max_grad_norm=1e9, mini_batches=1)
     learn(update, batch)
@@ -431,19 +431,19 @@ def test_other_terms_learn_from_responses_without_an_advantage(tiny_policy, make
     update = make_update(tiny_policy, loss=PolicyLoss(**terms), mini_batches=2)
     batch = make_batch([[[1.0, 1.0]], [[0.0, 0.0]]])
     (result,) = learn(update, batch)
-    assert result.stats.dropped == 0
+    assert result.dropped == 0
     if terms["entropy_coef"]:
-        assert min(result.stats.grad_norms) > 1e-3  # the entropy has a gradient
+        assert min(result.grad_norms) > 1e-3  # the entropy has a gradient
     assert 0 <= result.seconds < 3600
 
 
 def test_a_norm_at_its_limit_is_not_skipped(tiny_policy, make_batch):
     batch = make_batch(REWARDS)
     (first,) = learn(make_update(tiny_policy, mini_batches=1), batch)
-    (norm,) = first.stats.grad_norms
+    (norm,) = first.grad_norms
     (again,) = learn(make_update(tiny_policy, mini_batches=1, skip_grad_norm=norm), batch)
-    assert again.stats.grad_norms == [norm]
-    assert again.stats.skipped == 0
+    assert again.grad_norms == [norm]
+    assert again.skipped == 0
 
 
 def test_losses_are_multiplied_by_the_number_of_ranks_that_average_gradients(tiny_policy, make_batch, monkeypatch):
@@ -451,7 +451,7 @@ def test_losses_are_multiplied_by_the_number_of_ranks_that_average_gradients(tin
     (alone,) = learn(make_update(tiny_policy, mini_batches=1), batch)
     monkeypatch.setattr(update_module, "world_size", lambda: 2)
     (of_two,) = learn(make_update(tiny_policy, mini_batches=1), batch)
-    assert of_two.stats.grad_norms == pytest.approx([2 * norm for norm in alone.stats.grad_norms], rel=1e-5)
+    assert of_two.grad_norms == pytest.approx([2 * norm for norm in alone.grad_norms], rel=1e-5)
 
 
 def scored_by(update, rollouts, monkeypatch):

@@ -39,7 +39,7 @@ def test_layers_multiply_distinct_tokens_three_times_and_four_times_where_they_a
     distinct = responses + sum(len(p.anchor_ids) for p in batch.prompts if p.rephrasing == 0)
     with Costs() as costs:
         result = update(batch.rollouts, len(batch.groups))
-    assert result.stats.dropped == 0
+    assert result.dropped == 0
     again = layers_again * (layers // 2 - model.model.layers[0].mlp.down_proj.weight.numel())
     head = 6 * model.lm_head.weight.numel() * responses
     assert costs.product_flop - head == (6 * layers + 2 * again) * distinct

@@ -115,7 +115,7 @@ def test_an_update_equals_plain_pytorch_on_padded_batches(tiny_policy, make_batc
     assert float((found - expected).norm()) < 1e-4 * float((expected - start).norm())
     plain, _ = learned(make_update(tiny_policy), batch)
     assert float((found - plain).norm()) > 0.01 * float((expected - start).norm())
-    assert result.stats.dropped == silent, "responses of which no token has a credit need no forward"
+    assert result.dropped == silent, "responses of which no token has a credit need no forward"
 
 
 @pytest.mark.parametrize("credit", [ClipCovCredit(0.3, -0.3, 1.0), KLCovCredit(0.3), HighEntropyCredit(0.3)])
@@ -157,7 +157,7 @@ def test_a_response_learns_if_any_of_its_tokens_does_even_where_they_cancel(tiny
     assert 0 < alone < len(batch.rollouts)
     for credit, dropped in ((Cancels(), alone), (Penalises(), 0)):
         _, result = learned(make_update(tiny_policy, credit), batch)
-        assert result.stats.dropped == dropped
+        assert result.dropped == dropped
 
 
 def test_a_credit_is_told_the_verdicts_of_its_mini_batch(tiny_policy, make_batch):
@@ -195,7 +195,7 @@ def test_likelihood_alone_is_plain_supervised_learning(tiny_policy, make_batch, 
     start = torch.cat([p.detach().flatten() for p in load_causal_lm(tiny_policy).parameters()])
     found, result = learned(make_update(tiny_policy, Imitates(), mini_batches=mini_batches), batch)
     assert float((found - expected).norm()) < 1e-4 * float((expected - start).norm())
-    assert result.stats.dropped == int((~rollouts.correct).sum())
+    assert result.dropped == int((~rollouts.correct).sum())
 
 
 def scored_by(update, batch, monkeypatch):

@@ -55,7 +55,7 @@ def step(folder, batch, loss=None, advantage=lambda groups: groups.rewards, lr=1
         UpdateOptions(max_grad_norm=1e9, **options),
     )  # fmt: skip
     result = update(batch.rollouts, len(batch.groups))
-    return policy.model, result.stats.metrics()
+    return policy.model, result.metrics()
 
 
 def logprobs_of(model, prompt, response):

@@ -18,8 +18,7 @@ from tagrpo.packing.attention import (
     sparse_attention,
     supports_prefix_sharing,
 )
-from tagrpo.packing.batch import pack
-from tagrpo.packing.layouts import block_mask, visible_blocks
+from tagrpo.packing.batch import block_mask, pack, visible_blocks
 
 SMALL = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1}
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 8}

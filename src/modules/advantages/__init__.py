@@ -1,20 +1,10 @@
-"""Advantage strategies: plain classes, `RewardGroups` → [R] advantages. One strategy, one file.
+"""Advantage strategies: plain classes, `RewardGroups` → [R] advantages. Those of other methods are in `contrib`."""
 
-The strategies of other methods are in `contrib`.
-"""
-
-from .combination import CombinationAdvantage
-from .entropy_adaptive import EntropyAdaptiveAdvantage
-from .exceeding import ExceedingPassAtKAdvantage
+from .difficulty import CombinationAdvantage, EntropyAdaptiveAdvantage, ExceedingPassAtKAdvantage, WithoutEasyAdvantage
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
-from .without_easy import WithoutEasyAdvantage
 
 __all__ = [
-    "CombinationAdvantage",
-    "EntropyAdaptiveAdvantage",
-    "ExceedingPassAtKAdvantage",
-    "GroupAdvantage",
-    "PassAtKAdvantage",
-    "WithoutEasyAdvantage",
-]
+    "CombinationAdvantage", "EntropyAdaptiveAdvantage", "ExceedingPassAtKAdvantage", "GroupAdvantage",
+    "PassAtKAdvantage", "WithoutEasyAdvantage",
+]  # fmt: skip

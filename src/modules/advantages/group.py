@@ -70,16 +70,13 @@ class GroupAdvantage(AdvantageStrategy):
         index, num_pools = pool_index(groups, self.group_by)
         advantages = rewards
         if self.baseline != "none":
+            count, total = pool_size(index, num_pools)[index], pool_sum(rewards, index, num_pools)[index]
+            others = self.baseline == "leave_one_out"
+            baseline = (total - rewards) / (count - 1).clamp(min=1) if others else total / count
             # Rounding must not leave 1e-17 where the pool has no signal: such responses are skipped as zeros.
             uniform = uniform_pools(rewards, index, num_pools)[index]
-            advantages = (rewards - self._baseline(rewards, index, num_pools)).masked_fill(uniform, 0.0)
+            advantages = (rewards - baseline).masked_fill(uniform, 0.0)
         return as_rewards(self._scaled(advantages, rewards, index, num_pools), groups)
-
-    def _baseline(self, rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
-        count, total = pool_size(index, num_pools)[index], pool_sum(rewards, index, num_pools)[index]
-        if self.baseline == "leave_one_out":
-            return (total - rewards) / (count - 1).clamp(min=1)
-        return total / count
 
     def _scaled(self, advantages: Tensor, rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
         if self.scale == "none":
@@ -87,18 +84,15 @@ class GroupAdvantage(AdvantageStrategy):
         if self.scale == "batch":
             index, num_pools = torch.zeros_like(index), min(len(index), 1)
         count = pool_size(index, num_pools)
-        mean = pool_sum(rewards, index, num_pools) / count
+        mean = (pool_sum(rewards, index, num_pools) / count)[index]
         if self.scale == "mean":
-            return self._over_mean(advantages, mean[index])
-        squares = pool_sum((rewards - mean[index]).square(), index, num_pools)
+            if (bad := (mean <= 0) & (advantages != 0)).any():
+                raise ValueError(
+                    "Expected rewards with a positive mean where advantage.scale is mean, but a pool has a mean of "
+                    f"{float(mean[bad][0]):g}. Choose reward_terms that leave rewards at least 0, or another scale."
+                )
+            return (advantages / (mean + self.epsilon)).masked_fill(mean == 0, 0.0)
+        squares = pool_sum((rewards - mean).square(), index, num_pools)
         std = (squares / (count - int(self.unbiased)).clamp(min=1)).sqrt()
         without_signal = uniform_pools(rewards, index, num_pools)[index]
         return (advantages / (std[index] + self.epsilon)).masked_fill(without_signal, 0.0)
-
-    def _over_mean(self, advantages: Tensor, mean: Tensor) -> Tensor:
-        if (bad := (mean <= 0) & (advantages != 0)).any():
-            raise ValueError(
-                "Expected rewards with a positive mean where advantage.scale is mean, but a pool has a mean of "
-                f"{float(mean[bad][0]):g}. Choose reward_terms that leave rewards at least 0, or another scale."
-            )
-        return (advantages / (mean + self.epsilon)).masked_fill(mean == 0, 0.0)

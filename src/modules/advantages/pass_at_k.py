@@ -21,9 +21,6 @@ def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
     """[…] float64 C(n − c, k) / C(n, k): the share of the groups of k of n responses without a correct one.
 
     A product: where such groups are rare, 1 − pass@k would round to 0. n = `num_samples` ≥ k, c = `num_correct`.
-
-    >>> all_wrong(torch.tensor([4, 4]), torch.tensor([1, 3]), 2)  # C(3, 2) / C(4, 2); one wrong response makes no pair
-    tensor([0.5000, 0.0000], dtype=torch.float64)
     """
     i = torch.arange(k, dtype=torch.float64)
     n, wrong = num_samples.double()[..., None], (num_samples - num_correct).double()[..., None]
@@ -38,9 +35,6 @@ def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilo
 
     `num_samples` and `num_correct` are n and c of each pool, [P]; `epsilon` is ε. Two [P] float64 tensors, 0 where σ
     is: none correct, fewer than k wrong, or n ≤ k; also where the share of failing groups underflows float64.
-
-    >>> analytic_advantages(torch.tensor([4]), torch.tensor([1]), 2, 0.0)  # m = 1/2: A⁺ = 1, A⁻ = 2 (1/2 − 2/3)
-    (tensor([1.], dtype=torch.float64), tensor([-0.3333], dtype=torch.float64))
     """
     mixed = (num_correct > 0) & (num_samples - num_correct >= k)
     # Pools without signal are computed as if they had one, and masked.
@@ -96,7 +90,7 @@ class PassAtKAdvantage(AdvantageStrategy):
         ValueError: an option is out of its range, or has no meaning for this estimator.
 
     >>> from tagrpo.modules.advantages.pools import verdicts
-    >>> PassAtKAdvantage(k=2, epsilon=0.0)(verdicts([1, 0, 0, 0]))  # see `analytic_advantages`
+    >>> PassAtKAdvantage(k=2, epsilon=0.0)(verdicts([1, 0, 0, 0]))  # m = 1/2: A⁺ = 1, A⁻ = 2 (1/2 − 2/3)
     tensor([ 1.0000, -0.3333, -0.3333, -0.3333])
     """
 

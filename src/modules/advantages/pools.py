@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from ...types import History, RewardGroups
 
 Pool = Literal["question", "prompt", "batch"]
-POOLS = ("question", "prompt", "batch")
+POOLS: tuple[Pool, ...] = get_args(Pool)
 """All responses to a question and its rephrasings, to one sampled prompt, or of the whole batch."""
 
 
@@ -31,11 +31,7 @@ def pool_index(groups: RewardGroups, group_by: Pool) -> tuple[Tensor, int]:
 
 
 def pool_sum(values: Tensor, index: Tensor, num_pools: int) -> Tensor:
-    """[num_pools] float64 sums of `values` [R] over pools.
-
-    >>> pool_sum(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([1, 0, 1]), 2)
-    tensor([2., 5.], dtype=torch.float64)
-    """
+    """[num_pools] float64 sums of `values` [R] over pools."""
     return torch.zeros(num_pools, dtype=torch.float64).index_add_(0, index, values.double())
 
 
@@ -50,11 +46,7 @@ def pool_mean(values: Tensor, index: Tensor, num_pools: int) -> Tensor:
 
 
 def uniform_pools(rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
-    """[num_pools] bool: all rewards of the pool are the same number, compared exactly.
-
-    >>> uniform_pools(torch.tensor([0.1, 0.1, 0.1, 0.2]), torch.tensor([0, 0, 1, 1]), 2)
-    tensor([ True, False])
-    """
+    """[num_pools] bool: all rewards of the pool are the same number, compared exactly."""
     low = rewards.new_full((num_pools,), torch.inf).scatter_reduce_(0, index, rewards, "amin")
     high = rewards.new_full((num_pools,), -torch.inf).scatter_reduce_(0, index, rewards, "amax")
     return low == high
@@ -67,11 +59,7 @@ def accuracy(groups: RewardGroups, group_by: Pool) -> Tensor:
 
 
 def history_of(groups: RewardGroups) -> History:
-    """The history of the groups, for strategies that need one.
-
-    Raises:
-        ValueError: they carry none.
-    """
+    """The history of the groups, for strategies that need one; a ValueError if they carry none."""
     if groups.history is None:
         raise ValueError(
             "Expected RewardGroups.history with this advantage strategy, but got none. RolloutCallback provides for it "

@@ -9,27 +9,23 @@ import torch
 from torch import Tensor
 
 from ...distributed import gather_objects
-from ...types import Credit, CreditInputs, History, RewardGroups, Rollouts, TokenCredit
+from ...types import AdvantageStrategy, CreditInputs, History, RewardGroups, TokenCredit
 from ..experience import Experience, reward_groups
 
 
-def assign_credit(
-    credit: TokenCredit, experience: Experience, rollouts: Rollouts, progress: float, mini_batches: Sequence[Tensor]
-) -> None:
+def assign_credit(credit: TokenCredit, experience: Experience, progress: float, mini_batches: Sequence[Tensor]) -> None:
     """Set advantages and terms of tokens, and `experience.advantages` to their means per response. Collective.
 
-    `rollouts` are those of this rank, `mini_batches` the rows of each mini-batch; `experience.scores` has the responses
-    that count in the loss. A credit with `whole_batch` gets all mini-batches at once.
-
-    Raises:
-        FloatingPointError: the credit is not finite.
+    `mini_batches` are the rows of each mini-batch; `experience.scores` has the responses that count in the loss. A
+    credit with `whole_batch` gets all mini-batches at once. One that is not finite is a FloatingPointError.
     """
-    columns, groups = experience.columns, reward_groups(rollouts, None, progress)
+    columns, groups = experience.columns, reward_groups(experience.rollouts, None, progress)
     columns.advantages = torch.zeros(int(experience.lengths.sum()))
-    for rows in [torch.arange(len(rollouts))] if credit.whole_batch else mini_batches:
+    for rows in [torch.arange(len(experience.rollouts))] if credit.whole_batch else mini_batches:
         learned = rows[experience.in_loss[rows]]
-        given, tokens = credit(_inputs(experience, rollouts, groups, rows)), experience.tokens(learned)
-        _check(credit, given)
+        given, tokens = credit(_inputs(experience, groups, rows)), experience.tokens(learned)
+        for name, values in {"advantages": given.advantages, **given.terms}.items():
+            check_finite(f"{name} of tokens", values, credit)
         columns.advantages[tokens] = given.advantages.float()
         parts = columns.advantages[tokens].split(experience.lengths[learned].tolist())
         experience.advantages[learned] = torch.tensor([float(values.mean()) for values in parts])
@@ -37,9 +33,9 @@ def assign_credit(
             columns.terms.setdefault(name, torch.zeros_like(columns.advantages))[tokens] = coefficients.float()
 
 
-def _inputs(experience: Experience, rollouts: Rollouts, groups: RewardGroups, rows: Tensor) -> CreditInputs:
+def _inputs(experience: Experience, groups: RewardGroups, rows: Tensor) -> CreditInputs:
     assert experience.scores is not None
-    in_loss = experience.in_loss[rows]
+    rollouts, in_loss = experience.rollouts, experience.in_loss[rows]
     learned = rows[in_loss]
     tokens = experience.tokens(learned)
     columns = {name: getattr(groups, name)[rows] for name in ("rewards", "correct", "question", "prompt", "lengths")}
@@ -57,22 +53,19 @@ def _inputs(experience: Experience, rollouts: Rollouts, groups: RewardGroups, ro
     )
 
 
-def _check(credit: TokenCredit, given: Credit) -> None:
-    for name, values in {"advantages": given.advantages, **given.terms}.items():
-        if not torch.isfinite(values).all():
-            raise FloatingPointError(
-                f"Expected finite {name} of tokens, but {type(credit).__name__} returned "
-                f"{int((~torch.isfinite(values)).sum())} others. Check the rewards of this batch."
-            )
+def check_finite(name: str, values: Tensor, part: AdvantageStrategy | TokenCredit) -> None:
+    """Refuse values of a strategy or a credit that are not finite."""
+    if others := int((~torch.isfinite(values)).sum()):
+        raise FloatingPointError(
+            f"Expected finite {name}, but {type(part).__name__} returned {others} others. "
+            "Check the rewards of this batch."
+        )
 
 
 def largest_over_ranks(values: Tensor, count: int) -> float:
     """The `count`-th largest of the numbers of all ranks, `values` [t] being this rank's. Collective.
 
     Returns the smallest where there are fewer, ∞ where there are none. Compare with ≥, so that ties are treated alike.
-
-    >>> largest_over_ranks(torch.tensor([1.0, 5.0, 3.0]), 2)
-    3.0
     """
     own = values.double().topk(min(count, len(values))).values
     found = torch.cat(gather_objects(own))

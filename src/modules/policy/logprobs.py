@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from ...distributed import max_over_ranks
-from ...packing.batch import PackedBatch, pack
+from ...packing.batch import PackedBatch, pack, plan_micro_batches
 from ...packing.head import EntropyMode, TokenScores
 from ...packing.policy import CausalPolicy
 from .lora import adapters_off
-from .micro_batches import plan_micro_batches
 
 NOTHING = torch.zeros(2, dtype=torch.long)
 """A dummy prompt and response, for the forwards of ranks that have no responses left."""
@@ -79,34 +78,26 @@ class Scorer:
         device: torch.device | None = None,
         autocast_dtype: torch.dtype | None = None,
     ) -> None:
-        self.policy = policy
-        self.reference = reference
-        self.token_budget = token_budget
+        self.policy, self.reference = policy, reference
+        self.token_budget, self.autocast_dtype = token_budget, autocast_dtype
         self.device = device or next(policy.parameters()).device
-        self.autocast_dtype = autocast_dtype
 
     def plan(self, responses: PromptedResponses, rows: Tensor) -> list[Tensor]:
         """Cut `rows` into micro-batches within the token budget. Collective.
 
         Every rank gets as many as the rank that needs most, at least one; the last ones may be empty.
         """
-        local = plan_micro_batches(
-            torch.tensor([len(ids) for ids in responses.prompts], dtype=torch.long),
-            responses.prompt[rows],
-            responses.lengths[rows],
-            self.token_budget,
-            share_prefix=self.policy.shares_prefix,
-        )
+        heads = torch.tensor([len(ids) for ids in responses.prompts], dtype=torch.long)
+        prompt, lengths, shares = responses.prompt[rows], responses.lengths[rows], self.policy.shares_prefix
+        local = plan_micro_batches(heads, prompt, lengths, self.token_budget, shares)
         count = max(int(max_over_ranks(len(local))), 1)
         return [rows[part] for part in local] + [rows[:0]] * (count - len(local))
 
     def pack(self, responses: PromptedResponses, rows: Tensor) -> PackedBatch:
         """Pack the responses `rows` into one batch, on the device; without rows, pack a dummy response."""
-        if len(rows):
-            packed = pack(responses.prompts, responses.prompt, responses.responses, rows)
-        else:
-            packed = pack([NOTHING], NOTHING[:1], [NOTHING])
-        return packed.to(self.device)
+        if not len(rows):
+            return pack([NOTHING], NOTHING[:1], [NOTHING]).to(self.device)
+        return pack(responses.prompts, responses.prompt, responses.responses, rows).to(self.device)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The context that forwards of the policy run in."""

@@ -37,21 +37,13 @@ class LoraSettings:
 
 
 def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
-    """Freeze `model` and put adapters into it.
-
-    Raises:
-        ValueError: a target is not a linear layer inside the decoder, or there is none of that name.
-    """
+    """Freeze `model` and put adapters into it; a ValueError if a target is no linear layer inside the decoder."""
     from peft import LoraConfig, inject_adapter_in_model
 
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
-    config = LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,  # type: ignore[arg-type]  # a float works
-        lora_dropout=0.0,  # it would make the ratio of the first mini-batch differ from one
-        target_modules=targets,
-        task_type="CAUSAL_LM",
-    )
+    # Dropout, which is off, would make the ratio of the first mini-batch differ from one. An α that is a float works.
+    options: dict[str, Any] = {"r": settings.rank, "lora_alpha": settings.alpha, "lora_dropout": 0.0}
+    config = LoraConfig(**options, target_modules=targets, task_type="CAUSAL_LM")
     with torch.random.fork_rng(devices=[]):  # the same values on every rank, whatever each has drawn before
         torch.manual_seed(settings.seed)
         inject_adapter_in_model(config, model, adapter_name=ADAPTER)
@@ -68,8 +60,7 @@ def adapters_off(model: nn.Module) -> AbstractContextManager[Any]:
     """A context in which `model` computes what it did before it had adapters."""
     from peft.helpers import rescale_adapter_scale
 
-    # Not by `disable_adapters`, which changes `requires_grad`: FSDP2 has copied it by then.
-    return rescale_adapter_scale(model, 0.0)
+    return rescale_adapter_scale(model, 0.0)  # `disable_adapters` changes `requires_grad`, which FSDP2 has copied
 
 
 def full_tensor(parameter: Tensor) -> Tensor:
@@ -91,8 +82,3 @@ def merged(layer: Any, weight: Tensor) -> Tensor:
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
     """(name, layer) of the layers that have an adapter."""
     return ((name, module) for name, module in model.named_modules() if hasattr(module, "lora_A"))
-
-
-def is_adapter(name: str) -> bool:
-    """Whether the parameter of this name is A or B of an adapter."""
-    return f".lora_A.{ADAPTER}." in name or f".lora_B.{ADAPTER}." in name

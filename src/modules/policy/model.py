@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
@@ -34,19 +34,14 @@ def resolve_model_path(path: str | Path) -> str:
 
 
 def load_causal_lm(
-    path: str | Path,
-    *,
-    dtype: torch.dtype = torch.float32,
-    weights: Literal["pretrained", "random"] = "pretrained",
-    gradient_checkpointing: bool | float = False,
-    lora: LoraSettings | None = None,
+    path: str | Path, *, gradient_checkpointing: bool | float = False, lora: LoraSettings | None = None
 ) -> PreTrainedModel:
     """Load a causal language model for training, on the CPU; under `torch.device("meta")` without any values.
 
+    Its weights are float32: an update of 1e-6 vanishes in bfloat16.
+
     Args:
         path: Folder or hub name; see `resolve_model_path`.
-        dtype: Type of the master weights. Keep float32: an update of 1e-6 vanishes in bfloat16.
-        weights: `random` reads the configuration only and initialises from torch's random state.
         gradient_checkpointing: Recompute activations in the backward: of all layers, of none, or of this share of the
             layers, the first ones. Each layer that keeps its activations costs memory and saves a fourth of its work.
         lora: Freeze the weights and train low-rank adapters; None trains the weights.
@@ -59,17 +54,26 @@ def load_causal_lm(
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
         config._attn_implementation = None  # it could name code on the hub
-        if weights == "random" or torch.get_default_device().type == "meta":
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        if torch.get_default_device().type == "meta":
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         else:
-            model = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=dtype, trust_remote_code=False)
+            options: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": False}
+            model = AutoModelForCausalLM.from_pretrained(path, config=config, **options)
     except OSError as error:
         raise FileNotFoundError(
             f"Expected a Hugging Face model at `{path}`, but it could be read neither from disk nor from the hub: "
             f"{error}. Check model.path, the network, and HF_HUB_OFFLINE."
         ) from error
     if gradient_checkpointing:
-        checkpoint_layers(model, float(gradient_checkpointing))
+        if not 0 < (share := float(gradient_checkpointing)) <= 1:
+            raise ValueError(
+                f"Expected model.load.gradient_checkpointing to be true, false or the share of layers, but got {share}."
+            )
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        model.config.use_cache = False
+        layers: list[Any] = decoder_layers(model) if share < 1 else []
+        for layer in layers[math.ceil(share * len(layers)) :]:
+            layer.gradient_checkpointing = False
     for module in model.modules():  # dropout would make the ratio of the first mini-batch differ from one
         rates = [name for name, value in vars(module).items() if "dropout" in name and isinstance(value, float)]
         vars(module).update(dict.fromkeys(rates, 0.0))
@@ -78,23 +82,6 @@ def load_causal_lm(
     if lora is not None:
         add_adapters(model, lora)
     return model
-
-
-def checkpoint_layers(model: PreTrainedModel, share: float) -> None:
-    """Recompute the activations of the first `share` of the decoder layers in the backward.
-
-    Raises:
-        ValueError: `share` is not above 0 and at most 1.
-    """
-    if not 0 < share <= 1:
-        raise ValueError(
-            f"Expected model.load.gradient_checkpointing to be true, false or the share of layers, but got {share}."
-        )
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.config.use_cache = False
-    layers: list[Any] = decoder_layers(model) if share < 1 else []
-    for layer in layers[math.ceil(share * len(layers)) :]:
-        layer.gradient_checkpointing = False
 
 
 def save_model(

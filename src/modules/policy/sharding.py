@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 from ...distributed import rank, world_size
 from ...packing.head import GRAPHS
 from ...packing.policy import CausalPolicy
-from .lora import adapted_layers, full_tensor, is_adapter, merged
+from .lora import adapted_layers, full_tensor, merged
 
 
 def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None, cpu_offload: bool = False) -> None:
@@ -34,9 +34,6 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
         compute_dtype: Type of the gathered parameters (bfloat16 on GPUs); shards stay in their own type and
             gradients are reduced in float32. None computes in the type of the shards.
         cpu_offload: Keep shards, gradients and optimizer state in host memory.
-
-    Raises:
-        ValueError: no repeated decoder layers are found, or see `receive`.
     """
     # Inputs are not cast: FSDP2 would copy the packed batch for every layer, and each copy build its own layout.
     mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -49,10 +46,8 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
 def receive(module: nn.Module, device: torch.device) -> None:
     """Fill the tensors of `module` on the meta device with the values of rank 0, one by one, on `device`. Collective.
 
-    Other tensors keep their values, and shards are passed over. Tied parameters stay tied.
-
-    Raises:
-        ValueError: rank 0 has other parameters or buffers.
+    Other tensors keep their values, and shards are passed over. Tied parameters stay tied. It is a ValueError if rank 0
+    has other parameters or buffers.
     """
     if world_size() == 1:
         return
@@ -83,11 +78,7 @@ def check_layout(own: list[tuple[str, tuple[int, ...], str]]) -> None:
 
 
 def decoder_layers(module: nn.Module) -> list[nn.Module]:
-    """The longest `ModuleList` inside `module`: the decoder layers of every causal LM in transformers.
-
-    Raises:
-        ValueError: there is none.
-    """
+    """The longest `ModuleList` inside `module`: the decoder layers of every causal LM in transformers."""
     lists = [list(m) for m in module.modules() if isinstance(m, nn.ModuleList)]
     if not lists:
         raise ValueError(
@@ -126,6 +117,6 @@ def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """
     layers = {f"{name}.weight": layer for name, layer in adapted_layers(model)}
     for whole_name, parameter in model.named_parameters():
-        if not is_adapter(whole_name):
+        if not {"lora_A", "lora_B"} & set(whole_name.split(".")):
             name, tensor = whole_name.replace(".base_layer.", "."), full_tensor(parameter)
             yield name, merged(layers[name], tensor) if name in layers else tensor

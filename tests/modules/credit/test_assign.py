@@ -39,12 +39,12 @@ def described(rollouts):
 
 
 def assigned(credit, rollouts, out_of_loss=()):
-    experience = Experience.from_rollouts(rollouts, "own")
+    experience = Experience(rollouts, "own")
     experience.in_loss = torch.tensor([row not in out_of_loss for row in range(len(rollouts))])
     experience.advantages = torch.arange(len(rollouts)) - 3.0
     columns = -torch.arange(int(experience.lengths.sum())).float()
     experience.scores = ResponseScores(logprobs=columns, entropies=-columns, entropy=torch.zeros(len(rollouts)))
-    assign_credit(credit, experience, rollouts, 0.25, split_by_question(rollouts.question, 3, 3))
+    assign_credit(credit, experience, 0.25, split_by_question(rollouts.question, 3, 3))
     return experience
 
 

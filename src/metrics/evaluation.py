@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,11 +35,12 @@ class QuestionCounts:
     truncated: int = 0
     """Responses that the length limit ended."""
 
-    def merge(self, other: QuestionCounts) -> None:
-        """Add what another batch or rank counted for the same question."""
-        self.right |= other.right
-        for name in ("n", "correct", "wrong", "tokens", "truncated"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
+    def add(self, counts: Mapping[str, Any]) -> None:
+        """Add the `counts` of a record of the same question, from another batch or rank."""
+        self.right.update(counts["right"])
+        self.wrong.update(counts["wrong"])
+        for name in ("n", "correct", "tokens", "truncated"):
+            setattr(self, name, getattr(self, name) + counts[name])
 
     def row(self, id: str) -> dict[str, Any]:
         """The question's row of the report."""
@@ -56,8 +57,6 @@ class QuestionCounts:
         }
 
 
-Place = TypeVar("Place", int, float)
-"""A k or a τ."""
 Splits = dict[str, dict[str, QuestionCounts]]
 """Split → question id → counts."""
 
@@ -88,10 +87,8 @@ def merge_counts(records: Iterable[Record]) -> Splits:
     """Counts of each question, summed over the records of all batches and ranks."""
     splits: Splits = {}
     for record in records:
-        content = record["counts"]
-        counts = QuestionCounts(**{**content, "right": set(content["right"]), "wrong": Counter(content["wrong"])})
-        split = splits.setdefault(record["split"], {})
-        split.setdefault(record["id"], QuestionCounts(counts.metadata)).merge(counts)
+        split, counts = splits.setdefault(record["split"], {}), record["counts"]
+        split.setdefault(record["id"], QuestionCounts(counts["metadata"])).add(counts)
     return splits
 
 
@@ -152,5 +149,5 @@ def _curve(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> Tensor:
     return torch.stack([pass_at_k(n, correct, k) for k in ks], -1) if ks else torch.zeros(len(rows), 0)
 
 
-def _intervals(places: Sequence[Place], *curves: Tensor) -> dict[Place, dict[str, float]]:
+def _intervals(places: Sequence[float], *curves: Tensor) -> dict[float, dict[str, float]]:
     return {place: interval._asdict() for place, interval in zip(places, t_intervals(*curves), strict=True)}

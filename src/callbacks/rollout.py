@@ -55,14 +55,13 @@ class RolloutCallback(Callback):
     """
 
     stage = Stage.ROLLOUT
+    _tokenizer: Any
 
     def __init__(self, pipeline: Callable[..., RolloutPipeline], policy: str | None = None) -> None:
-        self.pipeline = pipeline(decode=self._decode, weights=partial(weights_of, policy=policy))
-        self._tokenizer: Any = None
-
-    def _decode(self, token_ids: list[Tensor]) -> list[str]:
-        texts: list[str] = self._tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-        return texts
+        self.pipeline = pipeline(
+            decode=lambda token_ids: self._tokenizer.batch_decode(token_ids, skip_special_tokens=True),
+            weights=partial(weights_of, policy=policy),
+        )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Keep a memory of questions if anything reads it. Mark the weights as replaced: a checkpoint changes them.
@@ -88,7 +87,11 @@ class RolloutCallback(Callback):
             data.memory = self.pipeline.memory
         self.pipeline.weights_replaced()
         if stage == "fit" and self.pipeline.dynamic_sampling is not None and (trainer.max_epochs or 0) > 0:
-            end_after_steps(trainer, data.iterations_per_epoch * updates_of(pl_module))
+            # Training and its schedule end after the steps of these epochs, however many batches are drawn.
+            loop: Any = trainer.fit_loop
+            steps = loop.max_epochs * data.iterations_per_epoch * updates_of(pl_module)
+            loop.epoch_loop.max_steps = steps if loop.max_steps < 0 else min(loop.max_steps, steps)
+            loop.max_epochs = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Serve no questions that replay has retired."""
@@ -134,13 +137,6 @@ class RolloutCallback(Callback):
             budget = {**self.pipeline.ledger, "updates": trainer.global_step, "iterations": self.pipeline.iteration}
             write_json(Path(trainer.default_root_dir) / "ledger.json", budget)
 
-    def close(self) -> None:
-        """Shut down the engine and the verifier's workers; both start again when they are needed.
-
-        Do not call this between fit and test: vLLM's shutdown destroys the process group that it found.
-        """
-        self.pipeline.close()
-
     def state_dict(self) -> dict[str, Any]:
         return self.pipeline.state_dict()
 
@@ -148,36 +144,21 @@ class RolloutCallback(Callback):
         self.pipeline.load_state_dict(state_dict)
 
 
-def end_after_steps(trainer: Trainer, steps_per_epoch: int) -> None:
-    """End training and its schedule after the optimizer steps of `max_epochs`, however many batches are drawn."""
-    loop: Any = trainer.fit_loop
-    steps = loop.max_epochs * steps_per_epoch
-    loop.epoch_loop.max_steps = steps if loop.max_steps < 0 else min(loop.max_steps, steps)
-    loop.max_epochs = -1
-
-
 def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:
-    """Names, without any prefix of the module, and full tensors for the engine. Collective.
+    """Names, without any prefix of the trainer's module, and full tensors for the engine. Collective.
 
-    Args:
-        module: The module of the trainer.
-        policy: See `RolloutCallback`.
+    `policy` is that of `RolloutCallback`.
 
     Raises:
         AttributeError: `module` has no submodule of that name.
         ValueError: several of its models are trained, and none is named.
     """
-    if isinstance(module, SampledPolicy):
-        return module.full_parameters()
-    return full_tensors(module.get_submodule(_trained_model(module) if policy is None else policy))
-
-
-def _trained_model(module: nn.Module) -> str:
-    """Name of the one Hugging Face model in `module` that has gradients; empty for `module` itself."""
     from transformers import PreTrainedModel
 
-    models: list[str] = []
-    for name, part in module.named_modules():  # the outer ones come first
+    if isinstance(module, SampledPolicy):
+        return module.full_parameters()
+    models = [] if policy is None else [policy]
+    for name, part in module.named_modules() if policy is None else ():  # the outer ones come first
         inside = any(not outer or name.startswith(f"{outer}.") for outer in models)
         if isinstance(part, PreTrainedModel) and not inside and any(p.requires_grad for p in part.parameters()):
             models.append(name)
@@ -186,4 +167,4 @@ def _trained_model(module: nn.Module) -> str:
             f"Expected one trainable Hugging Face model in {type(module).__name__}, but it has {', '.join(models)}. "
             f"Say which one is sampled: RolloutCallback(…, policy={models[0]!r})."
         )
-    return models[0] if models else ""
+    return full_tensors(module.get_submodule(models[0] if models else ""))

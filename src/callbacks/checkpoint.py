@@ -63,8 +63,7 @@ class Checkpointer(Callback):
         self.fractions = tuple(fractions)
         self._done = self._epoch = self._saved_at = 0
         self._progress: dict[str, Any] | None = None
-        self._saving = False
-        self._states_to_save: dict[str, Any] = {}
+        self._states_to_save: dict[str, Any] | None = None
         self._before: dict[str, Any] | None = None
         self._loggers: list[ResumableLogger] = []
         self._rng_to_restore: dict[str, Any] | None = None
@@ -153,18 +152,18 @@ class Checkpointer(Callback):
         """Save if the error came while sampling, when the policy is still the one after the last iteration."""
         batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
         sampling = trainer.training and batches.ready == self._done + 1 and batches.started == self._done
-        if sampling and self._before is not None and not self._saving:
+        if sampling and self._before is not None and self._states_to_save is None:
             self.save(trainer, self._before)
 
     def save(self, trainer: Trainer, states: dict[str, Any] | None = None) -> None:
         """Write a checkpoint of the iterations done, unless it exists; `states` replace the present states."""
         if self._progress is None or self._saved_at == self._done:
             return
-        self._saving, self._states_to_save = True, states or {}
+        self._states_to_save = states or {}
         try:
             trainer.save_checkpoint(_folder(trainer) / name_of(self._done))
         finally:
-            self._saving = False
+            self._states_to_save = None
         self._saved_at = self._done
         self._prune(trainer)
 
@@ -180,7 +179,7 @@ class Checkpointer(Callback):
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Save the loops as they were at the end of the last batch; the next batch may have been fetched since."""
-        if self._saving:
+        if self._states_to_save is not None:
             checkpoint["loops"]["fit_loop"] = self._progress
             checkpoint.update(self._states_to_save)
 

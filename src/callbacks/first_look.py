@@ -42,9 +42,8 @@ class FirstLook(BatchDiagnostic):
         if iteration > self.patience:
             return {}
         rows = range(0, len(rollouts.text), max(1, len(rollouts.text) // NUM_EXAMPLES))
-        questions = [batch.groups[int(rollouts.question[row])] for row in rows]
-        pairs = zip(rows, questions, strict=True)
-        shown = [f"- {rollouts.text[row][-SHOWN:]!r}, expected {group.answer[0]!r}" for row, group in pairs]
+        expected = [batch.groups[int(rollouts.question[row])].answer[0] for row in rows]
+        shown = [f"- {rollouts.text[row][-SHOWN:]!r}, expected {x!r}" for row, x in zip(rows, expected, strict=True)]
         answered = any(answer is not None for answer in rollouts.answers)
         own = answered, set(rollouts.rewards.tolist()), shown, rollouts.truncated.tolist()
         answers, rewards, examples, cut = zip(*gather_objects(own), strict=True)

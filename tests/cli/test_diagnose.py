@@ -17,7 +17,7 @@ from tagrpo.analysis.diagnosis import COLUMNS
 from tagrpo.analysis.runs import by_method, find_directories
 from tagrpo.callbacks import RolloutCallback
 from tagrpo.callbacks.training_signal import rows_of
-from tagrpo.cli.diagnose import ask_training_questions, diagnose, kept_checkpoints
+from tagrpo.cli.evaluate import ask_training_questions, diagnose, kept_checkpoints
 from tagrpo.cli.train import train
 from tagrpo.metrics.functional import t_intervals
 from tagrpo.report.assemble import page_content, write_report

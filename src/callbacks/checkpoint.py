@@ -87,7 +87,7 @@ class Checkpointer(Callback):
                 "Give the path of the newest one that all of them can read as `resume`."
             )
         if trainer.is_global_zero:
-            set_aside(_folder(trainer), self._done)
+            set_aside(Path(trainer.default_root_dir) / "checkpoints", self._done)
         trainer.strategy.barrier()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -161,7 +161,7 @@ class Checkpointer(Callback):
             return
         self._states_to_save = states or {}
         try:
-            trainer.save_checkpoint(_folder(trainer) / name_of(self._done))
+            trainer.save_checkpoint(Path(trainer.default_root_dir) / "checkpoints" / name_of(self._done))
         finally:
             self._states_to_save = None
         self._saved_at = self._done
@@ -173,7 +173,7 @@ class Checkpointer(Callback):
             if isinstance(callback, RolloutCallback):
                 callback.pipeline.checkpointed(self._done)
         if trainer.is_global_zero and self.keep is not None:
-            for path in checkpoints_in(_folder(trainer))[: -self.keep]:
+            for path in checkpoints_in(Path(trainer.default_root_dir) / "checkpoints")[: -self.keep]:
                 if iteration_of(path) not in self._milestones(trainer):
                     remove(path)
 
@@ -207,10 +207,6 @@ class Checkpointer(Callback):
         for logger in self._loggers:
             if (state := state_dict["loggers"].get(type(logger).__name__)) is not None:
                 logger.load_state_dict(state)
-
-
-def _folder(trainer: Trainer) -> Path:
-    return Path(trainer.default_root_dir) / "checkpoints"
 
 
 def _rng_state() -> dict[str, Any]:

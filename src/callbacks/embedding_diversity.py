@@ -63,7 +63,7 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop rows of later iterations, which an earlier attempt has written."""
-        path = _table(trainer)
+        path = Path(trainer.default_root_dir) / "embedding_diversity.csv"
         if trainer.is_global_zero and path.exists():
             kept = [row for row in read_rows(path)[1] if int(row["iteration"]) <= current_iteration(trainer)]
             write_rows(path, COLUMNS, kept)
@@ -75,7 +75,7 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         rows = [row for part in gather_objects(self.distances(batch, iteration)) for row in part]
         found = {pool: [row["distance"] for row in rows if row["pool"] == pool] for pool in POOLS}
         if trainer.is_global_zero:
-            append_rows(_table(trainer), COLUMNS, rows)
+            append_rows(Path(trainer.default_root_dir) / "embedding_diversity.csv", COLUMNS, rows)
         return {f"embedding_distance/{pool}": fmean(distances) for pool, distances in found.items() if distances}
 
     def distances(self, batch: Any, iteration: int) -> list[dict[str, Any]]:
@@ -112,10 +112,6 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         chosen = torch.randperm(sum(counts), generator=generator)[: self.max_questions]
         mine = chosen - sum(counts[: rank()])
         return mine[(mine >= 0) & (mine < num_questions)]
-
-
-def _table(trainer: Trainer) -> Path:
-    return Path(trainer.default_root_dir) / "embedding_diversity.csv"
 
 
 def sentence_encoder(model: str = "sentence-transformers/all-MiniLM-L6-v2", device: str | None = None) -> Encoder:

@@ -14,8 +14,7 @@ from ..runs.files import write_text
 from .shared import BatchDiagnostic, check_at_least_one, current_iteration
 
 NUM_EXAMPLES = 3
-SHOWN = 160
-"""Number of characters of a response that are shown: the last ones, where the answer is."""
+SHOWN = 160  # characters of a response: the last ones, where the answer is
 
 
 class FirstLook(BatchDiagnostic):

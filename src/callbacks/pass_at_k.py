@@ -112,7 +112,7 @@ class PassAtKEvaluator(Callback):
             for prompt in batch.prompts:
                 wanted[prompt.question] += prompt.num_samples
             ids = enumerate(group.id for group in batch.groups)
-            keep_questions(batch, [id not in known or known[id].n < wanted[row] for row, id in ids])
+            keep_questions(batch, [id not in known or known[id]["n"] < wanted[row] for row, id in ids])
 
     def on_test_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
         records = count_batch(batch)

@@ -24,10 +24,8 @@ from .shared import another_follows, updates_of
 class Chooser(Protocol):
     """A data module that may choose questions by earlier results on them."""
 
-    needs_memory: bool
-    """Whether the data module chooses questions by `memory`."""
-    memory: QuestionMemory
-    """The results that the data module reads; `RolloutCallback` sets it to the pipeline's memory."""
+    needs_memory: bool  # whether it chooses questions by `memory`
+    memory: QuestionMemory  # the results that it reads; `RolloutCallback` sets it to the pipeline's memory
 
     def observe(self, visits: list[Visit]) -> None:
         """Take in the results of a rolled-out training batch, also of questions that are thrown away."""

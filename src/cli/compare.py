@@ -28,8 +28,7 @@ from ..runs.secrets import refuse_secrets, unread
 from ..settings.checks import check_types
 from .console import entry_point, explained
 
-KEYS = ("overrides", "after", "longer", "demo", "paper")
-"""Keys of a method that is given as a mapping."""
+KEYS = ("overrides", "after", "longer", "demo", "paper")  # of a method that is given as a mapping
 
 
 @dataclass

@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from ..modules.policy_module import PolicyModule
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
-NEEDED = ("progress", "checkpoint", "embedding_diversity")
-"""Callbacks that stay: for progress, an orderly end, and the encoder."""
+NEEDED = ("progress", "checkpoint", "embedding_diversity")  # callbacks for progress, an orderly end, and the encoder
 AS_TRAINED = ("seed", "model", "lora", "template", "reward", "data.train", "data.max_prompt_tokens", "rollout.sampling")
 """Settings, with all below them, that must be those of the run."""
 MAY_DIFFER = ("data.train.num_rephrasings", "data.train.rephrasings")

@@ -75,11 +75,7 @@ class Checkpointer(Callback):
             RECEIVED.clear()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Install signal handlers; set aside checkpoints of later iterations, which this run will not reproduce.
-
-        Raises:
-            RuntimeError: the ranks have not resumed from the same checkpoint.
-        """
+        """Install signal handlers; set aside checkpoints of later iterations, which this run will not reproduce."""
         listen()
         if len(counts := set(gather_objects(self._done))) > 1:
             raise RuntimeError(
@@ -94,11 +90,7 @@ class Checkpointer(Callback):
         listen()
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Between two iterations: save a checkpoint when one is due, exit with code 0 when told to stop.
-
-        Raises:
-            SIGTERMException: a rank was asked to stop; it is a `SystemExit` with code 0.
-        """
+        """Between two iterations: save a checkpoint when one is due, exit with code 0 when any rank is told to stop."""
         if self._rng_to_restore is not None:
             _set_rng_state(self._rng_to_restore)
             self._rng_to_restore = None

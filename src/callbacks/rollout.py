@@ -145,11 +145,8 @@ class RolloutCallback(Callback):
 def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:
     """Names, without any prefix of the trainer's module, and full tensors for the engine. Collective.
 
-    `policy` is that of `RolloutCallback`.
-
-    Raises:
-        AttributeError: `module` has no submodule of that name.
-        ValueError: several of its models are trained, and none is named.
+    `policy` is that of `RolloutCallback`: an AttributeError where it names no submodule, a ValueError where it is None
+    and several models are trained.
     """
     from transformers import PreTrainedModel
 

@@ -77,8 +77,7 @@ class ThroughputMonitor(BatchDiagnostic):
         self._validation_start = time.perf_counter()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._rollouts:
-            self._phases["validate"] = time.perf_counter() - self._validation_start
+        self._phases["validate"] = time.perf_counter() - self._validation_start
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the last iteration, which no other one follows."""

@@ -32,16 +32,14 @@ class TrainingSignal(Callback):
             are any, nothing is sampled.
     """
 
-    def __init__(
-        self, diversity: EmbeddingDiversityMonitor | None, known: Callable[[], list[Row]] | None = None
-    ) -> None:
+    def __init__(self, diversity: EmbeddingDiversityMonitor | None, known: Callable[[], list[Row]]) -> None:
         self.diversity = diversity
         self.known = known
         self.questions: list[Row] = []
         self._measured = False
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.questions = self.known() if self.known is not None and rank() == 0 else []
+        self.questions = self.known() if rank() == 0 else []
         self._measured = gather_objects(bool(self.questions))[0]
 
     def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:

@@ -159,11 +159,7 @@ def ask_training_questions(cfg: DictConfig) -> None:
 
 
 def kept_checkpoints(run: Path) -> dict[int, Path]:
-    """Iteration → its checkpoint, for those nearest to each quarter of training.
-
-    Raises:
-        DamagedFileError: one of them is damaged.
-    """
+    """Iteration → its checkpoint, for those nearest to each quarter of training; a DamagedFileError where one is."""
     from ..runs.checkpoints import checkpoint_at
 
     found = {runs.iteration_of(path) or 0: path for path in runs.checkpoints_in(run / "checkpoints")}

@@ -37,10 +37,8 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
 
     Needs no GPU and no process group, whatever the checkpoint was trained on; adapters are merged.
 
-    Args:
-        checkpoint: A checkpoint, or the directory of a run, of which the newest complete one is taken.
-        folder: Where to write; made when it is missing.
-        config: The run's settings, resolved; None reads the `config.yaml` of the run that the checkpoint lies in.
+    `checkpoint` may be the directory of a run, of which the newest complete one is taken. `folder` is made when it is
+    missing. `config` has the run's settings, resolved; None reads the `config.yaml` of the run.
 
     Raises:
         FileNotFoundError: there is no checkpoint, or no `config.yaml` beside its folder.

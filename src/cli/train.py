@@ -32,17 +32,10 @@ def train(
     resume: str | Path | None = None,
     export: str | Path | None = None,
 ) -> dict[str, float]:
-    """Fit, unless the trainer has `max_steps=0`, export, and evaluate on the test splits.
+    """Fit, unless the trainer has `max_steps=0`, export, and evaluate on the test splits, if there are any.
 
-    Args:
-        module: The policy and its update.
-        datamodule: Questions.
-        trainer: With the rollout callback and the diagnostics.
-        test: Whether to evaluate, where there are test splits.
-        resume: Checkpoint to continue from, see `resolve`; None starts anew.
-        export: Folder to write the trained policy to in Hugging Face format; None writes none.
-
-    Returns the last value of everything that was logged.
+    `trainer` has the rollout callback and the diagnostics, `resume` is a checkpoint to continue from (`resolve`), and
+    `export` a folder for the trained policy in Hugging Face format. Returns the last value of all that was logged.
     """
     from ..runs.checkpoints import resolve
 

@@ -49,9 +49,8 @@ def run_name(name: str, seed: int) -> str:
 
 def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictConfig) -> int:
     """Tokens of the longest prompt and response that training or evaluation can have."""
-    evaluated: int = data.max_evaluation_prompt_tokens or data.max_prompt_tokens
-    trained: int = data.max_prompt_tokens
-    return int(max(trained + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
+    evaluated = data.max_evaluation_prompt_tokens or data.max_prompt_tokens
+    return int(max(data.max_prompt_tokens + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
 
 
 def ranks_wait(engine: DictConfig | None) -> int:
@@ -113,11 +112,7 @@ def drop_unchosen(cfg: DictConfig) -> None:
 
 
 def build(cfg: DictConfig) -> Run:
-    """Instantiate every part of a checked configuration, after writing a model that comes in a package to its folder.
-
-    Raises:
-        ValueError: parts contradict each other; the message says what to change.
-    """
+    """Write a model that comes in a package to its folder, and instantiate every part of a checked configuration."""
     import torch
     import transformers
     from hydra.utils import instantiate

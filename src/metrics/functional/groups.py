@@ -100,10 +100,7 @@ def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> T
     Σ_v C(m_v, s) / C(m, s) over the values v of a group of m responses, m_v of which have v; NaN where m < s. Groups of
     unequal size can be compared by it: 24 responses are less often uniform than 8 are, for their number alone.
 
-    Args:
-        values: [R] float.
-        group: [R] long.
-        size: [num_groups] long, s of each group, at least 1.
+    `values` are [R] float, `group` [R] long, `size` [num_groups] long, s of each group, at least 1.
 
     >>> group = torch.tensor([0, 0, 0, 0])  # of 6 pairs, 3 are of the three ones
     >>> uniform_subset_probability(torch.tensor([1.0, 1.0, 1.0, 0.0]), group, torch.tensor([2])).round(decimals=9)
@@ -132,8 +129,7 @@ def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bo
         samples: Responses per prompt, at least 1: one number, or [P] long.
         pooled: Whether the prompts share a pool (TA-GRPO, gives [] float64), or each is its own (GRPO, [P]).
 
-    Raises:
-        ValueError: a success rate is outside 0..1, or a number of samples below 1.
+    A ValueError where a success rate is outside 0..1, or a number of samples below 1.
 
     >>> zero_gradient_probability(torch.tensor([0.5, 0.0]), 2)  # all four wrong: ¼ · 1
     tensor(0.2500, dtype=torch.float64)

@@ -58,13 +58,8 @@ def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Te
     (single questions may come out negative); at most ½ with two prompts, ¼ with many. TA-GRPO assumes that
     it is positive (§1): then a pool can be mixed where its original is not.
 
-    Args:
-        correct: [R] bool.
-        prompt: [R] long, sampled prompt; a prompt belongs to one question.
-        question: [R] long.
-
-    Returns:
-        [num_questions] float64; NaN for fewer than two prompts, or where a prompt has a single response.
+    `correct` is [R] bool, `prompt`, the sampled one, and its `question` are [R] long. Gives [num_questions] float64,
+    NaN for fewer than two prompts, or where a prompt has a single response.
 
     >>> correct = torch.tensor([True, True, False, False])  # one prompt always right, the other never: var(1, 0)
     >>> difficulty_variance(correct, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 0]))

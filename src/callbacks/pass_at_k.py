@@ -92,13 +92,6 @@ class PassAtKEvaluator(Callback):
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._records = []
 
-    def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        self._records += count_batch(batch)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self._report(trainer, pl_module, "validation")
-
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start from the counts in the store."""
         records = [] if self.store is None else self.store.resume()
@@ -116,14 +109,17 @@ class PassAtKEvaluator(Callback):
 
     def on_test_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
         records = count_batch(batch)
-        if self.store is not None and records:
+        if trainer.testing and self.store is not None and records:
             self.store.append(rank(), records)
         self._records += records
 
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._report(trainer, pl_module, "test")
+    on_validation_batch_end = on_test_batch_end
 
-    def _report(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log and write what was counted."""
+        if trainer.sanity_checking:
+            return
+        stage = "test" if trainer.testing else "validation"
         counts = merge_counts(chain(*gather_objects(self._records)))
         report = {name: summarise(questions, self.ks, self.taus) for name, questions in counts.items()}
         found = averages(report, self.averages)
@@ -132,6 +128,8 @@ class PassAtKEvaluator(Callback):
         metrics |= _by_k(found, {"pass@k_average": "pass_at_k", "pass@k_by_question": "by_question"})
         log_scalars(pl_module, metrics)
         write_evaluation(trainer, stage, {"stage": stage}, {"groups": found, "splits": report})
+
+    on_validation_epoch_end = on_test_epoch_end
 
 
 def _by_k(parts: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, float]:

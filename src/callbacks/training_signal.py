@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..distributed import gather_objects, rank
 from ..metrics.functional import group_index
 from ..types import Fields
-from .embedding_diversity import EmbeddingDiversityMonitor
+from .diversity import EmbeddingDiversityMonitor
 from .pass_at_k import keep_questions
 from .zero_gradient import uniform_percentages
 

@@ -1,4 +1,4 @@
-"""How different the responses to one question are, as a sentence encoder sees them (TA-GRPO, Fig. 4)."""
+"""How varied responses to a question are: in answers (Pass@k training, Fig. 7a), to an encoder (TA-GRPO, Fig. 4)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,40 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import gather_objects, rank
-from ..metrics.functional import mean_pairwise_distance
+from ..metrics.functional import answer_diversity, answer_entropy, group_index, mean_pairwise_distance
 from ..runs.files import append_rows, read_rows, write_rows
 from ..seeds import derive_seed
-from .shared import BatchDiagnostic, another_follows, check_at_least_one, current_iteration
+from .shared import BatchDiagnostic, another_follows, batch_means, check_at_least_one, current_iteration
 
 Encoder = Callable[[list[str]], Tensor]
 COLUMNS = ("iteration", "question", "pool", "responses", "distance")
 POOLS = ("original", "rephrasings", "pool")
+
+
+class AnswerDiversityMonitor(BatchDiagnostic):
+    """Logs means over the questions of each training batch, over all ranks and all responses to a question.
+
+    - `answer_diversity/distinct_wrong`: number of distinct wrong answers. It falls as accuracy rises, because there are
+      fewer wrong responses.
+    - `answer_diversity/distinct_wrong_share`: that number divided by the number of wrong responses with an answer,
+      over the questions that have such responses: 1 where no two wrong answers are equal.
+    - `answer_diversity/entropy`: entropy of the distribution of final answers, nats (`answer_entropy`).
+
+    All of them depend on the number of responses per question: compare only runs in which it is the same.
+    """
+
+    def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
+        rollouts = batch.rollouts
+        index, questions = group_index(rollouts.question)
+        distinct_wrong = answer_diversity(rollouts.answers, rollouts.correct, index).double()
+        answered = torch.tensor([answer is not None for answer in rollouts.answers], dtype=torch.bool)
+        mistakes = torch.bincount(index[answered & ~rollouts.correct], minlength=questions)
+        values = {
+            "distinct_wrong": distinct_wrong,
+            "distinct_wrong_share": distinct_wrong / mistakes,
+            "entropy": answer_entropy(rollouts.answers, index),
+        }
+        return batch_means({f"answer_diversity/{name}": column for name, column in values.items()})
 
 
 class EmbeddingDiversityMonitor(BatchDiagnostic):

@@ -113,7 +113,7 @@ class PassAtKEvaluator(Callback):
             self.store.append(rank(), records)
         self._records += records
 
-    on_validation_batch_end = on_test_batch_end
+    on_validation_batch_end = on_test_batch_end  # type: ignore[assignment]
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log and write what was counted."""

@@ -192,10 +192,9 @@ def for_update(s: Setup) -> dict[str, dict[str, Any]]:
     budget = int(s.token_budget * (1 - (total(s) - FILLED * s.memory) / s.updating()["activations"])) // 256 * 256
     enough = budget >= s.prompt + s.longest
     adapters = {"copies": 1, "trained": min(s.trained, s.parameters // 100)}
+    recomputed = f"model.load.gradient_checkpointing={share if share < 1 else 'true'}, their layers computed twice"
     return {
-        f"model.load.gradient_checkpointing={share if share < 1 else 'true'}, their layers computed twice": {
-            "checkpointing": share
-        },
+        recomputed: {"checkpointing": share},
         f"policy.token_budget={budget}, more micro-batches": {"token_budget": budget if enough else s.token_budget},
         "strategy=fsdp2, weights, gradients and moments spread over the GPUs": {"sharded": True},
         "strategy.replicas=1, shards over all GPUs": {"replicas": 1},

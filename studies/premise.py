@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import comb
 
-from tagrpo.callbacks.embedding_diversity import sentence_encoder
+from tagrpo.callbacks import sentence_encoder
 from tagrpo.lab.tasks.multiplication import FAMILIES, TRAINED
 from tagrpo.runs.files import write_section
 

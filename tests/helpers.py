@@ -24,11 +24,22 @@ from lightning.pytorch import Callback, LightningDataModule
 from torch.utils.data import DataLoader
 
 from tagrpo import types
+from tagrpo.metrics.evaluation import merge_counts
 from tagrpo.rollouts import EngineError
 from tagrpo.rollouts.dynamic_sampling import join_batches, take_questions
 from tagrpo.rollouts.engines.base import in_thread
 from tagrpo.runs.grid import GridRun
 from tagrpo.types import Completion
+
+
+def counted(questions):
+    """Rows of evaluated questions, from id → responses, correct ones, and where given tokens and truncated ones."""
+    named = {
+        id: dict(zip(("n", "correct", "tokens", "truncated"), (*x, 0, 0)[:4], strict=True))
+        for id, x in questions.items()
+    }
+    none = {"metadata": {}, "right": [], "wrong": {}}
+    return merge_counts({"split": "", "id": id, "counts": {**none, **counts}} for id, counts in named.items())[""]
 
 
 def wait_until(condition, seconds=600):

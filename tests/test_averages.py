@@ -9,7 +9,8 @@ from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
-from tagrpo.metrics.evaluation import QuestionCounts, averages, summarise
+from tagrpo.metrics.evaluation import averages, summarise
+from tests.helpers import counted
 
 BENCHMARKS = ("amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond")
 # TA-GRPO, Table 1: AMC, OlympiadBench, AIME24, AIME25, average, Minerva, GPQA-Diamond, average. Base, GRPO, GRPO w/ DS,
@@ -100,10 +101,8 @@ def averaged(evaluation, **accuracies):
     """Averages over benchmarks with these accuracies, in percent, of as many questions as they have."""
     report = {}
     for name, percent in accuracies.items():
-        counts = {
-            str(i): QuestionCounts({}, n=10_000, correct=round(100 * percent)) for i in range(CATALOGUE[name].questions)
-        }
-        report[name] = summarise(counts, [1])
+        questions = {str(i): (10_000, round(100 * percent)) for i in range(CATALOGUE[name].questions)}
+        report[name] = summarise(counted(questions), [1])
     found = averages(report, groups(evaluation))
     return {
         name: [100 * group[key][1]["value"] for key in ("pass_at_k", "by_question")] for name, group in found.items()

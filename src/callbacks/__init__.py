@@ -1,13 +1,12 @@
-"""Callbacks: rollouts, and one file per diagnostic. Each can be used in another Lightning project.
+"""Callbacks: rollouts and diagnostics. Each can be used in another Lightning project.
 
 docs/reuse.md lists what each of them reads from a batch and from the output of the training step.
 """
 
 from ..runs.scalars import ScalarLog
 from ..runs.stages import Stage, in_order
-from .answer_diversity import AnswerDiversityMonitor
 from .checkpoint import Checkpointer
-from .embedding_diversity import EmbeddingDiversityMonitor, sentence_encoder
+from .diversity import AnswerDiversityMonitor, EmbeddingDiversityMonitor, sentence_encoder
 from .first_look import FirstLook
 from .pass_at_k import PassAtKEvaluator
 from .progress import IterationProgress

@@ -63,8 +63,7 @@ class Checkpointer(Callback):
         self.fractions = tuple(fractions)
         self._done = self._epoch = self._saved_at = 0
         self._progress: dict[str, Any] | None = None
-        self._saving = False
-        self._states_to_save: dict[str, Any] = {}
+        self._states_to_save: dict[str, Any] | None = None
         self._before: dict[str, Any] | None = None
         self._loggers: list[ResumableLogger] = []
         self._rng_to_restore: dict[str, Any] | None = None
@@ -76,11 +75,7 @@ class Checkpointer(Callback):
             RECEIVED.clear()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Install signal handlers; set aside checkpoints of later iterations, which this run will not reproduce.
-
-        Raises:
-            RuntimeError: the ranks have not resumed from the same checkpoint.
-        """
+        """Install signal handlers; set aside checkpoints of later iterations, which this run will not reproduce."""
         listen()
         if len(counts := set(gather_objects(self._done))) > 1:
             raise RuntimeError(
@@ -88,18 +83,14 @@ class Checkpointer(Callback):
                 "Give the path of the newest one that all of them can read as `resume`."
             )
         if trainer.is_global_zero:
-            set_aside(_folder(trainer), self._done)
+            set_aside(Path(trainer.default_root_dir) / "checkpoints", self._done)
         trainer.strategy.barrier()
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         listen()
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Between two iterations: save a checkpoint when one is due, exit with code 0 when told to stop.
-
-        Raises:
-            SIGTERMException: a rank was asked to stop; it is a `SystemExit` with code 0.
-        """
+        """Between two iterations: save a checkpoint when one is due, exit with code 0 when any rank is told to stop."""
         if self._rng_to_restore is not None:
             _set_rng_state(self._rng_to_restore)
             self._rng_to_restore = None
@@ -153,18 +144,18 @@ class Checkpointer(Callback):
         """Save if the error came while sampling, when the policy is still the one after the last iteration."""
         batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
         sampling = trainer.training and batches.ready == self._done + 1 and batches.started == self._done
-        if sampling and self._before is not None and not self._saving:
+        if sampling and self._before is not None and self._states_to_save is None:
             self.save(trainer, self._before)
 
     def save(self, trainer: Trainer, states: dict[str, Any] | None = None) -> None:
         """Write a checkpoint of the iterations done, unless it exists; `states` replace the present states."""
         if self._progress is None or self._saved_at == self._done:
             return
-        self._saving, self._states_to_save = True, states or {}
+        self._states_to_save = states or {}
         try:
-            trainer.save_checkpoint(_folder(trainer) / name_of(self._done))
+            trainer.save_checkpoint(Path(trainer.default_root_dir) / "checkpoints" / name_of(self._done))
         finally:
-            self._saving = False
+            self._states_to_save = None
         self._saved_at = self._done
         self._prune(trainer)
 
@@ -174,13 +165,13 @@ class Checkpointer(Callback):
             if isinstance(callback, RolloutCallback):
                 callback.pipeline.checkpointed(self._done)
         if trainer.is_global_zero and self.keep is not None:
-            for path in checkpoints_in(_folder(trainer))[: -self.keep]:
+            for path in checkpoints_in(Path(trainer.default_root_dir) / "checkpoints")[: -self.keep]:
                 if iteration_of(path) not in self._milestones(trainer):
                     remove(path)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Save the loops as they were at the end of the last batch; the next batch may have been fetched since."""
-        if self._saving:
+        if self._states_to_save is not None:
             checkpoint["loops"]["fit_loop"] = self._progress
             checkpoint.update(self._states_to_save)
 
@@ -208,10 +199,6 @@ class Checkpointer(Callback):
         for logger in self._loggers:
             if (state := state_dict["loggers"].get(type(logger).__name__)) is not None:
                 logger.load_state_dict(state)
-
-
-def _folder(trainer: Trainer) -> Path:
-    return Path(trainer.default_root_dir) / "checkpoints"
 
 
 def _rng_state() -> dict[str, Any]:

@@ -14,8 +14,7 @@ from ..runs.files import write_text
 from .shared import BatchDiagnostic, check_at_least_one, current_iteration
 
 NUM_EXAMPLES = 3
-SHOWN = 160
-"""Number of characters of a response that are shown: the last ones, where the answer is."""
+SHOWN = 160  # characters of a response: the last ones, where the answer is
 
 
 class FirstLook(BatchDiagnostic):
@@ -42,9 +41,8 @@ class FirstLook(BatchDiagnostic):
         if iteration > self.patience:
             return {}
         rows = range(0, len(rollouts.text), max(1, len(rollouts.text) // NUM_EXAMPLES))
-        questions = [batch.groups[int(rollouts.question[row])] for row in rows]
-        pairs = zip(rows, questions, strict=True)
-        shown = [f"- {rollouts.text[row][-SHOWN:]!r}, expected {group.answer[0]!r}" for row, group in pairs]
+        expected = [batch.groups[int(rollouts.question[row])].answer[0] for row in rows]
+        shown = [f"- {rollouts.text[row][-SHOWN:]!r}, expected {x!r}" for row, x in zip(rows, expected, strict=True)]
         answered = any(answer is not None for answer in rollouts.answers)
         own = answered, set(rollouts.rewards.tolist()), shown, rollouts.truncated.tolist()
         answers, rewards, examples, cut = zip(*gather_objects(own), strict=True)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import warnings
-from collections.abc import Mapping, Sequence
+import zlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from ..distributed import gather_objects, rank
-from ..metrics.evaluation import QuestionCounts, Record, Splits, averages, count_batch, merge_counts, summarise
+from ..metrics.evaluation import Record, Splits, averages, count_batch, merge_counts, summarise
 from ..metrics.functional import cover_at_tau
+from ..runs.files import write_json
+from ..runs.identity import digest
 from ..runs.scalars import log_scalars
 from ..types import Fields
-from .counts import CountStore
 from .shared import current_iteration, delete_later, write_evaluation
 
 SCALARS = ("majority", "wrong_answers", "length", "truncated")
@@ -87,13 +92,6 @@ class PassAtKEvaluator(Callback):
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._records = []
 
-    def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        self._records += count_batch(batch)
-
-    def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.sanity_checking:
-            self._report(trainer, pl_module, "validation")
-
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start from the counts in the store."""
         records = [] if self.store is None else self.store.resume()
@@ -103,27 +101,35 @@ class PassAtKEvaluator(Callback):
     def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         """Leave out questions that the store has counted."""
         if known := self._known.get(Fields("batch", batch).split):
-            keep_questions(batch, [not _is_complete(batch, i, known) for i in range(len(batch.groups))])
+            wanted: Counter[int] = Counter()
+            for prompt in batch.prompts:
+                wanted[prompt.question] += prompt.num_samples
+            ids = enumerate(group.id for group in batch.groups)
+            keep_questions(batch, [id not in known or known[id]["n"] < wanted[row] for row, id in ids])
 
     def on_test_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
         records = count_batch(batch)
-        if self.store is not None and records:
+        if trainer.testing and self.store is not None and records:
             self.store.append(rank(), records)
         self._records += records
 
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._report(trainer, pl_module, "test")
+    on_validation_batch_end = on_test_batch_end  # type: ignore[assignment]
 
-    def _report(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log and write what was counted."""
+        if trainer.sanity_checking:
+            return
+        stage = "test" if trainer.testing else "validation"
         counts = merge_counts(chain(*gather_objects(self._records)))
         report = {name: summarise(questions, self.ks, self.taus) for name, questions in counts.items()}
         found = averages(report, self.averages)
-        metrics = _by_k(report, {"pass@k": "pass_at_k"})
-        metrics |= _by_k(report, {"cover@tau": "cover_at_tau"} if self.taus else {})
+        metrics = _by_k(report, {"pass@k": "pass_at_k", "cover@tau": "cover_at_tau"})
         metrics |= {f"{scalar}/{name}": summary[scalar] for name, summary in report.items() for scalar in SCALARS}
         metrics |= _by_k(found, {"pass@k_average": "pass_at_k", "pass@k_by_question": "by_question"})
         log_scalars(pl_module, metrics)
         write_evaluation(trainer, stage, {"stage": stage}, {"groups": found, "splits": report})
+
+    on_validation_epoch_end = on_test_epoch_end
 
 
 def _by_k(parts: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, float]:
@@ -131,14 +137,8 @@ def _by_k(parts: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, flo
         f"{metric}/{name}/{k}": estimate["value"]
         for name, part in parts.items()
         for metric, column in columns.items()
-        for k, estimate in part[column].items()
+        for k, estimate in part.get(column, {}).items()
     }
-
-
-def _is_complete(batch: Any, row: int, known: Mapping[str, QuestionCounts]) -> bool:
-    wanted = sum(prompt.num_samples for prompt in batch.prompts if prompt.question == row)
-    counts = known.get(batch.groups[row].id)
-    return counts is not None and counts.n >= wanted
 
 
 def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
@@ -146,3 +146,61 @@ def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
     row_of = {row: new for new, row in enumerate(row for row, kept in enumerate(keep) if kept)}
     batch.groups = [batch.groups[row] for row in row_of]
     batch.prompts = [p._replace(question=row_of[p.question]) for p in batch.prompts if p.question in row_of]
+
+
+class CountStore:
+    """Stores the records of `count_batch`, one line with a checksum each, in one folder per identity of an evaluation.
+
+    Each rank appends to `<rank>.counts`; all files are read, so that the number of ranks may change in between.
+    """
+
+    identify: Callable[[], Mapping[str, str]] | None = None
+    """Returns name → value of everything that the counts depend on. If None, all evaluations share one folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.root = self.folder = Path(folder)
+
+    def resume(self) -> list[Record]:
+        """The counts so far of the present evaluation. Collective: no rank appends before rank 0 has read for all."""
+        first = rank() == 0
+        self.folder = self.root / gather_objects(self._name() if first else "")[0]
+        return gather_objects(self.read() if first else [])[0]
+
+    def _name(self) -> str:
+        """Return the name of the present evaluation's folder, and write the evaluation's identity into it."""
+        if self.identify is None:
+            return ""
+        identity = dict(self.identify())
+        name = digest(identity)
+        others = [path for path in self.root.glob("*/identity.json") if path.parent.name != name]
+        if others and not (self.root / name).exists():
+            then = json.loads(max(others, key=lambda path: path.stat().st_mtime).read_text())
+            changed = ", ".join(part for part, value in identity.items() if then.get(part) != value)
+            rank_zero_info(f"Sampled anew: not the same as in the evaluation before under this name ({changed}).")
+        write_json(self.root / name / "identity.json", identity)
+        return name
+
+    def read(self) -> list[Record]:
+        """All counts so far. Damaged lines are left out: their questions are sampled again."""
+        records: list[Record] = []
+        for file in sorted(self.folder.glob("*.counts")):
+            lines = [line.partition("\t") for line in file.read_text(errors="replace").splitlines() if line]
+            intact = [json.loads(text) for seal, _, text in lines if seal == _checksum(text)]
+            records += intact
+            if damaged := len(lines) - len(intact):
+                rank_zero_warn(f"Skipping {damaged} of {len(lines)} lines of {file}: they were cut off or changed.")
+        return records
+
+    def append(self, number: int, records: Sequence[Record]) -> None:
+        """Append the records of one batch to the file of rank `number`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{number}.counts"
+        # The rest of a line that was cut off must not swallow the next one.
+        torn = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
+        texts = [json.dumps(record) for record in records]
+        with path.open("a") as file:
+            file.write("\n" * bool(torn) + "".join(f"{_checksum(text)}\t{text}\n" for text in texts))
+
+
+def _checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"

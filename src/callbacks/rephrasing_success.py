@@ -7,13 +7,11 @@ from typing import Any
 
 import torch
 from lightning.pytorch import Trainer
-from torch import Tensor
 
 from ..metrics.functional import difficulty_variance
 from .shared import BatchDiagnostic, batch_means
 
 RETURNED = ("ratio", "kl", "clipped", "entropy")
-WHOLE = ("rephrasing/difficulty_variance",)
 
 
 class RephrasingSuccessMonitor(BatchDiagnostic):
@@ -35,35 +33,31 @@ class RephrasingSuccessMonitor(BatchDiagnostic):
     """
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
-        means = batch_means(values_by_prompt(batch.rollouts, outputs if isinstance(outputs, Mapping) else {}))
-        for part in ("rephrasing", "template", "kind"):
+        rollouts, returned = batch.rollouts, outputs if isinstance(outputs, Mapping) else {}
+        columns = {
+            "correct": rollouts.correct.double(),
+            "length": rollouts.lengths.double(),
+            "truncated": rollouts.truncated.double(),
+            **{f"reward_term/{name}": term for name, term in rollouts.reward_terms.items()},
+            **{name: returned[name].cpu() for name in RETURNED if returned.get(name) is not None},
+        }
+        prompts = [rollouts.prompts[row] for row in rollouts.prompt.tolist()]
+        labels = {
+            "rephrasing": rollouts.rephrasing.tolist(),
+            "template": [prompt.template for prompt in prompts],
+            "kind": [getattr(prompt, "kind", "") or None for prompt in prompts],
+        }
+        members = {
+            f"{part}/{label}": torch.tensor([each == label for each in given])
+            for part, given in labels.items()
+            for label in sorted({*given} - {None})
+        }
+        values = {f"{part}/{name}": column[own] for part, own in members.items() for name, column in columns.items()}
+        variance = difficulty_variance(rollouts.correct, rollouts.prompt, rollouts.question)
+        means = batch_means(values | {"rephrasing/difficulty_variance": variance})
+        for part in labels:
             # With a single one on all ranks, the means over all responses have the same values.
-            if len({name.split("/")[1] for name in means if name.count("/") > 1 and name.startswith(part)}) == 1:
-                means = {name: mean for name, mean in means.items() if not name.startswith(f"{part}/") or name in WHOLE}
+            parts = [name for name in means if name.startswith(f"{part}/") and name.count("/") > 1]
+            if len({name.split("/")[1] for name in parts}) == 1:
+                means = {name: mean for name, mean in means.items() if name not in parts}
         return means
-
-
-def values_by_prompt(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Metric of `RephrasingSuccessMonitor` → the values, of responses or questions, whose mean is logged."""
-    columns = {
-        "correct": rollouts.correct.double(),
-        "length": rollouts.lengths.double(),
-        "truncated": rollouts.truncated.double(),
-        **{f"reward_term/{name}": term for name, term in rollouts.reward_terms.items()},
-        **{name: outputs[name].cpu() for name in RETURNED if outputs.get(name) is not None},
-    }
-    templates = [prompt.template for prompt in rollouts.prompts]
-    rephrasings = rollouts.rephrasing.new_full((len(templates),), -1).scatter(0, rollouts.prompt, rollouts.rephrasing)
-    kinds = [getattr(prompt, "kind", "") for prompt in rollouts.prompts]
-    members = {
-        **{f"rephrasing/{n}": rephrasings == n for n in rollouts.rephrasing.unique().tolist()},
-        **{f"template/{name}": torch.tensor([t == name for t in templates]) for name in sorted(set(templates))},
-        **{f"kind/{name}": torch.tensor([kind == name for kind in kinds]) for name in sorted({*kinds} - {""})},
-    }
-    values = {
-        f"{part}/{name}": column[chosen[rollouts.prompt]]
-        for part, chosen in members.items()
-        for name, column in columns.items()
-    }
-    variance = difficulty_variance(rollouts.correct, rollouts.prompt, rollouts.question)
-    return values | {"rephrasing/difficulty_variance": variance}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from ..datamodules.memory import QuestionMemory, Visit
+from ..datamodules.memory import QuestionMemory
 from ..modules.policy.sharding import full_tensors
 from ..rollouts.pipeline import RolloutPipeline
 from ..runs.files import write_json
@@ -20,28 +20,18 @@ from ..types import SampledPolicy, require
 from .shared import another_follows, updates_of
 
 
-@runtime_checkable
-class Chooser(Protocol):
-    """A data module that may choose questions by earlier results on them."""
-
-    needs_memory: bool
-    """Whether the data module chooses questions by `memory`."""
-    memory: QuestionMemory
-    """The results that the data module reads; `RolloutCallback` sets it to the pipeline's memory."""
-
-    def observe(self, visits: list[Visit]) -> None:
-        """Take in the results of a rolled-out training batch, also of questions that are thrown away."""
-
-
 class RolloutCallback(Callback):
     """Attaches `batch.rollouts` before each training, validation and test batch, and logs statistics of them.
 
     Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose data module has a
-    `tokenizer`; see `SampledPolicy` and `Chooser` for what else they may have. Writes `ledger.json` into the run
-    directory when training ends.
+    `tokenizer`; see `SampledPolicy` for what else the module may have. Writes `ledger.json` into the run directory when
+    training ends.
 
     Some options of the pipeline need more of the project:
 
+    - a curriculum: a data module with `needs_memory`, whether it chooses questions by earlier results; `memory`, which
+      is set to the pipeline's; and `observe(visits)`, which is given the results of each batch, also of questions that
+      are thrown away.
     - `dynamic_sampling`: a train dataloader with `draw()` and, with `trainer.max_epochs`, a data module with
       `iterations_per_epoch`; a run has as many iterations as these epochs would have without draws.
     - `replay`: a train dataloader with `serve_by(chance)` and a module that is a `SampledPolicy`.
@@ -55,14 +45,13 @@ class RolloutCallback(Callback):
     """
 
     stage = Stage.ROLLOUT
+    _tokenizer: Any
 
     def __init__(self, pipeline: Callable[..., RolloutPipeline], policy: str | None = None) -> None:
-        self.pipeline = pipeline(decode=self._decode, weights=partial(weights_of, policy=policy))
-        self._tokenizer: Any = None
-
-    def _decode(self, token_ids: list[Tensor]) -> list[str]:
-        texts: list[str] = self._tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-        return texts
+        self.pipeline = pipeline(
+            decode=lambda token_ids: self._tokenizer.batch_decode(token_ids, skip_special_tokens=True),
+            weights=partial(weights_of, policy=policy),
+        )
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Keep a memory of questions if anything reads it. Mark the weights as replaced: a checkpoint changes them.
@@ -76,7 +65,7 @@ class RolloutCallback(Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         self._tokenizer = data.tokenizer
         looks_back = isinstance(pl_module, SampledPolicy) and pl_module.needs_history
-        chooses = isinstance(data, Chooser) and data.needs_memory
+        chooses = getattr(data, "needs_memory", False)
         if chooses and self.pipeline.ahead > 1:
             raise ValueError(
                 f"Expected rollout.ahead of at most 1 with data.curriculum, but got {self.pipeline.ahead}: which "
@@ -84,11 +73,15 @@ class RolloutCallback(Callback):
             )
         if self.pipeline.memory is None and (looks_back or chooses):
             self.pipeline.memory = QuestionMemory()
-        if self.pipeline.memory is not None and isinstance(data, Chooser):
+        if self.pipeline.memory is not None and hasattr(data, "needs_memory"):
             data.memory = self.pipeline.memory
         self.pipeline.weights_replaced()
         if stage == "fit" and self.pipeline.dynamic_sampling is not None and (trainer.max_epochs or 0) > 0:
-            end_after_steps(trainer, data.iterations_per_epoch * updates_of(pl_module))
+            # Training and its schedule end after the steps of these epochs, however many batches are drawn.
+            loop: Any = trainer.fit_loop
+            steps = loop.max_epochs * data.iterations_per_epoch * updates_of(pl_module)
+            loop.epoch_loop.max_steps = steps if loop.max_steps < 0 else min(loop.max_steps, steps)
+            loop.max_epochs = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Serve no questions that replay has retired."""
@@ -101,7 +94,7 @@ class RolloutCallback(Callback):
         """Roll out the training batch and log its scalars; with `ahead`, let the engine begin with later batches."""
         loader: Any = trainer.train_dataloader
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        options: dict[str, Any] = {"observe": data.observe} if isinstance(data, Chooser) else {}
+        options: dict[str, Any] = {"observe": data.observe} if hasattr(data, "observe") else {}
         if self.pipeline.dynamic_sampling is not None:
             options["draw"] = loader.draw
         if self.pipeline.reformulator is not None:
@@ -134,13 +127,6 @@ class RolloutCallback(Callback):
             budget = {**self.pipeline.ledger, "updates": trainer.global_step, "iterations": self.pipeline.iteration}
             write_json(Path(trainer.default_root_dir) / "ledger.json", budget)
 
-    def close(self) -> None:
-        """Shut down the engine and the verifier's workers; both start again when they are needed.
-
-        Do not call this between fit and test: vLLM's shutdown destroys the process group that it found.
-        """
-        self.pipeline.close()
-
     def state_dict(self) -> dict[str, Any]:
         return self.pipeline.state_dict()
 
@@ -148,36 +134,18 @@ class RolloutCallback(Callback):
         self.pipeline.load_state_dict(state_dict)
 
 
-def end_after_steps(trainer: Trainer, steps_per_epoch: int) -> None:
-    """End training and its schedule after the optimizer steps of `max_epochs`, however many batches are drawn."""
-    loop: Any = trainer.fit_loop
-    steps = loop.max_epochs * steps_per_epoch
-    loop.epoch_loop.max_steps = steps if loop.max_steps < 0 else min(loop.max_steps, steps)
-    loop.max_epochs = -1
-
-
 def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:
-    """Names, without any prefix of the module, and full tensors for the engine. Collective.
+    """Names, without any prefix of the trainer's module, and full tensors for the engine. Collective.
 
-    Args:
-        module: The module of the trainer.
-        policy: See `RolloutCallback`.
-
-    Raises:
-        AttributeError: `module` has no submodule of that name.
-        ValueError: several of its models are trained, and none is named.
+    `policy` is that of `RolloutCallback`: an AttributeError where it names no submodule, a ValueError where it is None
+    and several models are trained.
     """
-    if isinstance(module, SampledPolicy):
-        return module.full_parameters()
-    return full_tensors(module.get_submodule(_trained_model(module) if policy is None else policy))
-
-
-def _trained_model(module: nn.Module) -> str:
-    """Name of the one Hugging Face model in `module` that has gradients; empty for `module` itself."""
     from transformers import PreTrainedModel
 
-    models: list[str] = []
-    for name, part in module.named_modules():  # the outer ones come first
+    if isinstance(module, SampledPolicy):
+        return module.full_parameters()
+    models = [] if policy is None else [policy]
+    for name, part in module.named_modules() if policy is None else ():  # the outer ones come first
         inside = any(not outer or name.startswith(f"{outer}.") for outer in models)
         if isinstance(part, PreTrainedModel) and not inside and any(p.requires_grad for p in part.parameters()):
             models.append(name)
@@ -186,4 +154,4 @@ def _trained_model(module: nn.Module) -> str:
             f"Expected one trainable Hugging Face model in {type(module).__name__}, but it has {', '.join(models)}. "
             f"Say which one is sampled: RolloutCallback(…, policy={models[0]!r})."
         )
-    return models[0] if models else ""
+    return full_tensors(module.get_submodule(models[0] if models else ""))

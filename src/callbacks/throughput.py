@@ -46,7 +46,7 @@ class ThroughputMonitor(BatchDiagnostic):
         self._rollouts: Mapping[str, float] = {}
         self._phases: dict[str, float] = {}
         self._tokens = 0.0
-        self._share: float | None = None
+        self._mfu: dict[str, float] = {}
         self._peak: float | None = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -64,22 +64,20 @@ class ThroughputMonitor(BatchDiagnostic):
         """Keep the phases of this iteration; nothing is logged yet."""
         rollouts = batch.rollouts
         self._rollouts = rollouts.seconds  # not a copy: waiting for the next batch is measured after this hook
-        self._phases = {}
         told: Mapping[str, Any] = outputs if isinstance(outputs, Mapping) else {}
-        if "seconds_update" in told:
-            self._phases["update"] = told["seconds_update"]
+        self._phases = {"update": told["seconds_update"]} if "seconds_update" in told else {}
         sums = sum_over_ranks({"tokens": float(rollouts.lengths.sum()), "flop": told.get("flop_update", 0.0)})
-        self._tokens, self._share = sums["tokens"], None
+        self._tokens, self._mfu = sums["tokens"], {}
         if self._peak and sums["flop"] and "update" in self._phases:
-            self._share = sums["flop"] / (self._peak * trainer.world_size * self._phases["update"])
+            possible = self._peak * trainer.world_size * self._phases["update"]
+            self._mfu = {"throughput/mfu": sums["flop"] / possible}
         return {}
 
     def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._validation_start = time.perf_counter()
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self._rollouts:
-            self._phases["validate"] = time.perf_counter() - self._validation_start
+        self._phases["validate"] = time.perf_counter() - self._validation_start
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the last iteration, which no other one follows."""
@@ -92,9 +90,7 @@ class ThroughputMonitor(BatchDiagnostic):
         phases = {**self._rollouts, **self._phases}
         figures = {f"seconds/{phase}": seconds for phase, seconds in phases.items()}
         figures |= {"seconds/other": total - sum(phases.values()), "seconds/iteration": total}
-        if self._share is not None:
-            figures["throughput/mfu"] = self._share
-        return figures | {"throughput/tokens_per_second": self._tokens / total}
+        return figures | self._mfu | {"throughput/tokens_per_second": self._tokens / total}
 
 
 def peak_rate(device: torch.device) -> float | None:

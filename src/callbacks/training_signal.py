@@ -12,12 +12,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..distributed import gather_objects, rank
 from ..metrics.functional import group_index
 from ..types import Fields
-from .embedding_diversity import EmbeddingDiversityMonitor
+from .diversity import EmbeddingDiversityMonitor
 from .pass_at_k import keep_questions
 from .zero_gradient import uniform_percentages
 
-Row = dict[str, Any]
-"""The `id` of a question, and metric → its value for the question."""
+Row = dict[str, Any]  # the `id` of a question, and metric → its value for the question
 
 
 class TrainingSignal(Callback):
@@ -33,16 +32,14 @@ class TrainingSignal(Callback):
             are any, nothing is sampled.
     """
 
-    def __init__(
-        self, diversity: EmbeddingDiversityMonitor | None, known: Callable[[], list[Row]] | None = None
-    ) -> None:
+    def __init__(self, diversity: EmbeddingDiversityMonitor | None, known: Callable[[], list[Row]]) -> None:
         self.diversity = diversity
         self.known = known
         self.questions: list[Row] = []
         self._measured = False
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.questions = self.known() if self.known is not None and rank() == 0 else []
+        self.questions = self.known() if rank() == 0 else []
         self._measured = gather_objects(bool(self.questions))[0]
 
     def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
@@ -50,28 +47,25 @@ class TrainingSignal(Callback):
             keep_questions(batch, [False] * len(batch.groups))
 
     def on_test_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        if not self._measured:
-            self.questions += rows_of(batch, self.diversity)
+        """Measure the questions of a batch."""
+        if self._measured:
+            return
+        batch = Fields("batch", batch)
+        rollouts = batch.rollouts
+        columns = uniform_percentages(rollouts)
+        index, questions = group_index(rollouts.question)
+        for pool, members in {"original": rollouts.rephrasing == 0, "rephrasings": rollouts.rephrasing > 0}.items():
+            correct = torch.bincount(index[members], 100 * rollouts.correct[members].double(), minlength=questions)
+            columns[f"correct/{pool}"] = correct / torch.bincount(index[members], minlength=questions)
+        rows: dict[str, Row] = {}
+        for place, question in enumerate(rollouts.question.unique().tolist()):
+            id, values = batch.groups[question].id, {name: float(column[place]) for name, column in columns.items()}
+            rows[id] = {"id": id, **{name: value for name, value in values.items() if not isnan(value)}}
+        for row in self.diversity.distances(batch, 0) if self.diversity is not None else ():
+            rows[row["question"]][f"embedding_distance/{row['pool']}"] = row["distance"]
+        self.questions += rows.values()
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather the rows of all ranks, in the order of the ids."""
         rows = (row for part in gather_objects(self.questions) for row in part)
         self.questions = sorted(rows, key=lambda row: str(row["id"]))
-
-
-def rows_of(batch: Any, diversity: EmbeddingDiversityMonitor | None) -> list[Row]:
-    """A row of `TrainingSignal` for each question of a batch."""
-    batch = Fields("batch", batch)
-    rollouts = batch.rollouts
-    columns = uniform_percentages(rollouts)
-    index, questions = group_index(rollouts.question)
-    for pool, members in {"original": rollouts.rephrasing == 0, "rephrasings": rollouts.rephrasing > 0}.items():
-        correct = torch.bincount(index[members], 100 * rollouts.correct[members].double(), minlength=questions)
-        columns[f"correct/{pool}"] = correct / torch.bincount(index[members], minlength=questions)
-    rows: dict[str, Row] = {}
-    for place, question in enumerate(rollouts.question.unique().tolist()):
-        id, values = batch.groups[question].id, {name: float(column[place]) for name, column in columns.items()}
-        rows[id] = {"id": id, **{name: value for name, value in values.items() if not isnan(value)}}
-    for row in diversity.distances(batch, 0) if diversity is not None else ():
-        rows[row["question"]][f"embedding_distance/{row['pool']}"] = row["distance"]
-    return list(rows.values())

@@ -28,8 +28,7 @@ from ..runs.secrets import refuse_secrets, unread
 from ..settings.checks import check_types
 from .console import entry_point, explained
 
-KEYS = ("overrides", "after", "longer", "demo", "paper")
-"""Keys of a method that is given as a mapping."""
+KEYS = ("overrides", "after", "longer", "demo", "paper")  # of a method that is given as a mapping
 
 
 @dataclass
@@ -45,10 +44,7 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
     """The methods of a configuration, in its order: a list of experiments, or names with what they are.
 
     A name has a list of overrides, or a mapping with `KEYS`: `demo` and `paper` are overrides at that scale alone,
-    `after` and `longer` name a method that stands above it.
-
-    Raises:
-        ValueError: a mapping has another key, or `after` or `longer` names no method that stands above it.
+    `after` and `longer` name a method that stands above it. Anything else is a ValueError.
     """
     if isinstance(methods, ListConfig):
         return {str(name): Method([f"experiment={name}"]) for name in methods}

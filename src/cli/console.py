@@ -1,11 +1,13 @@
-"""How every console script begins, and how it ends when its settings are wrong."""
+"""How every console script begins, its `--help`, and how it ends: in an error of its settings, or with results."""
 
 from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -14,14 +16,32 @@ from typing import Any
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from rich.console import Console
+from rich.table import Table
 
+from ..runs.directory import override
 from ..runs.files import write_text
-from ..runs.secrets import redacted, refuse_secret_arguments
+from ..runs.secrets import redacted, refuse_secret_arguments, save_resolved
+from ..settings.config import Run
+from ..settings.methods import configs, options_of
 
 WRONG_USE = (ValueError, TypeError, OSError, ImportError, RuntimeError, HydraException, OmegaConfBaseException)
 """Errors that settings, files or the machine cause before a run begins."""
+MORE = """
+COMMAND … --cfg job                     the settings that a command would run with, every group composed
+COMMAND -m seed=0,1,2                   a run for each value, one after the other
+eval "$(COMMAND -sc install=bash)"      completion of settings and options by the tab key, in bash
+COMMAND --hydra-help                    the flags of Hydra, which composes the settings"""
+GROUPS = re.compile(r"^  - (?:override )?(?:optional )?/?([\w/]+): ", re.MULTILINE)
+CARRIED = (
+    "experiment", "recipe", "scale", "data", "data_path", "model", "template", "reward", "rollout", "protocol",
+    "averages", "trainer", "strategy", "--config-dir", "hydra",
+)  # fmt: skip
+"""Groups and settings of a training that its evaluation needs too, and folders of options."""
+SHOWN = {"pass@k": ("pass@k", "exact_pass@k", "pass@k_average"), "Cover@τ": ("cover@tau", "exact_cover@tau")}
+"""Title of a table → the metrics in it."""
 
 
 def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
@@ -40,8 +60,6 @@ def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Cal
                 import tagrpo.configs  # noqa: F401  Hydra's completion lists options before it imports them
 
                 if {"--help", "-h"} & set(sys.argv[1:]):
-                    from .help import show_help
-
                     return show_help(config, [word for word in sys.argv[1:] if re.fullmatch(r"[\w/]+", word)])
             return main()
 
@@ -50,10 +68,43 @@ def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Cal
     return decorate
 
 
-def note_command(directory: Path) -> None:
-    """Write the command of a run that begins to `.hydra/hydra.yaml`, in the form that Hydra gives it."""
+def show_help(config: str, words: list[str]) -> None:
+    """Print the help of the command of a configuration, or the options of the groups among `words`."""
+    text, folder = text_of(config), Path(config).parent
+    command = text[2:].partition(":")[0]
+    known = {name: options_of((folder / name).as_posix()) for name in dict.fromkeys([*GROUPS.findall(text), *words])}
+    asked = [name for name in words if known[name]]
+    for name in asked:
+        for option, content in known[name].items():
+            said = [line for line in content.splitlines() if re.match(r"# (?!@package)", line)]
+            print(f"  {f'{name}={option}':<32}  {said[0][2:] if said else ''}".rstrip())
+    if asked:
+        return
+    print(text)
+    print(f"Set as name=value. Options of the groups (group=option; `{command} --help GROUP` says what they are):")
+    for name, texts in known.items():
+        if names := [option for option in texts if option != "base"]:
+            print(f"  {name}: {', '.join(names)}")
+    print(MORE.replace("COMMAND", command))
+
+
+def text_of(config: str) -> str:
+    """The text of a configuration without its section for Hydra, followed by those of its bases."""
+    text = (configs() / f"{config}.yaml").read_text().partition("\nhydra:")[0]
+    bases = {"train": r"^  - train$", "scale/demo": "^  - scale: demo"}
+    return "\n".join([text, *(text_of(name) for name, line in bases.items() if re.search(line, text, re.MULTILINE))])
+
+
+def record(cfg: DictConfig, run: Run) -> None:
+    """Write settings, command, commit and versions of packages to files; every logger gets them as hyperparameters."""
+    from ..runs.provenance import write_provenance
+
+    save_resolved(cfg, run.directory)
+    facts = redacted(OmegaConf.to_container(cfg, resolve=True)) | write_provenance(run.directory)
+    for logger in run.trainer.loggers:
+        logger.log_hyperparams(facts)
     noted = OmegaConf.create({"hydra": OmegaConf.to_container(HydraConfig.get(), resolve=False)})
-    write_text(directory / ".hydra" / "hydra.yaml", OmegaConf.to_yaml(noted))
+    write_text(run.directory / ".hydra" / "hydra.yaml", OmegaConf.to_yaml(noted))
 
 
 @contextmanager
@@ -69,3 +120,49 @@ def explained() -> Iterator[None]:
         where = f"\n(Its settings are those of {part}.)" if part else ""
         hint = "" if str(cause).startswith("Expected") else "\n(HYDRA_FULL_ERROR=1 shows where.)"
         sys.exit(redacted(f"{str(cause) or type(cause).__name__}{where}{hint}"))
+
+
+def show(metrics: Mapping[str, float]) -> None:
+    """Print pass@k, and Cover@τ where it was asked for, by split."""
+    for title, shown in SHOWN.items():
+        curves: dict[str, dict[str, float]] = defaultdict(dict)
+        for name, value in metrics.items():
+            if name.startswith(tuple(f"{what}/" for what in shown)):
+                what, split, place = name.split("/")
+                curves[f"{split} (average)" if what == "pass@k_average" else split][place] = value
+        places = sorted({place for points in curves.values() for place in points}, key=float)
+        table = Table("split", *(f"@{place}" for place in places), title=f"{title}, in percent")
+        for split, points in curves.items():
+            table.add_row(split, *(f"{100 * points[place]:.1f}" if place in points else "" for place in places))
+        if curves:
+            Console().print(table)
+
+
+def conclude(
+    metrics: Mapping[str, float], directory: Path, overrides: Sequence[str], name: str, iterations: int | None
+) -> None:
+    """Print the results of a training run of `iterations` iterations, its files, and the commands that can follow."""
+    show(metrics)
+    directory = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
+    found = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
+    print(f"In {directory}: {', '.join(found)}. Next:")
+    for command in following(directory, overrides, name, iterations, set(found)):
+        print(f"  {shlex.join(command)}")
+
+
+def following(
+    directory: Path, overrides: Sequence[str], name: str, iterations: int | None, found: set[str]
+) -> list[list[str]]:
+    """Commands that can follow a run: evaluate, export, report, train for twice as long."""
+    commands, model = [["tagrpo-report", str(directory)]], directory / "model"
+    if "model" in found:
+        carried = [o for o in overrides if re.split("[./=]", o.lstrip("+~"), maxsplit=1)[0] in CARRIED]
+        carried = [o for o in carried if not o.startswith(("model=", "model.path="))]
+        pretrained = ["model=pretrained", override("model.path", model)]
+        commands.insert(0, ["tagrpo-eval", override("name", name), *carried, *pretrained])
+    elif "checkpoints" in found:
+        commands.insert(0, ["tagrpo-export", str(directory), str(model)])
+    if "checkpoints" in found and iterations:
+        own = [override("hydra.run.dir", directory), "resume=auto", f"iterations={2 * iterations}"]
+        commands.append(["tagrpo-train", *(o for o in overrides if not o.startswith(("iterations=", "resume="))), *own])
+    return commands

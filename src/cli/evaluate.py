@@ -1,35 +1,45 @@
 """`tagrpo-eval`: pass@k of a model folder, a hub model or a Lightning checkpoint, without training.
 
 Counts are kept as they come in: the same command continues an evaluation that was interrupted. `exact=true` samples
-nothing and adds up the probabilities of all correct responses; `diagnose=<run>` is in `diagnose.py`.
+nothing and adds up the probabilities of all correct responses.
+
+`diagnose=<run>` says how much a run could learn from its training questions (TA-GRPO, Figs. 3 and 4). The policy that
+training began with, and the kept checkpoints that are nearest to each quarter of training, answer the training
+questions and their rephrasings again, sampled as in training. Nothing is learned, and the run's own files stay as they
+are. A checkpoint that was measured before, on the same questions, is not measured again.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf, open_dict
 
-from ..runs.directory import existing, held, is_first_rank
-from ..runs.files import write_text
-from ..runs.provenance import write_provenance
-from ..runs.secrets import refuse_secrets, save_resolved
+from ..runs import directory as runs
+from ..runs.files import write_json, write_text
+from ..runs.secrets import refuse_secrets
 from ..settings.checks import check_run, read_questions
 from ..settings.config import Run, build
-from .console import entry_point, explained, note_command
-from .diagnose import ask_training_questions, diagnose
-from .summary import show
+from .console import entry_point, explained, record, show
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
     from ..datamodules.questions import QuestionDataModule
     from ..modules.policy_module import PolicyModule
+
+QUARTERS = (0.25, 0.5, 0.75, 1.0)
+NEEDED = ("progress", "checkpoint", "embedding_diversity")  # callbacks for progress, an orderly end, and the encoder
+AS_TRAINED = ("seed", "model", "lora", "template", "reward", "data.train", "data.max_prompt_tokens", "rollout.sampling")
+"""Settings, with all below them, that must be those of the run."""
+MAY_DIFFER = ("data.train.num_rephrasings", "data.train.rephrasings")
+"""Exceptions from `AS_TRAINED`: even GRPO, which trains on no rephrasings, can be asked them."""
 
 
 def evaluate(
@@ -56,8 +66,8 @@ def main(cfg: DictConfig) -> None:
                 ask_training_questions(cfg)
             check_run(cfg, trains=False)
             if cfg.checkpoint is not None:
-                existing(cfg.checkpoint, "checkpoint")
-            stack.enter_context(held(directory))
+                runs.existing(cfg.checkpoint, "checkpoint")
+            stack.enter_context(runs.held(directory))
             run = build(cfg)
             stack.callback(run.close)
             from ..runs.checkpoints import checkpoint_at
@@ -68,20 +78,12 @@ def main(cfg: DictConfig) -> None:
                 trained = Path(checkpoint.parent if checkpoint else cfg.model.path).absolute().parent
                 run.datamodule.warn_of_seen(Path(os.path.relpath(trained)))
             prepare(cfg, run, checkpoint)
-        if is_first_rank():
+        if runs.is_first_rank():
             if not cfg.exact:
                 (directory / "test.json").unlink(missing_ok=True)  # perhaps of another policy
-            save_resolved(cfg, directory)
-            write_provenance(directory)
-            note_command(directory)
-        if cfg.diagnose is not None:
-            files = diagnose(cfg, run)
-        else:
-            metrics = evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
-        if is_first_rank():
-            if cfg.diagnose is None:
-                show(metrics)
-                files = ["exact.json"] if cfg.exact else write(cfg, directory)
+            record(cfg, run)
+        files = report(cfg, run, checkpoint) if cfg.diagnose is None else diagnose(cfg, run)
+        if runs.is_first_rank():
             print("Written: " + ", ".join(str(directory / name) for name in files))
 
 
@@ -94,24 +96,118 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
 
     if cfg.exact:
         run.trainer.callbacks = [instantiate(cfg.exact_evaluator)]  # type: ignore[attr-defined]
-    identify = cache(partial(identity_of, cfg, run.module, run.datamodule, checkpoint))
+        return
     counting = [callback for callback in run.trainer.callbacks if isinstance(callback, PassAtKEvaluator)]  # type: ignore[attr-defined]
-    if not (counting or cfg.exact or cfg.diagnose):
+    if not (counting or cfg.diagnose):
         raise ValueError(
             "Expected callbacks.pass_at_k, which counts correct responses, but it is not among the callbacks. Use "
             "callbacks=pass_at_k, or leave `callbacks` out."
         )
     for callback in counting:
         if callback.store is not None:
-            callback.store.identify = identify
+            callback.store.identify = cache(partial(identity_of, cfg, run.module, run.datamodule, checkpoint))
 
 
-def write(cfg: DictConfig, directory: Path) -> list[str]:
-    """Write the evaluation as Markdown; return the names of all files."""
+def report(cfg: DictConfig, run: Run, checkpoint: Path | None) -> list[str]:
+    """Evaluate, print the results and write them as Markdown; return the names of the files in `run.directory`."""
     from ..analysis.comparison import Methods
     from ..analysis.runs import RunFiles
     from ..analysis.sections import markdown
 
-    runs = {str(cfg.name): [RunFiles(str(cfg.name), 0, directory)]}
-    write_text(directory / "test.md", markdown(Methods(runs)))
+    metrics = evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
+    if not runs.is_first_rank():
+        return []
+    show(metrics)
+    if cfg.exact:
+        return ["exact.json"]
+    evaluated = {str(cfg.name): [RunFiles(str(cfg.name), 0, run.directory)]}
+    write_text(run.directory / "test.md", markdown(Methods(evaluated)))
     return ["test.json", "test.md"]
+
+
+def ask_training_questions(cfg: DictConfig) -> None:
+    """Turn the settings of an evaluation into those of a diagnosis of the run `cfg.diagnose`, or refuse them."""
+    run = Path(cfg.diagnose)
+    if not (run / "config.yaml").is_file() or not runs.checkpoints_in(run / "checkpoints"):
+        raise FileNotFoundError(
+            f"Expected `diagnose` to be the directory of a run with checkpoints, but {run} has no config.yaml or no "
+            "checkpoints/iteration-….ckpt. Give the directory that tagrpo-train wrote."
+        )
+    if cfg.exact or cfg.checkpoint:
+        raise ValueError("Expected `diagnose` without exact and checkpoint, but got one or both. Drop them.")
+    if cfg.diagnose_questions is not None and cfg.diagnose_questions < 1:
+        raise ValueError(f"Expected diagnose_questions to be at least 1, or null, but got {cfg.diagnose_questions}.")
+    names = tuple(f"{name}." for name in AS_TRAINED)
+    now = runs.flat(OmegaConf.to_container(cfg, resolve=True))
+    both = runs.changes(runs.read_config(run / "config.yaml"), now)
+    asked = {name: values for name, values in both.items() if f"{name}.".startswith(names)}
+    same = {name for name in asked if name == "model.path" or not runs.may_change(name)}
+    changed = {name: values for name, values in asked.items() if name in same and name not in MAY_DIFFER}
+    if changed:
+        raise ValueError(
+            f"Expected the settings with which {run} was trained, but got others:\n{runs.then_and_now(changed)}\n"
+            "Repeat those of its command: experiment=…, data=…, model=…, seed=…."
+        )
+    with open_dict(cfg):
+        cfg.rollout.evaluation_sampling = cfg.rollout.sampling
+        cfg.data.evaluation = {"train": cfg.data.train}
+        cfg.data.evaluation_samples = cfg.data.samples_per_prompt
+        cfg.data.curriculum = None
+        given = cfg.callbacks or {}
+        cfg.callbacks = {name: given[name] for name in NEEDED if given.get(name)}
+        cfg.logger = None
+
+
+def kept_checkpoints(run: Path) -> dict[int, Path]:
+    """Iteration → its checkpoint, for those nearest to each quarter of training; a DamagedFileError where one is."""
+    from ..runs.checkpoints import checkpoint_at
+
+    found = {runs.iteration_of(path) or 0: path for path in runs.checkpoints_in(run / "checkpoints")}
+    nearest = {share: min(found, key=lambda at: abs(at - share * max(found))) for share in QUARTERS}
+    if far := [f"{100 * share:.0f} %" for share, at in nearest.items() if abs(at / max(found) - share) > 0.05]:
+        print(f"No checkpoint is left near {', '.join(far)} of training: callbacks.checkpoint.fractions keeps them.")
+    return {at: checkpoint_at(found[at], "diagnose") for at in sorted(set(nearest.values()))}
+
+
+def diagnose(cfg: DictConfig, run: Run) -> list[str]:
+    """Measure base and checkpoints, print the table, and return the names of the files written to `run.directory`.
+
+    `cfg` comes from `ask_training_questions`; the questions of `run` have been read.
+    """
+    from ..analysis.diagnosis import summarised, table_of
+    from ..analysis.sections import table
+    from ..callbacks import EmbeddingDiversityMonitor, TrainingSignal
+    from ..runs.identity import digest, identity_of
+    from ..runs.stages import in_order
+
+    kept, trained = run.directory / "diagnose.json", Path(cfg.diagnose)
+    if cfg.diagnose_questions is not None:
+        run.datamodule.keep_some("train", cfg.diagnose_questions)
+    callbacks = run.trainer.callbacks  # type: ignore[attr-defined]
+    diversity = next((c for c in callbacks if isinstance(c, EmbeddingDiversityMonitor)), None)
+    if diversity is not None:
+        diversity.max_questions = None
+    measured = json.loads(kept.read_text())["checkpoints"] if kept.exists() else []
+    before = {digest(point["identity"]): point["questions"] for point in measured}
+    encoder = digest(OmegaConf.select(cfg, "callbacks.embedding_diversity.encoder"))
+    facts = {"run": str(trained), "finished": (trained / runs.FINISHED).exists()}
+    checkpoints = kept_checkpoints(trained)
+    points: list[dict[str, Any]] = []
+    for iteration, checkpoint in {0: None, **checkpoints}.items():
+
+        @cache
+        def identify(checkpoint: Path | None = checkpoint) -> dict[str, str]:
+            return identity_of(cfg, run.module, run.datamodule, checkpoint) | {"encoder": encoder}
+
+        signal = TrainingSignal(diversity, lambda: before.get(digest(identify()), []))
+        run.trainer.callbacks = in_order([*callbacks, signal])  # type: ignore[attr-defined]
+        evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
+        if runs.is_first_rank():
+            point = {"iteration": iteration, "share": iteration / max(checkpoints), "identity": identify()}
+            points.append({**point, "metrics": summarised(signal.questions), "questions": signal.questions})
+            write_json(kept, {**facts, "checkpoints": points})
+    if runs.is_first_rank():
+        header, rows = table_of({"checkpoints": points})
+        stages, *across = zip(header, *rows, strict=True)  # transposed: the stages fit side by side
+        print("\n".join(table(stages, across)) + f"\ntagrpo-report {trained} has the figures.")
+    return [kept.name]

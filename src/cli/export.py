@@ -10,22 +10,15 @@ from typing import Any
 from ..runs.directory import existing, flat, read_config
 from .console import entry_point, explained
 
-UPLOADED = {
-    "model": ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "README.md"],
-    "dataset": ["*.parquet"],
-}
+UPLOADED = {"model": ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "README.md"], "dataset": ["*.parquet"]}
 """Files of a folder that are pushed; any others stay here."""
 
 
 def push(folder: str | Path, repository: str, public: bool = False, kind: str = "model") -> str:
-    """Upload an exported folder, or the `rollouts` of a run as a `dataset`, to the Hugging Face hub.
+    """Upload an exported folder, or the `rollouts` of a run as a `dataset`, to the hub; return the address there.
 
-    A missing repository is created.
-
-    The hub's client takes the token of `hf auth login` or of the variable `HF_TOKEN`; it is not read or shown here.
-
-    Returns:
-        The address of the repository.
+    A missing repository is created. The hub's client takes the token of `hf auth login` or of the variable `HF_TOKEN`;
+    it is not read or shown here.
 
     Raises:
         huggingface_hub.errors.HfHubHTTPError: the hub refuses, for example because there is no token.
@@ -40,17 +33,12 @@ def push(folder: str | Path, repository: str, public: bool = False, kind: str = 
 
 
 def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any] | None = None) -> Path:
-    """Write the policy of a checkpoint so that `AutoModelForCausalLM.from_pretrained` loads it.
+    """Write the policy of a checkpoint so that `AutoModelForCausalLM.from_pretrained` loads it; return the checkpoint.
 
     Needs no GPU and no process group, whatever the checkpoint was trained on; adapters are merged.
 
-    Args:
-        checkpoint: A checkpoint, or the directory of a run, of which the newest complete one is taken.
-        folder: Where to write; made when it is missing.
-        config: The run's settings, resolved; None reads the `config.yaml` of the run that the checkpoint lies in.
-
-    Returns:
-        The checkpoint that was exported.
+    `checkpoint` may be the directory of a run, of which the newest complete one is taken. `folder` is made when it is
+    missing. `config` has the run's settings, resolved; None reads the `config.yaml` of the run.
 
     Raises:
         FileNotFoundError: there is no checkpoint, or no `config.yaml` beside its folder.

@@ -173,18 +173,6 @@ def total(s: Setup) -> float:
     return sum(s.updating().values())
 
 
-def utilization(s: Setup) -> float:
-    """The largest `gpu_memory_utilization` of a colocated vLLM, in twentieths, that leaves the training its memory."""
-    others = max(sum(s.sampling().values()) - s.awake, total(s) - s.asleep if s.asleep else 0.0)
-    return max(math.floor(20 * (FILLED - others / s.memory)), 0) / 20
-
-
-def recomputation(s: Setup) -> float:
-    """The smallest share of layers, in tenths, whose recomputation makes an update fit; 1 where none does."""
-    shares = (tenths / 10 for tenths in range(11))
-    return next((x for x in shares if total(replace(s, checkpointing=x)) <= FILLED * s.memory), 1.0)
-
-
 def needed(s: Setup) -> list[str]:
     """Changes that help when a run does not fit, the cheapest first; empty when it fits."""
     after = {line: total(replace(s, **change)) for line, change in for_update(s).items()}
@@ -197,14 +185,16 @@ def needed(s: Setup) -> list[str]:
 
 def for_update(s: Setup) -> dict[str, dict[str, Any]]:
     """Setting to change → fields of `Setup` that it changes; each may make an update smaller, the cheapest first."""
-    share = max(recomputation(s), s.checkpointing)
+    # The smallest share of layers, in tenths, whose recomputation makes an update fit.
+    shares = (tenths / 10 for tenths in range(11))
+    fits = (share for share in shares if total(replace(s, checkpointing=share)) <= FILLED * s.memory)
+    share = max(next(fits, 1.0), s.checkpointing)
     budget = int(s.token_budget * (1 - (total(s) - FILLED * s.memory) / s.updating()["activations"])) // 256 * 256
     enough = budget >= s.prompt + s.longest
     adapters = {"copies": 1, "trained": min(s.trained, s.parameters // 100)}
+    recomputed = f"model.load.gradient_checkpointing={share if share < 1 else 'true'}, their layers computed twice"
     return {
-        f"model.load.gradient_checkpointing={share if share < 1 else 'true'}, their layers computed twice": {
-            "checkpointing": share
-        },
+        recomputed: {"checkpointing": share},
         f"policy.token_budget={budget}, more micro-batches": {"token_budget": budget if enough else s.token_budget},
         "strategy=fsdp2, weights, gradients and moments spread over the GPUs": {"sharded": True},
         "strategy.replicas=1, shards over all GPUs": {"replicas": 1},
@@ -219,7 +209,10 @@ def for_engine(s: Setup) -> list[str]:
     """Changes after which engine and training both have the memory that they need, the cheapest first."""
     if not s.utilization:
         return ["rollout.engine.max_rows=<fewer responses at one time>, or rollout=vllm"]
-    room = s.awake if s.servers or total(s) > s.memory else utilization(s) * s.memory
+    room = s.awake
+    if not s.servers and total(s) <= s.memory:  # as much, in twentieths of the GPU, as leaves the training its memory
+        others = max(sum(s.sampling().values()) - s.awake, total(s) - s.asleep if s.asleep else 0.0)
+        room = max(math.floor(20 * (FILLED - others / s.memory)), 0) / 20 * s.memory
     fits = int((0.9 * min(room, s.awake) - s.held) / s.token) // 256 * 256
     team = s.team
     while s.least() * s.team / team > room and team < max(s.ranks, 8):

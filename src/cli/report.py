@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
-from .console import entry_point
+from .console import entry_point, explained
 
 
 @entry_point()
@@ -18,13 +17,11 @@ def main() -> None:
     said = "size of the file, unless its numbers alone need more; further responses have no text (default: 25)"
     parser.add_argument("--megabytes", type=float, default=25, help=said)
     given = parser.parse_args()
-    for run in given.runs:
-        if not run.is_dir():
-            sys.exit(f"tagrpo-report: Expected a run directory, or a folder with some, at {run}, but there is none.")
-    try:
+    with explained():
+        for at in given.runs:
+            if not at.is_dir():
+                raise FileNotFoundError(f"Expected a run directory, or a folder with some, at {at}, but there is none.")
         from ..report.assemble import explore
 
         output = given.output or given.runs[0] / "report.html"
         print(explore(*given.runs, output=output, megabytes=given.megabytes))
-    except (FileNotFoundError, ValueError, ImportError) as error:
-        sys.exit(f"tagrpo-report: {error}")

@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from ..runs.directory import begin, end, folders_of_options, held, is_first_rank
-from ..runs.secrets import redacted, refuse_secrets, save_resolved
+from ..runs.secrets import refuse_secrets
 from ..settings.checks import check_run, given_overrides, read_questions
-from ..settings.config import Run, build
-from .console import entry_point, explained, note_command
-from .summary import conclude
+from ..settings.config import build
+from .console import conclude, entry_point, explained, record
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -33,18 +32,10 @@ def train(
     resume: str | Path | None = None,
     export: str | Path | None = None,
 ) -> dict[str, float]:
-    """Fit, unless the trainer has `max_steps=0`, export, and evaluate on the test splits.
+    """Fit, unless the trainer has `max_steps=0`, export, and evaluate on the test splits, if there are any.
 
-    Args:
-        module: The policy and its update.
-        datamodule: Questions.
-        trainer: With the rollout callback and the diagnostics.
-        test: Whether to evaluate, where there are test splits.
-        resume: Checkpoint to continue from, see `resolve`; None starts anew.
-        export: Folder to write the trained policy to in Hugging Face format; None writes none.
-
-    Returns:
-        The last value of everything that was logged.
+    `trainer` has the rollout callback and the diagnostics, `resume` is a checkpoint to continue from (`resolve`), and
+    `export` a folder for the trained policy in Hugging Face format. Returns the last value of all that was logged.
     """
     from ..runs.checkpoints import resolve
 
@@ -59,16 +50,6 @@ def train(
         trainer.test(module, datamodule=datamodule, verbose=False)
         metrics |= trainer.callback_metrics
     return {name: float(value) for name, value in metrics.items()}
-
-
-def record(cfg: DictConfig, run: Run, directory: Path) -> None:
-    """Write settings, commit and versions of packages to files, and to every logger as hyperparameters."""
-    from ..runs.provenance import write_provenance
-
-    save_resolved(cfg, directory)
-    facts = redacted(OmegaConf.to_container(cfg, resolve=True)) | write_provenance(directory)
-    for logger in run.trainer.loggers:
-        logger.log_hyperparams(facts)
 
 
 def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None:
@@ -96,8 +77,7 @@ def main(cfg: DictConfig) -> float | None:
             stack.callback(run.close)
             read_questions(cfg, run, trains=trains)
         if is_first_rank():
-            record(cfg, run, directory)
-            note_command(directory)
+            record(cfg, run)
         export = directory / "model" if cfg.export else None
         metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
         if is_first_rank():

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,52 +13,9 @@ from ..types import Fields
 from .functional import cover_at_tau, majority_vote, pass_at_k, t_intervals
 
 Record = dict[str, Any]
-"""JSON of one question of one batch: `split`, `id`, and the fields of `QuestionCounts` as `counts`."""
-
-
-@dataclass
-class QuestionCounts:
-    """Counts of the responses to one evaluation question."""
-
-    metadata: dict[str, Any]
-    """Metadata of the question, kept for analysis."""
-    n: int = 0
-    """Responses."""
-    correct: int = 0
-    right: set[str] = field(default_factory=set)
-    """Distinct answers of the correct responses."""
-    wrong: Counter[str] = field(default_factory=Counter)
-    """Wrong answer → number of responses that gave it; wrong responses without an answer are left out."""
-    tokens: int = 0
-    """Tokens of all responses."""
-    truncated: int = 0
-    """Responses that the length limit ended."""
-
-    def merge(self, other: QuestionCounts) -> None:
-        """Add what another batch or rank counted for the same question."""
-        self.right |= other.right
-        for name in ("n", "correct", "wrong", "tokens", "truncated"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-
-    def row(self, id: str) -> dict[str, Any]:
-        """The question's row of the report."""
-        return {
-            "id": id,
-            "n": self.n,
-            "correct": self.correct,
-            "distinct_answers": len(self.right | set(self.wrong)),
-            "distinct_wrong": len(self.wrong),
-            "majority": majority_vote(self.correct, list(self.wrong.values())),
-            "mean_length": self.tokens / self.n,
-            "truncated": self.truncated,
-            "metadata": self.metadata,
-        }
-
-
-Place = TypeVar("Place", int, float)
-"""A k or a τ."""
-Splits = dict[str, dict[str, QuestionCounts]]
-"""Split → question id → counts."""
+"""JSON of one question of one batch: `split`, `id`, and as `counts` what `count_batch` counts."""
+Splits = dict[str, dict[str, dict[str, Any]]]
+"""Split → question id → the question's row of the report."""
 
 
 def count_batch(batch: Any) -> list[Record]:
@@ -85,27 +41,40 @@ def count_batch(batch: Any) -> list[Record]:
 
 
 def merge_counts(records: Iterable[Record]) -> Splits:
-    """Counts of each question, summed over the records of all batches and ranks."""
-    splits: Splits = {}
+    """The row of each question, whose counts are summed over the records of all batches and ranks."""
+    parts: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for record in records:
-        content = record["counts"]
-        counts = QuestionCounts(**{**content, "right": set(content["right"]), "wrong": Counter(content["wrong"])})
-        split = splits.setdefault(record["split"], {})
-        split.setdefault(record["id"], QuestionCounts(counts.metadata)).merge(counts)
+        parts[record["split"], record["id"]].append(record["counts"])
+    splits: Splits = defaultdict(dict)
+    for (split, id), counts in parts.items():
+        names = ("n", "correct", "tokens", "truncated")
+        n, correct, tokens, truncated = (sum(part[name] for part in counts) for name in names)
+        wrong: Counter[str] = sum((Counter(part["wrong"]) for part in counts), Counter())
+        splits[split][id] = {
+            "id": id,
+            "n": n,
+            "correct": correct,
+            "distinct_answers": len(set(wrong).union(*(part["right"] for part in counts))),
+            "distinct_wrong": len(wrong),
+            "majority": majority_vote(correct, list(wrong.values())),
+            "mean_length": tokens / n,
+            "truncated": truncated,
+            "metadata": counts[0]["metadata"],
+        }
     return splits
 
 
-def summarise(questions: Mapping[str, QuestionCounts], ks: Sequence[int], taus: Sequence[float] = ()) -> dict[str, Any]:
+def summarise(
+    questions: Mapping[str, Mapping[str, Any]], ks: Sequence[int], taus: Sequence[float] = ()
+) -> dict[str, Any]:
     """Pass@k and Cover@τ with intervals, means over questions, and a row for each question; at least one is needed.
 
     Of `ks`, those above the smallest n are left out; without `taus` there is no `cover_at_tau`.
     """
     # In order of the ids, so that sums do not depend on which rank had which question.
-    ids = sorted(questions)
-    counts = [questions[id] for id in ids]
-    ks = [k for k in ks if k <= min(question.n for question in counts)]
-    rows = [question.row(id) for id, question in zip(ids, counts, strict=True)]
-    shares = torch.tensor([question.correct / question.n for question in counts], dtype=torch.float64)
+    rows = [questions[id] for id in sorted(questions)]
+    ks = [k for k in ks if k <= min(row["n"] for row in rows)]
+    shares = torch.tensor([row["correct"] / row["n"] for row in rows], dtype=torch.float64)
     cover = {"cover_at_tau": _intervals(taus, cover_at_tau(shares, taus))} if taus else {}
     return {
         "num_questions": len(rows),
@@ -126,8 +95,8 @@ def averages(report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Seque
     `report` is split → what `summarise` returns, `groups` name → splits. Groups with a split that was not evaluated are
     left out, and so is each k that a split of the group lacks.
 
-    >>> report = {name: summarise({str(i): QuestionCounts({}, n=1, correct=c) for i in range(q)}, [1])
-    ...           for name, q, c in [("a", 3, 0), ("b", 1, 1)]}
+    >>> rows = [{"n": 1, "correct": 0}, {"n": 1, "correct": 0}, {"n": 1, "correct": 0}, {"n": 1, "correct": 1}]
+    >>> report = {name: {"pass_at_k": {1: {}}, "questions": own} for name, own in (("a", rows[:3]), ("b", rows[3:]))}
     >>> found = averages(report, {"both": ["a", "b"], "others": ["a", "c"]})
     >>> list(found), found["both"]["pass_at_k"][1]["value"], found["both"]["by_question"][1]["value"]
     (['both'], 0.5, 0.25)
@@ -152,5 +121,5 @@ def _curve(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> Tensor:
     return torch.stack([pass_at_k(n, correct, k) for k in ks], -1) if ks else torch.zeros(len(rows), 0)
 
 
-def _intervals(places: Sequence[Place], *curves: Tensor) -> dict[Place, dict[str, float]]:
+def _intervals(places: Sequence[float], *curves: Tensor) -> dict[float, dict[str, float]]:
     return {place: interval._asdict() for place, interval in zip(places, t_intervals(*curves), strict=True)}

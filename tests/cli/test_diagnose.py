@@ -15,9 +15,8 @@ from lightning.pytorch import Callback
 
 from tagrpo.analysis.diagnosis import COLUMNS
 from tagrpo.analysis.runs import by_method, find_directories
-from tagrpo.callbacks import RolloutCallback
-from tagrpo.callbacks.training_signal import rows_of
-from tagrpo.cli.diagnose import ask_training_questions, diagnose, kept_checkpoints
+from tagrpo.callbacks import RolloutCallback, TrainingSignal
+from tagrpo.cli.evaluate import ask_training_questions, diagnose, kept_checkpoints
 from tagrpo.cli.train import train
 from tagrpo.metrics.functional import t_intervals
 from tagrpo.report.assemble import page_content, write_report
@@ -213,8 +212,11 @@ def test_a_rank_without_questions_has_no_rows(make_batch):
     batch = make_batch([[[1.0, 0.0], [1.0, 1.0]]])
     none = torch.zeros(0, dtype=torch.long)
     rollouts = replace(batch.rollouts, question=none, rephrasing=none, rewards=none.float(), correct=none.bool())
-    assert rows_of(replace(batch, groups=[], rollouts=rollouts), None) == []
-    (row,) = rows_of(batch, None)
+    signal = TrainingSignal(None, list)
+    signal.on_test_batch_end(None, None, None, replace(batch, groups=[], rollouts=rollouts))
+    assert signal.questions == []
+    signal.on_test_batch_end(None, None, None, batch)
+    (row,) = signal.questions
     assert row == {
         "id": "q0", "uniform_reward/original": 0, "uniform_reward/rephrasings": 100, "uniform_reward/pool": 0,
         "uniform_reward/rephrasings_matched": 100, "correct/original": 50, "correct/rephrasings": 100,

@@ -15,14 +15,14 @@ from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tagrpo.cli.evaluate import evaluate, main, prepare
-from tagrpo.metrics.evaluation import QuestionCounts, summarise
+from tagrpo.metrics.evaluation import summarise
 from tagrpo.report.assemble import write_report
 from tagrpo.runs.provenance import provenance
 from tagrpo.settings.checks import read_questions
 from tagrpo.settings.config import build, compose_run
 from tagrpo.settings.methods import options_of
 from tagrpo.starter import starter_path
-from tests.helpers import forked
+from tests.helpers import counted, forked
 
 PROTOCOLS = list(options_of("protocol"))
 SMALL = [
@@ -155,8 +155,8 @@ def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):
 
 def evaluation(folder, correct):
     """A `test.json` of one split, from the number of correct ones among four responses to each question."""
-    questions = [QuestionCounts({}, n=4, correct=c, tokens=4000 + c, truncated=c % 2) for c in correct]
-    split = summarise({f"q{i:02d}": counts for i, counts in enumerate(questions)}, [1, 2, 4])
+    questions = counted({f"q{i:02d}": (4, c, 4000 + c, c % 2) for i, c in enumerate(correct)})
+    split = summarise(questions, [1, 2, 4])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "test.json").write_text(json.dumps({"splits": {"amc": split}}))
     (folder / "config.yaml").write_text(json.dumps({"name": folder.name, "seed": 0}))

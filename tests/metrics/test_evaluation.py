@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 
-from tagrpo.metrics.evaluation import QuestionCounts, count_batch, merge_counts, summarise
+from tagrpo.metrics.evaluation import count_batch, merge_counts, summarise
+from tests.helpers import counted
 
 
 def test_a_question_that_comes_again_adds_its_responses(make_batch):
@@ -16,16 +15,16 @@ def test_a_question_that_comes_again_adds_its_responses(make_batch):
     (split,) = merge_counts([record, record]).values()
     tokens = sum(len(ids) for ids in batch.rollouts.token_ids)
     assert split == {
-        "q0": QuestionCounts(
-            metadata=dict(batch.groups[0].metadata), n=8, correct=2, right={"0"},
-            wrong=Counter({"1": 2, "2": 2, "0": 2}),
-            tokens=2 * tokens, truncated=2 * int(batch.rollouts.truncated.sum()),
-        )
+        "q0": {
+            "id": "q0", "n": 8, "correct": 2, "distinct_answers": 3, "distinct_wrong": 3, "majority": 0.25,
+            "mean_length": tokens / 4, "truncated": 2 * int(batch.rollouts.truncated.sum()),
+            "metadata": dict(batch.groups[0].metadata),
+        }
     }  # fmt: skip
 
 
 def test_the_summary_does_not_depend_on_the_order_of_questions():
-    counts = {str(i): QuestionCounts({}, n=8, correct=i % 9, tokens=i) for i in range(20)}
+    counts = counted({str(i): (8, i % 9, i) for i in range(20)})
     backwards = dict(reversed(counts.items()))
     assert summarise(counts, (1, 4)) == summarise(backwards, (1, 4))
 
@@ -40,6 +39,6 @@ def test_majority_and_wrong_answers_are_means_over_questions(make_batch):
 
 
 def test_a_k_above_the_number_of_responses_is_left_out_also_where_none_remains():
-    counts = {"a": QuestionCounts({}, n=4, correct=1, tokens=4), "b": QuestionCounts({}, n=4, correct=0, tokens=4)}
+    counts = counted({"a": (4, 1, 4), "b": (4, 0, 4)})
     assert list(summarise(counts, (1, 8))["pass_at_k"]) == [1]
     assert summarise(counts, (8, 16))["pass_at_k"] == {}

@@ -1,9 +1,12 @@
-"""How rewards and advantages fall within groups: which groups give a gradient."""
+"""How rewards and advantages fall within groups: which groups give a gradient, and why others give none."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+CAUSES = ("all_right", "all_wrong", "truncated", "unpooled", "masked", "clipped", "other")
+"""The values of `zero_gradient_causes`; a question without gradient has exactly one of them."""
 
 
 def group_index(group: Tensor) -> tuple[Tensor, int]:
@@ -24,15 +27,6 @@ def uniform_groups(values: Tensor, group: Tensor) -> Tensor:
     return low == high
 
 
-def uniform_reward_percentage(rewards: Tensor, group: Tensor) -> Tensor:
-    """[] float64, percentage of groups whose rewards are all equal (TA-GRPO, Fig. 3).
-
-    >>> uniform_reward_percentage(torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([0, 0, 1, 1]))
-    tensor(50., dtype=torch.float64)
-    """
-    return 100 * uniform_groups(rewards, group).double().mean()
-
-
 def zero_gradient_percentage(advantages: Tensor, group: Tensor) -> Tensor:
     """[] float64, percentage of groups whose advantages are all zero: they give the policy no gradient.
 
@@ -43,16 +37,70 @@ def zero_gradient_percentage(advantages: Tensor, group: Tensor) -> Tensor:
     return 100 * (torch.bincount(index[advantages != 0], minlength=count) == 0).double().mean()
 
 
+def zero_gradient_causes(
+    advantages: Tensor,
+    rewards: Tensor,
+    correct: Tensor,
+    truncated: Tensor,
+    group: Tensor,
+    prompt: Tensor,
+    *,
+    masked: Tensor | None = None,
+    clipped: Tensor | None = None,
+) -> dict[str, Tensor]:
+    """Which groups contribute nothing to the policy term, split by the first cause that holds.
+
+    - `all_right`: all rewards are equal, and all responses correct;
+    - `all_wrong`: all rewards are equal, and none is correct; `truncated`, when the length limit ended all of them;
+    - `unpooled`: rewards differ, but only between prompts whose own are equal, and all advantages are zero: pooling the
+      prompts would rescue it;
+    - `masked`: every response with an advantage is left out of the loss;
+    - `clipped`: those that are not left out have all of their tokens clipped;
+    - `other`: zeros where rewards differ (Pass@k with fewer than k wrong responses, say), or equal rewards for right
+      and wrong responses.
+
+    Per response: float `advantages` and `rewards`; bool `correct`, `truncated`, and `masked`, left out of the loss; ids
+    of its question, `group`, and of its sampled `prompt`, which belongs to one question; float `clipped`, the share of
+    its tokens whose gradient clipping removed, NaN where no forward was made. None stands for zeros.
+
+    Returns cause → [num_groups] bool; no two hold for one group.
+
+    >>> rewards = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0, 0.0])
+    >>> advantages, group = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, -1.0]), torch.tensor([0, 0, 1, 1, 2, 2])
+    >>> causes = zero_gradient_causes(advantages, rewards, rewards > 0, torch.zeros(6).bool(), group, group)
+    >>> [name for name, flags in causes.items() if flags.any()]
+    ['all_right', 'all_wrong']
+    """
+    index, count = group_index(group)
+
+    def every(flags: Tensor) -> Tensor:
+        return torch.bincount(index[~flags], minlength=count) == 0
+
+    left_out = torch.zeros_like(correct) if masked is None else masked
+    silenced = torch.zeros_like(correct) if clipped is None else clipped >= 1
+    zero, equal = advantages == 0, uniform_groups(rewards.double(), group)
+    uniform_prompt = uniform_groups(rewards.double(), prompt)[group_index(prompt)[0]]
+    conditions = {
+        "all_right": every(zero) & equal & every(correct),
+        "truncated": every(zero) & equal & every(~correct) & every(truncated),
+        "all_wrong": every(zero) & equal & every(~correct),
+        "unpooled": every(zero) & ~equal & every(uniform_prompt),
+        "other": every(zero),
+        "masked": every(zero | left_out),
+        "clipped": every(zero | left_out | silenced),
+    }
+    holds = torch.stack(list(conditions.values()))
+    first = dict(zip(conditions, holds & (holds.cumsum(0) == 1), strict=True))
+    return {name: first[name] for name in CAUSES}
+
+
 def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> Tensor:
     """[num_groups] float64, exact probability that s responses of a group, drawn without replacement, are all equal.
 
     Σ_v C(m_v, s) / C(m, s) over the values v of a group of m responses, m_v of which have v; NaN where m < s. Groups of
     unequal size can be compared by it: 24 responses are less often uniform than 8 are, for their number alone.
 
-    Args:
-        values: [R] float.
-        group: [R] long.
-        size: [num_groups] long, s of each group, at least 1.
+    `values` are [R] float, `group` [R] long, `size` [num_groups] long, s of each group, at least 1.
 
     >>> group = torch.tensor([0, 0, 0, 0])  # of 6 pairs, 3 are of the three ones
     >>> uniform_subset_probability(torch.tensor([1.0, 1.0, 1.0, 0.0]), group, torch.tensor([2])).round(decimals=9)
@@ -81,8 +129,7 @@ def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bo
         samples: Responses per prompt, at least 1: one number, or [P] long.
         pooled: Whether the prompts share a pool (TA-GRPO, gives [] float64), or each is its own (GRPO, [P]).
 
-    Raises:
-        ValueError: a success rate is outside 0..1, or a number of samples below 1.
+    A ValueError where a success rate is outside 0..1, or a number of samples below 1.
 
     >>> zero_gradient_probability(torch.tensor([0.5, 0.0]), 2)  # all four wrong: ¼ · 1
     tensor(0.2500, dtype=torch.float64)

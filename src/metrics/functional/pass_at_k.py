@@ -11,15 +11,9 @@ from torch import Tensor
 def pass_at_k(num_samples: Tensor | int, num_correct: Tensor | int, k: int) -> Tensor:
     """Probability that at least one of k samples is correct, estimated from n samples with c correct.
 
-    1 − C(n − c, k) / C(n, k), the unbiased estimator of Chen et al. 2021 (arXiv 2107.03374; TA-GRPO, Appendix D).
-
-    Args:
-        num_samples: n, an integer or a tensor of any shape.
-        num_correct: c, likewise, 0 ≤ c ≤ n.
-        k: Samples that a user would draw, 1 ≤ k ≤ n.
-
-    Returns:
-        float64, of the broadcast shape; a ValueError where k or c is outside its range.
+    1 − C(n − c, k) / C(n, k), the unbiased estimator of Chen et al. 2021 (arXiv 2107.03374; TA-GRPO, Appendix D), for
+    1 ≤ k ≤ n and 0 ≤ c ≤ n, integers or tensors of any shape. Gives float64 of the broadcast shape; a ValueError where
+    k or c is outside its range.
 
     >>> pass_at_k(4, 1, 2)  # 1 − C(3, 2) / C(4, 2) = 1 − 3 / 6
     tensor(0.5000, dtype=torch.float64)
@@ -41,14 +35,9 @@ def pass_at_k(num_samples: Tensor | int, num_correct: Tensor | int, k: int) -> T
 def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
     """Probability that at least one of k independent responses is correct: 1 − (1 − p)^k, as −expm1(k · log1p(−p)).
 
-    Relative precision is that of float64 for any p and k: neither a small p nor a large k loses digits.
-
-    Args:
-        success: [Q] float, p of each question, 0..1.
-        ks: Samples that a user would draw, each at least 1.
-
-    Returns:
-        [Q, len(ks)] float64; a ValueError where p or k is outside its range.
+    Relative precision is that of float64 for any p and k: neither a small p nor a large k loses digits. `success` is
+    [Q] float, p of each question, 0..1; each of `ks` is at least 1. Gives [Q, len(ks)] float64; a ValueError where p or
+    k is outside its range.
 
     >>> exact_pass_at_k(torch.tensor([0.5, 1e-6], dtype=torch.float64), [1, 2, 10**6])
     tensor([[5.0000e-01, 7.5000e-01, 1.0000e+00],
@@ -68,15 +57,11 @@ def cover_at_tau(success: Tensor, taus: Sequence[float]) -> Tensor:
     Its mean over questions is Cover@τ (arXiv 2510.08325, abstract): breadth at a required reliability, of which pass@k
     is a mean, k ∫ (1 − τ)^(k−1) Cover@τ dτ, with most of its weight at small τ.
 
-    Args:
-        success: [Q] float, p of each question, 0..1. From counts, correct / samples: then it is the share of questions
-            to which at least a share τ of the completions is correct, as the abstract defines it. That is no unbiased
-            estimate of what holds for p, and there is none: the mean of what n draws give is a polynomial of p, and
-            1[p ≥ τ] is none.
-        taus: Thresholds, 0..1; at 0 every question is covered.
+    `success` is [Q] float, p of each question, 0..1. From counts, as correct / samples, the mean is the share of
+    questions to which at least a share τ of the completions is correct, as the abstract defines it: no unbiased
+    estimate of what holds for p. There is none: the mean of what n draws give is a polynomial of p, 1[p ≥ τ] is not.
 
-    Returns:
-        [Q, len(taus)] float64; a ValueError where p or τ is outside its range.
+    Gives [Q, len(taus)] float64, where τ = 0 covers every question; a ValueError where p or τ is not in 0..1.
 
     >>> cover_at_tau(torch.tensor([3, 8]) / 10, [0.1, 0.3, 0.5]).mean(0)
     tensor([1.0000, 1.0000, 0.5000], dtype=torch.float64)

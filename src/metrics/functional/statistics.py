@@ -1,4 +1,4 @@
-"""Whether the prompts of one question differ in difficulty."""
+"""Confidence intervals over questions, and whether the prompts of one question differ in difficulty."""
 
 from __future__ import annotations
 
@@ -13,6 +13,43 @@ from torch import Tensor
 from .groups import group_index
 
 
+class Interval(NamedTuple):
+    """A mean and the bounds of its confidence interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def t_intervals(*sets: Tensor) -> list[Interval]:
+    """Student's 95 % t-interval of the mean over questions, of each column; no bound leaves the range of the values.
+
+    Args:
+        sets: [Q, K] float, one row per question. Of several sets, such as benchmarks, it is the mean of their means,
+            with the degrees of freedom of the smallest one, which errs on the safe side.
+
+    Returns:
+        Mean and bounds of each column; NaN for no questions, bounds equal to the mean for one. With ten questions, or
+        where most have the same value, they cover up to three percentage points less than 95 %.
+
+    >>> t_intervals(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
+    [Interval(value=0.0, low=0.0, high=0.0), Interval(value=1.0, low=1.0, high=1.0)]
+    >>> t_intervals(torch.zeros(3, 1), torch.ones(1, 1))
+    [Interval(value=0.5, low=0.5, high=0.5)]
+    """
+    smallest = min(map(len, sets))
+    if not smallest:
+        return [Interval(torch.nan, torch.nan, torch.nan)] * sets[0].shape[1]
+    tables = [table.double().cpu() for table in sets]
+    means = torch.stack([table.mean(0) for table in tables]).mean(0)
+    lowest = torch.stack([table.amin(0) for table in tables]).mean(0)
+    highest = torch.stack([table.amax(0) for table in tables]).mean(0)
+    errors = torch.stack([table.var(0, correction=min(1, len(table) - 1)) / len(table) for table in tables]).sum(0)
+    reach = float(stats.t.ppf(0.975, max(smallest - 1, 1))) * errors.sqrt() / len(tables)
+    bounds = means, (means - reach).clamp(min=lowest), (means + reach).clamp(max=highest)
+    return [Interval(*column) for column in torch.stack(bounds, -1).tolist()]
+
+
 def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Tensor:
     """Variance of the true success rate over the prompts of each question, without bias.
 
@@ -21,13 +58,8 @@ def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Te
     (single questions may come out negative); at most ½ with two prompts, ¼ with many. TA-GRPO assumes that
     it is positive (§1): then a pool can be mixed where its original is not.
 
-    Args:
-        correct: [R] bool.
-        prompt: [R] long, sampled prompt; a prompt belongs to one question.
-        question: [R] long.
-
-    Returns:
-        [num_questions] float64; NaN for fewer than two prompts, or where a prompt has a single response.
+    `correct` is [R] bool, `prompt`, the sampled one, and its `question` are [R] long. Gives [num_questions] float64,
+    NaN for fewer than two prompts, or where a prompt has a single response.
 
     >>> correct = torch.tensor([True, True, False, False])  # one prompt always right, the other never: var(1, 0)
     >>> difficulty_variance(correct, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 0]))

@@ -1,4 +1,4 @@
-"""How different the responses to one question are, as a sentence encoder sees them (TA-GRPO, Fig. 4)."""
+"""How varied responses to a question are: in answers (Pass@k training, Fig. 7a), to an encoder (TA-GRPO, Fig. 4)."""
 
 from __future__ import annotations
 
@@ -13,14 +13,40 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import gather_objects, rank
-from ..metrics.functional import mean_pairwise_distance
+from ..metrics.functional import answer_diversity, answer_entropy, group_index, mean_pairwise_distance
 from ..runs.files import append_rows, read_rows, write_rows
 from ..seeds import derive_seed
-from .shared import BatchDiagnostic, another_follows, check_at_least_one, current_iteration
+from .shared import BatchDiagnostic, another_follows, batch_means, check_at_least_one, current_iteration
 
 Encoder = Callable[[list[str]], Tensor]
 COLUMNS = ("iteration", "question", "pool", "responses", "distance")
 POOLS = ("original", "rephrasings", "pool")
+
+
+class AnswerDiversityMonitor(BatchDiagnostic):
+    """Logs means over the questions of each training batch, over all ranks and all responses to a question.
+
+    - `answer_diversity/distinct_wrong`: number of distinct wrong answers. It falls as accuracy rises, because there are
+      fewer wrong responses.
+    - `answer_diversity/distinct_wrong_share`: that number divided by the number of wrong responses with an answer,
+      over the questions that have such responses: 1 where no two wrong answers are equal.
+    - `answer_diversity/entropy`: entropy of the distribution of final answers, nats (`answer_entropy`).
+
+    All of them depend on the number of responses per question: compare only runs in which it is the same.
+    """
+
+    def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
+        rollouts = batch.rollouts
+        index, questions = group_index(rollouts.question)
+        distinct_wrong = answer_diversity(rollouts.answers, rollouts.correct, index).double()
+        answered = torch.tensor([answer is not None for answer in rollouts.answers], dtype=torch.bool)
+        mistakes = torch.bincount(index[answered & ~rollouts.correct], minlength=questions)
+        values = {
+            "distinct_wrong": distinct_wrong,
+            "distinct_wrong_share": distinct_wrong / mistakes,
+            "entropy": answer_entropy(rollouts.answers, index),
+        }
+        return batch_means({f"answer_diversity/{name}": column for name, column in values.items()})
 
 
 class EmbeddingDiversityMonitor(BatchDiagnostic):
@@ -63,7 +89,7 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Drop rows of later iterations, which an earlier attempt has written."""
-        path = _table(trainer)
+        path = Path(trainer.default_root_dir) / "embedding_diversity.csv"
         if trainer.is_global_zero and path.exists():
             kept = [row for row in read_rows(path)[1] if int(row["iteration"]) <= current_iteration(trainer)]
             write_rows(path, COLUMNS, kept)
@@ -75,7 +101,7 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         rows = [row for part in gather_objects(self.distances(batch, iteration)) for row in part]
         found = {pool: [row["distance"] for row in rows if row["pool"] == pool] for pool in POOLS}
         if trainer.is_global_zero:
-            append_rows(_table(trainer), COLUMNS, rows)
+            append_rows(Path(trainer.default_root_dir) / "embedding_diversity.csv", COLUMNS, rows)
         return {f"embedding_distance/{pool}": fmean(distances) for pool, distances in found.items() if distances}
 
     def distances(self, batch: Any, iteration: int) -> list[dict[str, Any]]:
@@ -112,10 +138,6 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         chosen = torch.randperm(sum(counts), generator=generator)[: self.max_questions]
         mine = chosen - sum(counts[: rank()])
         return mine[(mine >= 0) & (mine < num_questions)]
-
-
-def _table(trainer: Trainer) -> Path:
-    return Path(trainer.default_root_dir) / "embedding_diversity.csv"
 
 
 def sentence_encoder(model: str = "sentence-transformers/all-MiniLM-L6-v2", device: str | None = None) -> Encoder:

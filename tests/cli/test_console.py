@@ -1,4 +1,4 @@
-"""What a training says at its end."""
+"""Help, and what a training says at its end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from tagrpo.analysis.runs import find_directories
-from tagrpo.cli.summary import conclude, following
+from tagrpo.cli.console import conclude, following
 from tagrpo.runs import provenance
 from tagrpo.runs.directory import override
 from tests import forked_commands

@@ -1,4 +1,4 @@
-"""Tables as compressed text inside of an HTML page.
+"""The tables of a run, and the tokens of its responses, as compressed text inside of an HTML page.
 
 A block is `<script type="application/octet-stream" id=NAME data-columns=[[column, type, bytes], …]>BASE64</script>`.
 Decoded and inflated (zlib), it is the columns one after the other. A column of numbers is little-endian and stored by
@@ -10,12 +10,23 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
+
+from ..analysis.rollouts import TOKENS
+from .recorded import Recorded, stretches
+
+TOKENS_PER_BLOCK = 1 << 17
+LEAST_BYTES = 3
+"""Fewest bytes that a token takes in the page, which bounds the number of tokens that are tried."""
 
 
 def block(name: str, columns: Mapping[str, Any], level: int = 6) -> str:
@@ -25,13 +36,10 @@ def block(name: str, columns: Mapping[str, Any], level: int = 6) -> str:
     else that JSON can express. Lone surrogates become the escapes of JSON, so that any string survives. `level` is that
     of zlib.
     """
-    parts, directory = [], []
-    for column, values in columns.items():
-        kind, content = _encoded(values)
-        parts.append(content)
-        directory.append([column, kind, len(content)])
-    text = base64.b64encode(zlib.compress(b"".join(parts), level)).decode()
-    about = escape(json.dumps(directory, separators=(",", ":")), quote=True)
+    parts = {column: _encoded(values) for column, values in columns.items()}
+    text = base64.b64encode(zlib.compress(b"".join(content for _, content in parts.values()), level)).decode()
+    directory = [[column, kind, len(content)] for column, (kind, content) in parts.items()]
+    about = escape(json.dumps(directory, separators=(",", ":")))
     return f'<script type="application/octet-stream" id="{escape(name)}" data-columns="{about}">{text}</script>\n'
 
 
@@ -40,3 +48,99 @@ def _encoded(values: Any) -> tuple[str, bytes]:
         return "json", json.dumps(values, separators=(",", ":")).encode()
     kind = {"b": "u1", "i": "i4", "u": "i4"}.get(values.dtype.kind, values.dtype.str[1:])
     return kind, values.astype(f"<{kind}").view(np.uint8).reshape(len(values), int(kind[1])).T.tobytes()
+
+
+def pieces_of(path: Path | None) -> Callable[[int], str | list[str]]:
+    """Token → its text on its own: a part of a character becomes `�`, a special token is in a list of its own.
+
+    `path` is the `tokenizer.json`; without one, tokens are shown by their numbers.
+    """
+    if path is None:
+        return "#{} ".format
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(path))
+    special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+
+    @cache
+    def shown(number: int) -> str | list[str]:
+        if tokenizer.id_to_token(number) is None:
+            return f"#{number} "
+        text = str(tokenizer.decode([number], skip_special_tokens=False))
+        return [text] if number in special else text
+
+    return shown
+
+
+def tokenizer_of(run: Path, config: Mapping[str, Any]) -> Path | None:
+    """The `tokenizer.json` of a run: beside its exported model, where its settings point, or in the hub's cache."""
+    from huggingface_hub import try_to_load_from_cache
+
+    names = [str((config.get(part) or {}).get(key)) for part, key in (("data", "tokenizer"), ("model", "path"))]
+    cached = [try_to_load_from_cache(name, "tokenizer.json") for name in names if re.fullmatch(r"\w[^/]*/[^/]+", name)]
+    found = [folder / "tokenizer.json" for folder in (run / "model", *map(Path, names))]
+    found += [Path(path) for path in cached if isinstance(path, str)]
+    return next((path for path in found if path.is_file()), None)
+
+
+class Responses:
+    """The responses of a run, to be written token by token.
+
+    A response whose tokens do not reproduce its text, or that was recorded without tokens, is written with its text.
+
+    Args:
+        folder: The Parquet files.
+        recorded: The run's rows.
+        shown: Token → its text, see `pieces_of`.
+        prefix: Prefix of the names of the run's blocks.
+    """
+
+    def __init__(self, folder: Path, recorded: Recorded, shown: Callable[[int], str | list[str]], prefix: str) -> None:
+        self.recorded, self.shown, self.prefix = recorded, shown, prefix
+        schemas = [pq.read_schema(folder / name) for name in recorded.names["file"]]
+        self.names = [name for name in TOKENS if all(name in schema.names for schema in schemas)]
+        # [R] what each response takes, in tokens; a text without tokens counts by its length
+        text = recorded.frame["response"].fillna("")
+        self.sizes = (recorded.rows["length"] if self.names else text.str.len().to_numpy() // 4) + 1
+        self._file = lru_cache(maxsize=4)(lambda name: pq.read_table(folder / name, columns=self.names))
+
+    def blocks(self, room: float) -> tuple[int, list[str]]:
+        """The number of responses that fit into `room` bytes, and their blocks, each named by its first row.
+
+        The last responses to each prompt are left out first, then whole prompts, evenly over training.
+        """
+        # The first response to every prompt, then the second ones, …; each time spread over training.
+        start, group = stretches(self.recorded.rows["iteration"], self.recorded.rows["prompt"])
+        order = np.lexsort(((group * 0.618034) % 1, np.arange(len(group)) - start[group]))
+        used, room = np.cumsum(self.sizes[order]), max(room, 0.0)
+        tokens = min(float(used[-1]), room / LEAST_BYTES)
+        while True:
+            kept = np.sort(order[used <= tokens])
+            cuts = np.flatnonzero(np.diff((np.cumsum(self.sizes[kept]) - 1) // TOKENS_PER_BLOCK)) + 1
+            found = [self._block(rows) for rows in np.split(kept, cuts) if len(rows)]
+            size = sum(map(len, found))
+            if size <= room:
+                return len(kept), found
+            tokens *= 0.97 * room / size
+
+    def _block(self, rows: np.ndarray) -> str:
+        columns: dict[str, Any] = {"rows": rows}
+        texts: list[str | None] = self.recorded.frame["response"].iloc[rows].tolist()
+        if self.names:
+            shown = [[self.shown(number) for number in ids.tolist()] for ids in self._column("token_ids", rows)]
+            joined = ["".join(piece for piece in tokens if isinstance(piece, str)) for tokens in shown]
+            texts = [None if text == own else text for text, own in zip(texts, joined, strict=True)]
+            columns["tokens"] = shown
+            for name in self.names[1:]:
+                # Float32 with ten bits of fraction, as precise as they are shown; zeros compress well.
+                bits = np.concatenate(self._column(name, rows)).astype("f4").view("u4") & np.uint32(0xFFFFE000)
+                columns[name.removeprefix("token_")] = bits.view("f4")
+        if any(text is not None for text in texts):
+            columns["texts"] = texts
+        return block(f"{self.prefix}/tokens/{rows[0]}", columns, level=9)
+
+    def _column(self, name: str, rows: np.ndarray) -> list[np.ndarray]:
+        """The list of each row; a row whose list is null has NaN for each of its tokens."""
+        places = self.recorded.frame[["file", "line", "length"]].iloc[rows].itertuples(index=False)
+        found = [(self._file(file)[name][line].values, length) for file, line, length in places]
+        return [np.full(n, np.nan) if values is None else values.to_numpy(zero_copy_only=False) for values, n in found]

@@ -7,7 +7,7 @@ import re
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tagrpo.report.pieces import pieces_of, tokenizer_of
+from tagrpo.report.blocks import pieces_of, tokenizer_of
 
 TEXTS = ["the sum is 42", "数学 ∑ \U0001f9ee, naïve\n\tline", "a\u202eb\0c"]
 

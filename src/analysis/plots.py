@@ -22,17 +22,9 @@ LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 Look = dict[str, Any]
 STYLE: Any = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "lines.markersize": 4.5,
-}
-WINDOWS = 8
-"""A curve over training is averaged over a window of one eighth of it."""
+    "font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.alpha": 0.25, "legend.frameon": False, "lines.markersize": 4.5,
+}  # fmt: skip
 styled = rc_context(STYLE)
 """Decorator: figures that are drawn inside have this module's style, others keep theirs."""
 
@@ -134,7 +126,7 @@ def _over_training(ax: Axes, seeds: Sequence[pd.Series], look: Look) -> None:
 
 def smoothed(series: pd.Series) -> pd.Series:
     """Trailing mean over one eighth of the series."""
-    return series.rolling(max(len(series) // WINDOWS, 1), min_periods=1).mean()
+    return series.rolling(max(len(series) // 8, 1), min_periods=1).mean()
 
 
 def save(figure: Figure, path: Path) -> None:

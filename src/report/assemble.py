@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..analysis import plots
-from ..analysis.answer import Answer, answer, headline, without_evaluation
 from ..analysis.comparison import Methods, finite
 from ..analysis.figures import Figures
 from ..analysis.runs import RunFiles, by_method, find_directories, find_runs
-from ..analysis.sections import Section, about, markdown, sections, title, warned
+from ..analysis.sections import Answer, Section, about, answer, markdown, sections, title, warned, without_evaluation
 from ..runs.files import write_json, write_text
 from .blocks import Responses, block, pieces_of, tokenizer_of
 from .recorded import Recorded
@@ -97,7 +96,7 @@ def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
         if finished:
             compared = Methods(finished)
             said, tables, heading = answer(compared), sections(compared), title(compared)
-            shown, pictured = Figures(methods, compared), headline(compared)[0]
+            shown, pictured = Figures(methods, compared), compared.headline[0]
     except ValueError as error:  # runs with nothing in common can still be looked at one by one
         said = Answer(["These runs share no evaluation, so that none says more than another."], "")
         tables = [Section("These runs can't be compared", [], [], [str(error)])]

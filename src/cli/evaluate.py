@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from ..runs.directory import existing, held, is_first_rank
+from ..runs.directory import existing, held, is_first_rank, write_provenance
 from ..runs.files import write_text
-from ..runs.provenance import write_provenance
 from ..runs.secrets import refuse_secrets, save_resolved
 from ..settings.checks import check_run, read_questions
 from ..settings.config import Run, build

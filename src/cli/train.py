@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from ..runs.directory import begin, end, folders_of_options, held, is_first_rank
+from ..runs.directory import begin, end, folders_of_options, held, is_first_rank, write_provenance
 from ..runs.secrets import redacted, refuse_secrets, save_resolved
 from ..settings.checks import check_run, given_overrides, read_questions
 from ..settings.config import Run, build
@@ -63,8 +63,6 @@ def train(
 
 def record(cfg: DictConfig, run: Run, directory: Path) -> None:
     """Write settings, commit and versions of packages to files, and to every logger as hyperparameters."""
-    from ..runs.provenance import write_provenance
-
     save_resolved(cfg, directory)
     facts = redacted(OmegaConf.to_container(cfg, resolve=True)) | write_provenance(directory)
     for logger in run.trainer.loggers:

@@ -24,9 +24,7 @@ SECRET_VARIABLE = re.compile(r".*(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|PASS
 REMOVED = "<removed>"
 SHORTEST = 8  # shorter values of environment variables are not searched for: they would be found inside words
 
-_PERHAPS = re.compile(
-    r"(.*_)?key", re.IGNORECASE
-)  # names whose values are secrets if they are _LONG: no key to sort by
+_PERHAPS = re.compile(r"(.*_)?key", re.IGNORECASE)  # such a name's value is secret if it is _LONG: no key to sort by
 _LONG = re.compile(r"(?=\D*\d)\S{8,}")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _SPELLED = re.compile(

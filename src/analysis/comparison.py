@@ -14,10 +14,8 @@ from ..runs.directory import flat, without_copies
 from .runs import RunFiles, pass_at_k_table, scalar_table
 from .statistics import Comparison, Difference, Estimate, difference, estimate, holm
 
-Runs = Mapping[str, Sequence[RunFiles]]
-"""Method → its runs, one per seed."""
-Curves = Mapping[str, Mapping[str, Mapping[int, Estimate]]]
-"""Split, or `<group> (average)` → method → k → estimate."""
+Runs = Mapping[str, Sequence[RunFiles]]  # method → its runs, one per seed
+Curves = Mapping[str, Mapping[str, Mapping[int, Estimate]]]  # split, or `<group> (average)` → method → k → estimate
 ZERO_GRADIENT = "zero_gradient/percentage"
 
 

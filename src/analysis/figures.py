@@ -35,8 +35,7 @@ LEARNING = {
     "answer_diversity/distinct_wrong_share": "different answers among wrong ones",
 }
 POOLS = {"original": "original (G)", "rephrasings": "rephrasings (N·G)"}
-EXACT_KS = [round(10 ** (step / 4)) for step in range(25)]
-"""1 … 10^6, evenly on a logarithmic axis."""
+EXACT_KS = [round(10 ** (step / 4)) for step in range(25)]  # 1 … 10^6, evenly on a logarithmic axis
 
 
 class Figures:

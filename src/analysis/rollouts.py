@@ -15,8 +15,7 @@ REQUIRED = {
     "iteration", "question", "rephrasing", "template", "prompt", "response", "answer", "correct", "reward", "advantage",
     "length", "truncated",
 }  # fmt: skip
-TOKENS = ("token_ids", "token_logprobs", "token_entropies")
-"""Columns with a list for each response; any of them may be missing."""
+TOKENS = ("token_ids", "token_logprobs", "token_entropies")  # a list for each response; any of them may be missing
 
 
 def read_rollouts(run: Path) -> pd.DataFrame:

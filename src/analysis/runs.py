@@ -17,8 +17,7 @@ import torch
 from ..metrics.functional import pass_at_k
 from ..runs.directory import folders_of_options, override, parsed, read_config
 
-LATE = ("seconds/", "throughput/")
-"""Scalars that are logged in the iteration after their own; see `ThroughputMonitor`."""
+LATE = ("seconds/", "throughput/")  # scalars that `ThroughputMonitor` logs in the iteration after their own
 
 
 @dataclass(frozen=True)

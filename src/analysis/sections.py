@@ -20,8 +20,7 @@ BUDGET_NAMES = {
     "iterations": "iterations", "updates": "optimizer steps", "prompts": "prompts",
     "rollouts": "sampled responses", "tokens": "response tokens",
 }  # fmt: skip
-MARKS = {"higher": "▲ ", "lower": "▼ ", "undecided": ""}
-"""Arrow before a difference that is beyond noise."""
+MARKS = {"higher": "▲ ", "lower": "▼ ", "undecided": ""}  # before a difference that is beyond noise
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Answer:
-    """The first lines of a report."""
+    """The first lines of a report: a sentence for each method, the largest gain first, and a note on what they rest on."""
 
     sentences: Sequence[str]
-    """One for each method, the largest gain first."""
     note: str
-    """The numbers of questions and seeds behind the sentences, and the statistical test."""
 
 
 def answer(methods: Methods) -> Answer:

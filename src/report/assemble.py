@@ -111,19 +111,14 @@ def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
         "figures": figures,
         "runs": [
             {
-                "name": shown.name(run),
-                "group": shown.group[run.method],
-                "path": str(run.path),
-                "iterations": run.ledger["iterations"],
-                "scalars": [str(name) for name in run.metrics],
+                "name": shown.name(run), "group": shown.group[run.method], "path": str(run.path),
+                "iterations": run.ledger["iterations"], "scalars": [str(name) for name in run.metrics],
                 "splits": list(dict.fromkeys(name for found in run.evaluations for name in found["splits"])),
-                "settings": run.config,
-                "responses": 0,
-                "kept": 0,
+                "settings": run.config, "responses": 0, "kept": 0,
             }
             for run in shown.runs
         ],
-    }
+    }  # fmt: skip
 
 
 def iterations_of(run: RunFiles, cells: Mapping[str, Any]) -> dict[str, np.ndarray]:

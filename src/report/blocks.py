@@ -25,8 +25,7 @@ from ..analysis.rollouts import TOKENS
 from .recorded import Recorded, stretches
 
 TOKENS_PER_BLOCK = 1 << 17
-LEAST_BYTES = 3
-"""Fewest bytes that a token takes in the page, which bounds the number of tokens that are tried."""
+LEAST_BYTES = 3  # that a token takes in the page, which bounds the number of tokens that are tried
 
 
 def block(name: str, columns: Mapping[str, Any], level: int = 6) -> str:

@@ -92,25 +92,20 @@ def check(path: Path) -> None:
         pickle.UnpicklingError: the checkpoint could run code.
     """
     with damage_explained("it"):
-        if path.is_dir():
-            _check_folder(path)
-        elif path.is_file():
-            check_torch_file(path)
-        else:
+        if path.is_file():
+            return check_torch_file(path)
+        if not path.is_dir():
             raise DamagedFileError("it is neither a file nor a folder")
-
-
-def _check_folder(path: Path) -> None:
-    if not (path / MARKER).is_file():  # reading a pipe of this name would wait for ever
-        raise DamagedFileError(f"it has no {MARKER}")
-    expected = dict(json.loads((path / MARKER).read_text()))
-    missing = [name for name in (METADATA, *expected) if name not in expected or not (path / name).is_file()]
-    if missing:
-        raise DamagedFileError(f"it lacks {missing[0]}")
-    for name, seal in seals_of([path / name for name in expected]).items():
-        if expected[name] != seal:
-            raise DamagedFileError(f"{name} has size and checksum {seal} instead of {expected[name]}")
-    check_metadata(path)
+        if not (path / MARKER).is_file():  # reading a pipe of this name would wait for ever
+            raise DamagedFileError(f"it has no {MARKER}")
+        expected = dict(json.loads((path / MARKER).read_text()))
+        missing = [name for name in (METADATA, *expected) if name not in expected or not (path / name).is_file()]
+        if missing:
+            raise DamagedFileError(f"it lacks {missing[0]}")
+        for name, seal in seals_of([path / name for name in expected]).items():
+            if expected[name] != seal:
+                raise DamagedFileError(f"{name} has size and checksum {seal} instead of {expected[name]}")
+        check_metadata(path)
 
 
 def check_metadata(path: Path) -> None:

@@ -35,7 +35,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Answer:
-    """The first lines of a report: a sentence for each method, the largest gain first, and a note on what they rest on."""
+    """The first lines of a report: a sentence per method, the largest gain first, and a note on what they rest on."""
 
     sentences: Sequence[str]
     note: str

@@ -20,8 +20,7 @@ from ..analysis.figures import Figures
 from ..analysis.runs import RunFiles, by_method, find_directories, find_runs
 from ..analysis.sections import Answer, Section, about, answer, markdown, sections, title, warned, without_evaluation
 from ..runs.files import write_json, write_text
-from .blocks import Responses, block, pieces_of, tokenizer_of
-from .recorded import Recorded
+from .blocks import Responses, block
 
 ASSETS = Path(__file__).with_name("assets")
 MARGIN = 200
@@ -66,8 +65,8 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
     for number, run in enumerate(run for seeds in methods.values() for run in seeds):
         parts: dict[str, Mapping[str, Any]] = {}
         if any((run.path / "rollouts").glob("*.parquet")):
-            recorded, pieces = Recorded(run.path), pieces_of(tokenizer_of(run.path, run.config))
-            responses[number] = Responses(run.path / "rollouts", recorded, pieces, f"run{number}")
+            responses[number] = Responses(run, f"run{number}")
+            recorded = responses[number].recorded
             content["runs"][number] |= dict.fromkeys(("responses", "kept"), len(recorded.frame))
             parts = {"cells": recorded.cells, "names": recorded.names, "rows": recorded.rows}
         parts["iterations"] = iterations_of(run, parts.get("cells", {}))

@@ -22,6 +22,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from ..analysis.rollouts import TOKENS
+from ..analysis.runs import RunFiles
 from .recorded import Recorded, stretches
 
 TOKENS_PER_BLOCK = 1 << 17
@@ -32,8 +33,7 @@ def block(name: str, columns: Mapping[str, Any], level: int = 6) -> str:
     """One block as HTML.
 
     Each of `columns` is a 1-D array, stored as bytes (`u1`, bool), integers (`i4`) or floats (`f4`, `f8`); or anything
-    else that JSON can express. Lone surrogates become the escapes of JSON, so that any string survives. `level` is that
-    of zlib.
+    else that JSON can express, where lone surrogates become escapes, so that any string survives. `level` is zlib's.
     """
     parts = {column: _encoded(values) for column, values in columns.items()}
     text = base64.b64encode(zlib.compress(b"".join(content for _, content in parts.values()), level)).decode()
@@ -49,15 +49,22 @@ def _encoded(values: Any) -> tuple[str, bytes]:
     return kind, values.astype(f"<{kind}").view(np.uint8).reshape(len(values), int(kind[1])).T.tobytes()
 
 
-def pieces_of(path: Path | None) -> Callable[[int], str | list[str]]:
+def pieces_of(run: Path, config: Mapping[str, Any]) -> Callable[[int], str | list[str]]:
     """Token → its text on its own: a part of a character becomes `�`, a special token is in a list of its own.
 
-    `path` is the `tokenizer.json`; without one, tokens are shown by their numbers.
+    The `tokenizer.json` lies beside the run's exported model, where its settings point, or in the hub's cache; without
+    one, tokens are shown by their numbers.
     """
-    if path is None:
-        return "#{} ".format
+    from huggingface_hub import try_to_load_from_cache
     from tokenizers import Tokenizer
 
+    names = [str((config.get(part) or {}).get(key)) for part, key in (("data", "tokenizer"), ("model", "path"))]
+    cached = [try_to_load_from_cache(name, "tokenizer.json") for name in names if re.fullmatch(r"\w[^/]*/[^/]+", name)]
+    found = [folder / "tokenizer.json" for folder in (run / "model", *map(Path, names))]
+    found += [Path(path) for path in cached if isinstance(path, str)]
+    path = next((path for path in found if path.is_file()), None)
+    if path is None:
+        return "#{} ".format
     tokenizer = Tokenizer.from_file(str(path))
     special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
 
@@ -71,36 +78,20 @@ def pieces_of(path: Path | None) -> Callable[[int], str | list[str]]:
     return shown
 
 
-def tokenizer_of(run: Path, config: Mapping[str, Any]) -> Path | None:
-    """The `tokenizer.json` of a run: beside its exported model, where its settings point, or in the hub's cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    names = [str((config.get(part) or {}).get(key)) for part, key in (("data", "tokenizer"), ("model", "path"))]
-    cached = [try_to_load_from_cache(name, "tokenizer.json") for name in names if re.fullmatch(r"\w[^/]*/[^/]+", name)]
-    found = [folder / "tokenizer.json" for folder in (run / "model", *map(Path, names))]
-    found += [Path(path) for path in cached if isinstance(path, str)]
-    return next((path for path in found if path.is_file()), None)
-
-
 class Responses:
-    """The responses of a run, to be written token by token.
+    """The responses of a run, to be written token by token; `prefix` begins the names of its blocks.
 
     A response whose tokens do not reproduce its text, or that was recorded without tokens, is written with its text.
-
-    Args:
-        folder: The Parquet files.
-        recorded: The run's rows.
-        shown: Token → its text, see `pieces_of`.
-        prefix: Prefix of the names of the run's blocks.
     """
 
-    def __init__(self, folder: Path, recorded: Recorded, shown: Callable[[int], str | list[str]], prefix: str) -> None:
-        self.recorded, self.shown, self.prefix = recorded, shown, prefix
-        schemas = [pq.read_schema(folder / name) for name in recorded.names["file"]]
+    def __init__(self, run: RunFiles, prefix: str) -> None:
+        folder, self.prefix = run.path / "rollouts", prefix
+        self.recorded, self.shown = Recorded(run.path), pieces_of(run.path, run.config)
+        schemas = [pq.read_schema(folder / name) for name in self.recorded.names["file"]]
         self.names = [name for name in TOKENS if all(name in schema.names for schema in schemas)]
         # [R] what each response takes, in tokens; a text without tokens counts by its length
-        text = recorded.frame["response"].fillna("")
-        self.sizes = (recorded.rows["length"] if self.names else text.str.len().to_numpy() // 4) + 1
+        text = self.recorded.frame["response"].fillna("")
+        self.sizes = (self.recorded.rows["length"] if self.names else text.str.len().to_numpy() // 4) + 1
         self._file = lru_cache(maxsize=4)(lambda name: pq.read_table(folder / name, columns=self.names))
 
     def blocks(self, room: float) -> tuple[int, list[str]]:

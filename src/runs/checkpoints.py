@@ -39,14 +39,10 @@ MARKER = "complete.json"  # written into a folder of shards after all else: file
 METADATA = ".metadata"  # torch's description of the shards
 REST = "meta.pt"  # everything in a checkpoint but the tensors of the model and the optimizer
 SHARD_TYPES = {
-    ("collections", "OrderedDict"),
-    ("pathlib", "Path"),
-    ("pathlib", "PosixPath"),
+    ("collections", "OrderedDict"), ("pathlib", "Path"), ("pathlib", "PosixPath"), ("torch", "Size"),
     ("pathlib._local", "PosixPath"),  # the same in Python 3.13
-    ("torch", "Size"),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch.serialization", "_get_layout"),
-}
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"), ("torch.serialization", "_get_layout"),
+}  # fmt: skip
 """Harmless types in the metadata of shards, beside torch's number types and the metadata's own."""
 
 
@@ -93,7 +89,8 @@ def check(path: Path) -> None:
     """
     with damage_explained("it"):
         if path.is_file():
-            return check_torch_file(path)
+            check_torch_file(path)
+            return
         if not path.is_dir():
             raise DamagedFileError("it is neither a file nor a folder")
         if not (path / MARKER).is_file():  # reading a pipe of this name would wait for ever
@@ -166,10 +163,9 @@ def newest(directory: Path) -> Path | None:
     for path in reversed(checkpoints_in(directory).values()):
         try:
             check(path)
+            return path
         except DamagedFileError as torn:
             rank_zero_warn(f"Skipping damaged checkpoint {path}: {torn}.")
-        else:
-            return path
     return None
 
 
@@ -214,8 +210,6 @@ def resolve(resume: str | Path | None, directory: Path) -> Path | None:
 
 def set_aside(directory: Path, after: int) -> None:
     """Move checkpoints of later iterations to `<directory>.previous`, and delete unfinished ones."""
-    if not directory.is_dir():
-        return
     for path in list(directory.glob(partial_path(directory / "*").name)):
         remove(path)
     later = [path for iteration, path in checkpoints_in(directory).items() if iteration > after]

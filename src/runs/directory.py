@@ -105,20 +105,29 @@ def begin(cfg: DictConfig, directory: Path) -> None:
     if not is_first_rank():
         return
     continued = run_to_continue(cfg.resume, directory)
-    if continued == directory and (directory / FINISHED).exists() and not checkpoints_in(directory / "checkpoints"):
+    kept = checkpoints_in(directory / "checkpoints")
+    if continued == directory and (directory / FINISHED).exists() and not kept:
         raise FileExistsError(
             f"Expected a checkpoint to go on from in {directory}, whose run has finished, but there is none. Give this "
             "run another name=…, or delete the directory."
         )
-    if continued != directory and used(directory):
+    left = any((directory / name).exists() for name in ("metrics.csv", "rollouts", "test.json"))
+    if continued != directory and (kept or left):
         raise FileExistsError(
             f"Expected {directory} to be unused by a run that starts anew, but there is one in it. Continue that one "
             "with resume=auto, give this one another name=…, or delete the directory."
         )
-    if continued is not None and (continued != directory or checkpoints_in(continued / "checkpoints")):
+    if continued is not None and (continued != directory or kept):
         then = read_config(continued / "config.yaml")
         changed = changes(then, parsed(OmegaConf.to_yaml(redacted(OmegaConf.to_container(cfg, resolve=True)))))
-        refuse({name: values for name, values in changed.items() if not may_change(name)}, continued)
+        if forbidden := {name: values for name, values in changed.items() if not may_change(name)}:
+            raise ValueError(
+                f"Expected the settings of the run in {continued} that shape what it learns, but got others:\n"
+                f"{then_and_now(without_copies(forbidden))}\n"
+                "Set them as they were. A resumed run may change iterations, optimizer.lr, callbacks, logger, the "
+                "hardware (trainer, strategy, rollout.engine) and what evaluations ask. For another experiment start a "
+                "run of its own: name=…"
+            )
         if (noted := continued / "provenance.json").exists():
             changed |= changes(read_config(noted), provenance())
         if history := [*then.get("history", []), *entry(changed, cfg.resume, continued)]:
@@ -130,12 +139,6 @@ def begin(cfg: DictConfig, directory: Path) -> None:
 def end(directory: Path) -> None:
     """Note that the run has ended without being stopped."""
     write_text(directory / FINISHED, "")
-
-
-def used(directory: Path) -> bool:
-    """Whether there are results of a run in `directory`."""
-    left = any((directory / name).exists() for name in ("metrics.csv", "rollouts", "test.json"))
-    return left or bool(checkpoints_in(directory / "checkpoints"))
 
 
 def run_to_continue(resume: str | None, directory: Path) -> Path | None:
@@ -231,18 +234,6 @@ def flat(content: Any, prefix: str = "") -> dict[str, Any]:
         return {prefix: content}
     parts = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in content.items())
     return {name: value for part in parts for name, value in part.items()}
-
-
-def refuse(changed: dict[str, tuple[Any, Any]], directory: Path) -> None:
-    """Raise a ValueError if settings have changed that must stay as they were in the run in `directory`."""
-    if changed:
-        raise ValueError(
-            f"Expected the settings of the run in {directory} that shape what it learns, but got others:\n"
-            f"{then_and_now(without_copies(changed))}\n"
-            "Set them as they were. A resumed run may change iterations, optimizer.lr, callbacks, logger, the hardware "
-            "(trainer, strategy, rollout.engine) and what evaluations ask. For another experiment start a run of its "
-            "own: name=…"
-        )
 
 
 def then_and_now(changed: dict[str, tuple[Any, Any]]) -> str:

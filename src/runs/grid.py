@@ -22,7 +22,7 @@ from rich.table import Table
 from submitit.core.utils import FailedJobError
 from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 
-from .files import write_json, write_text
+from .files import folder_written_whole, write_json, write_text
 from .secrets import redacted
 
 OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
@@ -197,10 +197,8 @@ def tail_of(path: Path, lines: int) -> list[str]:
 
 def copy_run(directory: Path, to: Path) -> None:
     """Copy a run's checkpoints, settings and logs, but not `OWN`: its responses, its results, the notes of its job."""
-    partial = to.with_name(f".{to.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(directory, partial, ignore=shutil.ignore_patterns(*OWN))
-    partial.replace(to)
+    with folder_written_whole(to) as partial:
+        shutil.copytree(directory, partial, ignore=shutil.ignore_patterns(*OWN), dirs_exist_ok=True)
 
 
 def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment], console: Console) -> list[GridRun]:

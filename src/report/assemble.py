@@ -65,10 +65,9 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
     for number, run in enumerate(run for seeds in methods.values() for run in seeds):
         parts: dict[str, Mapping[str, Any]] = {}
         if any((run.path / "rollouts").glob("*.parquet")):
-            responses[number] = Responses(run, f"run{number}")
-            recorded = responses[number].recorded
-            content["runs"][number] |= dict.fromkeys(("responses", "kept"), len(recorded.frame))
-            parts = {"cells": recorded.cells, "names": recorded.names, "rows": recorded.rows}
+            own = responses[number] = Responses(run, f"run{number}")
+            content["runs"][number] |= dict.fromkeys(("responses", "kept"), len(own.frame))
+            parts = {"cells": own.cells, "names": own.names, "rows": own.rows}
         parts["iterations"] = iterations_of(run, parts.get("cells", {}))
         blocks += [block(f"run{number}/{name}", columns) for name, columns in parts.items()]
 

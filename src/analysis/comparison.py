@@ -31,14 +31,14 @@ class Methods:
         self.trained = {method: seeds for method, seeds in runs.items() if seeds[0].ledger["updates"]}
         # An evaluation of tagrpo-eval, whose settings alone have `diagnose`, may be that of a trained policy.
         self.untrained = [m for m in runs if m not in self.trained and "diagnose" not in runs[m][0].config]
-        self.every = every = [run for seeds in runs.values() for run in seeds]
-        common = [split for split in every[0].test if all(split in run.test for run in every)]
+        self.every = [run for seeds in runs.values() for run in seeds]
+        common = [split for split in self.every[0].test if all(split in run.test for run in self.every)]
         if not common:
-            has = "; ".join(f"{run.path} has {', '.join(run.test)}" for run in every[:5])
+            has = "; ".join(f"{run.path} has {', '.join(run.test)}" for run in self.every[:5])
             raise ValueError(f"Expected a test split that all runs have, but {has}. Evaluate all of them on one set.")
-        ks = {split: [{int(k) for k in run.test[split]["pass_at_k"]} for run in every] for split in common}
+        ks = {split: [{int(k) for k in run.test[split]["pass_at_k"]} for run in self.every] for split in common}
         self.splits = {split: sorted(set.intersection(*of_runs)) for split, of_runs in ks.items()}
-        found = [{name: group["splits"] for name, group in run.groups.items()} for run in every]
+        found = [{name: group["splits"] for name, group in run.groups.items()} for run in self.every]
         self.groups = {name: splits for name, splits in found[0].items() if all(f.get(name) == splits for f in found)}
         averages = {f"{group} (average)": splits for group, splits in self.groups.items()}
         self.parts = {split: [split] for split in self.splits} | averages

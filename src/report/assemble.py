@@ -68,7 +68,9 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
             own = responses[number] = Responses(run, f"run{number}")
             content["runs"][number] |= dict.fromkeys(("responses", "kept"), len(own.frame))
             parts = {"cells": own.cells, "names": own.names, "rows": own.rows}
-        parts["iterations"] = iterations_of(run, parts.get("cells", {}))
+        scalars = {str(name): run.metrics[name].to_numpy("f8") for name in run.metrics}  # NaN where it was not logged
+        recorded = np.unique(parts.get("cells", {}).get("column", []))
+        parts["iterations"] = {"iteration": run.metrics.index.to_numpy() if scalars else recorded, **scalars}
         blocks += [block(f"run{number}/{name}", columns) for name, columns in parts.items()]
 
     def page(tokens: Sequence[str] = ()) -> str:
@@ -117,12 +119,6 @@ def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
             for run in shown.runs
         ],
     }  # fmt: skip
-
-
-def iterations_of(run: RunFiles, cells: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """`iteration` and every logged scalar, NaN where it was not logged; without a log, the recorded iterations."""
-    scalars = {str(name): run.metrics[name].to_numpy("f8") for name in run.metrics}
-    return {"iteration": run.metrics.index.to_numpy() if scalars else np.unique(cells.get("column", [])), **scalars}
 
 
 def assembled(title: str, blocks: Sequence[str]) -> str:

@@ -17,8 +17,7 @@ from omegaconf import OmegaConf
 from torch.distributed.run import get_args_parser
 
 from notebooks.replay import replay
-from tagrpo.analysis.difficulty import difficulty_of_run
-from tagrpo.analysis.rollouts import read_rollouts
+from tagrpo.analysis.rollouts import difficulty_of_run, read_rollouts
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.rollouts import VLLMServerEngine
 from tagrpo.rollouts.engines import serve

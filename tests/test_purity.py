@@ -23,7 +23,6 @@ SHELLS = [
     "runs.checkpoints",
     "runs.loggers",
     "runs.scalars",
-    "runs.stages",
 ]
 """Files that connect the pure code of a room with Lightning."""
 FOREIGN = ("lightning", "pytorch_lightning", "vllm", "hydra")

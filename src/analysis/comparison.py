@@ -14,10 +14,8 @@ from ..runs.directory import flat, without_copies
 from .runs import RunFiles, pass_at_k_table, scalar_table
 from .statistics import Comparison, Difference, Estimate, difference, estimate, holm
 
-Runs = Mapping[str, Sequence[RunFiles]]
-"""Method → its runs, one per seed."""
-Curves = Mapping[str, Mapping[str, Mapping[int, Estimate]]]
-"""Split, or `<group> (average)` → method → k → estimate."""
+Runs = Mapping[str, Sequence[RunFiles]]  # method → its runs, one per seed
+Curves = Mapping[str, Mapping[str, Mapping[int, Estimate]]]  # split, or `<group> (average)` → method → k → estimate
 ZERO_GRADIENT = "zero_gradient/percentage"
 
 
@@ -33,16 +31,14 @@ class Methods:
         self.trained = {method: seeds for method, seeds in runs.items() if seeds[0].ledger["updates"]}
         # An evaluation of tagrpo-eval, whose settings alone have `diagnose`, may be that of a trained policy.
         self.untrained = [m for m in runs if m not in self.trained and "diagnose" not in runs[m][0].config]
-        every = [run for seeds in runs.values() for run in seeds]
-        shared = [split for split in every[0].test if all(split in run.test for run in every)]
-        if not shared:
-            has = "; ".join(f"{run.path} has {', '.join(run.test)}" for run in every[:5])
+        self.every = [run for seeds in runs.values() for run in seeds]
+        common = [split for split in self.every[0].test if all(split in run.test for run in self.every)]
+        if not common:
+            has = "; ".join(f"{run.path} has {', '.join(run.test)}" for run in self.every[:5])
             raise ValueError(f"Expected a test split that all runs have, but {has}. Evaluate all of them on one set.")
-        self.splits = {
-            split: sorted(set.intersection(*({int(k) for k in run.test[split]["pass_at_k"]} for run in every)))
-            for split in shared
-        }
-        found = [{name: group["splits"] for name, group in run.groups.items()} for run in every]
+        ks = {split: [{int(k) for k in run.test[split]["pass_at_k"]} for run in self.every] for split in common}
+        self.splits = {split: sorted(set.intersection(*of_runs)) for split, of_runs in ks.items()}
+        found = [{name: group["splits"] for name, group in run.groups.items()} for run in self.every]
         self.groups = {name: splits for name, splits in found[0].items() if all(f.get(name) == splits for f in found)}
         averages = {f"{group} (average)": splits for group, splits in self.groups.items()}
         self.parts = {split: [split] for split in self.splits} | averages
@@ -51,6 +47,19 @@ class Methods:
     def ks(self, splits: Sequence[str]) -> list[int]:
         """The k that all these splits have."""
         return sorted(set.intersection(*(set(self.splits[split]) for split in splits)))
+
+    @property
+    def headline(self) -> tuple[str, int]:
+        """The split that answers are about, or an average where there is one, and the smallest k of its pass@k."""
+        part = next((name for name in self.parts if name not in self.splits), next(iter(self.splits)))
+        return part, self.ks(self.parts[part])[0]
+
+    @property
+    def baseline(self) -> str:
+        """Of the methods that others are compared with, the untrained policy where there is one, else the first."""
+        against = {comparison.baseline for comparison in self.comparisons}
+        names = [method for method in self.runs if method in against] or list(self.runs)
+        return next((method for method in names if method in self.untrained), names[0])
 
     @property
     def largest_k(self) -> int:
@@ -176,8 +185,7 @@ class Methods:
                     "seconds": run.wall_seconds,
                     "provenance": run.provenance,
                 }
-                for seeds in self.runs.values()
-                for run in seeds
+                for run in self.every
             ],
             "pass_at_k": {split: self.curves[split] for split in self.splits},
             "averages": {

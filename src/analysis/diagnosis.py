@@ -23,8 +23,7 @@ COLUMNS = {
     "correct/rephrasings": "correct, rephrasings",
 }
 """Column of a table → its title: percentages, and distances of 0..2."""
-PERCENT = "{value:.1f} [{low:.1f}, {high:.1f}]"
-DISTANCE = "{value:.3f} [{low:.3f}, {high:.3f}]"
+CELL = "{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 NOTE = (
     "In percent of the training questions, with 95 % t-intervals over them. Equal rewards give GRPO no "
     "gradient; more responses are less often equal for their number alone, so that G of the N·G are compared too. "
@@ -54,9 +53,8 @@ def table_of(diagnosis: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     names = [name for name in COLUMNS if any(name in point["metrics"] for point in diagnosis["checkpoints"])]
     rows = []
     for point in diagnosis["checkpoints"]:
-        cells = (DISTANCE if "distance" in name else PERCENT for name in names)
-        found = (point["metrics"].get(name) for name in names)
-        shown = [form.format(**x) if x else "–" for form, x in zip(cells, found, strict=True)]
+        found = point["metrics"]
+        shown = [CELL.format(**found[n], digits=3 if "distance" in n else 1) if n in found else "–" for n in names]
         rows.append([stage_name(point), *shown, str(len(point["questions"]))])
     return ["training", *(COLUMNS[name] for name in names), "questions"], rows
 

@@ -16,7 +16,6 @@ import pandas as pd
 import torch
 
 from ..metrics.functional import CAUSES, exact_pass_at_k
-from .answer import baseline_of
 from .comparison import ZERO_GRADIENT, Curves, Methods, Runs
 from .diagnosis import COLUMNS, stage_name
 from .runs import RunFiles
@@ -36,8 +35,7 @@ LEARNING = {
     "answer_diversity/distinct_wrong_share": "different answers among wrong ones",
 }
 POOLS = {"original": "original (G)", "rephrasings": "rephrasings (N·G)"}
-EXACT_KS = [round(10 ** (step / 4)) for step in range(25)]
-"""1 … 10^6, evenly on a logarithmic axis."""
+EXACT_KS = [round(10 ** (step / 4)) for step in range(25)]  # 1 … 10^6, evenly on a logarithmic axis
 
 
 class Figures:
@@ -51,7 +49,7 @@ class Figures:
 
     def name(self, run: RunFiles) -> str:
         """The name of a run: its method, and its seed where there are several."""
-        return run.method if len(self.methods[run.method]) == 1 else f"{run.method} seed {run.seed}"
+        return run.method if len(self.methods[run.method]) == 1 else str(run)
 
     def all(self) -> dict[str, Figure]:
         """Name → figure, without figures that have no panels."""
@@ -88,7 +86,7 @@ class Figures:
         return {name: drawn for name, drawn in found.items() if drawn["panels"]}
 
     def _compared(self, methods: Methods) -> dict[str, Figure]:
-        baseline, k, series = baseline_of(methods), methods.largest_k, methods.data_series
+        baseline, k, series = methods.baseline, methods.largest_k, methods.data_series
         tokens = {str(method): float(spent) for method, spent in methods.budgets["tokens"].items() if spent}
         several = any(len(joined) > 1 for joined in series)
         return {
@@ -104,13 +102,13 @@ class Figures:
             "budget": figure(
                 f"Pass@{k} against the response tokens that were sampled in training",
                 "In percent, with 95 % intervals.",
-                f"pass@{k} (%)", self._against(methods.at(k), tokens, "response tokens", [[m] for m in tokens]),
+                f"pass@{k} (%)", self._against(methods, tokens, "response tokens", [[m] for m in tokens]),
             ),
             "data": figure(
                 f"Pass@{k} against the questions that were trained on",
                 "In percent, with 95 % intervals. Lines join methods that differ in nothing else (TA-GRPO, Fig. 7).",
                 f"pass@{k} (%)",
-                self._against(methods.at(k), methods.training_questions, "questions", series if several else []),
+                self._against(methods, methods.training_questions, "questions", series if several else []),
             ),
         }  # fmt: skip
 
@@ -121,25 +119,18 @@ class Figures:
             yield {"title": part, "x": "k", "log": True, "series": series}
 
     def _against(
-        self,
-        estimates: Mapping[str, Mapping[str, Estimate]],
-        amounts: Mapping[str, float],
-        label: str,
-        series: Sequence[Sequence[str]],
+        self, methods: Methods, amounts: Mapping[str, float], label: str, series: Sequence[Sequence[str]]
     ) -> Iterator[Figure]:
-        """A panel for every split or average; a line joins the methods of each list in `series`, others are levels."""
-        for part, of_method in estimates.items() if series else ():
+        """Pass@k at the largest k by split or average; a line joins each list in `series`, other methods are levels."""
+        for part, of_method in methods.at(methods.largest_k).items() if series else ():
             drawn = [
-                _estimates(
-                    joined[0], self.group[joined[0]], [amounts[m] for m in joined], [of_method[m] for m in joined]
-                )
-                for joined in series
+                _estimates(names[0], self.group[names[0]], [amounts[m] for m in names], [of_method[m] for m in names])
+                for names in series
             ]
             across = [0, max(amounts[m] for joined in series for m in joined)]
             for method in [m for m in of_method if not any(m in joined for joined in series)]:
                 level = [100 * of_method[method].value] * 2
-                untrained = self.compared is not None and method in self.compared.untrained
-                name = f"{method} (not trained)" if untrained else method
+                name = f"{method} (not trained)" if method in methods.untrained else method
                 drawn.append({"label": name, "group": self.group[method], "x": across, "y": level})
             yield {"title": part, "x": label, "series": drawn}
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -22,19 +23,10 @@ LINES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 Look = dict[str, Any]
 STYLE: Any = {
-    "font.size": 9,
-    "axes.titlesize": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "legend.frameon": False,
-    "lines.markersize": 4.5,
-}
-WINDOWS = 8
-"""A curve over training is averaged over a window of one eighth of it."""
-styled = rc_context(STYLE)
-"""Decorator: figures that are drawn inside have this module's style, others keep theirs."""
+    "font.size": 9, "axes.titlesize": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.alpha": 0.25, "legend.frameon": False, "lines.markersize": 4.5,
+}  # fmt: skip
+styled = rc_context(STYLE)  # decorator: figures that are drawn inside have this style, others keep theirs
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
@@ -97,14 +89,10 @@ def draw(figure: Mapping[str, Any], runs: Sequence[RunFiles] = ()) -> Figure:
             aside = ScaledTranslation((index - (len(by_label) - 1) / 2) / 24, 0, drawn.dpi_scale_trans)
             for one in alike:
                 if "low" in one:
-                    low, high = (
-                        [abs(end - y) for end, y in zip(one[e], one["y"], strict=True)] for e in ("low", "high")
-                    )
-                    ax.update_datalim(
-                        [*zip(one["x"], one["low"], strict=True), *zip(one["x"], one["high"], strict=True)]
-                    )
+                    ends = np.array([one["low"], one["high"]])
+                    ax.update_datalim([point for end in ends for point in zip(one["x"], end, strict=True)])
                     place: Look = {"elinewidth": 0.9, "transform": ax.transData + aside}
-                    ax.errorbar(one["x"], one["y"], [low, high], linewidth=1.4, **place, **look)
+                    ax.errorbar(one["x"], one["y"], abs(ends - one["y"]), linewidth=1.4, **place, **look)
                 else:
                     ax.plot(one["x"], one["y"], linewidth=1.6, **{**look, "marker": ""})
         ax.autoscale_view()
@@ -134,7 +122,7 @@ def _over_training(ax: Axes, seeds: Sequence[pd.Series], look: Look) -> None:
 
 def smoothed(series: pd.Series) -> pd.Series:
     """Trailing mean over one eighth of the series."""
-    return series.rolling(max(len(series) // WINDOWS, 1), min_periods=1).mean()
+    return series.rolling(max(len(series) // 8, 1), min_periods=1).mean()
 
 
 def save(figure: Figure, path: Path) -> None:

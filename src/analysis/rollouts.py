@@ -1,18 +1,21 @@
-"""Recorded rollouts read into tables."""
+"""Recorded rollouts read into tables, and whether the rephrasings of a run differ in difficulty."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
+import torch
+
+from ..metrics.functional import DifficultyTest, difficulty_test, difficulty_variance, t_intervals
 
 REQUIRED = {
     "iteration", "question", "rephrasing", "template", "prompt", "response", "answer", "correct", "reward", "advantage",
     "length", "truncated",
 }  # fmt: skip
-TOKENS = ("token_ids", "token_logprobs", "token_entropies")
-"""Columns with a list for each response; any of them may be missing."""
+TOKENS = ("token_ids", "token_logprobs", "token_entropies")  # a list for each response; any of them may be missing
 
 
 def read_rollouts(run: Path) -> pd.DataFrame:
@@ -43,3 +46,32 @@ def _read(file: Path) -> pd.DataFrame:
         raise ValueError(f"Expected columns {', '.join(missing)} in {file}, but found {', '.join(names)}.")
     frame = pd.read_parquet(file, columns=[name for name in names if name not in TOKENS])
     return frame.assign(file=file.name, line=range(len(frame)))
+
+
+def success_by(rollouts: pd.DataFrame) -> pd.DataFrame:
+    """Success rate of recorded responses: one row per rephrasing, of which 0 is the original question.
+
+    Columns: `responses`; `correct`, the mean over questions of their success rates; `low` and `high`, its 95 %
+    t-interval over questions.
+    """
+    found = {}
+    for rephrasing, rows in rollouts.groupby("rephrasing"):
+        rates = rows.groupby("question")["correct"].mean().to_numpy(dtype=float)
+        (interval,) = t_intervals(torch.tensor(rates)[:, None])
+        found[rephrasing] = {"responses": len(rows), **interval._asdict()}
+    table = pd.DataFrame(found).T.rename(columns={"value": "correct"})
+    return table.rename_axis("rephrasing").astype({"responses": int})
+
+
+def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
+    """Test of the hypothesis that the prompts of a question are equally difficult, over all questions of a run.
+
+    A question that returns in a later iteration counts as another one, because the policy has changed in between.
+    Returns also the standard deviation of the true success rate over the prompts of a question, in 0..1: the root of
+    the mean of `difficulty_variance`, 0 where that is negative, NaN where no question has enough responses.
+    """
+    question = rollouts.groupby(["iteration", "question"], sort=False).ngroup().to_numpy()
+    prompt = rollouts.groupby(["iteration", "question", "rephrasing", "template"], sort=False).ngroup().to_numpy()
+    columns = (torch.tensor(rollouts["correct"].to_numpy(dtype=bool)), torch.tensor(prompt), torch.tensor(question))
+    variance = float(difficulty_variance(*columns).nanmean())
+    return difficulty_test(*columns), float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else float("nan")

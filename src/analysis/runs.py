@@ -17,10 +17,7 @@ import torch
 from ..metrics.functional import pass_at_k
 from ..runs.directory import folders_of_options, override, parsed, read_config
 
-BUDGETS = ("prompts", "rollouts", "tokens", "updates", "iterations")
-DIVERSITY = ("iteration", "question", "pool", "responses", "distance")
-LATE = ("seconds/", "throughput/")
-"""Scalars that are logged in the iteration after their own; see `ThroughputMonitor`."""
+LATE = ("seconds/", "throughput/")  # scalars that `ThroughputMonitor` logs in the iteration after their own
 
 
 @dataclass(frozen=True)
@@ -30,6 +27,9 @@ class RunFiles:
     method: str
     seed: int
     path: Path
+
+    def __str__(self) -> str:
+        return f"{self.method} seed {self.seed}"
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
@@ -46,32 +46,31 @@ class RunFiles:
 
     @cached_property
     def test(self) -> dict[str, Any]:
-        """Split → summary with `pass_at_k` and the counts of every question."""
-        return dict(self.json("test.json")["splits"])
+        """Split → summary with `pass_at_k` and the counts of every question; empty for a run that was not tested."""
+        return dict((self._json("test.json") or {"splits": {}})["splits"])
 
     @cached_property
     def groups(self) -> dict[str, Any]:
         """Group of splits → averages over it, see `metrics.evaluation.averages`; empty where no group was asked for."""
-        return dict(self.json("test.json").get("groups", {}))
+        return dict((self._json("test.json") or {}).get("groups", {}))
 
     @property
     def training_questions(self) -> int | None:
         """Number of training questions; None where the run has not noted it."""
-        found = (self._optional("data.json") or {}).get("train")
-        return None if found is None else int(found["kept"])
+        found = (self._json("data.json") or {}).get("train")
+        return int(found["kept"]) if found else None
 
     @property
     def warnings(self) -> list[str]:
         """Warnings of the run: about its questions, then about its first iterations."""
-        splits, path = (self._optional("data.json") or {}).values(), self.path / "warnings.md"
+        splits, path = (self._json("data.json") or {}).values(), self.path / "warnings.md"
         cautions = [text for facts in splits for text in facts.get("cautions", [])]
         return [*cautions, *([path.read_text()] if path.exists() else [])]
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
         """All sampled evaluations that the run kept, by iteration; that in `test.json` where it kept none."""
-        last = [self.json("test.json")] if (self.path / "test.json").exists() else []
-        found = self._kept("[!e]*-*.json") or last
+        found = self._kept("[!e]*-*.json") or list(filter(None, [self._json("test.json")]))
         return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
 
     @cached_property
@@ -80,19 +79,20 @@ class RunFiles:
         return self._kept("exact-*.json")
 
     def _kept(self, pattern: str) -> list[Any]:
-        return [self.json(f"evaluations/{path.name}") for path in sorted((self.path / "evaluations").glob(pattern))]
+        return [self._json(f"evaluations/{path.name}") for path in sorted((self.path / "evaluations").glob(pattern))]
 
     @cached_property
     def ledger(self) -> dict[str, int]:
-        """Totals of the training, `BUDGETS`; zeros for a run without any."""
-        return dict(self._optional("ledger.json") or dict.fromkeys(BUDGETS, 0))
+        """Totals of the training; zeros for a run without any."""
+        nothing = dict.fromkeys(("prompts", "rollouts", "tokens", "updates", "iterations"), 0)
+        return dict(self._json("ledger.json") or nothing)
 
     @cached_property
     def diversity(self) -> pd.DataFrame:
         """One row per measured question and pool: iteration, question, pool, responses, distance."""
         path = self.path / "embedding_diversity.csv"
         if not path.exists():
-            return pd.DataFrame(columns=DIVERSITY)
+            return pd.DataFrame(columns=["iteration", "question", "pool", "responses", "distance"])
         # A resumed run measures the iterations after its checkpoint again.
         frame = _read_table(path, question=str, pool=str)
         return frame.drop_duplicates(["iteration", "question", "pool"], keep="last")
@@ -100,7 +100,7 @@ class RunFiles:
     @cached_property
     def diagnosis(self) -> Any:
         """Results of `tagrpo-eval diagnose=` on the training questions; None where it was not run."""
-        return self._optional("diagnose/diagnose.json")
+        return self._json("diagnose/diagnose.json")
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -132,8 +132,8 @@ class RunFiles:
 
     @cached_property
     def provenance(self) -> dict[str, str]:
-        """Commit and versions that the run was made with (`tagrpo.runs.provenance`); empty where none were written."""
-        return dict(self._optional("provenance.json") or {})
+        """Commit and versions that the run was made with; empty where none were written."""
+        return dict(self._json("provenance.json") or {})
 
     @property
     def wall_seconds(self) -> float:
@@ -155,21 +155,11 @@ class RunFiles:
         values = pass_at_k(torch.tensor(counts["n"].to_numpy()), torch.tensor(counts["correct"].to_numpy()), k)
         return pd.Series(values.numpy(), counts.index)
 
-    def _optional(self, name: str) -> Any:
-        return self.json(name) if (self.path / name).exists() else None
-
-    def json(self, name: str) -> Any:
-        """Content of a JSON file in the directory of the run.
-
-        Raises:
-            FileNotFoundError: there is no such file.
-            ValueError: the file is broken.
-        """
+    def _json(self, name: str) -> Any:
+        """Content of a JSON file in the directory of the run; None where there is none, a ValueError if broken."""
         path = self.path / name
         try:
-            return json.loads(path.read_text())
-        except FileNotFoundError as error:
-            raise FileNotFoundError(f"Expected {path}, but there is none: the run has not finished.") from error
+            return json.loads(path.read_text()) if path.exists() else None
         except json.JSONDecodeError as error:
             raise ValueError(f"Expected JSON in {path}, but line {error.lineno} is broken. Run it again.") from error
 

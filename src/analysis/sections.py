@@ -1,25 +1,26 @@
-"""The tables of a report, for its page and for Markdown."""
+"""The words of a report, for its page and for Markdown: whether training helped, how sure that is, and the tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from .answer import answer
 from .comparison import ZERO_GRADIENT, Methods
 from .diagnosis import NOTE, table_of
 from .runs import RunFiles
-from .statistics import LEVEL, Comparison
+from .statistics import LEVEL
 
+VERDICTS = {
+    True: {"higher": "▲ {} helped", "lower": "▼ {} did harm", "undecided": "{}: not beyond noise"},
+    False: {"higher": "▲ {} is better", "lower": "▼ {} is worse", "undecided": "{}: not beyond noise"},
+}
+"""Whether the baseline is an untrained policy → verdict → what is said of the method."""
 HEADLINE_KS = (1, 8, 32)
 BUDGET_NAMES = {
     "iterations": "iterations", "updates": "optimizer steps", "prompts": "prompts",
     "rollouts": "sampled responses", "tokens": "response tokens",
 }  # fmt: skip
-EARLY = 5
-"""The rate of questions without gradient is also given for the first 1 / `EARLY` of training."""
-MARKS = {"higher": "▲ ", "lower": "▼ ", "undecided": ""}
-"""Arrow before a difference that is beyond noise."""
+MARKS = {"higher": "▲ ", "lower": "▼ ", "undecided": ""}  # before a difference that is beyond noise
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,60 @@ class Section:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The first lines of a report: a sentence per method, the largest gain first, and a note on what they rest on."""
+
+    sentences: Sequence[str]
+    note: str
+
+
+def answer(methods: Methods) -> Answer:
+    """The gain of each method over the baseline with its 95 % interval; of a single one, its pass@k."""
+    (part, k), baseline = methods.headline, methods.baseline
+    gains = [c for c in methods.comparisons if (c.quantity, c.baseline) == (f"pass@k/{part}/{k}", baseline)]
+    seeds = max(len(c.seeds) for c in gains) if gains else max(map(len, methods.runs.values()))
+    first = next(iter(methods.runs.values()))[0]
+    questions = sum(first.test[split]["num_questions"] for split in methods.parts[part])
+    note = f"On {questions} questions and {seeds} seed{'s' * (seeds > 1)}, with 95 % intervals."
+    if not gains:
+        found = ", ".join(f"{m} solves {e} % of {part} at pass@{k}" for m, e in methods.at(k)[part].items())
+        return Answer([f"{found}; there is nothing here to compare with."], note)
+    untrained = baseline in methods.untrained and bool(methods.trained)
+    over = f"the untrained policy ({baseline})" if untrained else baseline
+    sentences = [
+        f"{VERDICTS[untrained][c.verdict].format(c.method)}: {c.difference.signed} points of pass@{k} on {part} over "
+        f"{over}."
+        for c in sorted(gains, key=lambda c: -c.difference.value)
+    ]
+    note += (
+        f" Differences on the same questions; ▲ and ▼: beyond noise, at p < {100 * LEVEL:.0f} % after Holm's "
+        f"correction for all {len(methods.comparisons)} comparisons; the intervals are not corrected."
+    )
+    if seeds == 1:
+        note += " With one seed, the noise between seeds is not measured."
+    return Answer(sentences, note)
+
+
+def without_evaluation(runs: Sequence[RunFiles]) -> Answer:
+    """Say of runs without sampled tests what exact evaluations found, else how often they were right in training."""
+    sentences = [
+        f"{run}: exact pass@{k} of {100 * found['pass_at_k'][k]['value']:.1f} % on {split}."
+        for run in runs
+        for split, found in (run.exact[-1]["splits"] if run.exact else {}).items()
+        for k in list(found["pass_at_k"])[:1]
+    ]
+    if sentences:
+        return Answer(sentences, "From the probabilities of all correct responses; nothing was sampled.")
+    sentences = [
+        f"{run}, not evaluated yet: {100 * values.iloc[0]:.0f} % of responses to originals were correct in iteration "
+        f"{values.index[0]}, {100 * values.iloc[-1]:.0f} % in iteration {values.index[-1]}."
+        for run in runs
+        if (values := run.scalar("rollout/correct_original")) is not None and len(values)
+    ]
+    return Answer(sentences or ["Not evaluated yet."], "Single iterations on different questions: a trend, no result.")
 
 
 def sections(methods: Methods) -> list[Section]:
@@ -55,10 +110,10 @@ def markdown(methods: Methods, figures: Mapping[str, str] | None = None) -> str:
     found = answer(methods)
     shown = [line for name, caption in (figures or {}).items() for line in (f"![{caption}]({name})", caption)]
     drawn = [Section("Figures", [], [], shown)] if shown else []
-    runs = [run for seeds in methods.runs.values() for run in seeds]
     lines = [f"# {title(methods)}", "", *(f"- {sentence}" for sentence in found.sentences), "", found.note, ""]
-    for section in (*warned(runs), *sections(methods), *drawn, *about(runs)):
-        lines += lines_of(section)
+    for section in (*warned(methods.every), *sections(methods), *drawn, *about(methods.every)):
+        rows = [*table(section.header, section.rows), ""] if section.rows else []
+        lines += [f"## {section.title}", "", *rows, *(line for note in section.notes for line in (note, ""))]
     return "\n".join(lines) + "\n"
 
 
@@ -66,12 +121,6 @@ def title(methods: Methods) -> str:
     """Title of a report: the methods that it compares."""
     names = list(methods.runs)
     return f"Comparison of {', '.join(names)}" if len(names) > 1 else f"Results of {names[0]}"
-
-
-def lines_of(section: Section) -> list[str]:
-    """Lines of a section in Markdown."""
-    rows = [*table(section.header, section.rows), ""] if section.rows else []
-    return [f"## {section.title}", "", *rows, *(line for note in section.notes for line in (note, ""))]
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], line: str = "---") -> list[str]:
@@ -101,36 +150,21 @@ def _pass_at_k(methods: Methods) -> Section:
 
 def _differences(methods: Methods) -> Section:
     """One row per pair of methods, one column per quantity."""
+    found = {(c.method, c.baseline, c.quantity): MARKS[c.verdict] + c.difference.signed for c in methods.comparisons}
     quantities = list(dict.fromkeys(c.quantity for c in methods.comparisons))
-    found = {(c.method, c.baseline, c.quantity): c for c in reversed(methods.comparisons)}
-    rows = [
-        [*pair, _ratio(methods, *pair), *(_marked(found.get((*pair, name))) for name in quantities)]
-        for pair in dict.fromkeys(key[:2] for key in found)
-    ]
-    notes = [
+    rows = []
+    for method, baseline in dict.fromkeys((c.method, c.baseline) for c in reversed(methods.comparisons)):
+        ours, theirs = methods.budgets["rollouts"][[method, baseline]]
+        ratio = f"{ours / theirs:.2g}×" if ours and theirs else "–"
+        rows.append([method, baseline, ratio, *(found.get((method, baseline, name), "–") for name in quantities)])
+    note = (
         f"Differences in points with 95 % intervals. ▲ and ▼: beyond noise, at a p-value below {100 * LEVEL:.0f} % "
         f"after Holm's correction for all {len(methods.comparisons)} of them; the intervals are not corrected. Those "
         "of pass@k are paired over questions and seeds, those of the questions without gradient over iterations and "
-        "seeds. The third column is how many times as many responses the first method sampled.",
-    ]
-    header = ["method", "against", "responses", *map(_named, quantities)]
-    return Section("What differs beyond noise", header, rows, notes)
-
-
-def _marked(comparison: Comparison | None) -> str:
-    return "–" if comparison is None else MARKS[comparison.verdict] + comparison.difference.signed
-
-
-def _ratio(methods: Methods, method: str, baseline: str) -> str:
-    ours, theirs = methods.budgets["rollouts"][[method, baseline]]
-    return f"{ours / theirs:.2g}×" if ours and theirs else "–"
-
-
-def _named(quantity: str) -> str:
-    if quantity == ZERO_GRADIENT:
-        return "% without gradient"
-    _, split, k = quantity.split("/")
-    return f"{split} pass@{k}"
+        "seeds. The third column is how many times as many responses the first method sampled."
+    )
+    named = ["% without gradient" if q == ZERO_GRADIENT else "{1} pass@{2}".format(*q.split("/")) for q in quantities]
+    return Section("What differs beyond noise", ["method", "against", "responses", *named], rows, [note])
 
 
 def _responses(methods: Methods) -> Section:
@@ -153,31 +187,27 @@ def _budgets(methods: Methods) -> Section:
     rows = []
     for method, used in methods.budgets[[*BUDGET_NAMES, "seconds"]].iterrows():
         zero = methods.zero_gradient[str(method)].to_numpy()  # [seeds, iterations]
-        parts = zero, zero[:, : max(1, zero.shape[1] // EARLY)]
+        parts = zero, zero[:, : max(1, zero.shape[1] // 5)]
         shares = [f"{part.mean():.1f}" if part.size else "–" for part in parts]
         rows.append([str(method), str(len(methods.runs[str(method)])), *(f"{number:,.0f}" for number in used), *shares])
-    header = ["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient", "at first"]
-    return Section("Budgets", header, rows if methods.trained else [], list(_budget_notes(methods)))
-
-
-def _budget_notes(methods: Methods) -> Iterator[str]:
-    yield (
+    notes = [
         "Means per seed. Seconds are those of training, on a machine that other runs may have shared. The last "
         "columns are the percentage of questions whose advantages are all zero, over all of training and over its "
         "first fifth: the advantage collapse rate (ACR, arXiv 2605.21125), said to predict how GRPO ends."
-    )
+    ]
     trained = [run for seeds in methods.trained.values() for run in seeds]
     if len(methods.trained) > 1:
         amounts = {title: {run.ledger[name] for run in trained} for name, title in BUDGET_NAMES.items()}
         matched = [title for title, found in amounts.items() if len(found) == 1]
-        yield f"Equal in all trained runs: {', '.join(matched) or 'nothing'}."
-        yield f"Not equal: {', '.join(title for title in amounts if title not in matched) or 'none'}."
+        notes.append(f"Equal in all trained runs: {', '.join(matched) or 'nothing'}.")
+        notes.append(f"Not equal: {', '.join(title for title in amounts if title not in matched) or 'none'}.")
+    header = ["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient", "at first"]
+    return Section("Budgets", header, rows if methods.trained else [], notes)
 
 
 def _training_questions(methods: Methods) -> Section:
     """The diagnoses of the runs that have one."""
-    runs = [(f"{m} seed {run.seed}", run) for m, seeds in methods.runs.items() for run in seeds]
-    tables = [(name, *table_of(run.diagnosis)) for name, run in runs if run.diagnosis is not None]
+    tables = [(str(run), *table_of(run.diagnosis)) for run in methods.every if run.diagnosis is not None]
     header = max((header for _, header, _ in tables), key=len, default=[])
     rows = [[name, *row] for name, of_run, rows in tables for row in rows if of_run == header]
     return Section("Training questions, original against rephrasings", ["run", *header], rows, [NOTE])
@@ -198,6 +228,6 @@ def _made_with(runs: Sequence[RunFiles]) -> Section:
         commit, changed = found.pop("git_commit", "unknown")[:12], found.pop("git_changed", "")
         others = ", ".join(f"{name.removeprefix('version/')} {value}" for name, value in sorted(found.items()))
         if run.provenance:
-            shared.setdefault((commit, changed or "none", others), []).append(f"{run.method} seed {run.seed}")
+            shared.setdefault((commit, changed or "none", others), []).append(str(run))
     rows = [["all" if len(names) == len(runs) else ", ".join(names), *row] for row, names in shared.items()]
     return Section("Code and versions", ["runs", "commit", "changed files", "versions"], rows)

@@ -3,8 +3,7 @@
 docs/reuse.md lists what each of them reads from a batch and from the output of the training step.
 """
 
-from ..runs.scalars import ScalarLog
-from ..runs.stages import Stage, in_order
+from ..runs.scalars import ScalarLog, Stage, in_order
 from .checkpoint import Checkpointer
 from .diversity import AnswerDiversityMonitor, EmbeddingDiversityMonitor, sentence_encoder
 from .first_look import FirstLook

@@ -15,11 +15,11 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
 from ..runs.checkpoints import set_aside
-from ..runs.directory import checkpoints_in, iteration_of, name_of
+from ..runs.directory import checkpoints_in, name_of
 from ..runs.files import remove
 from ..runs.loggers import ResumableLogger
 from ..runs.preemption import RECEIVED, asked_to_stop, listen
-from ..runs.stages import Stage
+from ..runs.scalars import Stage
 from .rollout import RolloutCallback
 from .shared import check_at_least_one, total_iterations
 
@@ -165,8 +165,9 @@ class Checkpointer(Callback):
             if isinstance(callback, RolloutCallback):
                 callback.pipeline.checkpointed(self._done)
         if trainer.is_global_zero and self.keep is not None:
-            for path in checkpoints_in(Path(trainer.default_root_dir) / "checkpoints")[: -self.keep]:
-                if iteration_of(path) not in self._milestones(trainer):
+            folder = Path(trainer.default_root_dir) / "checkpoints"
+            for iteration, path in list(checkpoints_in(folder).items())[: -self.keep]:
+                if iteration not in self._milestones(trainer):
                     remove(path)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:

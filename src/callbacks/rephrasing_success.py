@@ -26,7 +26,7 @@ class RephrasingSuccessMonitor(BatchDiagnostic):
       where questions name the kinds of their rephrasings;
     - `rephrasing/difficulty_variance`: unbiased estimate of the variance of the true success rate over the prompts of
       one question (`difficulty_variance`), averaged over the questions that allow one. Zero, up to noise of either
-      sign, where rephrasing does not change how difficult a question is. `tagrpo.analysis.difficulty` tests a run.
+      sign, where rephrasing does not change how difficult a question is. `tagrpo.analysis.rollouts` tests a run.
 
     Means by rephrasing, template or kind are left out where there is only one of these, and any mean where the batch
     has no value for it.

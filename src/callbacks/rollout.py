@@ -14,8 +14,7 @@ from ..datamodules.memory import QuestionMemory
 from ..modules.policy.sharding import full_tensors
 from ..rollouts.pipeline import RolloutPipeline
 from ..runs.files import write_json
-from ..runs.scalars import log_scalars
-from ..runs.stages import Stage
+from ..runs.scalars import Stage, log_scalars
 from ..types import SampledPolicy, require
 from .shared import another_follows, updates_of
 

@@ -10,8 +10,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from ..distributed import sum_over_ranks
-from ..runs.scalars import log_scalars
-from ..runs.stages import Stage
+from ..runs.scalars import Stage, log_scalars
 from .shared import BatchDiagnostic, current_iteration
 
 PEAKS = {

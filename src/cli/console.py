@@ -21,7 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
 
-from ..runs.directory import override
+from ..runs.directory import override, write_provenance
 from ..runs.files import write_text
 from ..runs.secrets import redacted, refuse_secret_arguments, save_resolved
 from ..settings.config import Run
@@ -97,7 +97,6 @@ def text_of(config: str) -> str:
 
 def record(cfg: DictConfig, run: Run) -> None:
     """Write settings, command, commit and versions of packages to files; every logger gets them as hyperparameters."""
-    from ..runs.provenance import write_provenance
 
     save_resolved(cfg, run.directory)
     facts = redacted(OmegaConf.to_container(cfg, resolve=True)) | write_provenance(run.directory)

@@ -162,7 +162,7 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
     """Iteration → its checkpoint, for those nearest to each quarter of training; a DamagedFileError where one is."""
     from ..runs.checkpoints import checkpoint_at
 
-    found = {runs.iteration_of(path) or 0: path for path in runs.checkpoints_in(run / "checkpoints")}
+    found = runs.checkpoints_in(run / "checkpoints")
     nearest = {share: min(found, key=lambda at: abs(at - share * max(found))) for share in QUARTERS}
     if far := [f"{100 * share:.0f} %" for share, at in nearest.items() if abs(at / max(found) - share) > 0.05]:
         print(f"No checkpoint is left near {', '.join(far)} of training: callbacks.checkpoint.fractions keeps them.")
@@ -178,7 +178,7 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     from ..analysis.sections import table
     from ..callbacks import EmbeddingDiversityMonitor, TrainingSignal
     from ..runs.identity import digest, identity_of
-    from ..runs.stages import in_order
+    from ..runs.scalars import in_order
 
     kept, trained = run.directory / "diagnose.json", Path(cfg.diagnose)
     if cfg.diagnose_questions is not None:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from html import escape
 from pathlib import Path
+from string import Template
 from typing import Any
 
+import numpy as np
+
 from ..analysis import plots
-from ..analysis.answer import Answer, answer, headline, without_evaluation
-from ..analysis.comparison import Methods
+from ..analysis.comparison import Methods, finite
 from ..analysis.figures import Figures
 from ..analysis.runs import RunFiles, by_method, find_directories, find_runs
-from ..analysis.sections import Section, about, markdown, sections, title, warned
+from ..analysis.sections import Answer, Section, about, answer, markdown, sections, title, warned, without_evaluation
 from ..runs.files import write_json, write_text
-from .write import write_page
+from .blocks import Responses, block
+
+ASSETS = Path(__file__).with_name("assets")
+MARGIN = 200
+"""Bytes set aside per run, since the number of kept responses changes the length of the run's entry in the index."""
 
 
 def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:
@@ -38,20 +48,42 @@ def draw(methods: Methods, folder: Path) -> dict[str, str]:
 
 
 def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: float = 25) -> Path:
-    """Write the page on everything below `roots`: runs, finished or not, sweeps, evaluations.
+    """Write everything below `roots` as one HTML file that needs no other file, no server and no network.
 
     Args:
-        roots: Run directories, or folders with run directories anywhere below them.
+        roots: Run directories, or folders with runs, finished or not, sweeps or evaluations anywhere below them.
         output: The HTML file, which is returned.
         order: Methods in the order of tables and legends.
-        megabytes: See `write_page`.
+        megabytes: Size that the file may have, in 10⁶ bytes. It always holds the numbers of all responses, and their
+            tokens as far as there is room; the page says how many are left out.
 
     Raises:
         FileNotFoundError: there is nothing to show.
     """
     methods = by_method(find_directories(*roots), order)
-    runs = [run for seeds in methods.values() for run in seeds]
-    return write_page(output, runs, page_content(methods), megabytes)
+    content, blocks, responses = page_content(methods), list[str](), dict[int, Responses]()
+    for number, run in enumerate(run for seeds in methods.values() for run in seeds):
+        parts: dict[str, Mapping[str, Any]] = {}
+        if any((run.path / "rollouts").glob("*.parquet")):
+            own = responses[number] = Responses(run, f"run{number}")
+            content["runs"][number] |= dict.fromkeys(("responses", "kept"), len(own.frame))
+            parts = {"cells": own.cells, "names": own.names, "rows": own.rows}
+        scalars = {str(name): run.metrics[name].to_numpy("f8") for name in run.metrics}  # NaN where it was not logged
+        recorded = np.unique(parts.get("cells", {}).get("column", []))
+        parts["iterations"] = {"iteration": run.metrics.index.to_numpy() if scalars else recorded, **scalars}
+        blocks += [block(f"run{number}/{name}", columns) for name, columns in parts.items()]
+
+    def page(tokens: Sequence[str] = ()) -> str:
+        return assembled(content["title"], [block("index", {"index": finite(content)}), *blocks, *tokens])
+
+    room = megabytes * 1e6 - len(page().encode()) - MARGIN * len(content["runs"])
+    tokens: list[str] = []
+    waiting = sum(own.sizes.sum() for own in responses.values())
+    for number, own in responses.items():
+        content["runs"][number]["kept"], found = own.blocks(room * own.sizes.sum() / waiting)
+        tokens += found
+    write_text(output, page(tokens))
+    return output
 
 
 def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
@@ -64,7 +96,7 @@ def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
         if finished:
             compared = Methods(finished)
             said, tables, heading = answer(compared), sections(compared), title(compared)
-            shown, pictured = Figures(methods, compared), headline(compared)[0]
+            shown, pictured = Figures(methods, compared), compared.headline[0]
     except ValueError as error:  # runs with nothing in common can still be looked at one by one
         said = Answer(["These runs share no evaluation, so that none says more than another."], "")
         tables = [Section("These runs can't be compared", [], [], [str(error)])]
@@ -79,14 +111,26 @@ def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
         "figures": figures,
         "runs": [
             {
-                "name": shown.name(run),
-                "group": shown.group[run.method],
-                "path": str(run.path),
-                "iterations": run.ledger["iterations"],
-                "scalars": [str(name) for name in run.metrics],
+                "name": shown.name(run), "group": shown.group[run.method], "path": str(run.path),
+                "iterations": run.ledger["iterations"], "scalars": [str(name) for name in run.metrics],
                 "splits": list(dict.fromkeys(name for found in run.evaluations for name in found["splits"])),
-                "settings": run.config,
+                "settings": run.config, "responses": 0, "kept": 0,
             }
             for run in shown.runs
         ],
+    }  # fmt: skip
+
+
+def assembled(title: str, blocks: Sequence[str]) -> str:
+    """The HTML file. Its content security policy runs only its own scripts and loads nothing from anywhere."""
+    sources = {
+        f"report/{path.stem}": "data:text/javascript;base64," + base64.b64encode(path.read_bytes()).decode()
+        for path in sorted(ASSETS.glob("*.js"))
     }
+    return Template((ASSETS / "page.html").read_text(encoding="utf-8")).substitute(
+        title=escape(title.encode("utf-8", "replace").decode().replace("\0", "\ufffd")),
+        nonce=hashlib.sha256("".join([title, *blocks]).encode("utf-8", "replace")).hexdigest()[:32],
+        style=(ASSETS / "style.css").read_text(encoding="utf-8"),
+        imports=json.dumps({"imports": sources}),
+        blocks="".join(blocks),
+    )

@@ -1,4 +1,4 @@
-"""Tables as compressed text inside of an HTML page.
+"""What `RolloutRecorder` kept of a run, as compressed text inside of an HTML page.
 
 A block is `<script type="application/octet-stream" id=NAME data-columns=[[column, type, bytes], …]>BASE64</script>`.
 Decoded and inflated (zlib), it is the columns one after the other. A column of numbers is little-endian and stored by
@@ -10,28 +10,39 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import cache, cached_property, lru_cache
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import torch
+
+from ..analysis.rollouts import TOKENS, read_rollouts
+from ..analysis.runs import RunFiles
+from ..metrics.functional import CAUSES, zero_gradient_causes
+
+STRINGS = ("question", "prompt", "template", "answer", "file")
+FLAGS = ("correct", "truncated", "masked")
+TOKENS_PER_BLOCK = 1 << 17
+LEAST_BYTES = 3  # that a token takes in the page, which bounds the number of tokens that are tried
 
 
 def block(name: str, columns: Mapping[str, Any], level: int = 6) -> str:
     """One block as HTML.
 
     Each of `columns` is a 1-D array, stored as bytes (`u1`, bool), integers (`i4`) or floats (`f4`, `f8`); or anything
-    else that JSON can express. Lone surrogates become the escapes of JSON, so that any string survives. `level` is that
-    of zlib.
+    else that JSON can express, where lone surrogates become escapes, so that any string survives. `level` is zlib's.
     """
-    parts, directory = [], []
-    for column, values in columns.items():
-        kind, content = _encoded(values)
-        parts.append(content)
-        directory.append([column, kind, len(content)])
-    text = base64.b64encode(zlib.compress(b"".join(parts), level)).decode()
-    about = escape(json.dumps(directory, separators=(",", ":")), quote=True)
+    parts = {column: _encoded(values) for column, values in columns.items()}
+    text = base64.b64encode(zlib.compress(b"".join(content for _, content in parts.values()), level)).decode()
+    directory = [[column, kind, len(content)] for column, (kind, content) in parts.items()]
+    about = escape(json.dumps(directory, separators=(",", ":")))
     return f'<script type="application/octet-stream" id="{escape(name)}" data-columns="{about}">{text}</script>\n'
 
 
@@ -40,3 +51,149 @@ def _encoded(values: Any) -> tuple[str, bytes]:
         return "json", json.dumps(values, separators=(",", ":")).encode()
     kind = {"b": "u1", "i": "i4", "u": "i4"}.get(values.dtype.kind, values.dtype.str[1:])
     return kind, values.astype(f"<{kind}").view(np.uint8).reshape(len(values), int(kind[1])).T.tobytes()
+
+
+def pieces_of(run: Path, config: Mapping[str, Any]) -> Callable[[int], str | list[str]]:
+    """Token → its text on its own: a part of a character becomes `�`, a special token is in a list of its own.
+
+    The `tokenizer.json` lies beside the run's exported model, where its settings point, or in the hub's cache; without
+    one, tokens are shown by their numbers.
+    """
+    from huggingface_hub import try_to_load_from_cache
+    from tokenizers import Tokenizer
+
+    names = [str((config.get(part) or {}).get(key)) for part, key in (("data", "tokenizer"), ("model", "path"))]
+    cached = [try_to_load_from_cache(name, "tokenizer.json") for name in names if re.fullmatch(r"\w[^/]*/[^/]+", name)]
+    found = [folder / "tokenizer.json" for folder in (run / "model", *map(Path, names))]
+    found += [Path(path) for path in cached if isinstance(path, str)]
+    path = next((path for path in found if path.is_file()), None)
+    if path is None:
+        return "#{} ".format
+    tokenizer = Tokenizer.from_file(str(path))
+    special = {number for number, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+
+    @cache
+    def shown(number: int) -> str | list[str]:
+        if tokenizer.id_to_token(number) is None:
+            return f"#{number} "
+        text = str(tokenizer.decode([number], skip_special_tokens=False))
+        return [text] if number in special else text
+
+    return shown
+
+
+class Responses:
+    """The responses of a run in the order of iterations, questions and prompts, as columns and token by token.
+
+    A row is a response, a cell a question in one iteration. A response whose tokens do not reproduce its text, or that
+    was recorded without tokens, is written with its text. `prefix` begins the names of the blocks of tokens. Errors are
+    those of `read_rollouts`.
+    """
+
+    def __init__(self, run: RunFiles, prefix: str) -> None:
+        frame, folder = read_rollouts(run.path), run.path / "rollouts"
+        question, template = (pd.factorize(frame[name])[0] for name in ("question", "template"))
+        order = np.lexsort((template, frame["rephrasing"], question, frame["iteration"]))
+        self.frame = frame.iloc[order].reset_index(drop=True)
+        self.prefix, self._shown = prefix, pieces_of(run.path, run.config)
+        self._codes = {name: pd.factorize(self.frame[name], use_na_sentinel=False) for name in STRINGS}
+        schemas = [pq.read_schema(folder / name) for name in self.names["file"]]
+        self._lists = [name for name in TOKENS if all(name in schema.names for schema in schemas)]
+        # [R] what each response takes, in tokens; a text without tokens counts by its length
+        text = self.frame["response"].fillna("")
+        self.sizes = (self.rows["length"] if self._lists else text.str.len().to_numpy() // 4) + 1
+        self._file = lru_cache(maxsize=4)(lambda name: pq.read_table(folder / name, columns=self._lists))
+
+    @cached_property
+    def rows(self) -> dict[str, np.ndarray]:
+        """Column → [R]: the numbers and flags of each response; a string stands as its index in `names`."""
+        frame, flags = self.frame, self.frame.reindex(columns=FLAGS)
+        return {
+            **{str(name): frame[name].to_numpy() for name in frame.select_dtypes("integer")},
+            **{str(name): frame[name].to_numpy("f4") for name in frame.select_dtypes("floating")},
+            **{name: codes for name, (codes, _) in self._codes.items()},
+            **{name: flags[name].eq(True).to_numpy() for name in FLAGS},
+        }
+
+    @cached_property
+    def cells(self) -> dict[str, Any]:
+        """Column → [C]: each question of an iteration, in the order of the rows.
+
+        `column` (iteration), `question`, `first` (its first row), `samples`, `correct`, and `cause`: `gradient`, or why
+        it has none (`zero_gradient_causes`).
+        """
+        first, cell = stretches(self.rows["iteration"], self.rows["question"])
+        return {
+            "column": self.rows["iteration"][first],
+            "question": self.rows["question"][first],
+            "first": first,
+            "samples": np.bincount(cell),
+            "correct": np.bincount(cell[self.rows["correct"]], minlength=len(first)),
+            "cause": self._causes(cell),
+        }
+
+    def _causes(self, cell: np.ndarray) -> list[str]:
+        prompt = stretches(cell, self.rows["rephrasing"], self.rows["template"])[1]
+        numbers = [self.rows[name] for name in ("advantage", "reward", "correct", "truncated")]
+        causes = zero_gradient_causes(
+            *map(torch.tensor, (*numbers, cell, prompt)),
+            masked=torch.tensor(self.rows["masked"]),
+            clipped=torch.tensor(self.rows["clipped"]) if "clipped" in self.rows else None,
+        )
+        return [str(cause) for cause in np.select([causes[name].numpy() for name in CAUSES], CAUSES, "gradient")]
+
+    @cached_property
+    def names(self) -> dict[str, list[Any]]:
+        """Column of strings → its distinct values; `references` of each question where they were recorded."""
+        found = {name: [None if pd.isna(x) else x for x in values] for name, (_, values) in self._codes.items()}
+        if "reference" in self.frame:
+            first = self.frame.drop_duplicates("question").set_index("question")["reference"]
+            found["references"] = [first[question].tolist() for question in found["question"]]
+        return found
+
+    def blocks(self, room: float) -> tuple[int, list[str]]:
+        """The number of responses that fit into `room` bytes, and their blocks, each named by its first row.
+
+        The last responses to each prompt are left out first, then whole prompts, evenly over training.
+        """
+        # The first response to every prompt, then the second ones, …; each time spread over training.
+        start, group = stretches(self.rows["iteration"], self.rows["prompt"])
+        order = np.lexsort(((group * 0.618034) % 1, np.arange(len(group)) - start[group]))
+        used, room = np.cumsum(self.sizes[order]), max(room, 0.0)
+        tokens = min(float(used[-1]), room / LEAST_BYTES)
+        while True:
+            kept = np.sort(order[used <= tokens])
+            cuts = np.flatnonzero(np.diff((np.cumsum(self.sizes[kept]) - 1) // TOKENS_PER_BLOCK)) + 1
+            found = [self._block(rows) for rows in np.split(kept, cuts) if len(rows)]
+            size = sum(map(len, found))
+            if size <= room:
+                return len(kept), found
+            tokens *= 0.97 * room / size
+
+    def _block(self, rows: np.ndarray) -> str:
+        columns: dict[str, Any] = {"rows": rows}
+        texts: list[str | None] = self.frame["response"].iloc[rows].tolist()
+        if self._lists:
+            shown = [[self._shown(number) for number in ids.tolist()] for ids in self._column("token_ids", rows)]
+            joined = ["".join(piece for piece in tokens if isinstance(piece, str)) for tokens in shown]
+            texts = [None if text == own else text for text, own in zip(texts, joined, strict=True)]
+            columns["tokens"] = shown
+            for name in self._lists[1:]:
+                # Float32 with ten bits of fraction, as precise as they are shown; zeros compress well.
+                bits = np.concatenate(self._column(name, rows)).astype("f4").view("u4") & np.uint32(0xFFFFE000)
+                columns[name.removeprefix("token_")] = bits.view("f4")
+        if any(text is not None for text in texts):
+            columns["texts"] = texts
+        return block(f"{self.prefix}/tokens/{rows[0]}", columns, level=9)
+
+    def _column(self, name: str, rows: np.ndarray) -> list[np.ndarray]:
+        """The list of each row; a row whose list is null has NaN for each of its tokens."""
+        places = self.frame[["file", "line", "length"]].iloc[rows].itertuples(index=False)
+        found = [(self._file(file)[name][line].values, length) for file, line, length in places]
+        return [np.full(n, np.nan) if values is None else values.to_numpy(zero_copy_only=False) for values, n in found]
+
+
+def stretches(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """[C] first row of each stretch of rows that are equal in all columns, and [R] the stretch of each row."""
+    change = np.any([np.diff(column, prepend=-1) != 0 for column in columns], axis=0)
+    return np.flatnonzero(change), np.cumsum(change) - 1

@@ -22,7 +22,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.distributed.checkpoint import metadata
 
-from .directory import checkpoints_in, existing, iteration_of
+from .directory import checkpoints_in, existing
 from .files import (
     DamagedFileError,
     check_torch_file,
@@ -35,21 +35,14 @@ from .files import (
     written_whole,
 )
 
-MARKER = "complete.json"
-"""Written into a folder of shards after all else: file → size in bytes and CRC-32."""
-METADATA = ".metadata"
-"""torch's description of the shards."""
-REST = "meta.pt"
-"""Everything in a checkpoint but the tensors of the model and the optimizer."""
+MARKER = "complete.json"  # written into a folder of shards after all else: file → size in bytes and CRC-32
+METADATA = ".metadata"  # torch's description of the shards
+REST = "meta.pt"  # everything in a checkpoint but the tensors of the model and the optimizer
 SHARD_TYPES = {
-    ("collections", "OrderedDict"),
-    ("pathlib", "Path"),
-    ("pathlib", "PosixPath"),
+    ("collections", "OrderedDict"), ("pathlib", "Path"), ("pathlib", "PosixPath"), ("torch", "Size"),
     ("pathlib._local", "PosixPath"),  # the same in Python 3.13
-    ("torch", "Size"),
-    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
-    ("torch.serialization", "_get_layout"),
-}
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"), ("torch.serialization", "_get_layout"),
+}  # fmt: skip
 """Harmless types in the metadata of shards, beside torch's number types and the metadata's own."""
 
 
@@ -87,34 +80,29 @@ def seals_of(files: Sequence[Path]) -> dict[str, list[int]]:
     return {file.name: [file.stat().st_size, value] for file, value in zip(files, sums, strict=True)}
 
 
-def check(path: Path, setting: str = "resume") -> None:
+def check(path: Path) -> None:
     """Read a whole checkpoint and check that it is what was written.
 
     Raises:
-        FileNotFoundError, DamagedFileError: the checkpoint, or a part of it, is missing or damaged.
+        DamagedFileError: the checkpoint, or a part of it, is missing or damaged.
         pickle.UnpicklingError: the checkpoint could run code.
     """
-    existing(path, setting)
     with damage_explained("it"):
-        if path.is_dir():
-            _check_folder(path)
-        elif path.is_file():
+        if path.is_file():
             check_torch_file(path)
-        else:
+            return
+        if not path.is_dir():
             raise DamagedFileError("it is neither a file nor a folder")
-
-
-def _check_folder(path: Path) -> None:
-    if not (path / MARKER).is_file():  # reading a pipe of this name would wait for ever
-        raise DamagedFileError(f"it has no {MARKER}")
-    expected = dict(json.loads((path / MARKER).read_text()))
-    missing = [name for name in (METADATA, *expected) if name not in expected or not (path / name).is_file()]
-    if missing:
-        raise DamagedFileError(f"it lacks {missing[0]}")
-    for name, seal in seals_of([path / name for name in expected]).items():
-        if expected[name] != seal:
-            raise DamagedFileError(f"{name} has size and checksum {seal} instead of {expected[name]}")
-    check_metadata(path)
+        if not (path / MARKER).is_file():  # reading a pipe of this name would wait for ever
+            raise DamagedFileError(f"it has no {MARKER}")
+        expected = dict(json.loads((path / MARKER).read_text()))
+        missing = [name for name in (METADATA, *expected) if name not in expected or not (path / name).is_file()]
+        if missing:
+            raise DamagedFileError(f"it lacks {missing[0]}")
+        for name, seal in seals_of([path / name for name in expected]).items():
+            if expected[name] != seal:
+                raise DamagedFileError(f"{name} has size and checksum {seal} instead of {expected[name]}")
+        check_metadata(path)
 
 
 def check_metadata(path: Path) -> None:
@@ -147,13 +135,11 @@ def unsharded(path: Path) -> dict[str, Any]:
     optimizers = []
     for number, groups in enumerate(rest.pop("param_groups")):
         stored = tensors_of(path, f"optimizer_{number}.state.")
-        names = [name for group in groups for name in group["params"]]
-        state: dict[int, dict[str, torch.Tensor]] = {}
-        for place, name in enumerate(names):
-            state[place] = {key.removeprefix(f"{name}."): x for key, x in stored.items() if key.startswith(f"{name}.")}
+        names = [f"{name}." for group in groups for name in group["params"]]
+        state = [{key.removeprefix(name): x for key, x in stored.items() if key.startswith(name)} for name in names]
         places = iter(range(len(names)))
         numbered = [{**group, "params": [next(places) for _ in group["params"]]} for group in groups]
-        optimizers.append({"state": state, "param_groups": numbered})
+        optimizers.append({"state": dict(enumerate(state)), "param_groups": numbered})
     return {**rest, "state_dict": tensors_of(path, "state_dict."), "optimizer_states": optimizers}
 
 
@@ -174,13 +160,12 @@ def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
 
 def newest(directory: Path) -> Path | None:
     """The newest intact checkpoint in `directory`; damaged ones are skipped with a warning."""
-    for path in reversed(checkpoints_in(directory)):
+    for path in reversed(checkpoints_in(directory).values()):
         try:
             check(path)
+            return path
         except DamagedFileError as torn:
             rank_zero_warn(f"Skipping damaged checkpoint {path}: {torn}.")
-        else:
-            return path
     return None
 
 
@@ -190,7 +175,7 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
     Raises:
         FileNotFoundError, DamagedFileError: there is no intact one; the message names `setting`.
     """
-    path = Path(path).expanduser()
+    path = existing(path, setting)
     if (path / "checkpoints").is_dir():
         if (found := newest(path / "checkpoints")) is None:
             raise FileNotFoundError(
@@ -199,7 +184,7 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
             )
         return found
     try:
-        check(path, setting)
+        check(path)
     except DamagedFileError as torn:
         raise DamagedFileError(
             f"Expected a complete checkpoint at {path}, but {torn}. Give the directory of the run as {setting}, which "
@@ -225,11 +210,9 @@ def resolve(resume: str | Path | None, directory: Path) -> Path | None:
 
 def set_aside(directory: Path, after: int) -> None:
     """Move checkpoints of later iterations to `<directory>.previous`, and delete unfinished ones."""
-    if not directory.is_dir():
-        return
     for path in list(directory.glob(partial_path(directory / "*").name)):
         remove(path)
-    later = [path for path in checkpoints_in(directory) if (iteration_of(path) or 0) > after]
+    later = [path for iteration, path in checkpoints_in(directory).items() if iteration > after]
     if not later:
         return
     names = (f"{directory.name}.previous{f'-{number}' if number > 1 else ''}" for number in count(1))
@@ -237,6 +220,4 @@ def set_aside(directory: Path, after: int) -> None:
     previous.mkdir()
     for path in later:
         path.replace(previous / path.name)
-    rank_zero_warn(
-        f"Moved {len(later)} checkpoints of iterations after {after} to {previous}: this run writes its own."
-    )
+    rank_zero_warn(f"Moved {len(later)} checkpoints of iterations after {after} to {previous}: this run makes its own.")

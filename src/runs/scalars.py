@@ -1,15 +1,29 @@
-"""Scalars of an iteration, or of an evaluation, on their way to the loggers."""
+"""The order of callbacks, and the scalars of an iteration or of an evaluation on their way to the loggers."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from enum import IntEnum
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.trainer.states import TrainerFn
 
-from .stages import Stage
+
+class Stage(IntEnum):
+    """A callback's place among the others, which it declares as its class attribute `stage`."""
+
+    CHECKPOINT = 0  # before the others change anything
+    CLOCK = 1  # measures the others
+    DIAGNOSTIC = 2  # reads and logs, in the order in which they were given; for callbacks that declare no stage
+    ROLLOUT = 3  # samples, once the others have prepared the batch
+    LOG = 4  # writes what the others have logged
+
+
+def in_order(callbacks: Iterable[Callback]) -> list[Callback]:
+    """Callbacks sorted by their stage, as a `Trainer` must get them."""
+    return sorted(callbacks, key=lambda callback: getattr(callback, "stage", Stage.DIAGNOSTIC))
 
 
 def log_scalars(module: LightningModule, values: Mapping[str, float]) -> None:

@@ -22,12 +22,10 @@ SECRET_NAME = re.compile(
 """Names of settings whose values are secret. Not `eos_token` or `max_new_tokens`."""
 SECRET_VARIABLE = re.compile(r".*(API_?KEY|ACCESS_KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?)", re.IGNORECASE)
 REMOVED = "<removed>"
-SHORTEST = 8
-"""Shorter values of environment variables are not searched for: they would be found inside words."""
+SHORTEST = 8  # shorter values of environment variables are not searched for: they would be found inside words
 
-_PERHAPS = re.compile(r"(.*_)?key", re.IGNORECASE)
+_PERHAPS = re.compile(r"(.*_)?key", re.IGNORECASE)  # such a name's value is secret if it is _LONG: no key to sort by
 _LONG = re.compile(r"(?=\D*\d)\S{8,}")
-"""Values that are secrets where the name is `key` or ends in `_key`; a key to sort by does not match."""
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _SPELLED = re.compile(
     r"(?P<known>\b[spr]k-(?=[\w-]{0,64}\d)[\w-]{8,}|\bhf_[^\W_]{30,}|\bgh[opsur]_\w{20,}|\bgithub_pat_\w{20,}"
@@ -42,18 +40,21 @@ _REFERENCE = re.compile(r"(?<!\\)\$\{oc\.env:")
 _PAIR = re.compile(r"([\w.@/-]{1,64})[\"']?\s{0,8}[:=]\s{0,8}[\"']?(?![{\[])([^\s,}\"'\]]{1,4096})")
 
 
-def is_secret(name: str, text: str) -> bool:
+def is_secret(name: str, value: object) -> bool:
     """Whether a setting holds a secret in plain text.
 
     >>> is_secret("logger.wandb.api_key", "abc"), is_secret("name", "sk-4f9a0c7d21"), is_secret("eos_token", "</s>")
     (True, True, False)
     """
-    return bool(_SPELLED.search(text)) or any(value in text for value in _of_environment()) or _named_secret(name, text)
+    if isinstance(value, str) and (_SPELLED.search(value) or any(secret in value for secret in _of_environment())):
+        return True
+    return _named_secret(name, value)
 
 
-def _named_secret(name: str, text: str) -> bool:
-    last = re.split(r"[./@]", name)[-1].replace("-", "_")
-    if not text or "${" in text:
+def _named_secret(name: str, value: object) -> bool:
+    last, text = re.split(r"[./@]", name)[-1].replace("-", "_"), str(value)
+    short_number = isinstance(value, int) and value < 10 ** (SHORTEST - 1)
+    if not isinstance(value, str | int) or short_number or not text or "${" in text:
         return False
     if last.endswith("_env"):  # the name of a variable, not its value
         return not _VARIABLE.fullmatch(text)
@@ -77,17 +78,11 @@ def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
         here = f"{path}.{name}" if path else name
         if isinstance(value, Mapping | list | tuple):
             yield from literal_secrets(value, here)
-        elif isinstance(value, str):
-            pairs = secret_pairs(value) if isinstance(key, int) else []
+        else:
+            pairs = secret_pairs(value) if isinstance(value, str) and isinstance(key, int) else []
             yield from [f"{path}.{inner}" if path else inner for inner in pairs]
             if not pairs and is_secret(name, value):
                 yield here
-        elif _secret_number(name, value):
-            yield here
-
-
-def _secret_number(name: str, value: object) -> bool:
-    return isinstance(value, int) and value >= 10 ** (SHORTEST - 1) and _named_secret(name, str(value))
 
 
 def secret_pairs(text: str) -> list[str]:
@@ -130,10 +125,10 @@ def redacted(content: Any, name: str = "") -> Any:
         return {key: redacted(value, str(key)) for key, value in content.items()}
     if isinstance(content, list | tuple):
         return [redacted(value, name) for value in content]
-    if not isinstance(content, str):
-        return REMOVED if _secret_number(name, content) else content
     if _named_secret(name, content):
         return REMOVED
+    if not isinstance(content, str):
+        return content
     for value in _of_environment():
         content = content.replace(value, REMOVED)
     return _SPELLED.sub(lambda match: match[0].replace(match[match.lastgroup or 0], REMOVED), content)

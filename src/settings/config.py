@@ -122,8 +122,7 @@ def build(cfg: DictConfig) -> Run:
     from ..callbacks import Checkpointer, RolloutCallback
     from ..rollouts.cache import RolloutCache
     from ..runs.checkpoints import AtomicCheckpointIO
-    from ..runs.scalars import ScalarLog
-    from ..runs.stages import in_order
+    from ..runs.scalars import ScalarLog, in_order
 
     if cfg.model.get("make"):
         instantiate(cfg.model.make)

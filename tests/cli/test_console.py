@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tagrpo.analysis.runs import find_directories
 from tagrpo.cli.console import conclude, following
-from tagrpo.runs import provenance
+from tagrpo.runs import directory
 from tagrpo.runs.directory import override
 from tests import forked_commands
 
@@ -93,20 +93,20 @@ def test_the_commit_and_what_differs_from_it_are_told(tmp_path, monkeypatch):
     git("init", "-q")
     git("add", ".")
     git("commit", "-qm", "first")
-    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "code.py"))
-    clean = provenance.provenance()
+    monkeypatch.setattr(directory, "__file__", str(tmp_path / "code.py"))
+    clean = directory.provenance()
     assert len(clean["git_commit"]) == 40
     assert clean["git_changed"] == ""
     assert clean["version/torch"]
     (tmp_path / "code.py").write_text("2")
-    changed = provenance.provenance()
+    changed = directory.provenance()
     assert (changed["git_commit"], changed["git_changed"]) == (clean["git_commit"], "code.py")
 
 
 def test_without_a_repository_there_are_versions_alone(tmp_path, monkeypatch):
-    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "code.py"))
+    monkeypatch.setattr(directory, "__file__", str(tmp_path / "code.py"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LD_PRELOAD", raising=False)
-    assert all(name.startswith("version/") for name in provenance.provenance())
+    assert all(name.startswith("version/") for name in directory.provenance())
     monkeypatch.setenv("LD_PRELOAD", "/somewhere/other.so")
-    assert provenance.provenance()["LD_PRELOAD"] == "/somewhere/other.so"
+    assert directory.provenance()["LD_PRELOAD"] == "/somewhere/other.so"

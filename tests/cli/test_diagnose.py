@@ -152,7 +152,7 @@ def test_base_and_checkpoints_are_the_policies_that_the_run_had(diagnosed, finis
     (finished / "diagnose" / "diagnose.json").unlink(missing_ok=True)
     _, batches = diagnosed()
     weights = list(dict.fromkeys(weights for weights, _ in batches))
-    for path, found in zip(checkpoints_in(finished / "checkpoints"), weights[1:], strict=True):
+    for path, found in zip(checkpoints_in(finished / "checkpoints").values(), weights[1:], strict=True):
         state = torch.load(path, weights_only=True)["state_dict"]
         # A tied head is in the state twice.
         tensors = {tensor.data_ptr(): tensor for tensor in state.values()}

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tagrpo.cli.evaluate import evaluate, main, prepare
 from tagrpo.metrics.evaluation import summarise
 from tagrpo.report.assemble import write_report
-from tagrpo.runs.provenance import provenance
+from tagrpo.runs.directory import provenance
 from tagrpo.settings.checks import read_questions
 from tagrpo.settings.config import build, compose_run
 from tagrpo.settings.methods import options_of

@@ -33,7 +33,7 @@ from tagrpo.runs.checkpoints import (
     seals_of,
     set_aside,
 )
-from tagrpo.runs.directory import checkpoints_in, iteration_of, name_of
+from tagrpo.runs.directory import checkpoints_in, name_of
 from tagrpo.runs.files import begin_folder, disk_full_explained, remove, write_json
 
 CONTENT = {"state_dict": {"weight": torch.arange(50_000.0)}, "global_step": 4}
@@ -210,7 +210,7 @@ def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
     with pytest.raises(DamagedFileError, match="directory of the run as resume"):
         resolve(torn, tmp_path)
     remove(torn)
-    assert checkpoints_in(tmp_path) == [good]
+    assert checkpoints_in(tmp_path) == {9: good}
 
 
 def test_what_to_resume_from(tmp_path):
@@ -218,7 +218,7 @@ def test_what_to_resume_from(tmp_path):
     assert resolve("auto", tmp_path) is None
     # By number, not by time or alphabet.
     newer, older = write_file(tmp_path, 1_000_000), write_file(tmp_path, 999_999)
-    assert checkpoints_in(tmp_path) == [older, newer]
+    assert list(checkpoints_in(tmp_path).values()) == [older, newer]
     assert resolve("auto", tmp_path) == newer
     assert resolve(str(older), tmp_path) == older
     assert resolve(None, tmp_path) is None
@@ -232,11 +232,11 @@ def test_a_run_that_takes_another_course_moves_the_checkpoints_of_the_former_one
         write_file(directory, iteration)
     with pytest.warns(UserWarning, match="Moved 2 checkpoints"):
         set_aside(directory, after=10)
-    assert [path.name for path in checkpoints_in(directory)] == [name_of(10)]
-    assert [path.name for path in checkpoints_in(tmp_path / "checkpoints.previous")] == [name_of(20), name_of(30)]
+    assert list(checkpoints_in(directory)) == [10]
+    assert list(checkpoints_in(tmp_path / "checkpoints.previous")) == [20, 30]
     with pytest.warns(UserWarning, match="Moved 1 checkpoints.*previous-2"):
         set_aside(directory, after=0)
-    assert [path.name for path in checkpoints_in(tmp_path / "checkpoints.previous-2")] == [name_of(10)]
+    assert list(checkpoints_in(tmp_path / "checkpoints.previous-2")) == [10]
     assert len(checkpoints_in(tmp_path / "checkpoints.previous")) == 2, "what was moved earlier stays"
 
 
@@ -292,7 +292,7 @@ def test_checkpoints_are_found_in_the_order_of_their_iterations(iterations):
     with tempfile.TemporaryDirectory() as folder:
         for name in (*map(name_of, iterations), "other.ckpt", "iteration-1.pt", ".partial-iteration-000003.ckpt"):
             Path(folder, name).touch()
-        assert [iteration_of(path) for path in checkpoints_in(Path(folder))] == sorted(iterations)
+        assert list(checkpoints_in(Path(folder))) == sorted(iterations)
 
 
 @pytest.fixture(scope="module", params=[write_file, write_shards])

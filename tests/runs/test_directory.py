@@ -26,7 +26,6 @@ from tagrpo.runs.directory import (
     may_change,
     name_of,
     read_config,
-    used,
     wandb_run_id,
     without_copies,
 )
@@ -95,7 +94,6 @@ def test_a_new_run_is_refused_where_another_has_left_results(tmp_path):
     (run / "metrics.csv").unlink()
     with pytest.raises(FileExistsError, match="resume=auto"):
         begin(settings(), run)
-    assert not used(tmp_path / "nothing")
 
 
 def test_a_checkpoint_of_elsewhere_is_for_an_unused_directory(tmp_path):

@@ -1,4 +1,4 @@
-"""Scalars as rows of an iteration, beside what Lightning's own log makes of them."""
+"""The order of callbacks, and scalars as rows of an iteration, beside what Lightning's own log makes of them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import pandas as pd
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
 
-from tagrpo.runs.scalars import ScalarLog, log_scalars
+from tagrpo.callbacks import Checkpointer, PassAtKEvaluator, RolloutRecorder, ThroughputMonitor, ZeroGradientMonitor
+from tagrpo.runs.scalars import ScalarLog, Stage, in_order, log_scalars
 
 
 class Plain(LightningModule):
@@ -127,3 +129,18 @@ def test_scalars_do_not_pass_through_lightnings_log(tmp_path, monkeypatch):
     monkeypatch.setattr(LightningModule, "log", lambda self, name, *arguments, **options: names.append(name))
     fitted(tmp_path, log_scalars, ScalarLog())
     assert names == [], "that costs a third of a millisecond each"
+
+
+class Sampler(Callback):
+    """Stands in for the rollout callback."""
+
+    stage = Stage.ROLLOUT
+
+
+def test_callbacks_are_sorted_by_stage_and_otherwise_stay_as_they_were_given():
+    progress, checkpoint, clock, sampler, log = (
+        RichProgressBar(), Checkpointer(), ThroughputMonitor(), Sampler(), ScalarLog(),
+    )  # fmt: skip
+    diagnostics = [RolloutRecorder(), ZeroGradientMonitor(), PassAtKEvaluator()]
+    given = [log, diagnostics[0], progress, sampler, *diagnostics[1:], clock, checkpoint]
+    assert in_order(given) == [checkpoint, clock, diagnostics[0], progress, *diagnostics[1:], sampler, log]

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tagrpo.analysis.difficulty import difficulty_of_run, success_by
+from tagrpo.analysis.rollouts import difficulty_of_run, success_by
 
 
 def rollouts(rates, samples, seed=0):

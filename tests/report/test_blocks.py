@@ -7,7 +7,7 @@ import re
 import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from tagrpo.report.pieces import pieces_of, tokenizer_of
+from tagrpo.report.blocks import pieces_of
 
 TEXTS = ["the sum is 42", "数学 ∑ \U0001f9ee, naïve\n\tline", "a\u202eb\0c"]
 
@@ -28,7 +28,7 @@ def byte_level(tmp_path):
 @pytest.mark.parametrize("text", TEXTS)
 def test_tokens_give_text_back_and_parts_of_a_letter_are_marked(byte_level, tmp_path, text):
     ids = [*byte_level.encode(text).ids, 0]
-    *tokens, last = map(pieces_of(tokenizer_of(tmp_path, {})), ids)
+    *tokens, last = map(pieces_of(tmp_path, {}), ids)
     assert last == ["<eos>"], "a special token stands apart"
     others = len(text.encode()) - len(text.encode("ascii", "ignore"))
     assert re.sub("\ufffd+", "", "".join(tokens)) == re.sub(r"[^\0-\x7f]", "", text)
@@ -37,4 +37,4 @@ def test_tokens_give_text_back_and_parts_of_a_letter_are_marked(byte_level, tmp_
 
 def test_without_a_tokenizer_tokens_are_numbers(tmp_path):
     settings = {"data": {"tokenizer": str(tmp_path)}, "model": {"path": None}}
-    assert list(map(pieces_of(tokenizer_of(tmp_path, settings)), [3, 7])) == ["#3 ", "#7 "]
+    assert list(map(pieces_of(tmp_path, settings), [3, 7])) == ["#3 ", "#7 "]

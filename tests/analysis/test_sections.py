@@ -8,10 +8,10 @@ import re
 import pandas as pd
 import pytest
 
-from tagrpo.analysis.answer import answer, baseline_of, headline, without_evaluation
 from tagrpo.analysis.comparison import Methods
 from tagrpo.analysis.figures import Figures
 from tagrpo.analysis.runs import by_method, find_directories, find_runs
+from tagrpo.analysis.sections import answer, without_evaluation
 
 BASE = [i % 3 for i in range(60)]
 
@@ -28,8 +28,8 @@ def compared(tmp_path, write_run):
 
 
 def test_gains_are_over_the_untrained_policy_wherever_it_stands(compared):
-    assert baseline_of(compared) == "untrained"
-    assert headline(compared) == ("test_id", 1)
+    assert compared.baseline == "untrained"
+    assert compared.headline == ("test_id", 1)
     good, bad = answer(compared).sentences
     # 3½ of 8 responses more; of 0, 1 and 2 of 8, 1½ fewer where there are as many: (0 + 1 + 1½) / 3.
     assert good.startswith("▲ good helped: +43.8 [+")
@@ -72,7 +72,7 @@ def test_an_evaluation_of_any_policy_is_not_called_the_untrained_one(tmp_path, w
     (path / "ledger.json").unlink()
     (path / "config.yaml").write_text("name: evaluated\nseed: 0\ndiagnose: null\n")
     compared = Methods(by_method(find_runs(tmp_path), ["ta_grpo", "evaluated"]))
-    assert (compared.untrained, baseline_of(compared)) == ([], "ta_grpo")
+    assert (compared.untrained, compared.baseline) == ([], "ta_grpo")
     (sentence,) = answer(compared).sentences
     assert sentence.startswith("evaluated: not beyond noise: +0.0")
     assert sentence.endswith("over ta_grpo.")

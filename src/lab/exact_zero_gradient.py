@@ -25,10 +25,6 @@ class ExactZeroGradient(ExactCallback):
 
     Not covered are questions that dynamic sampling draws later, replayed responses and shaped rewards; with
     `rollout.ahead` the responses come from older weights.
-
-    Raises:
-        TypeError: the verifier can't list correct responses.
-        ValueError: sampling leaves tokens out, so that probabilities are not those of the policy.
     """
 
     success: BatchSuccess

@@ -12,17 +12,14 @@ from ...modules.advantages.pools import check_choice
 from ...types import QuestionGroup, Rollouts
 
 
-def length_reward(
-    lengths: Tensor, correct: Tensor, group: Tensor, alpha: float = 0.05, wrong: float = -1.0, epsilon: float = 1e-6
-) -> Tensor:
+def length_reward(lengths: Tensor, correct: Tensor, group: Tensor, alpha: float = 0.05, wrong: float = -1.0) -> Tensor:
     """GRPO-LEAD's length-dependent accuracy reward with its explicit penalty (arXiv 2504.09696, second-hand).
 
-    R = exp(−α z) where correct, `wrong` elsewhere, with z = (length − μ) / (σ + ε); μ and σ (Bessel's correction, as in
-    the authors' code) are those of the *correct* responses of the group. z is 0, and R is 1, where a group has a single
-    correct response or correct ones of equal length. The authors' code leaves groups of short responses as they are
-    (three shortest under 4,000 tokens on average), which the paper does not mention; there is no such exception here.
-
-    `lengths` [R] and ε are in tokens, `correct` is [R] bool, `group` [R] long of any values; returns [R] float32.
+    R = exp(−α z) where correct, `wrong` elsewhere; z = (length − μ) / (σ + 1e-6), μ and σ (Bessel's correction, as in
+    the authors' code) being those of the *correct* responses of the group. z is 0, and R is 1, where a group has a
+    single correct response or correct ones of equal length. The authors' code leaves groups of short responses as they
+    are (three shortest under 4,000 tokens on average), which the paper does not mention; there is no such exception
+    here. `lengths` [R] are in tokens, `correct` is [R] bool, `group` [R] long of any values; returns [R] float32.
 
     >>> length_reward(torch.tensor([10, 20, 30, 99]), torch.tensor([True, True, True, False]), torch.zeros(4))
     tensor([ 1.0513,  1.0000,  0.9512, -1.0000])
@@ -33,7 +30,7 @@ def length_reward(
         rows = (group == pool) & correct
         deviation = lengths[rows] - lengths[rows].mean()
         spread = lengths[rows].std() if rows.sum() > 1 else torch.zeros((), dtype=torch.float64)
-        rewards[rows] = (-alpha * deviation / (spread + epsilon)).exp()
+        rewards[rows] = (-alpha * deviation / (spread + 1e-6)).exp()
     return rewards.float()
 
 

@@ -29,8 +29,7 @@ from tagrpo.cli.console import explained
 from tagrpo.runs.grid import GridRun, run_grid
 
 from . import page
-from .digest import digest, write
-from .tables import BASE, SETTINGS, setting_of
+from .digest import BASE, SETTINGS, digest, setting_of, write
 
 CONFIGS = Path(__file__).parent / "configs"
 GRIDS: Mapping[str, Sequence[str]] = {

@@ -71,7 +71,12 @@ def expected_advantages(strategy: AdvantageStrategy, success: Tensor, samples: i
     >>> expected_advantages(GroupAdvantage(scale="none"), torch.tensor([0.5]), 2)  # r − r̄ is ±½ or 0, half the time
     ByVerdict(correct=tensor([0.2500], dtype=torch.float64), wrong=tensor([-0.2500], dtype=torch.float64))
     """
-    success, samples = _checked(success, samples)
+    success, samples = torch.as_tensor(success, dtype=torch.float64), torch.as_tensor(samples)
+    if success.ndim != 1 or not len(success) or not ((success >= 0) & (success <= 1)).all():
+        raise ValueError(f"Expected `success` to be [P] rates between 0 and 1, but got {success}.")
+    if samples.is_floating_point() or samples.shape not in ((), success.shape) or (samples < 1).any():
+        raise ValueError(f"Expected `samples` to be a whole number from 1, or {len(success)} of them: got {samples}.")
+    samples = samples.long().expand(len(success))
     _, kind = torch.stack([success, samples.double()]).unique(dim=1, return_inverse=True)
     counts, orders = _configurations(kind, samples)
     advantages = _advantages_of_counts(strategy, counts, samples)
@@ -172,16 +177,6 @@ def _configurations(kind: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
 def _binomial(counts: Tensor, draws: Tensor, success: Tensor) -> Tensor:
     """[M, P] float64 probabilities; 0 for counts outside 0..draws."""
     return torch.from_numpy(binom.pmf(counts.numpy(), draws.numpy(), success.numpy()))
-
-
-def _checked(success: Tensor, samples: int | Tensor) -> tuple[Tensor, Tensor]:
-    """Success rates as [P] float64 and samples as [P] long."""
-    success, counts = torch.as_tensor(success, dtype=torch.float64), torch.as_tensor(samples)
-    if success.ndim != 1 or not len(success) or not ((success >= 0) & (success <= 1)).all():
-        raise ValueError(f"Expected `success` to be [P] rates between 0 and 1, but got {success}.")
-    if counts.is_floating_point() or counts.shape not in ((), success.shape) or (counts < 1).any():
-        raise ValueError(f"Expected `samples` to be a whole number from 1, or {len(success)} of them: got {samples}.")
-    return success, counts.long().expand(len(success))
 
 
 def averaged(strategy: AdvantageStrategy, groups: RewardGroups) -> Tensor:

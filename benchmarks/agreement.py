@@ -5,8 +5,6 @@
 Prints largest and mean differences from one packed batch, as in "One log-prob" of docs/performance.md.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Parts of all benchmarks: models, experience, ways to update on it, clocks and memory."""
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import json

@@ -15,8 +15,6 @@ Each attempt adds a line to FOLDER/outcomes.jsonl, and those that are in it are 
 goes on where it was. At the end the figures of that file are printed.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import errno

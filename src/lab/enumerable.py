@@ -6,8 +6,6 @@ prompt, and over the verdicts of all others, which is what `objectives` sums. Th
 importance weights are those that training calls, in float64.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Exact pass@k and Cover@τ of each evaluation split, where correct responses can be listed. Nothing is sampled."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from itertools import chain

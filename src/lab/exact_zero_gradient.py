@@ -1,7 +1,5 @@
 """The expected share of questions without gradient, for tasks whose correct responses can be listed."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch

@@ -10,8 +10,6 @@ because the sum of π ∇ log π over the correct responses to a prompt is ∇p_
 expectations are sums over how many responses to each prompt are correct. The theory behind it: arXiv 2510.23049.
 """
 
-from __future__ import annotations
-
 from itertools import combinations_with_replacement
 from math import comb, factorial, prod, sqrt
 from typing import NamedTuple

@@ -5,8 +5,6 @@
 The digest is small enough to be kept with the code, so that the page can be written again without the runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import hashlib

@@ -4,8 +4,6 @@ All have the same settings (`recipe=common`), tasks and, where they need one, th
 pass@k over the untrained policy that a run began with, with the intervals of the third study.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

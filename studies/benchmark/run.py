@@ -9,8 +9,6 @@ Overrides are those of tagrpo-train; a class of yours is named by `_target_` (do
 missing are made first. Finished runs are kept, so that the same command goes on where it was interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

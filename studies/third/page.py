@@ -3,8 +3,6 @@
 What a word depends on is in `claims.py` and `verdicts.py`, which the plan froze; nothing here changes one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Samples more rephrasings of questions whose original is unlikely to give a gradient; this rule is ours."""
 
-from __future__ import annotations
-
 import math
 
 from ...datamodules.curricula import Curriculum

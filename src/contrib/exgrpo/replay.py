@@ -4,8 +4,6 @@ A share of each batch are questions that were solved in part before, drawn by th
 one half; one response to each is a past success, that of the lowest entropy under the current policy.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence

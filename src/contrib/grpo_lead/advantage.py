@@ -1,7 +1,5 @@
 """Hard questions weigh more, easy ones less (GRPO-LEAD). Its length reward is a reward term (`terms.py`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

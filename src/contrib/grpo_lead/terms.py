@@ -1,7 +1,5 @@
 """The reward term of GRPO-LEAD: the length reward of its first stage."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Unbiased gradients of pass@k from n ≥ k responses (PKPO), for binary rewards. The paper's max@k is not covered."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

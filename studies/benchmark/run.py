@@ -27,7 +27,7 @@ from tagrpo.cli.console import explained
 from tagrpo.runs.grid import GridRun, run_grid
 
 from . import page
-from .digest import BASE, SETTINGS, digest, setting_of, write
+from .digest import BASE, SETTINGS, Runs, digest, setting_of, write
 
 CONFIGS = Path(__file__).parent / "configs"
 GRIDS: Mapping[str, Sequence[str]] = {
@@ -122,7 +122,7 @@ def make_starters(settings: Sequence[str], seeds: Sequence[int], workers: int) -
             print(f"{folder}: {number} of {len(missing)} starters made", flush=True)
 
 
-def beside(own: page.Runs) -> Iterator[str]:
+def beside(own: Runs) -> Iterator[str]:
     """A table of methods beside the untrained policy and `BESIDE`, in the same settings and seeds, and what to know."""
     starts = {(setting_of(run), run["seed"]): run["success"] for run in own if run["method"] == BASE}
     chosen = [run for run in page.kept()[0] if run["method"] in (BASE, *BESIDE)]

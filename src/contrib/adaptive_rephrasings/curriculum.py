@@ -8,7 +8,7 @@ from ...types import QuestionGroup
 
 
 def running_rate(record: Record, decay: float) -> float | None:
-    """The original's rate at its first visit, then rate ← decay · rate + (1 − decay) · that of the next; else None."""
+    """The original's rate at its first visit, then decay · rate + (1 − decay) · the next one; None if never asked."""
     running = None
     for asked, right in ((visit.samples[0], visit.correct[0]) for visit in record.visits if visit.samples[0]):
         running = decay * (right / asked if running is None else running) + (1 - decay) * (right / asked)

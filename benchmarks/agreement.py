@@ -5,8 +5,6 @@
 Prints largest and mean differences from one packed batch, as in "One log-prob" of docs/performance.md.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 
@@ -26,21 +24,18 @@ SIZES = {"embedded": (16, 16, 40), "smollm2": (4, 8, 64)}
 """Questions, responses to each, most tokens of one."""
 
 
-def scores(
-    policy: CausalPolicy,
-    prompts: Sequence[Tensor],
-    prompt: Tensor,
-    responses: Sequence[Tensor],
-    parts: Sequence[Tensor],
-) -> Tensor:
-    """[T] log-probs of all responses in their order, from one packed batch for each part of their rows."""
+def scores(policy: CausalPolicy, data: tuple[list[Tensor], Tensor, list[Tensor]], parts: Sequence[Tensor]) -> Tensor:
+    """[T] log-probs of all responses in their order, from one packed batch for each part of their rows.
+
+    `data`: prompts, the prompt of each response, responses.
+    """
     found: dict[int, Tensor] = {}
     for rows in parts:
-        batch = pack(prompts, prompt, responses, rows)
+        batch = pack(*data, rows)
         with torch.no_grad():
             by_response = policy(batch, "none").logprobs.split(batch.lengths.tolist())
         found |= zip(batch.rows.tolist(), by_response, strict=True)
-    return torch.cat([found[row] for row in range(len(responses))])
+    return torch.cat([found[row] for row in range(len(data[2]))])
 
 
 def main() -> None:
@@ -71,18 +66,17 @@ def main() -> None:
     policies = [CausalPolicy(load_causal_lm(folder).eval().to(kind)) for kind in (torch.float32, torch.bfloat16)]
     policy = policies[options.dtype == "bfloat16"]
     at_random = torch.randperm(len(every), generator=torch.Generator().manual_seed(0)).split(8)
-    own_prompt = [prompts[p] for p in prompt], every, responses
+    data = prompts, prompt, responses
     found = {
-        "the prompt before each response": scores(policy, *own_prompt, [every]),
-        "micro-batches of 8 rows, drawn at random": scores(policy, prompts, prompt, responses, at_random),
-        "micro-batches of one row": scores(policy, prompts, prompt, responses, every.split(1)),
+        "the prompt before each response": scores(policy, ([prompts[p] for p in prompt], every, responses), [every]),
+        "micro-batches of 8 rows, drawn at random": scores(policy, data, at_random),
+        "micro-batches of one row": scores(policy, data, every.split(1)),
         "sampled by the transformers engine": torch.cat([completion.logprobs for completion in completions]),
-        "the same weights in float32": scores(policies[0], prompts, prompt, responses, [every]),
+        "the same weights in float32": scores(policies[0], data, [every]),
     }
-    whole = scores(policy, prompts, prompt, responses, [every])
+    whole = scores(policy, data, [every])
     for policy.chunk_size in (64, 7, 1):
-        name = f"logits in chunks of {policy.chunk_size}"
-        found[name] = scores(policy, prompts, prompt, responses, [every])
+        found[f"logits in chunks of {policy.chunk_size}"] = scores(policy, data, [every])
     policy.model.set_attn_implementation("sdpa")
     plain = []
     with torch.no_grad():

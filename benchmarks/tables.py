@@ -26,10 +26,6 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(table(head, rows, "---:"))
 
 
-def origin(figures: dict[str, Any]) -> str:
-    return f"\n\n{figures['machine']}, torch {figures['torch']}."
-
-
 def update(figures: dict[str, Any]) -> str:
     rows, reference = [], next(iter(figures["seconds"]))
     for way, name in NAMES.items():
@@ -47,7 +43,7 @@ def update(figures: dict[str, Any]) -> str:
         f"Tokens: {tokens['response']} of responses, {tokens['distinct']} distinct, {tokens['repeated']} with a prompt "
         f"for each response, {tokens['padded']} padded. Matrix rate: {figures['matrix_gflops']:.0f} GFLOP/s."
     )
-    return f"{markdown(UPDATE.split(', '), rows)}\n\n{text}{origin(figures)}"
+    return f"{markdown(UPDATE.split(', '), rows)}\n\n{text}"
 
 
 def ceiling(figures: dict[str, Any]) -> str:
@@ -66,7 +62,7 @@ def ceiling(figures: dict[str, Any]) -> str:
             f"{reached:.2f}", f"{100 * reached / limit:.0f} %", f"{100 * reached * products[1] / products[0]:.0f} %",
         ])  # fmt: skip
     head_line = ["model", "ceiling: ratio of tokens", "ratio of products, head included", "measured", "of the ceiling"]
-    return markdown([*head_line, "of the products"], rows) + origin(figures)
+    return markdown([*head_line, "of the products"], rows)
 
 
 def trl(figures: dict[str, Any]) -> str:
@@ -80,7 +76,7 @@ def trl(figures: dict[str, Any]) -> str:
             f"{memory['trl_shared']:.0f}", f"{found['gradient_difference']['trl_shared']:.1e}",
         ])  # fmt: skip
     head = "rows of a micro-batch, seconds, after the call, times faster, peak MiB, after the call, gradient differs by"
-    return markdown(head.split(", "), rows) + origin(figures)
+    return markdown(head.split(", "), rows)
 
 
 def peers(figures: dict[str, Any]) -> str:
@@ -95,17 +91,14 @@ def peers(figures: dict[str, Any]) -> str:
             rows.append([title, NAMES[way], f"{seconds:.2f}", f"{slower:.2f}", f"{memory:.0f}", differs])
             title = ""
     head = "shape, update, CPU seconds, times those of prefix-shared, peak MiB, gradient differs by"
-    return markdown(head.split(", "), rows) + origin(figures)
+    return markdown(head.split(", "), rows)
 
 
 def dropping(figures: dict[str, Any]) -> str:
     found = figures["dropping"]
-    row = [
-        f"{100 * found['uniform_questions']:.0f} %",
-        f"{found['speedup']['median']:.2f} ({found['speedup']['best']:.2f})",
-        f"{found['gradient_difference']:.1e}",
-    ]
-    return markdown(["uniform questions", "times faster", "gradient differs by"], [row]) + origin(figures)
+    faster = f"{found['speedup']['median']:.2f} ({found['speedup']['best']:.2f})"
+    row = [f"{100 * found['uniform_questions']:.0f} %", faster, f"{found['gradient_difference']:.1e}"]
+    return markdown(["uniform questions", "times faster", "gradient differs by"], [row])
 
 
 def iteration(figures: dict[str, Any]) -> str:
@@ -115,7 +108,7 @@ def iteration(figures: dict[str, Any]) -> str:
         seconds, share = found["seconds"], found["share"]
         named = [f"{seconds[phase]:.3f}" if phase in seconds else "" for phase in phases]
         rows.append([cell, *named, *(f"{100 * share[p]:.2f} %" if p in share else "" for p in ("sync", "overhead"))])
-    return markdown(["method/engine", *phases, "sync", "overhead"], rows) + origin(figures)
+    return markdown(["method/engine", *phases, "sync", "overhead"], rows)
 
 
 TABLES = {
@@ -137,8 +130,10 @@ TABLES = {
 
 def main() -> None:
     for name, (file, make) in TABLES.items():
-        path = RESULTS / file
-        made = make(json.loads(path.read_text())) if path.exists() else "*Not measured yet.*"
+        made = "*Not measured yet.*"
+        if (path := RESULTS / file).exists():
+            figures = json.loads(path.read_text())
+            made = f"{make(figures)}\n\n{figures['machine']}, torch {figures['torch']}."
         write_section(DOCUMENT, name, made)
 
 

@@ -16,59 +16,40 @@ import argparse
 from collections.abc import Sequence
 from itertools import combinations
 from statistics import median
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from workload import (
-    WAYS,
-    Experience,
-    MatrixRate,
-    Updates,
-    add_shape,
-    experience,
-    peak_memory,
-    report,
-    seconds,
-    useful_flop,
-)
+from workload import WAYS, Experience, Updates, add_shape, experience, matrix_rate, peak_memory, report, seconds
 
-Times = dict[str, list[tuple[float, float]]]
+Times = dict[str, list[float]]
+"""Way → CPU seconds of each round, wall seconds on a GPU."""
 
 
-class Measured(NamedTuple):
-    times: Times
-    """(CPU or GPU seconds, wall seconds) of each way in each round, and of one matrix product."""
-    gradients: dict[str, Tensor]
-    peak: dict[str, int]
-    """Bytes, beyond weights and gradients."""
+def rounds(updates: Updates, ways: Sequence[str], shape: argparse.Namespace) -> tuple[Times, Any, Any, list[float]]:
+    """Times of each way; its gradient; its peak of bytes beyond weights and gradients; the matrix rate of each round.
 
-
-def rounds(updates: Updates, ways: Sequence[str], count: int, device: str) -> Measured:
-    """`count` rounds, after one update that warms up."""
-    rate = MatrixRate(device, updates.model.dtype)
-    found = Measured({name: [] for name in (*ways, "product")}, {}, {})
+    One update warms up.
+    """
+    times, gradients, peak, rates = {way: [] for way in ways}, {}, {}, []
     updates.run(ways[-1])
-    for index in range(count):
+    for index in range(shape.rounds):
         for way in ways:
             updates.model.zero_grad(set_to_none=False)
 
             def timed(way: str = way) -> None:
-                found.times[way].append(seconds(lambda: updates.run(way), device))
+                times[way].append(seconds(lambda: updates.run(way), shape.device))
 
-            found.peak[way] = peak_memory(timed, device)
-            if index == count - 1:  # copies of gigabytes
-                found.gradients[way] = updates.gradient()
-        found.times["product"].append(rate())
-    return found
+            peak[way] = peak_memory(timed, shape.device)
+            if index == shape.rounds - 1:  # copies of gigabytes
+                gradients[way] = updates.gradient()
+        rates.append(matrix_rate(shape.device, updates.model.dtype))
+    return times, gradients, peak, rates
 
 
 def ratio(times: Times, slow: str, fast: str) -> dict[str, float]:
-    pairs = [(a[0], b[0]) for a, b in zip(times[slow], times[fast], strict=True)]
-    return {
-        "median": median(a / b for a, b in pairs),
-        "best": min(a for a, _ in pairs) / min(b for _, b in pairs),
-    }
+    ratios = (a / b for a, b in zip(times[slow], times[fast], strict=True))
+    return {"median": median(ratios), "best": min(times[slow]) / min(times[fast])}
 
 
 def difference(gradients: dict[str, Tensor], way: str, reference: str) -> float:
@@ -79,27 +60,29 @@ def difference(gradients: dict[str, Tensor], way: str, reference: str) -> float:
 
 def measure(shape: argparse.Namespace, kind: type[Updates] = Updates) -> dict[str, object]:
     """Everything but the dropping; the first of the ways has the gradient that the others are compared with."""
-    device, ways = shape.device, shape.ways
-    data = experience(shape)
+    ways, data = shape.ways, experience(shape)
     updates = kind(shape, data, ways)
-    times, gradients, peak = rounds(updates, ways, shape.rounds, device)
-    if (device, shape.dtype) == ("cpu", "bfloat16"):
+    times, gradients, peak, rates = rounds(updates, ways, shape)
+    if (shape.device, shape.dtype) == ("cpu", "bfloat16"):
         exact = Updates(argparse.Namespace(**{**vars(shape), "dtype": "float32"}), data, ())
         exact.model.load_state_dict(updates.model.state_dict())
         exact.run("prefix_shared")
         gradients["exact"] = exact.gradient()
-    flop, rate = useful_flop(updates.model, data.tokens), MatrixRate(device, updates.model.dtype)
-    unit = rate.flop / flop  # seconds of the update at the matrix rate, over those of one product
+    # Useful are 6 FLOP per parameter and *distinct* token of the layers, 6 per element of the head and response token;
+    # attention and everything computed twice count as nothing.
+    layers = sum(p.numel() for p in updates.model.model.layers.parameters())
+    head, tokens = updates.model.lm_head.weight.numel(), data.tokens
+    flop = 6 * layers * tokens["distinct"] + 6 * head * tokens["response"]
     return {
         "parameters": sum(p.numel() for p in updates.model.parameters()),
-        "tokens": data.tokens,
-        "seconds": {name: median(t[0] for t in values) for name, values in times.items()},
-        "tokens_per_second": {w: data.tokens["response"] / median(t[0] for t in times[w]) for w in ways},
+        "tokens": tokens,
+        "seconds": {way: median(times[way]) for way in ways},
+        "tokens_per_second": {way: tokens["response"] / median(times[way]) for way in ways},
         "peak_mib": {way: size / 2**20 for way, size in peak.items()},
         "speedup": {f"{b} over {a}": ratio(times, a, b) for a, b in combinations(ways, 2)},
-        "matrix_gflops": median(rate.flop / t[0] for t in times["product"]) / 1e9,
+        "matrix_gflops": median(rates) / 1e9,
         "share_of_matrix_rate": {
-            way: median(p[0] / t[0] / unit for p, t in zip(times["product"], times[way], strict=True)) for way in ways
+            way: median(flop / t / rate for t, rate in zip(times[way], rates, strict=True)) for way in ways
         },
         "gradient_difference": {way: difference(gradients, way, ways[0]) for way in ways[1:]},
         "gradient_error": {way: difference(gradients, way, "exact") for way in ways if "exact" in gradients},
@@ -112,7 +95,7 @@ def measure_dropping(shape: argparse.Namespace, questions: int = 5) -> dict[str,
     data = experience(several)
     advantages = torch.where(data.prompt == 0, data.advantages, 0.0)
     updates = Updates(several, Experience(data.prompts, data.prompt, data.responses, advantages), ways=())
-    times, gradients, _ = rounds(updates, ["prefix_shared", "dropped"], shape.rounds, shape.device)
+    times, gradients, *_ = rounds(updates, ["prefix_shared", "dropped"], shape)
     return {
         "uniform_questions": 1 - 1 / questions,
         "speedup": ratio(times, "prefix_shared", "dropped"),

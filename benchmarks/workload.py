@@ -1,7 +1,5 @@
 """Parts of all benchmarks: models, experience, ways to update on it, clocks and memory."""
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import json
@@ -27,13 +25,15 @@ from tagrpo.packing.policy import CausalPolicy
 from tagrpo.packing.trl import METHOD, share_prefixes
 from tagrpo.runs.files import write_text
 
+SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+SIZES += ("num_key_value_heads", "head_dim")
 MODELS = {
-    # hidden, intermediate, layers, heads, key heads, width of a head, tied head
-    "20m": (384, 1024, 8, 6, 2, 64, True),
-    "tiny": (64, 128, 2, 2, 1, 32, True),
-    "qwen3_1.7b": (2048, 6144, 28, 16, 8, 128, True),
-    "qwen3_4b": (2560, 9728, 36, 32, 8, 128, True),
+    "20m": (384, 1024, 8, 6, 2, 64),
+    "tiny": (64, 128, 2, 2, 1, 32),
+    "qwen3_1.7b": (2048, 6144, 28, 16, 8, 128),
+    "qwen3_4b": (2560, 9728, 36, 32, 8, 128),
 }
+"""Name → its `SIZES`."""
 WAYS = ("trl", "trl_shared", "padded", "padding_free", "prefix_shared")
 
 
@@ -45,9 +45,6 @@ class Experience:
     prompt: Tensor
     responses: list[Tensor]
     advantages: Tensor
-
-    def __post_init__(self) -> None:
-        assert len(self.prompt) == len(self.responses) == len(self.advantages)
 
     @property
     def lengths(self) -> Tensor:
@@ -100,19 +97,9 @@ def experience(shape: argparse.Namespace) -> Experience:
 def build(shape: argparse.Namespace) -> Qwen3ForCausalLM:
     """A randomly initialised Qwen3."""
     torch.manual_seed(shape.seed)
-    hidden, intermediate, layers, heads, key_heads, width, tied = MODELS[shape.model]
-    config = Qwen3Config(
-        vocab_size=shape.vocabulary,
-        hidden_size=hidden,
-        intermediate_size=intermediate,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        num_key_value_heads=key_heads,
-        head_dim=width,
-        max_position_embeddings=shape.prompt + shape.max,
-        tie_word_embeddings=tied,
-        bos_token_id=None,
-    )
+    sizes = dict(zip(SIZES, MODELS[shape.model], strict=True))
+    sizes |= {"vocab_size": shape.vocabulary, "max_position_embeddings": shape.prompt + shape.max}
+    config = Qwen3Config(**sizes, tie_word_embeddings=True, bos_token_id=None)
     with torch.device(shape.device):
         return Qwen3ForCausalLM(config).to(getattr(torch, shape.dtype)).train()
 
@@ -247,16 +234,16 @@ def trl_trainer(model: PreTrainedModel, shape: argparse.Namespace, data: Experie
 # ---------------------------------------------------------------------- clocks and memory
 
 
-def seconds(run: Callable[[], object], device: str = "cpu") -> tuple[float, float]:
-    """CPU seconds of this process (wall seconds on a GPU), whoever else uses the machine, and wall seconds."""
+def seconds(run: Callable[[], object], device: str) -> float:
+    """CPU seconds of this process, whoever else uses the machine; on a GPU wall seconds."""
+    clock = time.process_time if device == "cpu" else time.perf_counter
     if device == "cuda":
         torch.cuda.synchronize()
-    wall, cpu = time.perf_counter(), time.process_time()
+    start = clock()
     run()
     if device == "cuda":
         torch.cuda.synchronize()
-    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    return (cpu if device == "cpu" else wall), wall
+    return clock() - start
 
 
 def peak_memory(run: Callable[[], object], device: str = "cpu") -> int:
@@ -276,48 +263,27 @@ def peak_memory(run: Callable[[], object], device: str = "cpu") -> int:
 
 
 def _status(name: str) -> int:
-    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
-    assert found
-    return int(found[1]) * 1024
+    return 1024 * int(re.findall(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())[0])
 
 
-class MatrixRate:
-    """Seconds of one product of square matrices, and of none other: what the machine can do."""
+def matrix_rate(device: str, dtype: torch.dtype) -> float:
+    """FLOP per second of products of square matrices alone: what the machine can do."""
+    side, repeats = (2048, 3) if device == "cpu" else (8192, 20)
+    square = torch.randn(side, side, device=device, dtype=dtype)
 
-    def __init__(self, device: str, dtype: torch.dtype) -> None:
-        self.side = 2048 if device == "cpu" else 8192
-        self.device, self.repeats = device, 3 if device == "cpu" else 20
-        self.square = torch.randn(self.side, self.side, device=device, dtype=dtype)
+    def multiply() -> None:
+        for _ in range(repeats):
+            square @ square
 
-    def __call__(self) -> tuple[float, float]:
-        def multiply() -> None:
-            for _ in range(self.repeats):
-                self.square @ self.square
-
-        cpu, wall = seconds(multiply, self.device)
-        return cpu / self.repeats, wall / self.repeats
-
-    @property
-    def flop(self) -> int:
-        return 2 * self.side**3
-
-
-def useful_flop(model: PreTrainedModel, tokens: Mapping[str, int]) -> int:
-    """6 FLOP per parameter and *distinct* token of the layers, 6 per element of the head and response token.
-
-    Attention and everything computed twice count as nothing.
-    """
-    layers = sum(p.numel() for p in model.model.layers.parameters())
-    return 6 * layers * tokens["distinct"] + 6 * model.lm_head.weight.numel() * tokens["response"]
+    return 2 * side**3 * repeats / seconds(multiply, device)
 
 
 def machine(device: str) -> str:
     """The machine that the figures were measured on."""
     if device == "cuda":
         return torch.cuda.get_device_name()
-    found = (
-        re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text()) if platform.system() == "Linux" else None
-    )
+    names = Path("/proc/cpuinfo").read_text() if platform.system() == "Linux" else ""
+    found = re.search(r"model name\s*:\s*(.+)", names)
     return f"{found[1] if found else platform.processor()}, {torch.get_num_threads()} threads"
 
 

@@ -15,8 +15,6 @@ Each attempt adds a line to FOLDER/outcomes.jsonl, and those that are in it are 
 goes on where it was. At the end the figures of that file are printed.
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import errno
@@ -61,25 +59,24 @@ class Trial:
     def __init__(self, directory: Path, ranks: int) -> None:
         from tagrpo.settings.config import build, compose_run
 
-        self.directory = directory
-        self.ranks = ranks
+        self.directory, self.ranks = directory, ranks
         self.shim = ctypes.CDLL(None)
         self.cfg = compose_run(directory, [*OVERRIDES, *(TWO_RANKS if ranks == 2 else [])])
         # With several ranks a run is built by each: it looks at the environment.
         self.run = build(self.cfg) if ranks == 1 else None
 
-    def begin(self, point: int = 0, what: str = "kill", names: Path | None = None) -> list[int]:
-        """Start an attempt, with something to happen at a point of the last rank; returns the process ids."""
-        if self.ranks == 1:
-            return [self._fork(point, what, names, {})]
-        with socket.create_server(("127.0.0.1", 0)) as server:
-            port = server.getsockname()[1]
-        common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        common |= {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0"}
-        ranks = [{**common, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
-        if point % 2:  # both ranks get their turn
-            return [self._fork(0, what, None, ranks[0]), self._fork(point, what, names, ranks[1])]
-        return [self._fork(point, what, names, ranks[0]), self._fork(0, what, None, ranks[1])]
+    def attempt(self, point: int = 0, what: str = "kill", names: Path | None = None) -> list[int]:
+        """Run, with something to happen at a point of one rank, whose calls go to `names`; returns all exit codes."""
+        environments: list[dict[str, str]] = [{}]
+        if self.ranks == 2:
+            with socket.create_server(("127.0.0.1", 0)) as server:
+                port = server.getsockname()[1]
+            common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            common |= {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0"}
+            environments = [{**common, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
+        happens: list[tuple[int, str, Path | None]] = [(0, what, None)] * self.ranks
+        happens[point % self.ranks] = point, what, names  # both ranks get their turn
+        return wait([self._fork(*fault, of) for fault, of in zip(happens, environments, strict=True)])
 
     def _fork(self, point: int, what: str, names: Path | None, environment: Mapping[str, str]) -> int:
         child = os.fork()
@@ -213,9 +210,9 @@ def differences(whole: Path, other: Path) -> Iterator[str]:
 
 def judged(trial: Trial, whole: Path, first: list[int]) -> str:
     """Judge how it ended: `same`, or a list of the differences. A run that is only told to stop goes on, too."""
-    codes = wait(trial.begin()) if any(first) else first
+    codes = trial.attempt() if any(first) else first
     if not any(codes) and not (trial.directory / "finished").exists():
-        codes = wait(trial.begin())
+        codes = trial.attempt()
     if any(codes):
         return f"did not end but with {codes}: {trial.directory.with_suffix('.log').read_text().splitlines()[-1]}"
     return "; ".join(sorted(differences(whole, trial.directory))) or "same"
@@ -230,7 +227,7 @@ def undisturbed(trial: Trial, folder: Path) -> tuple[Path, list[str]]:
     """The directory of a run that nothing happened to, and its calls."""
     whole, listed = folder / "undisturbed", folder / "points.txt"
     trial.clear()
-    codes = wait(trial.begin(0, "kill", listed))
+    codes = trial.attempt(names=listed)
     if any(codes):
         log = trial.directory.with_suffix(".log").read_text()
         raise RuntimeError(f"The undisturbed run ended with {codes}:\n{log}")
@@ -269,7 +266,7 @@ def drive(options: argparse.Namespace, outcomes: Path) -> None:
             if (options.what, options.ranks, point) in done:
                 continue
             trial.clear()
-            codes = wait(trial.begin(point, options.what, listed))
+            codes = trial.attempt(point, options.what, listed)
             call = (listed.read_text().splitlines() + point * [""])[point - 1]
             one = {"what": options.what, "ranks": options.ranks, "point": point, "of": len(names), "call": call}
             one |= {"codes": codes, "outcome": judged(trial, whole, codes)}

@@ -8,8 +8,6 @@ and is kept in `runs/fuzz` as `crash-…`, `timeout-…` or `oom-…`; at the en
 were. `tests/test_fuzz.py` repeats small ones of those that were found first, from the lists in tests/fuzz_corpus.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -7,8 +7,6 @@ semicolon; braces and <placeholders> stand for several. A setting's meaning is t
 the class that gets it (`_target_`), else the comment beside it in its YAML file.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import itertools

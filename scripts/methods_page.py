@@ -6,8 +6,6 @@ The files are those of `tagrpo.settings.methods`. Every difference between the t
 reason, in the value's row or in `SHARED`, is an error, and so is a reason for a difference that does not exist.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Sequence

@@ -11,8 +11,6 @@ Outcomes are appended to `runs/mutation/<module>.jsonl`, so that an interrupted 
 are tried again. Those that are the same program as the original stand in `mutation_survivors.yaml` with the reason.
 """
 
-from __future__ import annotations
-
 import argparse
 import ast
 import json

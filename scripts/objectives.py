@@ -3,8 +3,6 @@
 python scripts/objectives.py
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress

@@ -5,8 +5,6 @@
 The rates are those of SmolLM2-135M in `studies/smollm2_tasks.jsonl`, as `scripts/task_rates.py` has written them.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

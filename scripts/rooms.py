@@ -3,8 +3,6 @@
 python scripts/rooms.py     # write the section of the page, print the counts; a test holds their limits
 """
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Iterator
 from graphlib import TopologicalSorter

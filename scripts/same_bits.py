@@ -8,8 +8,6 @@ Compared are `metrics.csv` but for its wall times, `test.json`, the recorded rol
 be given to `record` to make only some of the runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import os

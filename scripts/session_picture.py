@@ -3,8 +3,6 @@
 python scripts/session_picture.py      # two minutes; needs Chromium, chromedriver, selenium, and util-linux
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Pages are those of `docs/` and the README. Links to files that are no pages stay as text.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -11,8 +11,6 @@ Other arguments are settings of tagrpo-eval or tagrpo-train: `data.evaluation.te
 form of the answer, unless template.instruction is given.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import time

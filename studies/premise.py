@@ -11,8 +11,6 @@ a standard deviation of 5 points; (2) of 4 wordings × 8 responses fewer questio
 to one wording; (3) responses to two wordings are further apart than two responses to one, also among wrong ones alone.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import random

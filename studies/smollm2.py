@@ -22,8 +22,6 @@ seed. In the responses of `premise.py` gaps spread by 7.2 points, of which 64 re
 are flattened by a fifth, and four seeds tell one of 5 points per ten points of gap at best.
 """
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

@@ -6,8 +6,6 @@ prompt, and over the verdicts of all others, which is what `objectives` sums. Th
 importance weights are those that training calls, in float64.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 from typing import NamedTuple
@@ -158,7 +156,7 @@ def expected_update(
         lengths=responses.lengths.repeat(count),
         num_responses=1.0,
         num_tokens=float((share * responses.lengths).sum()),
-        weights=importance_weights(policies, responses, score, options).flatten(),
+        weights=_importance_weights(policies, responses, score, options).flatten(),
     )
 
     def gradients(advantages: Tensor) -> Tensor:
@@ -175,7 +173,7 @@ def expected_update(
     return -torch.autograd.grad(total, logits)[0]
 
 
-def importance_weights(policies: Policies, responses: Responses, score: Tensor, options: UpdateOptions) -> Tensor:
+def _importance_weights(policies: Policies, responses: Responses, score: Tensor, options: UpdateOptions) -> Tensor:
     """[P, T] truncated token weights: for scoring prompt n at prompt `score[n]` ([P] long), times for staleness."""
     sampled = token_logprobs(policies.old, responses)
     weights = (sampled - token_logprobs(policies.sampler, responses)).exp().clamp(max=options.staleness_cap)

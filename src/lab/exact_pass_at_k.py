@@ -1,15 +1,12 @@
 """Exact pass@k and Cover@τ of each evaluation split, where correct responses can be listed. Nothing is sampled."""
 
-from __future__ import annotations
-
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, cast
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from torch import Tensor
 
 from ..callbacks.shared import write_evaluation
 from ..distributed import gather_objects
@@ -47,8 +44,7 @@ class ExactCallback(Callback):
                 f"Expected sampling from the whole distribution for exact pass@k, but got {sampling}. Set temperature "
                 "above 0, top_p=1 and top_k=0 in rollout.evaluation_sampling."
             )
-        self.verifier = verifier
-        self.sampling = sampling
+        self.verifier, self.sampling = verifier, sampling
 
     def batch_success(self, trainer: Trainer) -> BatchSuccess:
         """Return a function that computes the success of batches of the trainer's datamodule."""
@@ -78,9 +74,7 @@ class ExactPassAtK(ExactCallback):
         taus: The τ of interest, 0..1.
 
     Raises:
-        TypeError: the verifier can't list correct responses.
-        ValueError: sampling leaves tokens out, so that probabilities are not those of the policy; a τ is outside its
-            range.
+        ValueError: a τ is outside its range.
     """
 
     def __init__(
@@ -106,16 +100,16 @@ class ExactPassAtK(ExactCallback):
             return
         splits = {}
         for name, questions in self.success(trainer, pl_module).items():
-            curve = self._curve(questions.values())
-            intervals = dict(zip(self.ks, t_intervals(curve), strict=True))
-            shares: dict[str, dict[int, float]] = {}
+            p = torch.tensor(list(questions.values()), dtype=torch.float64)
+            curve, shares = exact_pass_at_k(p, self.ks), dict[str, dict[int, float]]()
             before = self.untrained.get(name, {})
             if questions.keys() <= before.keys():
-                changes = support_change(self._curve(before[id] for id in questions), curve)
+                start = torch.tensor([before[id] for id in questions], dtype=torch.float64)
+                changes = support_change(exact_pass_at_k(start, self.ks), curve)
                 for change, by_k in zip(("support_gained", "support_lost"), changes, strict=True):
                     shares[change] = dict(zip(self.ks, by_k.tolist(), strict=True))
-            cover = cover_at_tau(torch.tensor(list(questions.values()), dtype=torch.float64), self.taus)
-            covered = dict(zip(self.taus, t_intervals(cover), strict=True))
+            intervals = dict(zip(self.ks, t_intervals(curve), strict=True))
+            covered = dict(zip(self.taus, t_intervals(cover_at_tau(p, self.taus)), strict=True))
             metrics = {f"exact_pass@k/{name}/{k}": interval.value for k, interval in intervals.items()}
             metrics |= {f"exact_cover@tau/{name}/{tau}": interval.value for tau, interval in covered.items()}
             metrics |= {f"{change}/{name}/{k}": x for change, by_k in shares.items() for k, x in by_k.items()}
@@ -147,10 +141,6 @@ class ExactPassAtK(ExactCallback):
                 found[batch.split].update(zip(ids, p.tolist(), strict=True))
         parts = gather_objects(dict(found))
         return {split: {id: p for part in parts for id, p in part.get(split, {}).items()} for split in chain(*parts)}
-
-    def _curve(self, success: Iterable[float]) -> Tensor:
-        """[Q, K] pass@k."""
-        return exact_pass_at_k(torch.tensor(list(success), dtype=torch.float64), self.ks)
 
     def state_dict(self) -> dict[str, Any]:
         """The success of the untrained policy, which a resumed run no longer has."""

@@ -1,7 +1,5 @@
 """The expected share of questions without gradient, for tasks whose correct responses can be listed."""
 
-from __future__ import annotations
-
 from typing import cast
 
 import torch
@@ -25,10 +23,6 @@ class ExactZeroGradient(ExactCallback):
 
     Not covered are questions that dynamic sampling draws later, replayed responses and shaped rewards; with
     `rollout.ahead` the responses come from older weights.
-
-    Raises:
-        TypeError: the verifier can't list correct responses.
-        ValueError: sampling leaves tokens out, so that probabilities are not those of the policy.
     """
 
     success: BatchSuccess

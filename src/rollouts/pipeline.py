@@ -19,8 +19,19 @@ from torch.distributed.checkpoint.stateful import Stateful
 from ..datamodules.memory import QuestionMemory, Visit
 from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..seeds import derive_seed
-from ..types.data import History, QuestionBatch, QuestionGroup, Request, SamplingConfig, Seconds
-from ..types.protocols import Engine, Reformulator, RewardTerm, Verifier, require
+from ..types import (
+    Engine,
+    History,
+    QuestionBatch,
+    QuestionGroup,
+    Reformulator,
+    Request,
+    RewardTerm,
+    SamplingConfig,
+    Seconds,
+    Verifier,
+    require,
+)
 from .ahead import Block, Generation, Queue
 from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, join_batches, no_draw

@@ -1,9 +1,8 @@
 """The policy that ships with the package: a Hugging Face folder, made by `examples/starters`."""
 
-from importlib.resources import files
 from pathlib import Path
 
 
 def starter_path() -> Path:
     """Return the folder of the starter policy (configuration, weights, tokenizer, `warmstart.json`)."""
-    return Path(str(files(__package__)))
+    return Path(__file__).parent

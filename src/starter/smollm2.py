@@ -4,8 +4,6 @@ The package holds the model as GGUF with four bits per weight (Q4_1), Apache-2.0
 therefore not those of `HuggingFaceTB/SmolLM2-135M-Instruct`, which `model=smollm2_135m_hub` takes.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import importlib.util

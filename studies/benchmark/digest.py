@@ -1,31 +1,40 @@
-"""From runs to their digest: every number that the page is made of, one line per run.
+"""From runs to their digest, every number that the page is made of, one line per run; from the digest to tables.
 
     python -m studies.benchmark.digest runs/benchmark studies/benchmark/digest/benchmark.jsonl.gz
 
 The digest is small enough to be kept with the code, so that the page can be written again without the runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 import hashlib
 import json
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from tagrpo.analysis.runs import RunFiles
+from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
 from tagrpo.runs.directory import name_of
 from tagrpo.runs.files import written_whole
 
+SETTINGS = ("arithmetic/mixed", "shortest_path/easy", "countdown/easy")
+"""Those of the benchmark, as `<task>/<regime>`."""
+BASE = "base"
+"""The method that does not train: its runs hold the policy that those of the same seed begin with."""
+SPLIT = "test_id"
+"""The test questions that tables are over."""
 FOLDER = Path(__file__).parent / "digest"
 PROVENANCE = ("git_commit", "git_changed", "version/torch", "version/transformers", "version/lightning")
 """The part of a run's `provenance.json` that is kept."""
 PHASES = ("seconds/sync", "seconds/generate", "seconds/score", "seconds/update")
 """Phases of an iteration that count as training; validation and diagnostics differ between methods, and do not."""
+
+Runs = Sequence[Mapping[str, Any]]
+"""Entries of a digest."""
 
 
 def entry_of(run: RunFiles) -> dict[str, Any]:
@@ -68,16 +77,13 @@ def weights_fingerprint(run: RunFiles) -> str | None:
 
 
 def digest(root: Path, methods: Container[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Entries of the finished runs below `<root>/<task>/<regime>/<method>/seed<k>`, with these four names.
-
-    With `methods` of those alone.
-    """
+    """Entries of the finished runs below `<root>/<task>/<regime>/<method>/seed<k>`; with `methods` of those alone."""
     for file in sorted(root.glob("*/*/*/seed*/run.json")):
         task, regime, method, seed = file.parent.relative_to(root).parts
         if (methods is None or method in methods) and json.loads(file.read_text())["finished"]:
             number = int(seed.removeprefix("seed"))
-            run = RunFiles(method, number, file.parent)
-            yield {"task": task, "regime": regime, "method": method, "seed": number, **entry_of(run)}
+            entry = entry_of(RunFiles(method, number, file.parent))
+            yield {"task": task, "regime": regime, "method": method, "seed": number, **entry}
 
 
 def write(entries: Iterable[Mapping[str, Any]], path: Path) -> int:
@@ -91,6 +97,41 @@ def write(entries: Iterable[Mapping[str, Any]], path: Path) -> int:
 def read(path: Path) -> list[dict[str, Any]]:
     """The entries of a digest."""
     return [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode().splitlines()]
+
+
+def setting_of(run: Mapping[str, Any]) -> str:
+    """The task in its regime."""
+    return f"{run['task']}/{run['regime']}"
+
+
+def settings_of(runs: Runs) -> dict[str, Runs]:
+    """`<task>/<regime>` → its runs."""
+    return {name: [run for run in runs if setting_of(run) == name] for name in dict.fromkeys(map(setting_of, runs))}
+
+
+def table_of(runs: Runs, method: str, k: int) -> pd.DataFrame:
+    """[seeds, questions] pass@k of a method in one setting, exact or without bias."""
+    found = {run["seed"]: _pass_at_k(run["success"][SPLIT], run["n"], k) for run in runs if run["method"] == method}
+    return pd.DataFrame(list(found.values()), list(found))
+
+
+def _pass_at_k(values: Sequence[float], n: int, k: int) -> list[float]:
+    if not n:
+        return exact_pass_at_k(torch.tensor(values, dtype=torch.float64), (k,))[:, 0].tolist()
+    correct = torch.tensor(values)
+    return pass_at_k(torch.full_like(correct, n), correct, k).tolist()
+
+
+def gains(settings: Mapping[str, Runs], method: str, k: int) -> dict[str, pd.DataFrame]:
+    """Setting → [seeds, questions] pass@k of a method − that of the untrained policy that its runs began with."""
+    tables = {name: table_of(runs, method, k) for name, runs in settings.items()}
+    return {name: paired(table, table_of(settings[name], BASE, k)) for name, table in tables.items() if len(table)}
+
+
+def paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
+    """Ours − theirs at the seeds that both have."""
+    seeds = ours.index.intersection(theirs.index)
+    return ours.loc[seeds] - theirs.loc[seeds]
 
 
 def main() -> None:

@@ -4,14 +4,11 @@ All have the same settings (`recipe=common`), tasks and, where they need one, th
 pass@k over the untrained policy that a run began with, with the intervals of the third study.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -22,8 +19,7 @@ from tagrpo.analysis.statistics import LEVEL, Estimate
 from tagrpo.runs.files import write_json, write_text
 
 from ..third.verdicts import estimate_of, moments_of
-from .digest import FOLDER, read
-from .tables import BASE, SETTINGS, experiment_of, gains, paired, setting_of, settings_of
+from .digest import BASE, FOLDER, SETTINGS, Runs, gains, paired, read, setting_of, settings_of, table_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmark.md"
 TEXT = Path(__file__).with_name("page.md")
@@ -32,9 +28,6 @@ GAINS_FILE = FOLDER / "gains.json"
 """The result of `gains_of_experiments`, for docs/methods.md."""
 REFERENCES = ("grpo", "grpo_matched")
 SHOWN = (1, 8, 32)
-SPLIT = "test_id"
-Runs = Sequence[Mapping[str, Any]]
-"""Entries of a digest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +40,8 @@ class Method:
 
     def mean(self, name: str, settings: Sequence[str]) -> float:
         """Of a number of the ledger, over settings."""
-        values: dict[str, list[float]] = {}
-        for run in self.runs:
-            values.setdefault(setting_of(run), []).append(run["ledger"][name])
-        return float(np.mean([np.mean(values[setting]) for setting in settings]))
+        values = ([run["ledger"][name] for run in self.runs if setting_of(run) == setting] for setting in settings)
+        return float(np.mean([np.mean(of_setting) for of_setting in values]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +76,7 @@ def methods_of(*digests: Runs) -> dict[str, Method]:
         settings = settings_of(runs)
         for name in dict.fromkeys(run["method"] for run in runs if run["method"] != BASE):
             own = [run for run in runs if run["method"] == name]
-            found[name] = Method(runs=own, gains={k: gains(settings, name, k, SPLIT) for k in SHOWN})
+            found[name] = Method(runs=own, gains={k: gains(settings, name, k) for k in SHOWN})
     return found
 
 
@@ -134,7 +125,7 @@ def command(full: str) -> str:
 def gains_of_experiments(rows: Sequence[Row]) -> dict[str, str]:
     """Experiment → its gain in pass@32 with its interval, of the method that changes least in it."""
     least_changed = sorted(everywhere(rows), key=lambda row: len(shlex.split(row.command)), reverse=True)
-    return {experiment_of(row.command): row.gains[32].signed for row in least_changed}
+    return {shlex.split(row.command)[2].removeprefix("experiment="): row.gains[32].signed for row in least_changed}
 
 
 def page(rows: Sequence[Row], runs: Runs) -> str:
@@ -189,7 +180,7 @@ def cells(row: Row) -> list[str]:
 def untrained(runs: Runs) -> list[str]:
     """The row of the untrained policies."""
     settings = settings_of(runs).values()
-    means = [100 * np.mean([of.pass_at_k(BASE, k, SPLIT).to_numpy().mean() for of in settings]) for k in SHOWN]
+    means = [100 * np.mean([table_of(of, BASE, k).to_numpy().mean() for of in settings]) for k in SHOWN]
     return ["untrained", "", *(f"0 (of {mean:.1f} %)" for mean in means), "", "", "", "0", "0", ""]
 
 

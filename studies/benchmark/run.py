@@ -9,8 +9,6 @@ Overrides are those of tagrpo-train; a class of yours is named by `_target_` (do
 missing are made first. Finished runs are kept, so that the same command goes on where it was interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re
@@ -29,8 +27,7 @@ from tagrpo.cli.console import explained
 from tagrpo.runs.grid import GridRun, run_grid
 
 from . import page
-from .digest import digest, write
-from .tables import BASE, SETTINGS, setting_of
+from .digest import BASE, SETTINGS, Runs, digest, setting_of, write
 
 CONFIGS = Path(__file__).parent / "configs"
 GRIDS: Mapping[str, Sequence[str]] = {
@@ -125,7 +122,7 @@ def make_starters(settings: Sequence[str], seeds: Sequence[int], workers: int) -
             print(f"{folder}: {number} of {len(missing)} starters made", flush=True)
 
 
-def beside(own: page.Runs) -> Iterator[str]:
+def beside(own: Runs) -> Iterator[str]:
     """A table of methods beside the untrained policy and `BESIDE`, in the same settings and seeds, and what to know."""
     starts = {(setting_of(run), run["seed"]): run["success"] for run in own if run["method"] == BASE}
     chosen = [run for run in page.kept()[0] if run["method"] in (BASE, *BESIDE)]

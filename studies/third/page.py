@@ -3,8 +3,6 @@
 What a word depends on is in `claims.py` and `verdicts.py`, which the plan froze; nothing here changes one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -179,16 +177,8 @@ def noise_table(runs: pd.DataFrame, predicted: pd.DataFrame) -> Iterator[str]:
         gains = (", ".join(points(of[:, branch].mean()) for branch in GAPS[::2]) for of in (quiet, same))
         rs = (_correlation(*pair) for pair in ((quiet, same), (told, loud), (gap[told.index], loud)))
         rows.append([f"`{arm}`", f"{len(quiet)}", *gains, *rs])
-    header = [
-        "arm − as many samples",
-        "runs",
-        "without noise",
-        "with it",
-        "r of these",
-        "r predicted",
-        "r with the gap",
-    ]
-    yield from table(header, rows)
+    header = "arm − as many samples, runs, without noise, with it, r of these, r predicted, r with the gap"
+    yield from table(header.split(", "), rows)
 
 
 def _correlation(*pair: pd.Series) -> str:
@@ -205,9 +195,8 @@ def kinds_table(runs: pd.DataFrame) -> Iterator[str]:
         gains = ([difference(runs, arm, THEIRS, k, kind) for k in KS] for arm in arms)
         shown = ("; ".join(over_tasks(each).signed for each in of) for of in gains)
         rows.append([kind, ", ".join(points(gaps[task, "kinds", kind]) for task in RECIPES), *shown])
-    yield from table(
-        ["kind", f"gap in {', '.join(f'`{task}`' for task in RECIPES)}", *(f"`{arm}`" for arm in arms)], rows
-    )
+    places = ", ".join(f"`{task}`" for task in RECIPES)
+    yield from table(["kind", f"gap in {places}", *(f"`{arm}`" for arm in arms)], rows)
 
 
 def over_tasks(found: pd.Series) -> Estimate:

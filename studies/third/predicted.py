@@ -9,8 +9,6 @@ wrong responses, dz = Σ a⁺ p_n (1 − p) − a⁻ (1 − p_n) p, over the pro
 Units are arbitrary, the same for all arms. A row is a cell, an arm and a k of `KS`.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from itertools import combinations, product
+from itertools import combinations, permutations, product
 from math import comb, prod
 from pathlib import Path
 
@@ -17,12 +17,14 @@ from tagrpo.contrib.negative_reinforcement.advantage import VerdictAdvantage
 from tagrpo.contrib.ngrpo.advantage import VirtualSuccessAdvantage
 from tagrpo.contrib.pkpo.advantage import PKPOAdvantage
 from tagrpo.contrib.rs_grpo.advantage import RiskSensitiveAdvantage
-from tagrpo.lab.objectives import count_utility, expected_advantages, expected_weights
+from tagrpo.lab.objectives import averaged, count_utility, expected_advantages, expected_weights
 from tagrpo.modules.advantages import (
     EntropyAdaptiveAdvantage,
     GroupAdvantage,
     PassAtKAdvantage,
 )
+from tagrpo.modules.advantages.pass_at_k import group_advantages
+from tests.modules.advantages.conftest import pools_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -240,6 +242,41 @@ def test_the_weights_of_a_pool_are_the_gradient_of_a_utility_of_its_count(name):
     expected = torch.autograd.grad(worth, rates)[0]
     found = expected_weights(DETERMINISTIC[name], RATES, samples) * 4 * samples / 10
     torch.testing.assert_close(found, expected, rtol=1e-11, atol=1e-13)
+
+
+# ---------------------------------------------------------------------- averages over random groups
+
+
+@pytest.mark.parametrize(("n", "k", "num_groups"), [(4, 2, 3), (5, 3, 3), (3, 1, 4), (5, 2, 1), (6, 4, 2)])
+def test_the_expectation_of_bootstrap_is_the_mean_over_all_draws_of_groups(n, k, num_groups):
+    draws = list(product(combinations(range(n), k), repeat=num_groups))
+    strategy = PassAtKAdvantage(k, "bootstrap", num_groups=num_groups, epsilon=1e-3)
+    for c in range(n + 1):
+        groups = pools_of((c, n - c), rewards=(torch.arange(n) < c).double())
+        sums = sum(group_advantages(groups.correct, torch.tensor(draw), 1e-3) for draw in draws)
+        expected = sums / len(draws) * n / (k * num_groups)
+        torch.testing.assert_close(averaged(strategy, groups), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "k"), [(4, 2), (5, 2), (6, 2), (6, 3), (6, 4), (3, 1)])
+def test_the_expectation_of_full_is_the_mean_over_all_partitions(n, k):
+    strategy, count = PassAtKAdvantage(k, "full", epsilon=1e-3), n // k * k
+    orders = [torch.tensor(order[:count]).view(-1, k) for order in permutations(range(n))]
+    for c in range(n + 1):
+        groups = pools_of((c, n - c), rewards=(torch.arange(n) < c).double())
+        expected = sum(group_advantages(groups.correct, members, 1e-3) for members in orders) / len(orders)
+        torch.testing.assert_close(averaged(strategy, groups), expected, rtol=0, atol=1e-12)
+
+
+def test_the_expectation_of_many_bootstrap_groups_is_the_analytic_estimator():
+    counts = [(1, 15), (5, 3), (0, 4), (2, 1)]
+    many = averaged(PassAtKAdvantage(3, "bootstrap", num_groups=20_000), pools_of(*counts))
+    torch.testing.assert_close(many, PassAtKAdvantage(3)(pools_of(*counts)), rtol=1e-3, atol=1e-6)
+
+
+def test_the_analytic_estimator_is_its_own_expectation():
+    groups = pools_of((1, 6), (4, 2))
+    assert torch.equal(averaged(PassAtKAdvantage(2), groups), PassAtKAdvantage(2)(groups))
 
 
 # ---------------------------------------------------------------------- simulation

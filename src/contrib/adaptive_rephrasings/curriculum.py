@@ -1,23 +1,13 @@
 """Samples more rephrasings of questions whose original is unlikely to give a gradient; this rule is ours."""
 
-from __future__ import annotations
-
 import math
 
 from ...datamodules.memory import Curriculum, Record
 from ...types import QuestionGroup
 
 
-def uniform_probability(rate: float, samples: int) -> float:
-    """Probability that `samples` responses of a given success rate are all right or all wrong: p^G + (1 − p)^G."""
-    return rate**samples + (1 - rate) ** samples
-
-
 def running_rate(record: Record, decay: float) -> float | None:
-    """The original's success rate at its first visit, then rate ← decay · rate + (1 − decay) · that of the next.
-
-    None where the original was never asked.
-    """
+    """The original's rate at its first visit, then decay · rate + (1 − decay) · the next one; None if never asked."""
     running = None
     for asked, right in ((visit.samples[0], visit.correct[0]) for visit in record.visits if visit.samples[0]):
         running = decay * (right / asked if running is None else running) + (1 - decay) * (right / asked)
@@ -50,7 +40,7 @@ class AdaptiveRephrasings(Curriculum):
     def count(self, record: Record, available: int) -> int:
         """How many of the `available` rephrasings of a question to sample."""
         rate = running_rate(record, self.decay)
-        chance = 1.0 if rate is None else uniform_probability(rate, self.samples)
+        chance = 1.0 if rate is None else rate**self.samples + (1 - rate) ** self.samples
         high = available if self.high is None else self.high
         return min(self.low + math.floor((high - self.low) * chance + 0.5), available)
 

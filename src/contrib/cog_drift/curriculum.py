@@ -1,7 +1,5 @@
 """Asks each question in one format: the easiest first, a harder one as soon as it is solved often (Cog-DRIFT)."""
 
-from __future__ import annotations
-
 from ...datamodules.memory import Curriculum, Record
 from ...types import QuestionGroup
 

@@ -5,8 +5,6 @@ those that are clipped. Here the tokens of the mini-batch on all ranks are ranke
 first update, so that neither micro-batches nor ranks change the choice.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import dataclass

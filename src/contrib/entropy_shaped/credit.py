@@ -1,7 +1,5 @@
 """Tokens at which the policy is uncertain get a larger advantage, whatever its sign (entropy-shaped advantages)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

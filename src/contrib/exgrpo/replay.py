@@ -4,8 +4,6 @@ A share of each batch are questions that were solved in part before, drawn by th
 one half; one response to each is a past success, that of the lowest entropy under the current policy.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Sequence
@@ -41,9 +39,9 @@ class Record:
     """Distinct, oldest first."""
 
 
-def latest_partial_rate(visits: Sequence[Visit]) -> float | None:
-    """Success rate of the latest visit that solved the question in part; None where none has."""
-    return next((visit.rate for visit in reversed(visits) if 0 < visit.rate < 1), None)
+def latest_partial_rate(visits: Sequence[Visit]) -> float:
+    """Success rate of the latest visit that solved the question in part; 0 where the memory has none any more."""
+    return next((visit.rate for visit in reversed(visits) if 0 < visit.rate < 1), 0.0)
 
 
 class SuccessReplay:
@@ -90,8 +88,7 @@ class SuccessReplay:
         by_rate: dict[float, list[str]] = {}
         for id in self.records:
             if id not in without and not self.memory[id].solved_in_full:
-                # 0 if the memory no longer has that visit
-                by_rate.setdefault(latest_partial_rate(self.memory[id].visits) or 0.0, []).append(id)
+                by_rate.setdefault(latest_partial_rate(self.memory[id].visits), []).append(id)
         generator = random.Random(f"{self.seed}/{iteration}")
         drawn: list[str] = []
         while by_rate and len(drawn) < count:

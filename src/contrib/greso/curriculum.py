@@ -1,7 +1,5 @@
 """Skips questions without gradient by their history (GRESO)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

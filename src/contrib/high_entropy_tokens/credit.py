@@ -4,8 +4,6 @@ Departure: the authors take the highest entropies of a micro-batch on one GPU un
 those of the mini-batch on all ranks are taken under the policy before the batch's first update.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A demonstration takes the place of one sample (LUFFY), as a past success does in replay."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

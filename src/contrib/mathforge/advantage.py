@@ -1,7 +1,5 @@
 """Advantages of equal magnitude for every question, weighted by how hard it is within the batch (DGPO)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

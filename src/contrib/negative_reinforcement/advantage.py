@@ -1,7 +1,5 @@
 """Learn from correct responses, from wrong ones, or from both, each with its own weight and without a baseline."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

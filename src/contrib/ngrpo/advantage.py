@@ -1,7 +1,5 @@
 """Group advantages with a virtual success, so that a pool without a success is learned from (NGRPO)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 
 import torch

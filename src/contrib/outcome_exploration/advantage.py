@@ -4,8 +4,6 @@ The paper's abstract was read; its formulas are known at second hand, but not ho
 answer. Here, having no answer counts as an answer like any other.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Unbiased gradients of pass@k from n ≥ k responses (PKPO), for binary rewards. The paper's max@k is not covered."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,10 +57,7 @@ class PKPOAdvantage(AdvantageStrategy):
         others = (n - 1).where(enough, float(self.k))  # small pools are computed as if of size k + 1, then masked
         right = (pool_sum(groups.correct, index, num_pools)[index] - groups.correct.double()).where(enough, 0.0)
         needed = all_wrong(others, right, self.k - 1)
-        if self.baseline == "fewer":
-            worth = needed * groups.correct
-        else:
-            worth = 1 - needed * ~groups.correct
+        worth = needed * groups.correct if self.baseline == "fewer" else 1 - needed * ~groups.correct
         if self.baseline == "leave_one_out":
             worth = worth - (others + 1) / others * (1 - all_wrong(others, right, self.k))
         return as_rewards((self.k * worth).where(enough, 0.0), groups)

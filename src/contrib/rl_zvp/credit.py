@@ -1,7 +1,5 @@
 """Learns from pools whose rewards are all equal, by the entropy at each token (RL-ZVP)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Advantages of a risk-seeking utility of the rewards, between their mean and their maximum (RS-GRPO)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

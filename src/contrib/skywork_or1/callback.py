@@ -1,7 +1,5 @@
 """An entropy bonus that is switched on where the policy's entropy falls below a target (Skywork-OR1)."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from lightning.pytorch import Callback, Trainer

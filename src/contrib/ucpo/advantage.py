@@ -1,7 +1,5 @@
 """Positive advantage moves from the correct responses that the policy finds likely to those that it finds unlikely."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Correct responses that the policy finds likely are rewarded less, so that rare solutions are reinforced."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Literal
 

@@ -259,7 +259,7 @@ def test_state_keeps_everything_of_a_question(make_batch):
 def test_the_latest_partial_success_is_looked_for_backwards():
     visits = [memory.Visit((4,), (right,)) for right in (1, 3, 0, 4)]
     assert latest_partial_rate(visits) == 0.75
-    assert latest_partial_rate(visits[2:]) is None
+    assert latest_partial_rate(visits[2:]) == 0.0
 
 
 def test_a_question_that_a_thrown_away_batch_has_solved_in_full_is_not_replayed():

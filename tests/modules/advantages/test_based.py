@@ -10,7 +10,7 @@ import torch
 from tagrpo.contrib.grpo_lead.advantage import DifficultyWeightedAdvantage
 from tagrpo.contrib.outcome_exploration.advantage import HistoricalExplorationAdvantage
 from tagrpo.contrib.unlikeliness.advantage import UnlikelinessAdvantage
-from tagrpo.lab.expectations import averaged
+from tagrpo.lab.objectives import averaged
 from tagrpo.modules.advantages import (
     PassAtKAdvantage,
     WithoutEasyAdvantage,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from notebooks.eta import sum_of_absolute_advantage
-from tagrpo.lab.expectations import averaged
+from tagrpo.lab.objectives import averaged
 from tagrpo.modules.advantages import (
     CombinationAdvantage,
     EntropyAdaptiveAdvantage,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tagrpo.lab.expectations import averaged
+from tagrpo.lab.objectives import averaged
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
 from tagrpo.modules.advantages.pass_at_k import analytic_advantages, group_advantages
 

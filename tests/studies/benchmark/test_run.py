@@ -14,10 +14,9 @@ from hydra import compose, initialize_config_module
 
 import tagrpo.starter
 from studies.benchmark import run
-from studies.benchmark.digest import read
+from studies.benchmark.digest import BASE, read, setting_of
 from studies.benchmark.page import kept
 from studies.benchmark.run import BESIDE, CONFIGS, GRIDS, Own, bench, beside, grid, main, make_starters
-from studies.benchmark.tables import BASE, setting_of
 
 SMALL = ["iterations=2", "logger=csv", "data.train.size=16", "data.samples_per_prompt=4", "export=false"]
 SMALL += ["data.evaluation_samples=32", "data.evaluation.test_id.size=64", "rollout.engine.max_rows=2048"]

@@ -8,8 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from studies.benchmark.digest import read, write
-from studies.benchmark.tables import settings_of
+from studies.benchmark.digest import gains, read, settings_of, table_of, write
 
 
 def entry(method, seed, success, n=0, regime="easy", **changes):
@@ -29,14 +28,12 @@ def test_exact_and_counted_pass_at_k():
         settings_of([entry("grpo", 3, {"test_id": [0.5, 0.1]})])["countdown/easy"],
         settings_of([entry("grpo", 3, {"test_id": [256, 0], "other": [1]}, n=512)])["countdown/easy"],
     )
-    table = exact.pass_at_k("grpo", 4, "test_id")
+    table = table_of(exact, "grpo", 4)
     assert list(table.index) == [3]
     assert table.to_numpy().tolist() == [[pytest.approx(1 - 0.5**4), pytest.approx(1 - 0.9**4)]]
     expected = [1 - comb(256, 4) / comb(512, 4), 0.0]
-    assert counted.pass_at_k("grpo", 4, "test_id").to_numpy().tolist() == [pytest.approx(expected)]
-    assert counted.pass_at_k("grpo", 4, "other").shape == (1, 1)
-    with pytest.raises(KeyError, match="only grpo"):
-        exact.pass_at_k("dapo", 1, "test_id")
+    assert table_of(counted, "grpo", 4).to_numpy().tolist() == [pytest.approx(expected)]
+    assert gains({"countdown/easy": exact}, "dapo", 4) == {}, "where it has not run"
 
 
 def three_seeds(gain):

@@ -97,7 +97,6 @@ def text_of(config: str) -> str:
 
 def record(cfg: DictConfig, run: Run) -> None:
     """Write settings, command, commit and versions of packages to files; every logger gets them as hyperparameters."""
-
     save_resolved(cfg, run.directory)
     facts = redacted(OmegaConf.to_container(cfg, resolve=True)) | write_provenance(run.directory)
     for logger in run.trainer.loggers:

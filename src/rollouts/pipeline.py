@@ -14,7 +14,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.distributed.checkpoint.stateful import Stateful
 
 from ..datamodules.memory import QuestionMemory, Visit
 from ..distributed import max_over_ranks, rank, sum_over_ranks
@@ -43,8 +42,8 @@ Position = tuple[str, int, int]
 """Stage and two counters, together unique in the run; in training the counters are the iteration and the draw."""
 
 
-class Replay(Stateful, Protocol):
-    """Lets past successes join the responses to training batches. Its state is the same on every rank."""
+class Replay(Protocol):
+    """Lets past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one."""
 
     memory: QuestionMemory
     """Earlier results on the training questions; the pipeline keeps them up to date."""
@@ -54,6 +53,12 @@ class Replay(Stateful, Protocol):
 
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
         """Take in a rolled-out batch, which `memory` remembers; returns what is to be logged. Collective."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state for a resume, the same on every rank."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
 
 
 class RolloutPipeline:

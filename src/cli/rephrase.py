@@ -7,14 +7,12 @@
 Paid replies are kept in `<output>.work/replies.jsonl`: after an interruption the same command continues.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
@@ -25,20 +23,7 @@ from ..runs.secrets import refuse_secrets, save_resolved
 from ..settings.checks import check_types, missing_settings
 from .console import entry_point, explained
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), "rephrase"))
-
-
-def print_costs(title: str, costs: pd.DataFrame) -> None:
-    """Print an estimate or an account."""
-    if costs.empty:
-        print(f"{title}: nothing is asked of a model.")
-        return
-    print(f"{title}:\n{costs.to_string(index=False, float_format='{:,.2f}'.format, na_rep='no price')}")
-    known = costs["cost"].notna().all()
-    print("Total cost: " + (f"{costs['cost'].sum():,.2f}" if known else "unknown, for lack of prices"))
 
 
 def built(part: DictConfig) -> Any:
@@ -60,7 +45,7 @@ def execute(cfg: DictConfig) -> bool:
     """Build what the configuration names and do what its command says; return whether every call got a reply."""
     from ..rephrasing.audit import by_check, coverage, listing, read_reviewed, recheck, sample_groups
     from ..rephrasing.candidates import write_rows
-    from ..rephrasing.client import Client, Prices, ReplyCache, costs, expected
+    from ..rephrasing.client import Client, Prices, ReplyCache, account, expected
     from ..rephrasing.rephraser import planned_calls, rephrase
 
     work, checks = Path(cfg.work), {name: instantiate(check) for name, check in cfg.checks.items() if check}
@@ -69,7 +54,8 @@ def execute(cfg: DictConfig) -> bool:
     with ReplyCache(work / "replies.jsonl") as cache:
         client = Client(instantiate(cfg.server), cache)
         if cfg.command == "audit":
-            recheck(reviewed := read_reviewed(cfg.input), checks)
+            reviewed = read_reviewed(cfg.input)
+            recheck(reviewed, checks)
             if judge is not None:
                 asyncio.run(judge.review(reviewed, client))
             write_text(work / "audit.md", listing(sample_groups(reviewed, cfg.sample, cfg.seed)))
@@ -83,7 +69,7 @@ def execute(cfg: DictConfig) -> bool:
                 )
             if cfg.dry_run:
                 usages = expected(planned_calls(groups, rephraser, judge), cache)
-                print_costs(f"Estimate for {len(groups)} questions", costs(usages, prices))
+                print(f"Estimate for {len(groups)} questions:\n{account(usages, prices)}")
                 return True
             save_resolved(cfg, work)
             reviewed = asyncio.run(rephrase(groups, rephraser, checks, judge, client))
@@ -91,7 +77,7 @@ def execute(cfg: DictConfig) -> bool:
             write_rows(Path(cfg.output), reviewed)
             print(f"Written: {cfg.output}")
         paid = [(call, cache[key].usage) for key, call in client.calls.items() if key in cache]
-    print_costs("Account", costs(paid, prices))
+    print(f"Account:\n{account(paid, prices)}")
     print(f"Verdicts:\n{by_check(reviewed).to_string()}")
     counts = ", ".join(f"{questions} with {kept}" for kept, questions in coverage(reviewed).items())
     print(f"Questions by number of accepted rephrasings: {counts}.")

@@ -272,15 +272,11 @@ class QuestionDataModule(LightningDataModule):
         return batch
 
     def _loader(self, split: str, batch_size: int, samples: int, *, training: bool = False) -> QuestionLoader:
+        make_batch = partial(self._batch, split=split, samples=samples)
+        place = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size} if self.trainer else {}
+        shuffle = training and self.shuffle
         return QuestionLoader(
-            self._splits[split],
-            partial(self._batch, split=split, samples=samples),
-            batch_size,
-            shuffle=training and self.shuffle,
-            drop_last=training,
-            seed=self.seed,
-            rank=self.trainer.global_rank if self.trainer else 0,
-            world_size=self.trainer.world_size if self.trainer else 1,
+            self._splits[split], make_batch, batch_size, shuffle=shuffle, drop_last=training, seed=self.seed, **place
         )
 
 

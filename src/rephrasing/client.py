@@ -183,6 +183,16 @@ def expected(calls: Iterable[ApiCall], answered: Container[str]) -> list[tuple[A
     return [(call, Usage(prompt, call.expected_tokens)) for call, prompt in zip(distinct, tokens, strict=True)]
 
 
+def account(usages: Iterable[tuple[ApiCall, Usage]], prices: Mapping[str, Prices]) -> str:
+    """The table of `costs` and their sum, in words."""
+    table = costs(usages, prices)
+    if table.empty:
+        return "nothing is asked of a model"
+    total = f"{table['cost'].sum():,.2f}" if table["cost"].notna().all() else "unknown, for lack of prices"
+    shown = table.to_string(index=False, float_format="{:,.2f}".format, na_rep="no price")
+    return f"{shown}\nTotal cost: {total}"
+
+
 def costs(usages: Iterable[tuple[ApiCall, Usage]], prices: Mapping[str, Prices]) -> pd.DataFrame:
     """Calls, tokens and cost, summed per purpose and model; a cost is NaN where no price is known."""
     rows = []

@@ -16,7 +16,6 @@ from .jsonl import read_rephrasings, with_rephrasings
 from .rows import Ranges, answers, check_ranges, locate, question_text, read_fields, read_table, select
 
 LETTERS = "ABCDEFGHIJ"
-CHUNK = 3749  # questions of a chunk: half of those of MATH
 
 
 class HubSource(Source):
@@ -34,8 +33,9 @@ class HubSource(Source):
             question gets the rephrasings listed for its text. None for no rephrasings.
         within: Field of the metadata → its smallest and largest value; see `rows.select`. `{level: [3, 5]}` leaves
             out what MATH calls levels 1 and 2, and `Level ?`.
-        chunks: Numbers of the chunks of 3,749 questions to take; None takes all questions. For this, questions are
-            ordered by a hash of `seed` and their text: chunks are random, disjoint, and the same on every machine.
+        chunks: Numbers of the chunks to take; None takes all questions. For this, questions are ordered by a hash of
+            `seed` and their text, so that chunks are random, disjoint, and the same on every machine.
+        chunk_size: Questions per chunk.
         seed: Seed of the chunks and of the order of choices.
     """
 
@@ -45,6 +45,7 @@ class HubSource(Source):
         path: str | Path | None = None,
         rephrasings: str | Path | None = None,
         chunks: Sequence[int] | None = None,
+        chunk_size: int = 3749,
         seed: int = 0,
         within: Ranges | None = None,
     ) -> None:
@@ -52,10 +53,12 @@ class HubSource(Source):
             raise ValueError(f"Expected `dataset` to be one of {', '.join(CATALOGUE)}, but got {dataset!r}.")
         if chunks is not None and (len(set(chunks)) < len(chunks) or min(chunks, default=-1) < 0):
             raise ValueError(f"Expected `chunks` to be numbers from 0, each once, but got {list(chunks)}.")
+        if chunk_size < 1:
+            raise ValueError(f"Expected `chunk_size` to be at least 1, but got {chunk_size}.")
         check_ranges(within or {})
         self.dataset, self.known = dataset, CATALOGUE[dataset]
         self.path, self.rephrasings, self.seed, self.within = path, rephrasings, seed, within or {}
-        self.chunks = None if chunks is None else list(chunks)
+        self.chunks, self.chunk_size = None if chunks is None else list(chunks), chunk_size
 
     def load(self) -> list[QuestionGroup]:
         """Read the dataset; a ValueError names missing columns and fields, repeated ids, and missing chunks."""
@@ -70,7 +73,7 @@ class HubSource(Source):
             groups = [self._with_choices(group) for group in groups]
         if self.chunks is not None:
             groups = self._chunks(groups, self.chunks, origin)
-            notes.append(f"took chunks {self.chunks} of {CHUNK} questions in the order of seed {self.seed}")
+            notes.append(f"took chunks {self.chunks} of {self.chunk_size} questions in the order of seed {self.seed}")
         if self.rephrasings is not None:
             groups, told = with_rephrasings(groups, read_rephrasings(self.rephrasings))
             notes.append(told)
@@ -143,9 +146,10 @@ class HubSource(Source):
         return [f"all {len(groups)} questions have the fingerprint {found}{unknown}"], warnings
 
     def _chunks(self, groups: list[QuestionGroup], chunks: list[int], origin: str | Path) -> list[QuestionGroup]:
-        if (needed := (max(chunks, default=-1) + 1) * CHUNK) > len(groups):
+        size = self.chunk_size
+        if (needed := (max(chunks, default=-1) + 1) * size) > len(groups):
             raise ValueError(
-                f"{origin}: expected {needed} questions for the chunks {chunks} of {CHUNK}, but there are "
+                f"{origin}: expected {needed} questions for the chunks {chunks} of {size}, but there are "
                 f"{len(groups)}. Take other `chunks`."
             )
 
@@ -154,4 +158,4 @@ class HubSource(Source):
             return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), group.id
 
         ordered = sorted(groups, key=place)
-        return [group for chunk in chunks for group in ordered[chunk * CHUNK : (chunk + 1) * CHUNK]]
+        return [group for chunk in chunks for group in ordered[chunk * size : (chunk + 1) * size]]

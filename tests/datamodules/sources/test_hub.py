@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tagrpo.datamodules.sources import hub
 from tagrpo.datamodules.sources.base import fingerprint
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.datamodules.sources.hub import HubSource
@@ -266,18 +265,12 @@ def openr1(root, count, order=None):
     return root
 
 
-@pytest.fixture
-def chunk(monkeypatch):
-    monkeypatch.setattr(hub, "CHUNK", 10)
-    return chunk_of
-
-
-def chunk_of(root, *chunks, **options):
-    source = HubSource("openr1_math", path=root, chunks=list(chunks), **options)
+def chunk(root, *chunks, **options):
+    source = HubSource("openr1_math", path=root, chunks=list(chunks), chunk_size=10, **options)
     return [group.id for group in source.load()]
 
 
-def test_chunks_are_disjoint_and_the_same_whatever_the_order_of_the_rows(tmp_path, chunk):
+def test_chunks_are_disjoint_and_the_same_whatever_the_order_of_the_rows(tmp_path):
     one, other = openr1(tmp_path / "one", 35), openr1(tmp_path / "other", 35, order=range(34, -1, -1))
     first, second, third = chunk(one, 0), chunk(one, 1), chunk(one, 2)
     assert len({*first, *second, *third}) == 30
@@ -288,7 +281,7 @@ def test_chunks_are_disjoint_and_the_same_whatever_the_order_of_the_rows(tmp_pat
     assert first[:3] == ["openr1_math-12", "openr1_math-22", "openr1_math-29"]
 
 
-def test_chunks_that_are_not_there_are_refused(tmp_path, chunk):
+def test_chunks_that_are_not_there_are_refused(tmp_path):
     with pytest.raises(ValueError, match="expected 40 questions for the chunks"):
         chunk(openr1(tmp_path, 35), 3)
     for chunks in ([0, 0], [-1]):

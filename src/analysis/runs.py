@@ -245,9 +245,3 @@ def pass_at_k_table(runs: Sequence[RunFiles], split: str, k: int) -> pd.DataFram
             f"have {odd}. Evaluate them with the same data settings."
         )
     return table
-
-
-def scalar_table(runs: Sequence[RunFiles], column: str) -> pd.DataFrame:
-    """A logged scalar: one row per seed that logged it, one column per iteration that all of them have."""
-    series = {run.seed: values for run in runs if (values := run.scalar(column)) is not None}
-    return pd.DataFrame(series).T.dropna(axis=1)

@@ -35,9 +35,7 @@ class RunFiles:
     def metrics(self) -> pd.DataFrame:
         """One row per training iteration, one column per logged scalar; empty for a run that only evaluated."""
         path = self.path / "metrics.csv"
-        if not path.exists():
-            return pd.DataFrame()
-        frame = _read_table(path)
+        frame = _read_table(path) if path.exists() else pd.DataFrame()
         if "rollout/reward" not in frame:
             return pd.DataFrame()
         rows = frame.dropna(subset=["rollout/reward"]).astype({"step": int}).set_index("step").rename_axis("iteration")

@@ -32,7 +32,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "runs" / "mutation"
 SURVIVORS = Path(__file__).with_name("mutation_survivors.yaml")
 PARTS = {
-    "functional": ("metrics/functional/*.py", "metrics analysis/test_difficulty.py"),
+    "functional": ("metrics/functional/*.py", "metrics analysis/test_rollouts.py"),
     "packing": ("packing/batch.py", "packing/test_batch.py packing/test_attention.py"),
     "head": ("packing/head.py", "packing/test_head.py packing/test_head_costs.py"),
     "extraction": ("rewards/extraction.py", "rewards"),

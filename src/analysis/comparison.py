@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from ..runs.directory import flat, without_copies
-from .runs import RunFiles, pass_at_k_table, scalar_table
+from .runs import RunFiles, pass_at_k_table
 from .statistics import Comparison, Difference, Estimate, difference, estimate, holm
 
 Runs = Mapping[str, Sequence[RunFiles]]  # method → its runs, one per seed
@@ -134,8 +134,10 @@ class Methods:
 
     @cached_property
     def zero_gradient(self) -> dict[str, pd.DataFrame]:
-        """Method → [seeds, iterations] percentage of questions without gradient; empty where it was not logged."""
-        return {method: scalar_table(seeds, ZERO_GRADIENT) for method, seeds in self.runs.items()}
+        """Method → [seeds that logged it, iterations that all have] percentage of questions without gradient."""
+        logged = {m: {run.seed: run.scalar(ZERO_GRADIENT) for run in seeds} for m, seeds in self.runs.items()}
+        known = {m: {seed: x for seed, x in of_seeds.items() if x is not None} for m, of_seeds in logged.items()}
+        return {method: pd.DataFrame(of_seeds).T.dropna(axis=1) for method, of_seeds in known.items()}
 
     @cached_property
     def comparisons(self) -> list[Comparison]:

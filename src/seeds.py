@@ -1,7 +1,5 @@
 """Seeds derived from their purpose: the same in every process, on every machine, in every version of Python."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

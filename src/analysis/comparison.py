@@ -1,7 +1,5 @@
 """Methods with their runs, and the numbers of their comparison: estimates, differences, budgets, settings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict

@@ -3,8 +3,6 @@
 `tagrpo-eval diagnose=<run>` measures it and writes it to `<run>/diagnose/diagnose.json`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

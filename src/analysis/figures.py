@@ -7,8 +7,6 @@ training names a `run` by its number and a `column` of its log; the seeds of a m
 has `x`, `y`, and, where there are intervals, `low` and `high`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

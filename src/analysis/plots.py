@@ -1,7 +1,5 @@
 """Figures drawn with matplotlib, and their style: Okabe–Ito colours; lines and markers for print."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Recorded rollouts read into tables, and whether the rephrasings of a run differ in difficulty."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

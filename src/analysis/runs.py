@@ -1,7 +1,5 @@
 """Run directories read into tables."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections import Counter, defaultdict

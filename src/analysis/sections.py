@@ -1,7 +1,5 @@
 """The words of a report, for its page and for Markdown: whether training helped, how sure that is, and the tables."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

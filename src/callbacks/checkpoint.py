@@ -1,7 +1,5 @@
 """Checkpoints between iterations, and an orderly end when the process is told to stop."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How varied responses to a question are: in answers (Pass@k training, Fig. 7a), to an encoder (TA-GRPO, Fig. 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path

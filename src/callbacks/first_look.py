@@ -1,7 +1,5 @@
 """Warns once, early in training, when a run has nothing to learn from."""
 
-from __future__ import annotations
-
 from itertools import chain
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Pass@k, Cover@τ, majority vote and answer diversity of each evaluation split, with intervals over questions."""
 
-from __future__ import annotations
-
 import json
 import warnings
 import zlib

@@ -1,7 +1,5 @@
 """Progress of a run: a line every few seconds."""
 
-from __future__ import annotations
-
 import math
 import time
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Writes every rollout to Parquet files, for replay and for reading."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

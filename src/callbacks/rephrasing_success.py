@@ -1,7 +1,5 @@
 """Whether rephrasings and templates differ in difficulty (TA-GRPO, §1), and how the update treats their responses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Connects `RolloutPipeline` with a Lightning trainer: hooks, logging, and facts that only the trainer has."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path

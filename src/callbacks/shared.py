@@ -1,7 +1,5 @@
 """Helpers of several diagnostics."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Where an iteration's time goes."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

@@ -1,7 +1,5 @@
 """Signal in training questions, original against rephrasings (TA-GRPO, Figs. 3 and 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import isnan
 from typing import Any

@@ -1,7 +1,5 @@
 """How many questions give no gradient, why, and how many of them their rephrasings rescue (TA-GRPO, Fig. 3)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ A run of `tagrpo-train` goes to `<root>/<method>/seed<k>/`. Finished runs are ke
 comparison broke off, and further seeds or methods only add runs.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """How every console script begins, its `--help`, and how it ends: in an error of its settings, or with results."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

@@ -4,8 +4,6 @@ tagrpo-diff "experiment=pass_at_k" "experiment=pass_at_k recipe=common"
 tagrpo-diff "experiment=grpo recipe=common" "experiment=dapo recipe=common"
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 from collections.abc import Sequence

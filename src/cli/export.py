@@ -1,7 +1,5 @@
 """`tagrpo-export`: a checkpoint, one file or a folder of shards, as a Hugging Face folder."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Mapping
 from pathlib import Path

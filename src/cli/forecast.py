@@ -4,8 +4,6 @@ Activations are counted for a decoder of the usual kind (two norms, attention, a
 compiled. Of mixtures of experts the memory of weights is right; activations and hours are those of a dense model.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

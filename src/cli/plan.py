@@ -5,8 +5,6 @@
 Takes the settings of `tagrpo-train`. Only the model's configuration is loaded; models.yaml has those of many models.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from tempfile import TemporaryDirectory

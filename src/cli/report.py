@@ -1,7 +1,5 @@
 """`tagrpo-report RUN…`: everything that runs recorded, as one HTML file that opens without a server or a network."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Counts of each question of an evaluation, and the report made of them."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

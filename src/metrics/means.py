@@ -1,7 +1,5 @@
 """Means that are the same to the bit however the values are spread over batches and ranks."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from math import fsum, isnan

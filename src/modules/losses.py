@@ -5,8 +5,6 @@ normaliser is an argument counted over the whole mini-batch, so that micro-batch
 batch. Token losses (`by_token`) take any part of a response's tokens; for the others a response is never split.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ Both log-probs are of the prompt that was sampled. Departures from verl (docs/al
 formulas have them (verl leaves them out); the effective sample size is that of the weights as they are used.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

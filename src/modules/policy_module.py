@@ -1,7 +1,5 @@
 """The Lightning shell of the policy: builds it, gives it an optimizer and a schedule, hands batches to the update."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The policy under a strategy of Lightning: precision, compilation, FSDP2, checkpoints of shards, gradient sync."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from pathlib import Path

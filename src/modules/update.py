@@ -4,8 +4,6 @@ Departures from the papers' code: responses that can have no gradient are left o
 gradient; the first mini-batch takes its own log-probs as the old ones, which makes its ratio exactly 1.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import warnings

@@ -1,7 +1,5 @@
 """The outcome of an update: sums over micro-batches and ranks, divided only once."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any

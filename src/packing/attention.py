@@ -8,8 +8,6 @@ Queries are [1, H, L, D], keys and values [1, H_kv, L, D], where H is a multiple
 dot products, None means 1/√D. There is no dropout.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

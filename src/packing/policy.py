@@ -4,8 +4,6 @@ Prompts are shared where the model allows it (`supports_prefix_sharing`); there 
 never kept (`head.py`). Other models run one padded forward, slower and with the same result, which makes all logits.
 """
 
-from __future__ import annotations
-
 import inspect
 import logging
 from typing import Any

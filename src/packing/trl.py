@@ -5,8 +5,6 @@ trainer. The models get a second way through their forward, for packed tokens, s
 DDP, FSDP2) is called as before.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Writes runs as one HTML page, and a comparison of finished runs also as results.json, report.md and plots."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

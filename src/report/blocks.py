@@ -6,8 +6,6 @@ significance: the first bytes of all values, then the second ones, which compres
 UTF-8. The browser inflates a block when something of it is shown.
 """
 
-from __future__ import annotations
-
 import base64
 import json
 import re

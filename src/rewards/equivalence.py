@@ -4,8 +4,6 @@ Nothing here is bounded in time or memory: run it in `workers.WorkerPool`. `sand
 package, so it imports nothing from the package.
 """
 
-from __future__ import annotations
-
 import logging
 import re
 from cmath import isfinite

@@ -4,8 +4,6 @@ Responses are untrusted: they may be megabytes long, hold control characters or 
 raises on them, backtracks or converts more than 99 digits to a number; the cost is proportional to the length.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Mathematical equality of the final answer, in worker processes with bounded time and memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import lru_cache

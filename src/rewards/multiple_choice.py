@@ -1,7 +1,5 @@
 """The letter of a multiple-choice answer, as in GPQA; such questions beside ones with free answers."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

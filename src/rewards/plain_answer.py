@@ -1,7 +1,5 @@
 """Final answers compared as they are written: behind a marker, or in a plain response, in the form of a task."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from collections.abc import Callable

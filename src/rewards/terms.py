@@ -9,8 +9,6 @@ The reward is verdict + Σ terms. Where a method's reward *replaces* the verdict
 ones draw by seed: the same rollouts earn the same rewards after a resume.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 

@@ -4,8 +4,6 @@ The pools of `multiprocessing` and `pebble` are unsuitable: they fork this proce
 its main module and torch in each worker, and bound wall time alone, so that a busy machine would change outcomes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -4,8 +4,6 @@ For each iteration, draw and rank there is one file. It holds a key, a digest of
 that responses of others are never found. Those of another engine with the same weights are.
 """
 
-from __future__ import annotations
-
 import hashlib
 import warnings
 from collections.abc import Mapping, Sequence

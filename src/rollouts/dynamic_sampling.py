@@ -4,8 +4,6 @@ DAPO draws until the batch is full. Here the number of draws is limited. When th
 questions without gradient fill the batch up: its size, and with it the budget in optimizer steps, does not change.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace

@@ -3,8 +3,6 @@
 Plain Python and torch, as in `examples/plain_torch.py`; `RolloutCallback` connects it with a Lightning trainer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Sampled responses → `Rollouts`: decode, score, add reward terms; and what is logged of a batch of them."""
 
-from __future__ import annotations
-
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ FSDP2. Before one is loaded, all of it is compared with the checksums that were 
 unpickled but containers, numbers and tensors.
 """
 
-from __future__ import annotations
-
 import json
 import pickle
 import warnings

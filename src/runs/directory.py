@@ -1,7 +1,5 @@
 """The directory of a run: one process at a time in it, what settings a resume may change, what code made it."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

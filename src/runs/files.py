@@ -1,7 +1,5 @@
 """Files that are written whole, checked by CRC-32 when they are read back, and locked against a second process."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import fcntl

@@ -1,7 +1,5 @@
 """Loggers that a resumed run continues: no row is there twice, and none is missing."""
 
-from __future__ import annotations
-
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Lightning's own handlers call collectives that ranks without a signal do not join, and save in mid-iteration.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 

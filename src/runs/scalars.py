@@ -1,7 +1,5 @@
 """The order of callbacks, and the scalars of an iteration or of an evaluation on their way to the loggers."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import Any

@@ -1,7 +1,5 @@
 """Keeps keys and passwords out of files: they belong in environment variables, which are never written down."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

@@ -4,8 +4,6 @@ By itself, Hydra ends `<group>=null` with an error that names no setting, drops 
 `~<group>`, and keeps what experiments and recipes set in the group.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 `config.check` finds contradictions within the settings; these checks depend on the command line, files and the machine.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 from collections.abc import Iterator

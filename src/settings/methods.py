@@ -12,8 +12,6 @@ such a file exists, in `configs` or on Hydra's search path, the file is used. De
 experiments, options and recipes.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """How varied the responses of a group are: in their final answers, and as an encoder sees them. Majority votes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """How rewards and advantages fall within groups: which groups give a gradient, and why others give none."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

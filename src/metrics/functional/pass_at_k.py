@@ -1,7 +1,5 @@
 """Pass@k: from samples without bias, and from exact success probabilities."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

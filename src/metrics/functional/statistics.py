@@ -1,7 +1,5 @@
 """Confidence intervals over questions, and whether the prompts of one question differ in difficulty."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from math import fsum
 from typing import NamedTuple

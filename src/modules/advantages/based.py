@@ -1,7 +1,5 @@
 """Strategies that change the advantages of another one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from torch import Tensor

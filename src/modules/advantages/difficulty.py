@@ -1,7 +1,5 @@
 """Strategies of Pass@k training that treat questions by how hard they are (arXiv 2508.10751)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Group-relative advantages: GRPO, TA-GRPO, RLOO, Dr. GRPO, MaxRL and REINFORCE differ in pool, baseline and scale."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

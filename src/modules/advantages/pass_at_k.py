@@ -5,8 +5,6 @@ so that all three estimators estimate the same quantity (Eq. 14-15); disjoint gr
 responses of a pool need not come from one prompt.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Pools: the responses over which an advantage is normalised, and sums over them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal, get_args
 

@@ -1,7 +1,5 @@
 """Assigns credit per token to an experience, mini-batch by mini-batch; with helpers that several credits use."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

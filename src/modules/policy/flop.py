@@ -1,7 +1,5 @@
 """Useful arithmetic of an update."""
 
-from __future__ import annotations
-
 from transformers import PretrainedConfig
 
 from ...packing.batch import PackedBatch

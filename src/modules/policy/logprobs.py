@@ -1,7 +1,5 @@
 """Log-probs and entropies of responses under the policy or its frozen reference, one micro-batch after the other."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ W' = W + (α / r) · B A, with A [r, in] and B [out, r] trained and W frozen. Th
 Engines and exported folders get W' under the name of W; with the adapters off the model is the reference policy.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass

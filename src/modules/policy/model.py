@@ -1,7 +1,5 @@
 """Loading and writing a Hugging Face causal language model."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

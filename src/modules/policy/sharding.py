@@ -4,8 +4,6 @@ Gradients are averaged over ranks by FSDP2 and DDP alike; losses are therefore s
 `PolicyUpdate`), so that they add up to the loss of the global batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from itertools import chain, zip_longest
 from typing import Any

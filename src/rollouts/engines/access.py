@@ -3,8 +3,6 @@
 vLLM's own `--api-key` guards sampling alone: it leaves open the routes that replace weights or call a worker.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 from collections.abc import Awaitable, Callable

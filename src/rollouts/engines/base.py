@@ -1,7 +1,5 @@
 """Shared by engines: an error, sampling in a thread, checks of requests and responses, settings, stop tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar

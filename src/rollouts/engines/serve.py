@@ -7,8 +7,6 @@ and take precedence. The server listens on 127.0.0.1 unless `--host` says otherw
 the token that it shares with the trainer (see `access.py` and docs/multi_node.md).
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os

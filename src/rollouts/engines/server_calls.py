@@ -3,8 +3,6 @@
 A server that hangs during a transfer of weights is given up within 60 s; a moving transfer may take `timeout`.
 """
 
-from __future__ import annotations
-
 import socket
 import threading
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The engine of a run: made when first needed, checked, synced only when the policy has changed, closed at the end."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any

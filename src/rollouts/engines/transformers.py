@@ -5,8 +5,6 @@ and computes a prefix that rows share once for each row. Here responses to a pro
 their tokens agree, rows leave the batch when they finish, and the seed is an argument.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import partial
 from itertools import islice

@@ -1,7 +1,5 @@
 """vLLM inside the training process: one engine per rank or team of ranks, its weights streamed from the trainer."""
 
-from __future__ import annotations
-
 import logging
 import os
 import random

@@ -8,8 +8,6 @@ A request goes to another server at once when its connection breaks, and within 
 probes in a row end all requests to a server. While probes are answered, a request may take as long as `timeout`.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 import time

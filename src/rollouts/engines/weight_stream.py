@@ -5,8 +5,6 @@ types, shapes), then with the bytes of every tensor in that order. Neither side 
 next bytes.
 """
 
-from __future__ import annotations
-
 import json
 import secrets
 import socket

@@ -93,7 +93,7 @@ class Silent(LightningModule):
         loop = SimpleNamespace(total_batch_idx=0)
         self._trainer = SimpleNamespace(
             default_root_dir=str(folder), is_global_zero=True, fit_loop=loop, global_step=0, callbacks=[], loggers=[],
-            sanity_checking=False, current_epoch=0, max_epochs=1, max_steps=-1, is_last_batch=True,
+            sanity_checking=False, testing=True, current_epoch=0, max_epochs=1, max_steps=-1, is_last_batch=True,
         )  # fmt: skip
 
     def log_dict(self, values):

@@ -6,6 +6,8 @@ benchmark, stand for the mean of their means: each has the same weight, and thei
 a seed is the same run in all of them.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -110,7 +110,6 @@ def test_a_job_in_the_queue_is_found_by_the_same_command(slurm, tmp_path, closed
     assert run_in_queue([again]) == []
     assert again.state == "done"
     assert (tmp_path / "executed").read_text() == "x"
-    assert json.loads((again.directory / "run.json").read_text())["starts"] == 1
 
 
 def test_jobs_that_are_found_in_the_queue_count_among_the_workers(slurm, tmp_path, monkeypatch):
@@ -160,4 +159,3 @@ def test_a_job_out_of_time_returns_to_the_queue_and_its_run_continues(slurm, tmp
     wait_until(lambda: run.poll() or not run.active)
     assert run.state == "done"
     assert (run.directory / "began").read_text() == "xx"
-    assert json.loads((run.directory / "run.json").read_text())["starts"] == 1

@@ -42,8 +42,10 @@ class RunFiles:
 
     @cached_property
     def test(self) -> dict[str, Any]:
-        """Split → summary with `pass_at_k` and the counts of every question; empty for a run that was not tested."""
-        return dict((self._json("test.json") or {"splits": {}})["splits"])
+        """Split → summary with `pass_at_k` and the counts of every question; a FileNotFoundError if not tested yet."""
+        if (found := self._json("test.json")) is None:
+            raise FileNotFoundError(f"Expected test.json in {self.path}, but there is none: the run has not finished.")
+        return dict(found["splits"])
 
     @cached_property
     def groups(self) -> dict[str, Any]:

@@ -73,7 +73,10 @@ class Checkpointer(Callback):
             RECEIVED.clear()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Install signal handlers; set aside checkpoints of later iterations, which this run will not reproduce."""
+        """Install signal handlers; set aside checkpoints of later iterations, which this run will not reproduce.
+
+        A RuntimeError where the ranks have not resumed from the same checkpoint.
+        """
         listen()
         if len(counts := set(gather_objects(self._done))) > 1:
             raise RuntimeError(
@@ -88,7 +91,10 @@ class Checkpointer(Callback):
         listen()
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Between two iterations: save a checkpoint when one is due, exit with code 0 when any rank is told to stop."""
+        """Between two iterations: save a checkpoint when one is due; a SIGTERMException when any rank is told to stop.
+
+        Lightning ends the run by it, with exit code 0.
+        """
         if self._rng_to_restore is not None:
             _set_rng_state(self._rng_to_restore)
             self._rng_to_restore = None

@@ -107,7 +107,7 @@ class PassAtKEvaluator(Callback):
 
     def on_test_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
         records = count_batch(batch)
-        if trainer.testing and self.store is not None and records:
+        if self.store is not None and records and trainer.testing:  # validations are not kept
             self.store.append(rank(), records)
         self._records += records
 

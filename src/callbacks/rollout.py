@@ -45,10 +45,11 @@ class RolloutCallback(Callback):
     _tokenizer: Any
 
     def __init__(self, pipeline: Callable[..., RolloutPipeline], policy: str | None = None) -> None:
-        self.pipeline = pipeline(
-            decode=lambda token_ids: self._tokenizer.batch_decode(token_ids, skip_special_tokens=True),
-            weights=partial(weights_of, policy=policy),
-        )
+        self.pipeline = pipeline(decode=self._decode, weights=partial(weights_of, policy=policy))
+
+    def _decode(self, token_ids: list[Tensor]) -> list[str]:
+        texts: list[str] = self._tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        return texts
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Keep a memory of questions if anything reads it. Mark the weights as replaced: a checkpoint changes them.
@@ -62,7 +63,7 @@ class RolloutCallback(Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         self._tokenizer = data.tokenizer
         looks_back = isinstance(pl_module, SampledPolicy) and pl_module.needs_history
-        chooses = getattr(data, "needs_memory", False)
+        chooses = is_chooser(data) and data.needs_memory
         if chooses and self.pipeline.ahead > 1:
             raise ValueError(
                 f"Expected rollout.ahead of at most 1 with data.curriculum, but got {self.pipeline.ahead}: which "
@@ -70,7 +71,7 @@ class RolloutCallback(Callback):
             )
         if self.pipeline.memory is None and (looks_back or chooses):
             self.pipeline.memory = QuestionMemory()
-        if self.pipeline.memory is not None and hasattr(data, "needs_memory"):
+        if self.pipeline.memory is not None and is_chooser(data):
             data.memory = self.pipeline.memory
         self.pipeline.weights_replaced()
         if stage == "fit" and self.pipeline.dynamic_sampling is not None and (trainer.max_epochs or 0) > 0:
@@ -91,7 +92,7 @@ class RolloutCallback(Callback):
         """Roll out the training batch and log its scalars; with `ahead`, let the engine begin with later batches."""
         loader: Any = trainer.train_dataloader
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        options: dict[str, Any] = {"observe": data.observe} if hasattr(data, "observe") else {}
+        options: dict[str, Any] = {"observe": data.observe} if is_chooser(data) else {}
         if self.pipeline.dynamic_sampling is not None:
             options["draw"] = loader.draw
         if self.pipeline.reformulator is not None:
@@ -131,18 +132,25 @@ class RolloutCallback(Callback):
         self.pipeline.load_state_dict(state_dict)
 
 
+def is_chooser(data: Any) -> bool:
+    """Whether a data module can choose questions by results: it reads a `memory` and is told what was sampled."""
+    return all(hasattr(data, name) for name in ("needs_memory", "memory", "observe"))
+
+
 def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:
     """Names, without any prefix of the trainer's module, and full tensors for the engine. Collective.
 
     `policy` is that of `RolloutCallback`: an AttributeError where it names no submodule, a ValueError where it is None
     and several models are trained.
     """
-    from transformers import PreTrainedModel
-
     if isinstance(module, SampledPolicy):
         return module.full_parameters()
-    models = [] if policy is None else [policy]
-    for name, part in module.named_modules() if policy is None else ():  # the outer ones come first
+    if policy is not None:
+        return full_tensors(module.get_submodule(policy))
+    from transformers import PreTrainedModel
+
+    models: list[str] = []
+    for name, part in module.named_modules():  # the outer ones come first
         inside = any(not outer or name.startswith(f"{outer}.") for outer in models)
         if isinstance(part, PreTrainedModel) and not inside and any(p.requires_grad for p in part.parameters()):
             models.append(name)

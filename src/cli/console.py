@@ -1,5 +1,7 @@
 """How every console script begins, its `--help`, and how it ends: in an error of its settings, or with results."""
 
+from __future__ import annotations
+
 import os
 import re
 import shlex
@@ -9,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
@@ -24,6 +26,9 @@ from ..runs.files import write_text
 from ..runs.secrets import redacted, refuse_secret_arguments, save_resolved
 from ..settings.config import Run
 from ..settings.methods import configs, options_of
+
+if TYPE_CHECKING:
+    from lightning.pytorch.loggers import Logger
 
 WRONG_USE = (ValueError, TypeError, OSError, ImportError, RuntimeError, HydraException, OmegaConfBaseException)
 """Errors that settings, files or the machine cause before a run begins."""
@@ -93,11 +98,11 @@ def text_of(config: str) -> str:
     return "\n".join([text, *(text_of(name) for name, line in bases.items() if re.search(line, text, re.MULTILINE))])
 
 
-def record(cfg: DictConfig, run: Run) -> None:
-    """Write settings, command, commit and versions of packages to files; every logger gets them as hyperparameters."""
+def record(cfg: DictConfig, run: Run, loggers: Sequence[Logger] = ()) -> None:
+    """Write settings, command, commit and versions of packages to files; `loggers` get them as hyperparameters."""
     save_resolved(cfg, run.directory)
     facts = redacted(OmegaConf.to_container(cfg, resolve=True)) | write_provenance(run.directory)
-    for logger in run.trainer.loggers:
+    for logger in loggers:
         logger.log_hyperparams(facts)
     noted = OmegaConf.create({"hydra": OmegaConf.to_container(HydraConfig.get(), resolve=False)})
     write_text(run.directory / ".hydra" / "hydra.yaml", OmegaConf.to_yaml(noted))

@@ -1,9 +1,10 @@
 """`tagrpo-report RUN…`: everything that runs recorded, as one HTML file that opens without a server or a network."""
 
 import argparse
+import sys
 from pathlib import Path
 
-from .console import entry_point, explained
+from .console import entry_point
 
 
 @entry_point()
@@ -15,7 +16,7 @@ def main() -> None:
     said = "size of the file, unless its numbers alone need more; further responses have no text (default: 25)"
     parser.add_argument("--megabytes", type=float, default=25, help=said)
     given = parser.parse_args()
-    with explained():
+    try:
         for at in given.runs:
             if not at.is_dir():
                 raise FileNotFoundError(f"Expected a run directory, or a folder with some, at {at}, but there is none.")
@@ -23,3 +24,5 @@ def main() -> None:
 
         output = given.output or given.runs[0] / "report.html"
         print(explore(*given.runs, output=output, megabytes=given.megabytes))
+    except (FileNotFoundError, ValueError, ImportError) as error:
+        sys.exit(f"tagrpo-report: {error}")

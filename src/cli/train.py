@@ -77,7 +77,7 @@ def main(cfg: DictConfig) -> float | None:
             stack.callback(run.close)
             read_questions(cfg, run, trains=trains)
         if is_first_rank():
-            record(cfg, run)
+            record(cfg, run, run.trainer.loggers)
         export = directory / "model" if cfg.export else None
         metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
         if is_first_rank():

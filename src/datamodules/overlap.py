@@ -66,6 +66,8 @@ def find_overlaps(
     training texts and more than a tenth of them is part of a common layout and does not count. `note` is called with
     the words of each training text.
     """
+    if n < 1 or not 0 < threshold <= 1:
+        raise ValueError(f"Expected n ≥ 1 and a threshold above 0 and up to 1, but got {n} and {threshold}.")
     grams_of = {split: [_ngrams(words(group.question), n) for group in groups] for split, groups in tests.items()}
     wanted = {gram for rows in grams_of.values() for grams in rows for gram in grams}
     texts = [(group.id, text) for group in train for text in (group.question, *group.rephrasings)]

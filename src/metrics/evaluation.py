@@ -17,7 +17,12 @@ Splits = dict[str, dict[str, dict[str, Any]]]
 
 
 def count_batch(batch: Any) -> list[Record]:
-    """Records of the questions of one batch that have any response."""
+    """Records of the questions of one batch that have any response.
+
+    `counts`: `metadata` of the question; `n` responses, of them `correct` and `truncated` by the length limit; `right`,
+    distinct answers of correct ones; `wrong`, wrong answer → responses that gave it, without those that gave none;
+    `tokens` of all responses.
+    """
     records = []
     batch = Fields("batch", batch)
     rollouts = batch.rollouts

@@ -39,7 +39,7 @@ _MEANINGS = {
     "7": "seventh sevenths week weeks", "8": "eighth eighths", "9": "ninth ninths", "10": "tenth tenths", "12": "dozen",
     "25": "quarter", "50": "half", "100": "percent hundredth", "1000": "thousandth",
 }  # fmt: skip
-_SPELLINGS = {
+_SPELLED = {
     r"\\(?:left|right|displaystyle|limits|[bB]igg?)(?![A-Za-z])": "",
     r"\\[{}]": "|",
     r"\{,\}": ",",
@@ -60,6 +60,7 @@ _SPELLINGS = {
     r"(\\[A-Za-z]+)[\s{}]+(?=[A-Za-z])": "\\1\0",  # \sin x is no command \sinx
     r"[{}\s]": "",
 }
+_SPELLINGS = [(re.compile(pattern), replacement) for pattern, replacement in _SPELLED.items()]
 _EXAMPLE = re.compile(r"(?<!\S)For (?:example|instance)\b[^?]{0,600}?\.(?!\S)")
 _LETTER = re.compile(r'"[^"]*"|\\[A-Za-z]+|[A-Za-z]')
 
@@ -136,8 +137,8 @@ def compact(math: str) -> str:
     >>> compact(r"\dfrac{1}{2} \cdot x^{2} \leq 3"), compact("$1/2 × x^2 ≤ 3$")
     ('1/2*x^2<=3', '1/2*x^2<=3')
     """
-    for pattern, replacement in _SPELLINGS.items():
-        math = re.sub(pattern, replacement, math)
+    for pattern, replacement in _SPELLINGS:
+        math = pattern.sub(replacement, math)
     return math.replace("\0", " ").strip(".,;:")
 
 

@@ -34,8 +34,8 @@ class MathReward(BackgroundVerifier):
         max_answer_length: Longest answer, in characters, that is compared. The longest references of MATH,
             Minerva and OlympiadBench have 159, 87 and 224.
 
-    >>> reward = MathReward(workers=1)
-    >>> reward.score_batch([r"\boxed{x+1}", r"so $\boxed{\frac{1}{2}}$"], [("1+x", "2"), "0.2"])
+    >>> with MathReward(workers=1) as reward:
+    ...     reward.score_batch([r"\boxed{x+1}", r"so $\boxed{\frac{1}{2}}$"], [("1+x", "2"), "0.2"])
     [Score(correct=True, answer='x+1', failure=None, steps=()),
      Score(correct=False, answer='\\frac{1}{2}', failure=None, steps=())]
     """

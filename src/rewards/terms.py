@@ -55,7 +55,9 @@ class TemplateFormatTerm:
         self.weight = weight
         self.markers = {**MARKERS, **(markers or {})}
         if empty := [name for name, texts in self.markers.items() if "" in texts]:
-            raise ValueError(f"Expected rollout.reward_terms.format.markers that aren't empty, but {empty[0]} has one.")
+            raise ValueError(
+                f"Expected rollout.reward_terms.format.markers that are not empty, but {empty[0]} has an empty one."
+            )
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
         """[R] float32."""
@@ -109,7 +111,8 @@ class RewardNoise:
     """Rewards each *wrong* response like a right one with some probability: +1 where that happens, else 0.
 
     The control experiment of Pass@k training (arXiv 2508.10751, Fig. 6a: 10, 30, 50 %). `correct` stays what it is. The
-    draw is seeded by (seed, questions, response tokens), whatever the rank. ValueError unless 0 ≤ probability ≤ 1.
+    draw is seeded by (seed, questions, response tokens), whatever the rank, and after a
+    resume too. ValueError unless 0 ≤ probability ≤ 1.
 
     Args:
         probability: Of a reward for each wrong response, 0 … 1.

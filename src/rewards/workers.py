@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from ..types import Score, Verifier
 from .extraction import Reference
@@ -26,7 +26,7 @@ _BATCH = 64
 
 
 class BackgroundVerifier(Verifier):
-    """Base class for verifiers with workers: define `score_async` and `close`."""
+    """Base class for verifiers with workers: define `score_async` and `close`. A `with` block calls `close` last."""
 
     in_background = True
 
@@ -37,6 +37,12 @@ class BackgroundVerifier(Verifier):
     def score_batch(self, responses: Sequence[str], references: Sequence[Reference]) -> list[Score]:
         """Score each response against the reference answers in the same place."""
         return self.score_async(responses, references)()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Outcome(NamedTuple):

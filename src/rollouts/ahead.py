@@ -34,8 +34,8 @@ class Generation:
     """Samples the responses, or waits for them; None once they are complete or have failed."""
     keep: Callable[[Sequence[Sequence[Completion]]], None] = lambda _: None
     """Called with the responses when they have been sampled."""
-    completions: list[list[Completion]] | None = None
-    error: Exception | None = None
+    completions: list[list[Completion]] | None = None  # [P][G_p], once they are complete
+    error: Exception | None = None  # why sampling them failed
 
     def join(self, seconds: Seconds, phase: str = "generate") -> None:
         """Wait until the responses are complete, or keep the error for `result`; counts as `phase`. Collective."""

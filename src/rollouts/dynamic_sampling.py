@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from itertools import accumulate, chain
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,6 +26,15 @@ def no_draw(*_: Any) -> QuestionBatch:
     """Raise: the default of `roll_out(draw=…, reformulated=…)`, for options that need a function of the caller."""
     needed = "roll_out(…, draw=…) with rollout.dynamic_sampling, and reformulated=… with rollout.reformulator"
     raise ValueError(f"Expected {needed}, but got none. Give a way to draw.")
+
+
+class Filled(NamedTuple):
+    """The batch that `DynamicSampling` returns, and its cost."""
+
+    batch: QuestionBatch  # as many questions as before
+    draws: int  # batches drawn on top of the first, the same on every rank
+    discarded: int  # questions of this rank that were sampled and thrown away
+    limit_reached: bool  # whether draws ran out on any rank, so that questions without gradient fill its batch up
 
 
 class DynamicSampling:
@@ -72,13 +81,11 @@ class DynamicSampling:
         """The rolled-out `batch` without the questions that have no gradient."""
         return take_questions(batch, self.informative(_rollouts(batch)))
 
-    def fill_up(self, batch: QuestionBatch, draw: Callable[[], QuestionBatch]) -> tuple[QuestionBatch, int, int, bool]:
+    def fill_up(self, batch: QuestionBatch, draw: Callable[[], QuestionBatch]) -> Filled:
         """Replace questions without gradient by others that have one, with at most `max_draws` draws. Collective.
 
         Every rank draws as often as the rank that lacks most questions, so that loaders and engines stay in step.
-        `batch` and the batches that `draw` returns are rolled out already. Returns a batch of as many questions; the
-        draws; the questions of this rank that were sampled and thrown away; and whether draws ran out on any rank, so
-        that questions without gradient fill its batch up.
+        `batch` and the batches that `draw` returns are rolled out already.
         """
         own = self.informative(_rollouts(batch))
         lacking, draws, discarded = len(batch.groups) - len(own), 0, 0
@@ -100,7 +107,7 @@ class DynamicSampling:
             )
         others = [row for row in range(len(batch.groups)) if row not in own.tolist()]
         rows = torch.cat([own, torch.tensor(others[:lacking], dtype=torch.long)]).sort().values
-        return join_batches([take_questions(batch, rows), *kept]), draws, discarded, limit_reached
+        return Filled(join_batches([take_questions(batch, rows), *kept]), draws, discarded, limit_reached)
 
 
 def _rollouts(batch: QuestionBatch) -> Rollouts:

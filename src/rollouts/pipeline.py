@@ -3,6 +3,7 @@
 Plain Python and torch, as in `examples/plain_torch.py`; `RolloutCallback` connects it with a Lightning trainer.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -144,7 +145,7 @@ class RolloutPipeline:
         self.cache = cache
         self.iteration = 0
         self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
-        self._failed = 0  # responses on this rank without a verdict, which count as wrong
+        self.failures: Counter[str] = Counter()  # `timeout`, … → responses on this rank without a verdict: wrong ones
         self.scalars: dict[str, float] = {}
         self.following = Queue()
 
@@ -170,7 +171,7 @@ class RolloutPipeline:
             observe: Called with what `memory` has learned from each batch that was sampled, learned from or not.
             reformulated: Returns the prompts of the rephrasings of some questions; for the reformulator.
         """
-        failed, before, numbers = self._failed, self.ledger["rollouts"], count()
+        failed, before, numbers = self.failures.total(), self.ledger["rollouts"], count()
 
         def rolled_out(batch: QuestionBatch, remembered: bool = True) -> QuestionBatch:
             batch = self.evaluate(batch, policy, step, ("fit", self.iteration, next(numbers)))
@@ -204,7 +205,7 @@ class RolloutPipeline:
         self.iteration += 1
         if not self.ahead:
             self.engine.sleep()
-        totals = sum_over_ranks({**totals_of(batch), "failed": self._failed - failed})
+        totals = sum_over_ranks({**totals_of(batch), "failed": self.failures.total() - failed})
         totals["sampled"] = self.ledger["rollouts"] - before
         budget = {f"budget/{name}": float(count) for name, count in {**self.ledger, "updates": step}.items()}
         self.scalars |= means_of(totals) | budget
@@ -246,7 +247,7 @@ class RolloutPipeline:
             rollouts = assemble(batch, completions, texts, scores, step - generation.step, seconds)
             if position[0] == "fit":
                 rollouts = with_terms(rollouts, batch, self.reward_terms)
-        self._failed += sum(bool(score.failure) for score in scores)
+        self.failures.update(score.failure for score in scores if score.failure)
         rolled_out = copy(batch)  # the batch may be of the caller's own class
         rolled_out.rollouts = rollouts
         return rolled_out
@@ -297,7 +298,10 @@ class RolloutPipeline:
         self.engine.weights_replaced()
 
     def close(self) -> None:
-        """Stop engine and workers, which start again when they are needed; drop what is being sampled."""
+        """Stop engine and workers, which start again when they are needed; drop what is being sampled.
+
+        Not between fit and test: vLLM's shutdown destroys the process group that it found.
+        """
         self.following.clear()
         self.engine.close()
         self.verifier.close()

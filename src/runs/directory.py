@@ -139,8 +139,8 @@ def end(directory: Path) -> None:
 
 def run_to_continue(resume: str | None, directory: Path) -> Path | None:
     """The directory of the run that `resume` continues; None where there is nothing to continue."""
-    if resume is None or resume == "auto":
-        return directory if resume else None
+    if resume in (None, "auto"):
+        return None if resume is None else directory
     path = existing(resume, "resume").absolute()
     run = path if (path / "checkpoints").is_dir() else path.parent.parent
     return directory if run.resolve() == directory.resolve() else run

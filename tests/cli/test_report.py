@@ -60,7 +60,7 @@ def test_errors_say_what_was_expected_where(tmp_path, monkeypatch, name, message
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken" / "rollouts").mkdir(parents=True)
     (tmp_path / "broken" / "rollouts" / "000000-0.parquet").write_text("no Parquet")
-    with pytest.raises(SystemExit, match=message):
+    with pytest.raises(SystemExit, match=f"tagrpo-report: {message}"):
         report(monkeypatch, tmp_path / name)
 
 

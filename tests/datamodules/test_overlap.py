@@ -119,6 +119,12 @@ def test_any_text_is_read_and_a_text_with_words_overlaps_with_itself(text):
     assert [overlap.similarity for overlap in found] == ([1.0] if words(text) else [])
 
 
+def test_options_out_of_range_are_refused():
+    for options in ({"n": 0}, {"threshold": 0.0}, {"threshold": 1.1}):
+        with pytest.raises(ValueError, match="Expected n ≥ 1 and a threshold"):
+            find_overlaps([], {}, **options)
+
+
 def questions(name):
     with (DATA / f"{name}.jsonl").open() as lines:
         return [group(json.loads(line)["problem"], f"{name}-{number}") for number, line in enumerate(lines)]

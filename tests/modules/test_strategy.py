@@ -29,7 +29,7 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.utils.data import DataLoader
 from transformers import AutoTokenizer
 
-sys.path.insert(0, {tests!r})
+sys.path[:0] = {paths!r}
 from conftest import make_hand_made_batch as make_batch
 from helpers import AttachShare, RankBatches, in_forks
 from tagrpo.modules.advantages import GroupAdvantage
@@ -65,7 +65,7 @@ def run(program: str, *arguments: str | Path, environment: dict[str, str] | None
 
     The first of `arguments` is a folder for what it writes.
     """
-    source = COMMON.format(tests=str(Path(__file__).parents[1])) + program
+    source = COMMON.format(paths=[str(path) for path in Path(__file__).parents[1:3]]) + program
     if environment is None:
         code, output = in_fork(lambda: exec(source, {"__name__": "__main__"}), *arguments)
         assert code == 0, output[-4000:]

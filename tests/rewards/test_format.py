@@ -59,5 +59,5 @@ def test_what_overlaps_is_counted_without_overlap():
 
 
 def test_an_empty_marker_is_refused():
-    with pytest.raises(ValueError, match="aren't empty"):
+    with pytest.raises(ValueError, match="not empty"):
         TemplateFormatTerm(markers={"own": ["<think>", ""]})

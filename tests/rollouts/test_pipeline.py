@@ -292,7 +292,7 @@ def test_the_verifier_is_asked_once_a_batch_and_closed():
     for step in range(2):
         pipeline.roll_out(make_batch(), make_policy(), step)
     assert (verifier.batches, verifier._closed) == (2, 0)
-    assert pipeline._failed == 6, "the first response to each of the three prompts, in two batches"
+    assert pipeline.failures == {"timeout": 6}, "the first response to each of the three prompts, in two batches"
     assert pipeline.scalars["rollout/without_verdict"] == 3 / 8
     pipeline.close()
     assert (verifier._closed, engine.closed) == (1, 1)

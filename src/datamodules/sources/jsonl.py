@@ -14,15 +14,17 @@ Rephrasings = Mapping[str, Mapping[str, Any]]
 
 
 class JsonLinesSource(Source):
-    r"""One question per row: an object with a question, its answer, and perhaps `rephrasings`, `kinds` and an `id`.
+    r"""One question per row: an object with a question, its answer, and perhaps rephrasings and an id.
 
-    `rephrasings` are a list of texts, and `kinds` say of each how it changes the question, for `data.kinds`. Ids are
-    unique; a row without one is called `<file name>-<row>`. All other fields are kept in the metadata.
+    A field `kinds` may say of each rephrasing how it changes the question, for `data.kinds`. All other fields are kept
+    in the metadata.
 
     Args:
         path: `.jsonl` or `.parquet`.
         question: Field with the question's text.
         answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted answers.
+        rephrasings: Field with a list of rephrasings; rows may lack it.
+        id: Field with a unique id; rows without one are called `<file name>-<row>`.
         within: Field → its smallest and largest value; see `rows.select`. For a curriculum, such as
             `{success_rate: [0, 0.75]}`.
         worked: Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts.
@@ -33,16 +35,21 @@ class JsonLinesSource(Source):
         path: str | Path,
         question: str = "question",
         answer: str = "answer",
+        rephrasings: str = "rephrasings",
+        id: str = "id",
         worked: bool = False,
         within: Ranges | None = None,
     ) -> None:
         check_ranges(within or {})
         self.path = Path(path)
         if not self.path.is_file():
-            raise FileNotFoundError(f"Expected a file of questions at {self.path}, but found none. Set its `path`.")
+            raise FileNotFoundError(
+                f"Expected a file of questions at {self.path}, but found none. Set the source's `path`."
+            )
         if self.path.suffix not in (".jsonl", ".parquet"):
             raise ValueError(f"Expected a .jsonl or .parquet file, but got {self.path}.")
-        self.question, self.answer, self.worked, self.within = question, answer, worked, within or {}
+        self.question, self.answer, self.rephrasings, self.id = question, answer, rephrasings, id
+        self.worked, self.within = worked, within or {}
 
     def load(self) -> list[QuestionGroup]:
         """Read the file; a ValueError lists the first rows that are broken, lack what they need, or repeat an id.
@@ -63,17 +70,19 @@ class JsonLinesSource(Source):
         return kept
 
     def _group(self, number: int, row: dict[str, Any]) -> QuestionGroup:
-        question, answer, name = (row.get(field) for field in (self.question, self.answer, "id"))
+        question, answer, name = (row.get(field) for field in (self.question, self.answer, self.id))
         if not isinstance(question, str) or not question.strip():
-            raise RowError(f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set its `question`")
-        rephrasings = row.get("rephrasings") or []
+            raise RowError(
+                f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set the source's `question`"
+            )
+        rephrasings = row.get(self.rephrasings) or []
         if not isinstance(rephrasings, list) or not all(isinstance(text, str) and text.strip() for text in rephrasings):
-            raise RowError(f"a list of texts in `rephrasings`, but got {rephrasings!r}")
+            raise RowError(f"a list of texts in `{self.rephrasings}`, but got {rephrasings!r}")
         accepted = answers(extract_reference(str(answer)) if self.worked and is_known(answer) else answer)
         if not accepted:
             said = "has no box and no `####`, where `worked` looks" if self.worked and is_known(answer) else "is empty"
             raise RowError(f"an answer in `{self.answer}`, but it {said}. Correct the row, or leave it out")
-        known = (self.question, self.answer, "rephrasings", "kinds", "id")
+        known = (self.question, self.answer, self.rephrasings, self.id, "kinds")
         return QuestionGroup(
             id=str(name) if is_known(name) else f"{self.path.stem}-{number}",
             question=question,

@@ -189,7 +189,9 @@ def check_ranges(within: Ranges) -> None:
     """Raise a ValueError unless all bounds are [smallest, largest]."""
     for field, bounds in within.items():
         if len(bounds) != 2 or not bounds[0] <= bounds[1]:
-            raise ValueError(f"Expected `within.{field}` to be [smallest, largest], such as [3, 5], but got {bounds}.")
+            raise ValueError(
+                f"Expected the source's `within.{field}` to be [smallest, largest], such as [3, 5], but got {bounds}."
+            )
 
 
 def select(

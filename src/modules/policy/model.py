@@ -55,8 +55,9 @@ def load_causal_lm(
         if torch.get_default_device().type == "meta":
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         else:
-            options: dict[str, Any] = {"dtype": torch.float32, "trust_remote_code": False}
-            model = AutoModelForCausalLM.from_pretrained(path, config=config, **options)
+            model = AutoModelForCausalLM.from_pretrained(
+                path, config=config, dtype=torch.float32, trust_remote_code=False
+            )
     except OSError as error:
         raise FileNotFoundError(
             f"Expected a Hugging Face model at `{path}`, but it could be read neither from disk nor from the hub: "

@@ -102,14 +102,14 @@ class Server:
         """Why a call failed; if the server was given up meanwhile, the reason for that comes first."""
         return ": ".join(filter(None, (self.state, type(error).__name__, str(error))))
 
-    def lacks(self, version: str, weights: Weights | None = None) -> str:
-        """Why it does not hold the weights `version`, empty when it does; `weights`, if given, are sent to it first."""
+    def failure_to_hold(self, version: str, send: Weights | None = None) -> str:
+        """Why it does not hold the weights `version`, empty when it does; the weights `send` are sent to it first."""
         try:
             held = self.get("/weight_info")["weight_version"]
             self.answers = True
-            if weights is not None:
+            if send is not None:
                 if held != version:
-                    self.exchange_weights(weights, version)
+                    self.exchange_weights(send, version)
                     held = version
                 self.context = int(self.get("/v1/models")["data"][0]["max_model_len"])
         except (*FAILURES, LookupError, TypeError) as error:  # the latter two of a program that is no such server

@@ -44,8 +44,9 @@ class SyncedEngine:
         if self.asynchronous and not engine.asynchronous:
             name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
             raise ValueError(
-                f"Expected an engine that samples while the policy is updated with rollout.ahead, but {name} shares "
-                "the trainer's device or random state. Use rollout=vllm_server or transformers, or set rollout.ahead=0."
+                f"Expected an engine that samples while the policy is updated with rollout.ahead, but {name} "
+                "shares the trainer's device or random state. Use rollout=vllm_server, whose servers have devices of "
+                "their own, or rollout=transformers, or set rollout.ahead=0."
             )
 
     def at(self, policy: nn.Module, step: int) -> Engine:

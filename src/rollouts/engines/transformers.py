@@ -52,7 +52,9 @@ class TransformersEngine(Engine):
         torch.set_rng_state(rng)
         kinds = {type(layer) for layer in DynamicCache(config=self.model.config).layers}
         if self.model._is_stateful or kinds - {DynamicLayer, DynamicSlidingWindowLayer}:
-            raise ValueError(f"Expected a state of keys and values alone, but {model_path} has more. Use rollout=vllm.")
+            raise ValueError(
+                f"Expected a model whose state is keys and values alone, but {model_path}'s is more. Use rollout=vllm."
+            )
         heads, keys = (getattr(self.model.config, f"num_{kind}_heads", 0) for kind in ("attention", "key_value"))
         if self.device.type == "cpu" and self.model.config._attn_implementation == "sdpa" and 0 < keys < heads:
             self.model.set_attn_implementation(GROUPED_ATTENTION)
@@ -153,7 +155,8 @@ class TransformersEngine(Engine):
 
         `mask` [rows, cached and new] has zeros where a prompt is padded, on the left.
         """
-        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        whole = ids.shape == mask.shape
+        positions = (mask.cumsum(1) - 1).clamp(min=0) if whole else mask.sum(1, keepdim=True) - 1
         of_cache = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache, "use_cache": True}
         logits: Tensor = self.model(input_ids=ids, **of_cache, logits_to_keep=1).logits
         return logits[:, -1]

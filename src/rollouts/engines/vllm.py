@@ -62,7 +62,8 @@ class VLLMEngine(Engine):
         if tensor_parallel_size < 1 or world_size() % tensor_parallel_size:
             raise ValueError(
                 f"Expected rollout.engine.tensor_parallel_size to divide the {world_size()} ranks of this run, but got "
-                f"{tensor_parallel_size}. Change it or trainer.devices, or use rollout=vllm_server."
+                f"{tensor_parallel_size}. Change it or trainer.devices, or use rollout=vllm_server, whose servers span "
+                "GPUs of their own."
             )
         # Keeps the engine in this process, so that it gets tensors as they are; must be set before the import.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")

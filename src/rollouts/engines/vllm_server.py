@@ -86,7 +86,7 @@ class VLLMServerEngine(Engine):
         self.context = 0
         self.version = "none"  # of the weights; no other run has the same
         self.weights: dict[str, Tensor] = {}
-        self.servers: dict[str, Server] = {}  # those that are ready, the same on every rank
+        self.servers: dict[str, Server] = {}  # those that are ready: the same on every rank, in its own order
         self.choosing = threading.Lock()
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
@@ -128,7 +128,7 @@ class VLLMServerEngine(Engine):
                     states[entry] = str(error)
             servers = self._servers(urls)
             with ThreadPoolExecutor(max(len(servers), 1)) as threads:
-                found = threads.map(lambda server: server.lacks(self.version, weights), servers.values())
+                found = threads.map(lambda server: server.failure_to_hold(self.version, send=weights), servers.values())
                 states |= zip(servers, found, strict=True)
             if ready := {url: server.context for url, server in servers.items() if not states[url]}:
                 return ready, ""
@@ -248,7 +248,7 @@ class VLLMServerEngine(Engine):
         """Until `done`, probe a server that is being asked, and give it up after two failures in a row."""
         before = ""
         while not done.wait(PROBE_EVERY):
-            why = server.state or server.lacks(self.version)
+            why = server.state or server.failure_to_hold(self.version)
             if before and why and not done.is_set():
                 if not server.state:
                     LOG.warning("Going on without %s until the next sync: %s", server.url, why)

@@ -34,6 +34,8 @@ def test_exact_and_counted_pass_at_k():
     expected = [1 - comb(256, 4) / comb(512, 4), 0.0]
     assert table_of(counted, "grpo", 4).to_numpy().tolist() == [pytest.approx(expected)]
     assert gains({"countdown/easy": exact}, "dapo", 4) == {}, "where it has not run"
+    with pytest.raises(KeyError, match="only grpo"):
+        table_of(exact, "dapo", 1)
 
 
 def three_seeds(gain):

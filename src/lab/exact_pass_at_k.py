@@ -74,7 +74,7 @@ class ExactPassAtK(ExactCallback):
         taus: The τ of interest, 0..1.
 
     Raises:
-        ValueError: a τ is outside its range.
+        TypeError, ValueError: see `ExactCallback`; a τ is outside its range.
     """
 
     def __init__(

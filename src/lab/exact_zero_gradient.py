@@ -22,7 +22,7 @@ class ExactZeroGradient(ExactCallback):
     - `uniform_reward/pool_expected`: the same for all responses to the question; counterpart `uniform_reward/pool`.
 
     Not covered are questions that dynamic sampling draws later, replayed responses and shaped rewards; with
-    `rollout.ahead` the responses come from older weights.
+    `rollout.ahead` the responses come from older weights. Raises what `ExactCallback` does.
     """
 
     success: BatchSuccess

@@ -49,11 +49,19 @@ class Surrogate(NamedTuple):
     clip_high: Tensor
 
 
-def clip_surrogate(log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
+def clip_surrogate(_: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
     """min(ρ A, clip(ρ, 1 − low, 1 + high) A); a token is counted as clipped when that removes its gradient."""
     ratio = bounded_exp(log_ratio)
     value = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
     return Surrogate(value, ratio, (ratio < 1 - low) & (advantages < 0), (ratio > 1 + high) & (advantages > 0))
+
+
+def gspo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
+    """GSPO (arXiv 2507.18071, Eq. 5–7): one length-normalised ratio per response, s = (π_θ(o)/π_old(o))^(1/|o|).
+
+    It stands at each of the response's tokens, with the value and gradient of GSPO-token unless `weights` vary in one.
+    """
+    return clip_surrogate(inputs, response_mean(log_ratio, inputs), advantages, low, high)
 
 
 def gmpo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
@@ -76,17 +84,12 @@ def cispo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, l
 
 
 SURROGATES: dict[tuple[str, str], Callable[[LossInputs, Tensor, Tensor, float, float], Surrogate]] = {
-    ("clip", "token"): lambda _, log_ratio, *others: clip_surrogate(log_ratio, *others),
-    ("clip", "sequence"): lambda inputs, log_ratio, *others: clip_surrogate(response_mean(log_ratio, inputs), *others),
+    ("clip", "token"): clip_surrogate,  # GRPO and TA-GRPO (Eq. 2 and 4)
+    ("clip", "sequence"): gspo_surrogate,
     ("clip", "geometric"): gmpo_surrogate,
     ("cispo", "token"): cispo_surrogate,
 }
-"""(objective, ratio) → policy term of inputs, their [T] log-ratios and advantages, and the bounds.
-
-`token`: GRPO and TA-GRPO (Eq. 2 and 4), one ratio per token. `sequence`: GSPO (arXiv 2507.18071, Eq. 5–7), one
-length-normalised ratio per response, s = (π_θ(o)/π_old(o))^(1/|o|), at each of its tokens, with the value and gradient
-of GSPO-token unless `weights` vary in a response.
-"""
+"""(objective, ratio) → policy term of inputs, their [T] log-ratios and advantages, and the bounds."""
 
 
 def replace_replayed(policy: Surrogate, ratio: Tensor, advantages: Tensor, replayed: Tensor, delta: float) -> Surrogate:
@@ -101,10 +104,10 @@ KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "k2": lambda d: d.square() / 2,
     "k3": lambda d: torch.expm1(d) - d,
 }
-"""Estimators of KL(π_θ ‖ π_ref) from one sampled token; d = log π_ref − log π_θ (Schulman, "Approximating KL").
+"""Estimators of KL(p ‖ q) from one token drawn from p; d = log q − log p (Schulman, "Approximating KL").
 
-d in k3 is at most `MAX_LOG_RATIO` (see `token_kl`). As a loss, k2 has the gradient of the divergence in expectation, k3
-that of KL(π_ref ‖ π_θ) and k1 none.
+In the loss p is π_θ and q the reference, and d in k3 is at most `MAX_LOG_RATIO` (see `token_kl`). There k2 has the
+gradient of the divergence in expectation, k3 that of KL(π_ref ‖ π_θ) and k1 none.
 """
 
 

@@ -109,11 +109,13 @@ class MismatchCorrection:
             weights = bounded_exp(self._at(self.weight, log_ratio, response))
         low, high, cap = self.low or -math.inf, self.high or math.inf, self.cap or math.inf
         truncated = weights > cap
-        if self.reject == "divergence":
+        if self.reject is None:
+            decisive = weights  # without bounds
+        elif self.reject == "divergence":
             estimates = KL_ESTIMATORS["k3"](log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO))
             decisive = self._at("geometric", estimates, response)
         else:
-            decisive = bounded_exp(self._at(self.reject or "token", log_ratio, response))
+            decisive = bounded_exp(self._at(self.reject, log_ratio, response))
         rejected = (decisive < low) | (decisive > high)
         weights = weights.clamp(max=cap).masked_fill(rejected, 0.0)
         columns = {"weight": weights, "square": weights.square(), "rejected": rejected, "truncated": truncated}

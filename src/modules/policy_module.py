@@ -60,6 +60,8 @@ class PolicyOptions(UpdateOptions):
 class PolicyModule(LightningModule):
     """A causal language model, and the update that an advantage strategy and a loss make of it (see `update.py`).
 
+    A training step takes the `groups` and `rollouts` of one batch and makes several optimizer steps by hand.
+
     Args:
         load_model: Returns the policy, on the CPU, when the trainer configures the model. Only rank 0 needs its values;
             under FSDP2 and DDP the other ranks call it under `torch.device("meta")`.
@@ -94,13 +96,22 @@ class PolicyModule(LightningModule):
         self.automatic_optimization = False
         self.load_model, self.make_optimizer = load_model, optimizer
         self.advantage, self.loss, self.credit, self.mismatch = advantage, loss, credit, mismatch
-        self.options, self.mini_batches = options, options.mini_batches
-        self.needs_history = advantage.needs_history or (credit is not None and credit.needs_history)
+        self.options = options
         self.loaded: str | None = None
         self.policy: CausalPolicy
         self.reference: CausalPolicy | None
         self.update: PolicyUpdate | None = None
         self._skipped_in_a_row = 0
+
+    @property
+    def mini_batches(self) -> int:
+        """Optimizer steps per batch of rollouts."""
+        return self.options.mini_batches
+
+    @property
+    def needs_history(self) -> bool:
+        """Whether the advantage strategy or the credit reads earlier results on the questions."""
+        return self.advantage.needs_history or (self.credit is not None and self.credit.needs_history)
 
     def configure_model(self) -> None:
         """Load the policy and, for a KL term, a frozen reference; the policy without its adapters, if any, is one."""

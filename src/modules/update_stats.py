@@ -45,7 +45,7 @@ class UpdateResult:
         columns = batch.columns
         old, fresh = columns.old(scores.logprobs), columns.on_score_prompt & ~columns.stale
         k3 = KL_ESTIMATORS["k3"]
-        # [t] log π_trainer − log π_engine of tokens whose score prompt is the sampled one.
+        # [t] log π_trainer − log π_engine of tokens under their sampled prompt; k3 estimates KL(π_engine ‖ π_trainer).
         if len(log_ratio := (old - columns.engine_logprobs)[fresh]):
             kl, largest = torch.stack([k3(log_ratio).sum(), log_ratio.abs().max()]).tolist()
             self.fresh.update({"tokens": len(log_ratio), "kl": kl})

@@ -1,8 +1,9 @@
 """Lets TRL's `GRPOTrainer` encode each prompt of a micro-batch once, by one call after it is made. For TRL 1.16.
 
 TRL takes all log-probs (of the policy, before the update, of the reference) from one method, which is replaced on one
-trainer. The models get a second way through their forward, for packed tokens, so that whatever wraps them (adapters,
-DDP, FSDP2) is called as before.
+trainer. Loss, masks and metrics stay TRL's. The models get a second way through their forward, for packed tokens, so
+that whatever wraps them (adapters, DDP, FSDP2) is called as before; and where transformers samples, the policy's
+`generate` begins with the keys and values of the prompts.
 """
 
 import inspect

@@ -1,8 +1,6 @@
-"""Hard questions weigh more, easy ones less, and short correct responses earn more, by a reward term (GRPO-LEAD)."""
+"""Hard questions weigh more, easy ones less (GRPO-LEAD). Its length reward is a reward term (`terms.py`)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,7 +8,7 @@ from torch import Tensor
 from ...modules.advantages.based import BasedAdvantage
 from ...modules.advantages.group import GroupAdvantage
 from ...modules.advantages.pools import POOLS, Pool, accuracy, check_choice
-from ...types import AdvantageStrategy, QuestionGroup, RewardGroups, Rollouts
+from ...types import AdvantageStrategy, RewardGroups
 
 
 @dataclass(eq=False, kw_only=True)
@@ -72,54 +70,3 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
     def expected(self, groups: RewardGroups) -> Tensor:
         """[R] advantages; of one draw if the base is random: weights depend on the sign of A, so no mean is known."""
         return self(groups)
-
-
-def length_reward(lengths: Tensor, correct: Tensor, group: Tensor, alpha: float = 0.05, wrong: float = -1.0) -> Tensor:
-    """GRPO-LEAD's length-dependent accuracy reward with its explicit penalty (arXiv 2504.09696, second-hand).
-
-    R = exp(−α z) where correct, `wrong` elsewhere; z = (length − μ) / (σ + 1e-6), μ and σ (Bessel's correction, as in
-    the authors' code) being those of the *correct* responses of the group. z is 0, and R is 1, where a group has a
-    single correct response or correct ones of equal length. The authors' code leaves groups of short responses as they
-    are (three shortest under 4,000 tokens on average), which the paper does not mention; there is no such exception
-    here. `lengths` [R] are in tokens, `correct` is [R] bool, `group` [R] long of any values; returns [R] float32.
-
-    >>> length_reward(torch.tensor([10, 20, 30, 99]), torch.tensor([True, True, True, False]), torch.zeros(4))
-    tensor([ 1.0513,  1.0000,  0.9512, -1.0000])
-    """
-    lengths = lengths.double()
-    rewards = torch.full(lengths.shape, wrong, dtype=torch.float64)
-    for pool in torch.unique(group):
-        rows = (group == pool) & correct
-        deviation = lengths[rows] - lengths[rows].mean()
-        spread = lengths[rows].std() if rows.sum() > 1 else torch.zeros((), dtype=torch.float64)
-        rewards[rows] = (-alpha * deviation / (spread + 1e-6)).exp()
-    return rewards.float()
-
-
-class LengthReward:
-    """weight · (`length_reward` − verdict), so that at weight 1 the reward *is* GRPO-LEAD's.
-
-    Args:
-        alpha: Strength of the preference for short correct responses.
-        wrong: Reward of a wrong response.
-        group_by: Lengths are compared among the responses to a `question`, rephrasings included, or to one `prompt`;
-            without rephrasings both are the same.
-        weight: Factor.
-    """
-
-    # Not a dataclass: Hydra would take it for settings, since reward terms are values of a mapping.
-    def __init__(
-        self,
-        alpha: float = 0.05,
-        wrong: float = -1.0,
-        group_by: Literal["question", "prompt"] = "question",
-        weight: float = 1.0,
-    ) -> None:
-        check_choice("group_by", group_by, ("question", "prompt"), "reward_terms")
-        self.alpha, self.wrong, self.group_by, self.weight = alpha, wrong, group_by, weight
-
-    def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
-        """[R] float32."""
-        pool = rollouts.question if self.group_by == "question" else rollouts.prompt
-        shaped = length_reward(rollouts.lengths, rollouts.correct, pool, self.alpha, self.wrong)
-        return self.weight * (shaped - rollouts.correct.float())

@@ -73,7 +73,7 @@ class CombinationAdvantage(AdvantageStrategy):
         return as_rewards(share * self.pass_at_k(groups) + (1 - share) * self.pass_at_1(groups), groups)
 
 
-class EntropyAdaptiveAdvantage(CombinationAdvantage):
+class EntropyAdaptiveAdvantage(AdvantageStrategy):
     """Pass@1 where the policy explores, Pass@k where it does not (arXiv 2508.10751, §4.2.3).
 
     Of the pools, ranked by the mean policy entropy of their responses, the ⌊fraction · pools⌋ highest use Pass@1,
@@ -105,8 +105,10 @@ class EntropyAdaptiveAdvantage(CombinationAdvantage):
             raise ValueError(
                 "Expected advantage.group_by to be question or prompt, but got batch: a single pool cannot be ranked."
             )
-        super().__init__(k, group_by, epsilon)
         self.fraction = fraction
+        self.group_by: Pool = group_by
+        self.pass_at_k = PassAtKAdvantage(k, group_by=group_by, epsilon=epsilon)
+        self.pass_at_1 = GroupAdvantage(group_by, unbiased=False, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """[R] advantages, in the precision of the rewards."""

@@ -25,6 +25,7 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
     """Shard `module` in place with FSDP2, one group per decoder layer and one for the rest. Collective.
 
     Each group gets its values from rank 0 (`receive`) just before it is sharded: no other rank ever holds the whole.
+    A ValueError if there are no repeated decoder layers.
 
     Args:
         module: `CausalPolicy` around a Hugging Face model; its forward must be the only way in.
@@ -76,7 +77,7 @@ def check_layout(own: list[tuple[str, tuple[int, ...], str]]) -> None:
 
 
 def decoder_layers(module: nn.Module) -> list[nn.Module]:
-    """The longest `ModuleList` inside `module`: the decoder layers of every causal LM in transformers."""
+    """The longest `ModuleList` inside `module`, its decoder layers; a ValueError if there is none."""
     lists = [list(m) for m in module.modules() if isinstance(m, nn.ModuleList)]
     if not lists:
         raise ValueError(

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tagrpo.modules.credit.assign import assign_credit
+from tagrpo.modules.credit.assign import assign_credit, largest_over_ranks
 from tagrpo.modules.experience import Experience, split_by_question
 from tagrpo.modules.policy.logprobs import ResponseScores
 from tagrpo.types import Credit, CreditInputs, History, Step, TokenCredit
@@ -125,3 +125,9 @@ def test_a_term_that_is_not_finite_is_refused_by_its_name(make_batch):
 
     with pytest.raises(FloatingPointError, match="finite nll of tokens, but Broken returned"):
         assigned(Broken(), make_batch(REWARDS).rollouts)
+
+
+@pytest.mark.parametrize(("count", "found"), [(2, 3.0), (9, 1.0)])
+def test_the_nth_largest_or_the_smallest_where_there_are_fewer(count, found):
+    assert largest_over_ranks(torch.tensor([1.0, 5.0, 3.0]), count) == found
+    assert largest_over_ranks(torch.zeros(0), count) == torch.inf

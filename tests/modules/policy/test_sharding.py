@@ -158,7 +158,8 @@ def test_two_ranks_with_uneven_work_equal_one_process_and_their_engines_hold_the
         assert moved > 1e-3, name
         for rank in (0, 1):
             difference = torch.load(trained / f"{kind}-{name}-{rank}.pt") - one_process[name]
-            assert difference.norm() < 1e-5 * moved, (name, rank)
+            rounding = 1e-7 * one_process[name].norm()
+            assert difference.norm() < 1e-6 * moved + rounding, (name, rank)
     assert len({float(parameters.norm()) for parameters in one_process.values()}) == len(LOSSES)
 
 

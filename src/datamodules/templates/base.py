@@ -1,19 +1,15 @@
-"""How a question becomes a prompt: in a format string, in the tokenizer's chat template, or in one drawn of several."""
+"""Templates: plain format strings, and the chat template of the policy's tokenizer."""
 
-import random
-from collections import Counter
-from collections.abc import Mapping
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
-
-Draw = Literal["question", "prompt", "response"]
 
 
 class Template(Protocol):
     """Renders a question as the text of a prompt, which is tokenised without further special tokens."""
 
-    name: str  # recorded with every prompt and response
+    name: str
+    """Recorded with every prompt and response."""
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
         """The text of the prompt, with special tokens spelled out."""
@@ -27,6 +23,7 @@ class PlainTemplate:
     Args:
         format: The text around the question.
         name: Recorded with every prompt and response.
+
     """
 
     def __init__(self, format: str = "{question}", name: str = "plain") -> None:
@@ -65,7 +62,11 @@ class ChatTemplate:
         self.options = dict(options or {})
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The conversation up to where the response begins; ValueError if the tokenizer has no chat template."""
+        """The conversation up to where the response begins.
+
+        Raises:
+            ValueError: the tokenizer has no chat template.
+        """
         if tokenizer.chat_template is None:
             raise ValueError(
                 f"Expected a tokenizer with a chat template, but {tokenizer.name_or_path} has none. "
@@ -76,37 +77,3 @@ class ChatTemplate:
         messages.append({"role": "user", "content": content})
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **self.options)
         return f"{text}{self.prefill}"
-
-
-class PromptAugmentation:
-    """Prompt augmentation (arXiv 2602.03190): draws uniformly in which template a prompt is rendered, anew each epoch.
-
-    The draw depends on (seed, epoch, question id) and on nothing else: not on rank, batch or resume.
-
-    A question has N + 1 phrasings, the original and its N rephrasings, with G responses each.
-
-    Args:
-        templates: Name → template; the name is recorded with each prompt, and format rewards depend on it.
-        draw: `question`: one template for all phrasings of a question (the paper); `prompt`: one for each phrasing;
-            `response`: one for each response, so that a phrasing has one prompt for each template that was drawn.
-        seed: Seed of the draws.
-    """
-
-    def __init__(self, templates: Mapping[str, Template], draw: Draw = "question", seed: int = 0) -> None:
-        if not templates:
-            raise ValueError("Expected at least one template in template.templates, but got none.")
-        if draw not in get_args(Draw):
-            raise ValueError(f"Expected template.draw to be question, prompt or response, but got {draw!r}.")
-        self.templates, self.draw, self.seed = dict(templates), draw, seed
-
-    def assign(self, question_id: str, epoch: int, num_phrasings: int, num_samples: int) -> list[dict[str, int]]:
-        """For each phrasing of a question: template name → responses to sample, in the order of `templates`."""
-        # A string seed is hashed with SHA-512, which is the same in every process.
-        generator = random.Random(f"{self.seed}/{epoch}/{question_id}")
-        names = list(self.templates)
-        if self.draw == "question":
-            return [{generator.choice(names): num_samples}] * num_phrasings
-        if self.draw == "prompt":
-            return [{generator.choice(names): num_samples} for _ in range(num_phrasings)]
-        drawn = [Counter(generator.choices(names, k=num_samples)) for _ in range(num_phrasings)]
-        return [{name: counts[name] for name in names if counts[name]} for counts in drawn]

@@ -1,4 +1,4 @@
-"""Templates: what stands around the question; the 13 of prompt augmentation, and who draws which."""
+"""Prompt augmentation: the 13 templates, who draws which, and what the draw depends on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hydra.utils import instantiate
 from transformers import AutoTokenizer
 
 from tagrpo.datamodules.questions import QuestionDataModule
-from tagrpo.datamodules.templates import ChatTemplate, PlainTemplate, PromptAugmentation
+from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.rewards.terms import MARKERS
 from tagrpo.starter import starter_path
@@ -259,23 +259,3 @@ def test_evaluation_asks_in_the_first_template_or_the_one_that_is_named():
         datamodule = make_datamodule(template, evaluation=source, evaluation_template=evaluation)
         (loader,) = datamodule.val_dataloader()
         assert {p.template for batch in loader for p in batch.prompts} == {expected}
-
-
-def test_a_plain_template_holds_the_question_once(tokenizer):
-    assert PlainTemplate("<{question}>").render("a {b}", tokenizer) == "<a {b}>"
-    for format in ("no field", "{question} {question}"):
-        with pytest.raises(ValueError, match="exactly once"):
-            PlainTemplate(format)
-
-
-def test_a_chat_template_places_system_prompt_instruction_and_the_assistants_turn(tokenizer):
-    turns = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
-    tokenizer.chat_template = turns + "{% if add_generation_prompt %}[assistant]{% endif %}"
-    template = ChatTemplate(instruction="Box it.", system="Be brief.")
-    assert template.render("1 + 1 ?", tokenizer) == "[system]Be brief.[user]1 + 1 ?\nBox it.[assistant]"
-    assert ChatTemplate().render("1 + 1 ?", tokenizer) == "[user]1 + 1 ?[assistant]"
-
-
-def test_a_tokenizer_without_a_chat_template_is_refused(tokenizer):
-    with pytest.raises(ValueError, match="template=plain"):
-        ChatTemplate().render("1 + 1 ?", tokenizer)

@@ -1,0 +1,6 @@
+"""How a question becomes a prompt."""
+
+from .augmentation import PromptAugmentation
+from .base import ChatTemplate, PlainTemplate, Template
+
+__all__ = ["ChatTemplate", "PlainTemplate", "PromptAugmentation", "Template"]

@@ -1,0 +1,47 @@
+"""Prompt augmentation (arXiv 2602.03190): questions are asked in one of several templates, drawn anew each epoch."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping
+from typing import Literal
+
+from .base import Template
+
+
+class PromptAugmentation:
+    """Draws uniformly which template each prompt is rendered in.
+
+    The draw depends on (seed, epoch, question id) and on nothing else: not on rank, batch or resume.
+
+    A question has N + 1 phrasings, the original and its N rephrasings, with G responses each.
+
+    Args:
+        templates: Name → template; the name is recorded with each prompt, and format rewards depend on it.
+        draw: `question`: one template for all phrasings of a question (the paper); `prompt`: one for each phrasing;
+            `response`: one for each response, so that a phrasing has one prompt for each template that was drawn.
+        seed: Seed of the draws.
+    """
+
+    def __init__(
+        self,
+        templates: Mapping[str, Template],
+        draw: Literal["question", "prompt", "response"] = "question",
+        seed: int = 0,
+    ) -> None:
+        if not templates:
+            raise ValueError("Expected at least one template in template.templates, but got none.")
+        if draw not in ("question", "prompt", "response"):
+            raise ValueError(f"Expected template.draw to be question, prompt or response, but got {draw!r}.")
+        self.templates, self.draw, self.seed = dict(templates), draw, seed
+
+    def assign(self, question_id: str, epoch: int, num_phrasings: int, num_samples: int) -> list[dict[str, int]]:
+        """For each phrasing of a question: template name → responses to sample, in the order of `templates`."""
+        # A string seed is hashed with SHA-512, which is the same in every process.
+        generator = random.Random(f"{self.seed}/{epoch}/{question_id}")
+        names = list(self.templates)
+        if self.draw == "question":
+            return [{generator.choice(names): num_samples}] * num_phrasings
+        if self.draw == "prompt":
+            return [{generator.choice(names): num_samples} for _ in range(num_phrasings)]
+        drawn = [Counter(generator.choices(names, k=num_samples)) for _ in range(num_phrasings)]
+        return [{name: counts[name] for name in names if counts[name]} for counts in drawn]

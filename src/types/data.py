@@ -1,0 +1,251 @@
+"""The vocabulary: what flows from questions to rollouts to rewards to advantages to the loss.
+
+Symbols: B questions in a batch, P sample prompts, R responses, T tokens. A question has N rephrasings; the original and
+each rephrasing are sampled G times.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class QuestionGroup(NamedTuple):
+    """A question and its rephrasings: the unit that loaders, shards and batches never split."""
+
+    id: str
+    """Unique within its source; names the question in logs, recordings and errors."""
+    question: str
+    """The original question, q0."""
+    rephrasings: tuple[str, ...]
+    """q1 … qN: problem-equivalent rewordings. Questions of one source may have different N."""
+    answer: tuple[str, ...]
+    """Reference answers, any of which is correct. Never empty."""
+    metadata: Mapping[str, Any] = {}
+    """Source-specific facts (level, subject, phrasing family), kept for analysis."""
+    kinds: tuple[str, ...] = ()
+    """[N] how each rephrasing changes the question (`wording`, `harder`, `hint`, …); empty where all are wordings."""
+
+    def select_rephrasings(self, rows: Iterable[int]) -> QuestionGroup:
+        """The question with the rephrasings in `rows` alone, 0 being the first.
+
+        >>> group = QuestionGroup("a", "1 + 1", ("add 1 to 1", "1 + 1: 2 or 3?"), ("2",), kinds=("wording", "format"))
+        >>> group.select_rephrasings([1])[2:]
+        (('1 + 1: 2 or 3?',), ('2',), {}, ('format',))
+        """
+        rows = list(rows)
+        kinds = tuple(self.kinds[row] for row in rows) if self.kinds else ()
+        return self._replace(rephrasings=tuple(self.rephrasings[row] for row in rows), kinds=kinds)
+
+
+class Prompt(NamedTuple):
+    """One rendered prompt, and how often it is to be sampled."""
+
+    question: int
+    """Row of its question in `QuestionBatch.groups`."""
+    rephrasing: int
+    """0 for the original question, n ≥ 1 for its n-th rephrasing."""
+    template: str
+    """Name of the template it was rendered in."""
+    text: str
+    """The question as the template renders it, before tokenisation."""
+    token_ids: Tensor
+    """[L] long: the sample prompt, from which responses are drawn."""
+    anchor_ids: Tensor
+    """[L0] long: the original question in the same template; equal to `token_ids` where that was sampled."""
+    num_samples: int
+    """G: responses to draw."""
+    past: Completion | None = None
+    """A response of an earlier policy that joins those that are drawn; for replay."""
+    kind: str = ""
+    """`original`, or the kind of its rephrasing; empty where the question names none."""
+
+
+class Step(NamedTuple):
+    """A part of a response, and what it earns. Steps of one response may overlap, and need not cover it."""
+
+    start: int
+    """Where it begins: in a `Score` a character of the response's text, elsewhere one of its tokens."""
+    end: int
+    """Where it ends, exclusive and greater than `start`, in the same unit."""
+    value: float
+    """Its reward, finite. It has no unit: the credit that reads it sets the scale."""
+
+
+@dataclass
+class QuestionBatch:
+    """A batch of the data module. Mutable, because Lightning rebuilds the dataclasses that it moves between devices."""
+
+    groups: list[QuestionGroup]
+    """[B] the questions of this rank."""
+    prompts: list[Prompt]
+    """[P] sample prompts, ordered by question, then rephrasing, then template."""
+    split: str = "train"
+    """`train`, or the name of the evaluation split."""
+    rollouts: Rollouts | None = None
+    """Sampled and scored responses; None until the rollout callback has run."""
+
+
+class Seconds(dict[str, float]):
+    """Phase → wall seconds on this rank; every step of an iteration adds its own."""
+
+    @contextmanager
+    def measure(self, phase: str) -> Iterator[None]:
+        """Add the wall seconds of the block to `phase`."""
+        start = time.perf_counter()
+        yield
+        self[phase] = self.get(phase, 0.0) + time.perf_counter() - start
+
+
+@dataclass(frozen=True, kw_only=True)
+class SamplingConfig:
+    """How responses are drawn."""
+
+    temperature: float = 1.0
+    """Divides the logits. Positive, or 0 for greedy decoding."""
+    top_p: float = 1.0
+    """Nucleus sampling: the smallest set of tokens with this much probability; 1 keeps all."""
+    top_k: int = 0
+    """Keep this many tokens; 0 keeps all."""
+    max_new_tokens: int = 256
+    """Length limit of a response, stop token included."""
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or self.max_new_tokens < 1:
+            raise ValueError(
+                "Expected temperature ≥ 0, 0 < top_p ≤ 1, top_k ≥ 0 and max_new_tokens ≥ 1, "
+                f"but got {self}. Correct rollout.sampling."
+            )
+
+
+class Request(NamedTuple):
+    """Prompts to sample from, and how."""
+
+    prompts: list[Tensor]
+    """[P] of [L_p] long, on the CPU."""
+    num_samples: list[int]
+    """[P] number of responses to draw for each prompt."""
+    sampling: SamplingConfig
+    """How to draw."""
+    seed: int
+    """Seed of this request: the same weights, request and seed give the same responses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completion:
+    """One response as an engine returns it."""
+
+    token_ids: Tensor
+    """[T_r] long, the stop token included when there was one. Never empty."""
+    logprobs: Tensor
+    """[T_r] float32 log-probs, nats, under the sample prompt, at its temperature, before top-p, top-k (vLLM: after)."""
+    truncated: bool
+    """True when the length limit ended it rather than a stop token."""
+
+
+class History(NamedTuple):
+    """Earlier results on the question of each response, those of its own batch left out; see `QuestionMemory`."""
+
+    samples: Tensor
+    """[R] long, earlier responses to the question and its rephrasings, without replayed ones."""
+    correct: Tensor
+    """[R] long, how many of them were correct."""
+    same_answer: Tensor
+    """[R] long, how many of them gave the same final answer as this response; giving none counts as an answer."""
+
+    @classmethod
+    def joined(cls, parts: Iterable[History | None]) -> History | None:
+        """Concatenate the histories of several parts; None where no part has one."""
+        given = [part for part in parts if part is not None]
+        return cls(*map(torch.cat, zip(*given, strict=True))) if given else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rollouts:
+    """R scored responses to the P prompts of one rank's batch, ordered by prompt. All tensors on the CPU."""
+
+    prompts: Sequence[Prompt]
+    """[P] the prompts that were sampled."""
+    prompt: Tensor
+    """[R] long, row of the sampled prompt in `prompts`."""
+    question: Tensor
+    """[R] long, row of the original question in `QuestionBatch.groups`."""
+    rephrasing: Tensor
+    """[R] long, 0 where the original question was sampled, n ≥ 1 for its n-th rephrasing."""
+    token_ids: Sequence[Tensor]
+    """[R] of [T_r] long, response tokens with the stop token."""
+    logprobs: Sequence[Tensor]
+    """[R] of [T_r] float32, engine log-probs under the sample prompt, nats."""
+    truncated: Tensor
+    """[R] bool, ended by the length limit."""
+    text: Sequence[str]
+    """[R] decoded responses, special tokens left out."""
+    correct: Tensor
+    """[R] bool, the verifier's verdict. Pass@k counts this and nothing else."""
+    answers: Sequence[str | None]
+    """[R] normalised final answers; None where none was found."""
+    rewards: Tensor
+    """[R] float32, what the advantage strategy learns from: `correct` plus the sum of `reward_terms`."""
+    replayed: Tensor
+    """[R] bool, true for replayed past successes: their `logprobs` are those of the policy that sampled them."""
+    staleness: Tensor
+    """[R] long, optimizer steps between the weights that sampled the response and those that learn from it."""
+    reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
+    """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
+    history: History | None = None
+    """Records of the questions before this batch; None where nobody reads them, and in evaluation."""
+    steps: Sequence[Sequence[Step]] | None = None
+    """[R] of any number of steps each, counted in tokens of the response; None where the verifier has given none."""
+    seconds: Seconds = field(default_factory=Seconds)
+    """Wall seconds of the phases `sync`, `generate` and `score`; later phases of the iteration add theirs."""
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def lengths(self) -> Tensor:
+        """[R] long, response tokens, stop token included."""
+        return torch.tensor([len(ids) for ids in self.token_ids], dtype=torch.long)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RewardGroups:
+    """Input of an advantage strategy: R responses of one *global* batch (all ranks)."""
+
+    rewards: Tensor
+    """[R] float, shaped reward to learn from."""
+    correct: Tensor
+    """[R] bool, the verifier's verdict."""
+    question: Tensor
+    """[R] long, original question of each response; any distinct integers."""
+    prompt: Tensor
+    """[R] long, sampled prompt of each response (a question has N+1, more with several templates)."""
+    entropy: Tensor | None = None
+    """[R] float, mean policy entropy per response token under the score prompt, nats."""
+    logprob: Tensor | None = None
+    """[R] float, policy's log-prob of the whole response under the score prompt, nats."""
+    lengths: Tensor | None = None
+    """[R] long, tokens per response."""
+    history: History | None = None
+    """Records of the questions before this batch, for strategies that look back."""
+    progress: float = 0.0
+    """Fraction of training done, 0..1."""
+
+
+class Score(NamedTuple):
+    """A verifier's judgement of one response."""
+
+    correct: bool
+    """Whether the final answer equals a reference answer."""
+    answer: str | None
+    """The normalised final answer; None where none was found."""
+    failure: str | None = None
+    """Why no verdict was reached (`timeout`, `memory`, `crash`), so `correct` is false; None when there was one."""
+    steps: Sequence[Step] = ()
+    """Rewards for parts of the response, counted in characters of its text; they change neither verdict nor reward."""

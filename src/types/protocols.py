@@ -1,0 +1,210 @@
+"""Interfaces of parts that can be plugged in: strategies, losses, engines, verifiers, reward terms, policies.
+
+Deriving from a protocol inherits its defaults; any other object that has all of its members will do as well.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from .data import Completion, Prompt, QuestionBatch, QuestionGroup, Request, RewardGroups, Rollouts, Score
+from .learning import Credit, CreditInputs, LossInputs, LossOutputs
+
+
+@runtime_checkable
+class AdvantageStrategy(Protocol):
+    """Turns the rewards of a global batch into advantages."""
+
+    needs_entropy: bool = False
+    """Whether `RewardGroups.entropy` is read, which costs a forward over all responses."""
+    needs_logprobs: bool = False
+    """Whether `RewardGroups.logprob` is read; one forward serves both."""
+    needs_history: bool = False
+    """Whether `RewardGroups.history` is read, for which the run remembers every question."""
+    reads_rewards: bool = True
+    """Whether `RewardGroups.rewards` is read; without it verdicts alone decide, and reward terms are refused."""
+
+    def __call__(self, groups: RewardGroups) -> Tensor:
+        """[R] float advantages, finite, in the order of `groups`."""
+
+
+@runtime_checkable
+class TokenCredit(Protocol):
+    """Turns the advantages of responses into those of their tokens. Costs a forward, which gives old log-probs too."""
+
+    whole_batch: bool = False
+    """Whether it is called once with all responses of a batch, instead of once for each mini-batch."""
+    needs_history: bool = False
+    """Whether `CreditInputs.groups.history` is read, for which the run remembers every question."""
+
+    def __call__(self, inputs: CreditInputs) -> Credit:
+        """[T] advantages, and terms of the loss. All ranks call it together, also those without responses."""
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """The loss of a micro-batch."""
+
+    by_token: bool = False
+    """Whether it may be called on parts of a micro-batch's tokens, with losses that add up: each logit is made once."""
+    kl_coef: float = 0.0
+    """Where it is not zero, a reference policy is loaded and `LossInputs.reference_logprobs` are given."""
+    entropy_coef: float = 0.0
+    """Where it is not zero, `LossInputs.entropy` carries gradient."""
+    takes_credit: bool = False
+    """Whether `LossInputs.token_advantages` and `token_terms` are read; other losses are refused with token credit."""
+
+    def __call__(self, inputs: LossInputs) -> LossOutputs:
+        """The loss, normalised by the global counts of `inputs`, and the sums of its metrics."""
+
+
+Deliver = Callable[[int, list[Completion]], None]
+"""Takes the row of a prompt and all its responses, as soon as the last response is complete."""
+Finish = Callable[[], list[list[Completion]]]
+"""Waits for responses and returns them as `Engine.generate` does. Called once per rank, by the training thread."""
+
+
+def ignore(prompt: int, completions: list[Completion]) -> None:
+    """Do nothing: the `Deliver` of callers that wait for all responses."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Samples from a copy of the policy that it holds itself."""
+
+    asynchronous: bool = False
+    """Whether `generate_async` works, so that the engine can sample while the policy is updated."""
+
+    def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
+        """Load the policy's weights: Hugging Face names and full tensors, tied ones once. Must exhaust the iterator."""
+
+    def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
+        """Sample what `request` asks for.
+
+        Args:
+            request: Prompts, numbers of samples, how to draw, and the seed.
+            deliver: Called once for each prompt that has samples, in any order and from any thread, never two at a
+                time, so that responses can be scored while others are sampled.
+
+        Returns:
+            [P] of [num_samples[p]], in the order of the prompts.
+
+        Raises:
+            EngineError: the engine is gone or hangs, and trying again did not help.
+            ValueError: a prompt and the length limit exceed the model's context.
+        """
+
+    def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
+        """Start `generate` in the background. Do not call the engine again until `Finish` returns.
+
+        What runs meanwhile calls no collectives, leaves torch's random state alone and shares no weights with the
+        trainer. `Finish` may be collective, and raises what `generate` does.
+        """
+        raise NotImplementedError(f"{type(self).__name__} can't sample while the policy is updated.")
+
+    def sleep(self) -> None:
+        """Give memory back until the next `sync` or `generate`. Does nothing where there is nothing to give back."""
+
+    def close(self) -> None:
+        """Give memory and processes back for good."""
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Compares responses with reference answers."""
+
+    in_background: bool = False
+    """Whether `score_async` scores in the background, so that it pays to call it while other responses are sampled."""
+
+    def __call__(self, response: str, reference: str | Sequence[str]) -> Score:
+        """Score one response against its reference answers, any of which is correct."""
+
+    def score_batch(self, responses: Sequence[str], references: Sequence[str | Sequence[str]]) -> list[Score]:
+        """Score each response against the reference answers in the same place."""
+        return [self(*pair) for pair in zip(responses, references, strict=True)]
+
+    def score_async(
+        self, responses: Sequence[str], references: Sequence[str | Sequence[str]]
+    ) -> Callable[[], list[Score]]:
+        """Start `score_batch` if `in_background` is true; return at once a function that waits for the scores."""
+        return partial(self.score_batch, responses, references)
+
+    def check_reference(self, reference: str | Sequence[str]) -> None:
+        """Raise a ValueError if no response could match the reference answers of a question; called on loading."""
+
+    def close(self) -> None:
+        """End worker processes; the next call starts them again."""
+
+
+@runtime_checkable
+class EnumeratingVerifier(Verifier, Protocol):
+    """A verifier of tasks whose correct responses can all be listed, which makes pass@k exact."""
+
+    def correct_responses(self, reference: str | Sequence[str]) -> Sequence[str]:
+        """Every text that is scored as correct, verbatim, each once."""
+
+
+@runtime_checkable
+class RewardTerm(Protocol):
+    """A shaped reward that is added to the verdict in training. Any callable of this form is one."""
+
+    def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
+        """[R] float, one value per response; `groups` are the questions of this rank's batch."""
+
+
+Ask = Callable[[Sequence[QuestionGroup]], QuestionBatch]
+"""Samples and scores the rephrasings of questions, without the questions themselves; returns a batch with rollouts.
+
+Each rephrasing gets as many responses as a prompt of the batch, from the present weights, and is verified against the
+answers of its question. Rephrasings that are empty, too long, or equal to their question or an earlier rephrasing are
+left out, as are questions without any left. Collective: every rank calls it equally often, if need be with nothing.
+"""
+
+
+@runtime_checkable
+class Reformulator(Protocol):
+    """Reformulates questions in the loop, by what the policy has responded to them."""
+
+    def extend(self, batch: QuestionBatch, ask: Ask) -> Sequence[QuestionBatch]:
+        """Return batches from `ask`, perhaps with other rewards, that join the training batch. Collective.
+
+        `batch` has its rollouts. With dynamic sampling its questions have a gradient, and returned questions without
+        one are left out. Each question that is asked joins as a question of its own: give it an id of its own.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for a resumed run, the same on every rank."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state_dict` returned."""
+
+
+@runtime_checkable
+class SampledPolicy(Protocol):
+    """The part of `PolicyModule` that callbacks and engines use. Of other modules, engines get parameters by name."""
+
+    mini_batches: int = 1
+    """Optimizer steps on each batch of rollouts, if none is skipped."""
+    needs_history: bool = False
+    """Whether `Rollouts.history` is read."""
+
+    def full_parameters(self) -> Iterable[tuple[str, Tensor]]:
+        """Hugging Face names and full tensors, for `Engine.sync`. Collective: every rank must exhaust it."""
+
+    def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
+        """[n] float32, mean entropy per token of a rank's responses under the policy, nats; for replay. Collective."""
+
+
+def require(value: object, protocol: type, setting: str) -> None:
+    """Raise a TypeError, when a run is built, if `value`, chosen by `setting`, lacks members of `protocol`."""
+    if isinstance(value, protocol):
+        return
+    members = {*vars(protocol), *protocol.__annotations__}
+    missing = sorted(n for n in members if (n == "__call__" or not n.startswith("_")) and not hasattr(value, n))
+    raise TypeError(
+        f"Expected {setting} to be a {protocol.__name__} ({protocol.__module__}), but {value!r} has no "
+        f"{', '.join(missing)}. Derive its class from it: it has defaults for what is optional."
+    )

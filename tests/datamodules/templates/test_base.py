@@ -1,0 +1,34 @@
+"""Templates: what stands around the question."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import AutoTokenizer
+
+from tagrpo.datamodules.templates import ChatTemplate, PlainTemplate
+from tagrpo.starter import starter_path
+
+
+@pytest.fixture
+def tokenizer():
+    return AutoTokenizer.from_pretrained(starter_path())
+
+
+def test_a_plain_template_holds_the_question_once(tokenizer):
+    assert PlainTemplate("<{question}>").render("a {b}", tokenizer) == "<a {b}>"
+    for format in ("no field", "{question} {question}"):
+        with pytest.raises(ValueError, match="exactly once"):
+            PlainTemplate(format)
+
+
+def test_a_chat_template_places_system_prompt_instruction_and_the_assistants_turn(tokenizer):
+    turns = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+    tokenizer.chat_template = turns + "{% if add_generation_prompt %}[assistant]{% endif %}"
+    template = ChatTemplate(instruction="Box it.", system="Be brief.")
+    assert template.render("1 + 1 ?", tokenizer) == "[system]Be brief.[user]1 + 1 ?\nBox it.[assistant]"
+    assert ChatTemplate().render("1 + 1 ?", tokenizer) == "[user]1 + 1 ?[assistant]"
+
+
+def test_a_tokenizer_without_a_chat_template_is_refused(tokenizer):
+    with pytest.raises(ValueError, match="template=plain"):
+        ChatTemplate().render("1 + 1 ?", tokenizer)

@@ -1,8 +1,7 @@
 """Runs console scripts with wrong arguments, each in a fork of one process, and says what became of it, as JSON.
 
-`python forked_commands.py [warm|ready]` reads a case a line. Without an option nothing heavy has been imported, so that
-what a command has imported by its end can be seen; with `ready` torch and the rest have; with `warm` as well, and a
-command that loads a model says so.
+`python forked_commands.py` reads a case a line. Nothing heavy has been imported, so that what a command has imported by
+its end can be seen.
 """
 
 from __future__ import annotations
@@ -35,17 +34,14 @@ HEAVY = (
 LOADED = "A MODEL WAS LOADED"
 
 
-def warm_up(refused: bool) -> None:
-    """Import what commands need, and have models refuse to be loaded if they are `refused`."""
+def refuse_models() -> None:
+    """Import what commands need, and have models say so when they are loaded."""
     import lightning.pytorch  # noqa: F401
     import transformers
 
     import tagrpo.callbacks
     import tagrpo.modules.policy_module
     import tagrpo.modules.strategy  # noqa: F401
-
-    if not refused:
-        return
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError(LOADED)
@@ -106,7 +102,5 @@ if __name__ == "__main__":
 
     composition.hasten()
     parse()
-    if {"warm", "ready"} & set(sys.argv):
-        warm_up(refused="warm" in sys.argv)
     for line in sys.stdin:
         print(json.dumps(outcome(*json.loads(line))), flush=True)

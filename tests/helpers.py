@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gc
 import json
 import os
 import re
@@ -99,6 +100,7 @@ def in_fork(work, *arguments):
     with tempfile.TemporaryFile("w+") as output:
         if not (child := os.fork()):
             code = 1
+            gc.freeze()  # else collections here would copy the parent's memory
             try:
                 for stream in (1, 2):
                     os.dup2(output.fileno(), stream)

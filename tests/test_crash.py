@@ -13,7 +13,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import sys
 import time
 import traceback
@@ -41,6 +40,7 @@ from tagrpo.runs.loggers import MetricsCSV
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import Run, build
 from tagrpo.starter import starter_path
+from tests.helpers import in_fork
 
 PHASES = ("other", "sampling", "verification", "update", "checkpoint", "validation", "log")
 EARLY = ("sampling", "verification", "update")
@@ -267,10 +267,10 @@ def logged(directory: Path) -> pd.DataFrame:
 def report(tmp_path_factory) -> dict[str, Any]:
     """What the driver did, and where."""
     folder = tmp_path_factory.mktemp("crash")
-    command = [sys.executable, __file__, str(folder), "12", "0"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-    assert result.returncode == 0, result.stderr[-3000:]
-    return {"folder": folder, **json.loads(result.stdout.splitlines()[-1])}
+    code, output = in_fork(lambda: drive(folder, 12, 0))
+    assert code == 0, output[-3000:]
+    (line,) = [line for line in output.splitlines() if line.startswith('{"phases"')]
+    return {"folder": folder, **json.loads(line)}
 
 
 def assert_same(other: Path, whole: Path, iterations: int, ranks: int = 1) -> pd.DataFrame:

@@ -13,6 +13,7 @@ import pytest
 
 from tests import forked_commands
 from tests.forked_commands import LOADED
+from tests.helpers import in_fork
 
 TESTS = Path(__file__).parent
 TRAIN, EVAL, COMPARE, REPHRASE = "tagrpo-train", "tagrpo-eval", "tagrpo-compare", "tagrpo-rephrase"
@@ -122,11 +123,11 @@ def folder(tmp_path_factory):
     return place
 
 
-def outcomes(cases, folder, *options):
+def outcomes(cases, folder):
     environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     environment.pop("HYDRA_FULL_ERROR", None)
     asked = "".join(json.dumps([command, arguments, str(folder)]) + "\n" for command, arguments, _ in cases)
-    command = [sys.executable, TESTS / "forked_commands.py", *options]
+    command = [sys.executable, TESTS / "forked_commands.py"]
     done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -139,7 +140,17 @@ def at_once(folder):
 
 @pytest.fixture(scope="session")
 def before_the_model(folder):
-    return outcomes(BEFORE_THE_MODEL, folder, "warm")
+    def run():
+        os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+        os.environ.pop("HYDRA_FULL_ERROR", None)
+        forked_commands.refuse_models()
+        forked_commands.parse()
+        for command, arguments, _ in BEFORE_THE_MODEL:
+            print(json.dumps(forked_commands.outcome(command, arguments, str(folder))), flush=True)
+
+    code, output = in_fork(run)
+    assert code == 0, output
+    return [json.loads(line) for line in output.splitlines() if line.startswith('{"code"')]
 
 
 def check(found, message):

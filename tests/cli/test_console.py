@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 from tagrpo.analysis.runs import find_directories
 from tagrpo.cli.console import conclude, following
 from tagrpo.runs import directory
 from tagrpo.runs.directory import override
-from tests import forked_commands
+from tests.helpers import forked
 
 METRICS = {
     "pass@k/easy/1": 0.25, "pass@k/easy/2": 0.5, "pass@k/hard/1": 0.125,
@@ -63,24 +61,20 @@ SMALL = [
 def test_printed_commands_run_as_printed_from_a_folder_with_commas_spaces_and_umlauts(tmp_path):
     folder = tmp_path / "Läufe, zum Ansehen"
     folder.mkdir()
-    environment = os.environ | {"PYTHONUTF8": "1", "COLUMNS": "80"}
-    command = [sys.executable, Path(forked_commands.__file__), "ready"]
-    options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
-    with subprocess.Popen(command, **options) as forks:
 
-        def run(command):
-            name, *arguments = shlex.split(command)
-            print(json.dumps([name, arguments, str(folder)]), file=forks.stdin, flush=True)
-            done = json.loads(forks.stdout.readline())
-            assert done["code"] == 0, f"{command}\n{done['output']}"
-            return done["output"]
+    def run(command):
+        name, *arguments = shlex.split(command)
+        program = {"tagrpo-eval": "evaluate"}.get(name, name.removeprefix("tagrpo-"))
+        code, output = forked(program, *arguments, folder=folder, environment={"COLUMNS": "80"})
+        assert code == 0, f"{command}\n{output}"
+        return output
 
-        said = run(shlex.join(["tagrpo-train", "-m", "experiment=grpo", *SMALL, override("hydra.sweep.dir", "Ü, ü")]))
-        (swept,) = find_directories(folder)
-        printed = [line.strip() for line in said.splitlines() if line.startswith("  tagrpo-")]
-        assert [line.split()[0] for line in printed] == ["tagrpo-eval", "tagrpo-report", "tagrpo-train"]
-        for line in (*printed, swept.command):
-            run(line)
+    said = run(shlex.join(["tagrpo-train", "-m", "experiment=grpo", *SMALL, override("hydra.sweep.dir", "Ü, ü")]))
+    (swept,) = find_directories(folder)
+    printed = [line.strip() for line in said.splitlines() if line.startswith("  tagrpo-")]
+    assert [line.split()[0] for line in printed] == ["tagrpo-eval", "tagrpo-report", "tagrpo-train"]
+    for line in (*printed, swept.command):
+        run(line)
     assert json.loads((swept.path / "ledger.json").read_text())["iterations"] == 2, "the run itself was made longer"
     assert {run.method for run in find_directories(folder)} == {"grpo", "grpo-seed0", "grpo-again"}
 

@@ -7,9 +7,9 @@ import json
 import os
 import random
 import re
-import subprocess
 import sys
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 
@@ -18,6 +18,7 @@ from tagrpo.rephrasing.candidates import Pair, accepted, review
 from tagrpo.rephrasing.checks import TEXT_CHECKS, numbers_kept
 from tagrpo.rephrasing.symbols import symbols_kept
 from tagrpo.rewards.extraction import extract_reference
+from tests.helpers import in_fork
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "rule_rephraser"
 DATA = Path(os.environ.get("TAGRPO_DATA", Path(__file__).parents[2] / "shared" / "data"))
@@ -47,9 +48,9 @@ def test_it_is_a_command_and_its_output_is_audited(tmp_path):
     row = {"id": "a", "question": question, "answer": "7", "level": "easy"}
     (tmp_path / "questions.jsonl").write_text(json.dumps(row) + "\n")
     places = [f"input={tmp_path}/questions.jsonl", f"output={tmp_path}/out.jsonl"]
-    done = subprocess.run([sys.executable, EXAMPLE, *places], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "nothing is asked of a model" in done.stdout
+    code, output = in_fork(lambda: run_path(str(EXAMPLE), run_name="__main__"), *places)
+    assert code == 0, output
+    assert "nothing is asked of a model" in output
     written = json.loads((tmp_path / "out.jsonl").read_text())
     assert written["level"] == "easy"
     assert len(written["rephrasings"]) == 3

@@ -174,7 +174,7 @@ class RolloutPipeline:
         failed, before, numbers = self.failures.total(), self.ledger["rollouts"], count()
 
         def rolled_out(batch: QuestionBatch, remembered: bool = True) -> QuestionBatch:
-            batch = self.evaluate(batch, policy, step, ("fit", self.iteration, next(numbers)))
+            batch = self._sampled(batch, policy, step, ("fit", self.iteration, next(numbers)))
             totals = sum_over_ranks(totals_of(batch))
             self.ledger |= {name: self.ledger[name] + int(totals[name]) for name in ("prompts", "rollouts", "tokens")}
             if self.memory is not None and remembered:
@@ -233,6 +233,10 @@ class RolloutPipeline:
 
         Args as for `roll_out`; `position` is `validate` or `test` and two counters, unique within that stage.
         """
+        return self._sampled(batch, policy, step, position)
+
+    def _sampled(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
+        """A copy of the batch with scored responses: sampled now, or the first of `following` if that is the same."""
         seconds, generation = Seconds(), None
         if self.following and position[0] == "fit" and not position[2]:
             self.following.wait(seconds)

@@ -215,10 +215,3 @@ def test_gpus_are_shared_out_whole(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert devices(2, 0) == [None, None]
     assert len(devices(None, 0)) == os.cpu_count()
-
-
-def test_without_methods_it_says_how_to_name_some(tmp_path):
-    command = [sys.executable, "-m", "tagrpo.cli.compare", f"root={tmp_path}"]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 1
-    assert "compare=demo" in result.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import threading
 import time
@@ -12,9 +11,8 @@ from itertools import cycle
 import httpx
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
 
-from tagrpo.rollouts import EngineError, SamplingConfig, VLLMServerEngine
+from tagrpo.rollouts import EngineError
 from tagrpo.rollouts.engines import server_calls
 from tagrpo.rollouts.engines import vllm_server as vllm_server_engine
 from tagrpo.rollouts.engines.server_calls import listed
@@ -349,56 +347,3 @@ def test_when_no_server_is_left_the_error_says_why_of_each(server, other, make_e
             sampled(engine)
         assert f"{server.url}: HTTPStatusError: Server error '500" in str(error.value)
         assert f"{other.url}: RemoteProtocolError" in str(error.value)
-
-
-@pytest.mark.vllm
-def test_one_of_two_real_servers_is_killed_and_then_one_is_stopped_while_they_sample(
-    tiny_policy, vllm_servers, vllm_server, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(vllm_server_engine, "PROBE_EVERY", 0.5)
-    file = tmp_path / "servers.txt"
-    second = vllm_servers.start()
-    file.write_text(f"{vllm_server}\n{second}\n")
-    engine = VLLMServerEngine(str(tiny_policy), f"file:{file}", dtype="float32", timeout=1800, patience=240)
-    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
-    generator = torch.Generator().manual_seed(0)
-    prompts = [torch.randint(3, 60, (5,), generator=generator) for _ in range(60)]
-
-    def with_two_servers():
-        engine.sync(model.named_parameters())
-        return set(engine.servers) == {vllm_server, second}
-
-    def tokens(deliver=lambda *_: None):
-        results = engine.generate(Request(prompts, [8] * 60, SamplingConfig(max_new_tokens=100), 3), deliver)
-        return [[sample.token_ids.tolist() for sample in samples] for samples in results]
-
-    def once(act, done):
-        return lambda *_: done or done.append(act())
-
-    wait_until(with_two_servers)
-    expected = tokens()
-    killed, stopped = [], []
-    assert tokens(once(lambda: vllm_servers.kill(second), killed)) == expected
-    assert killed
-    engine.sync(model.named_parameters())
-    assert tokens() == expected, "with the one that is left"
-    vllm_servers.start(second)
-    wait_until(with_two_servers)
-    assert tokens(once(lambda: vllm_servers.signal(second, signal.SIGSTOP), stopped)) == expected
-    assert stopped
-    assert "ReadTimeout" in engine.servers[second].state
-    vllm_servers.signal(second, signal.SIGCONT)
-    wait_until(with_two_servers)
-    plain = server_calls.Server.post
-
-    def stop_and_post(server, path, *arguments):
-        if server.url == second and path == "/collective_rpc":
-            vllm_servers.signal(second, signal.SIGSTOP)
-        return plain(server, path, *arguments)
-
-    monkeypatch.setattr(server_calls.Server, "post", stop_and_post)
-    began = time.monotonic()
-    engine.sync((name, parameter + 1) for name, parameter in model.named_parameters())
-    assert time.monotonic() - began < 60, "left while it takes weights"
-    assert list(engine.servers) == [vllm_server]
-    vllm_servers.kill(second)

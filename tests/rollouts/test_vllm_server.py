@@ -356,3 +356,56 @@ def test_a_real_server_answers_nobody_without_the_token_on_any_of_its_routes(tin
             for headers in ({}, {"Authorization": "Bearer of bad news"}):
                 answer = httpx.request(method, vllm_server + route, headers=headers, timeout=300)
                 assert answer.status_code == 401, (method, route)
+
+
+@pytest.mark.vllm
+def test_one_of_two_real_servers_is_stopped_and_then_killed_while_they_sample(
+    tiny_policy, vllm_servers, vllm_server, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(vllm_server_engine, "PROBE_EVERY", 0.5)
+    file = tmp_path / "servers.txt"
+    second = vllm_servers.start()
+    file.write_text(f"{vllm_server}\n{second}\n")
+    engine = VLLMServerEngine(str(tiny_policy), f"file:{file}", dtype="float32", timeout=1800, patience=240)
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    generator = torch.Generator().manual_seed(0)
+    prompts = [torch.randint(3, 60, (5,), generator=generator) for _ in range(60)]
+
+    def with_two_servers():
+        engine.sync(model.named_parameters())
+        return set(engine.servers) == {vllm_server, second}
+
+    def tokens(act=lambda: None):
+        done = []
+        results = engine.generate(
+            Request(prompts, [8] * 60, SamplingConfig(max_new_tokens=100), 3),
+            lambda *_: done or done.append(act()),  # once, while most of the responses are lacking
+        )
+        assert done
+        return [[sample.token_ids.tolist() for sample in samples] for samples in results]
+
+    wait_until(with_two_servers)
+    expected = tokens()
+    assert tokens(lambda: vllm_servers.signal(second, signal.SIGSTOP)) == expected
+    assert "ReadTimeout" in engine.servers[second].state
+    vllm_servers.signal(second, signal.SIGCONT)
+    wait_until(with_two_servers)
+    with monkeypatch.context() as patch:
+        plain = server_calls.Server.post
+
+        def stop_and_post(server, path, *arguments):
+            if server.url == second and path == "/collective_rpc":
+                vllm_servers.signal(second, signal.SIGSTOP)
+            return plain(server, path, *arguments)
+
+        patch.setattr(server_calls.Server, "post", stop_and_post)
+        began = time.monotonic()
+        engine.sync((name, parameter + 1) for name, parameter in model.named_parameters())
+        assert time.monotonic() - began < 60, "left while it takes weights"
+    assert list(engine.servers) == [vllm_server]
+    vllm_servers.signal(second, signal.SIGCONT)
+    wait_until(with_two_servers)
+    assert tokens(lambda: vllm_servers.kill(second)) == expected
+    engine.sync(model.named_parameters())
+    assert list(engine.servers) == [vllm_server]
+    assert tokens() == expected, "with the one that is left"

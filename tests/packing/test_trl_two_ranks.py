@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.helpers import in_fork
 
 pytest.importorskip("trl", reason="needs TRL, the extra `bench`")
 
@@ -15,7 +15,6 @@ TESTS = Path(__file__).parents[1]
 TRAINED = ["whole", "checkpointed", "lora"]
 SHARDED = ["untied", "tied"]
 SCRIPT = '''
-"""python script.py <output folder>"""
 import os
 import sys
 from pathlib import Path
@@ -93,10 +92,9 @@ for shared in (False, True):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
     folder = tmp_path_factory.mktemp("ranks")
-    script = folder / "script.py"
-    script.write_text(SCRIPT.format(paths=[str(TESTS), str(TESTS / "packing")]))
-    done = subprocess.run([sys.executable, str(script), str(folder)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-5000:]
+    script = SCRIPT.format(paths=[str(TESTS), str(TESTS / "packing")])
+    code, output = in_fork(lambda: exec(script, {"__name__": "__main__"}), folder)
+    assert code == 0, output[-5000:]
     return {key: torch.load(folder / f"{key}.pt") for key in ("False-0", "False-1", "True-0", "True-1")}
 
 

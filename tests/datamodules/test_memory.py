@@ -172,6 +172,10 @@ class Counting(Curriculum):
         self.seen = state["seen"]
 
 
+def test_a_curriculum_serves_every_question_unless_it_says_otherwise():
+    assert Counting().chance(visited(0)) == Counting().chance(visited(4)) == 1.0
+
+
 def test_a_data_module_keeps_the_state_of_its_curriculum_and_refuses_what_is_none():
     one, other = datamodule_of(Counting()), datamodule_of(Counting())
     one.observe([Visit((2,), (0,))])

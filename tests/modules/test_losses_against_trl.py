@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+import trl
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-from trl import GRPOConfig, GRPOTrainer
 
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.packing.batch import pack
@@ -79,13 +79,13 @@ def tiny_model():
 def trainer_of(folder, model, beta=0.0, **options):
     """A `GRPOTrainer` that takes all responses in one backward, as its own `train` would set it up."""
     words = Tokenizer(models.WordLevel({"<pad>": 0, "</s>": 1}, unk_token="<pad>"))
-    arguments = GRPOConfig(
+    arguments = trl.GRPOConfig(
         **{"epsilon": 0.2, **options},
         beta=0.0, output_dir=str(folder), report_to=[], use_cpu=True, bf16=False, gradient_checkpointing=False,
         per_device_train_batch_size=len(LENGTHS), gradient_accumulation_steps=1, num_generations=len(LENGTHS),
     )  # fmt: skip
     with torch.random.fork_rng():  # a Trainer seeds torch
-        trainer = GRPOTrainer(
+        trainer = trl.GRPOTrainer(
             model=model,
             reward_funcs=lambda completions, **_: [0.0] * len(completions),
             args=arguments,

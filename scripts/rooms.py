@@ -24,8 +24,8 @@ def lines(*folders: str) -> int:
 def counts() -> dict[str, tuple[int, int]]:
     """Name of a count → how much there is, and how much there may be; a commit that raises a limit says what for."""
     return {
-        "lines of src": (lines("src"), 21_950),
-        "lines of src without contrib and lab": (lines("src") - lines("src/contrib", "src/lab"), 18_100),
+        "lines of src": (lines("src"), 21_960),
+        "lines of src without contrib and lab": (lines("src") - lines("src/contrib", "src/lab"), 18_110),
         "files of configs": (len(list((ROOT / "configs").rglob("*.yaml"))), 130),
         "lines of scripts, benchmarks and studies": (lines("scripts", "benchmarks", "studies"), 5_420),
     }

@@ -1,6 +1,6 @@
 """A run that is killed again and again ends as an undisturbed one does, bit for bit.
 
-`python tests/test_crash.py <folder> <kills> <seed>` is the driver: it imports everything once and forks a child per
+`python -m tests.test_crash <folder> <kills> <seed>` is the driver: it imports everything once and forks a child per
 attempt, as starting Python would take most of the time. Phases of the child are visible to it in shared memory.
 """
 

@@ -123,12 +123,16 @@ def folder(tmp_path_factory):
     return place
 
 
-def outcomes(cases, folder):
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
+def quiet(environment):
+    environment |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
     environment.pop("HYDRA_FULL_ERROR", None)
+    return environment
+
+
+def outcomes(cases, folder):
     asked = "".join(json.dumps([command, arguments, str(folder)]) + "\n" for command, arguments, _ in cases)
     command = [sys.executable, TESTS / "forked_commands.py"]
-    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, env=environment)
+    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, env=quiet({**os.environ}))
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -141,8 +145,7 @@ def at_once(folder):
 @pytest.fixture(scope="session")
 def before_the_model(folder):
     def run():
-        os.environ |= {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
-        os.environ.pop("HYDRA_FULL_ERROR", None)
+        quiet(os.environ)
         forked_commands.refuse_models()
         forked_commands.parse()
         for command, arguments, _ in BEFORE_THE_MODEL:

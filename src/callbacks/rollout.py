@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from ..datamodules.memory import QuestionMemory
+from ..datamodules.memory import QuestionMemory, Visit
 from ..modules.policy.sharding import full_tensors
 from ..rollouts.pipeline import RolloutPipeline
 from ..runs.files import write_json
@@ -17,18 +17,28 @@ from ..types import SampledPolicy, require
 from .shared import another_follows, updates_of
 
 
+@runtime_checkable
+class Chooser(Protocol):
+    """A data module that may choose questions by earlier results on them."""
+
+    needs_memory: bool
+    """Whether the data module chooses questions by `memory`."""
+    memory: QuestionMemory
+    """The results that the data module reads; `RolloutCallback` sets it to the pipeline's memory."""
+
+    def observe(self, visits: list[Visit]) -> None:
+        """Take in the results of a rolled-out training batch, also of questions that are thrown away."""
+
+
 class RolloutCallback(Callback):
     """Attaches `batch.rollouts` before each training, validation and test batch, and logs statistics of them.
 
     Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose data module has a
-    `tokenizer`; see `SampledPolicy` for what else the module may have. Writes `ledger.json` into the run directory when
-    training ends.
+    `tokenizer`; see `SampledPolicy` and `Chooser` for what else they may have. Writes `ledger.json` into the run
+    directory when training ends.
 
     Some options of the pipeline need more of the project:
 
-    - a curriculum: a data module with `needs_memory`, whether it chooses questions by earlier results; `memory`, which
-      is set to the pipeline's; and `observe(visits)`, which is given the results of each batch, also of questions that
-      are thrown away.
     - `dynamic_sampling`: a train dataloader with `draw()` and, with `trainer.max_epochs`, a data module with
       `iterations_per_epoch`; a run has as many iterations as these epochs would have without draws.
     - `replay`: a train dataloader with `serve_by(chance)` and a module that is a `SampledPolicy`.
@@ -63,7 +73,7 @@ class RolloutCallback(Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         self._tokenizer = data.tokenizer
         looks_back = isinstance(pl_module, SampledPolicy) and pl_module.needs_history
-        chooses = is_chooser(data) and data.needs_memory
+        chooses = isinstance(data, Chooser) and data.needs_memory
         if chooses and self.pipeline.ahead > 1:
             raise ValueError(
                 f"Expected rollout.ahead of at most 1 with data.curriculum, but got {self.pipeline.ahead}: which "
@@ -71,7 +81,7 @@ class RolloutCallback(Callback):
             )
         if self.pipeline.memory is None and (looks_back or chooses):
             self.pipeline.memory = QuestionMemory()
-        if self.pipeline.memory is not None and is_chooser(data):
+        if self.pipeline.memory is not None and isinstance(data, Chooser):
             data.memory = self.pipeline.memory
         self.pipeline.weights_replaced()
         if stage == "fit" and self.pipeline.dynamic_sampling is not None and (trainer.max_epochs or 0) > 0:
@@ -92,7 +102,7 @@ class RolloutCallback(Callback):
         """Roll out the training batch and log its scalars; with `ahead`, let the engine begin with later batches."""
         loader: Any = trainer.train_dataloader
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        options: dict[str, Any] = {"observe": data.observe} if is_chooser(data) else {}
+        options: dict[str, Any] = {"observe": data.observe} if isinstance(data, Chooser) else {}
         if self.pipeline.dynamic_sampling is not None:
             options["draw"] = loader.draw
         if self.pipeline.reformulator is not None:
@@ -130,11 +140,6 @@ class RolloutCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.pipeline.load_state_dict(state_dict)
-
-
-def is_chooser(data: Any) -> bool:
-    """Whether a data module can choose questions by results: it reads a `memory` and is told what was sampled."""
-    return all(hasattr(data, name) for name in ("needs_memory", "memory", "observe"))
 
 
 def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:

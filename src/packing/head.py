@@ -1,4 +1,7 @@
-"""The output head: log-probs, entropies and losses of tokens, whose logits exist for one chunk of tokens at a time.
+"""The output head: log-probs, entropies and losses of tokens without all of their logits in memory.
+
+Logits exist for one chunk of tokens at a time. A loss that is a sum over tokens is taken with its gradient chunk by
+chunk. For any other use, the backward computes the logits again, unless a batch has so few that they are kept.
 
 With z = ln Σ exp xᵥ and p = exp(x − z): ∂(log pₜ)/∂xᵥ = [v = t] − pᵥ and ∂H/∂xᵥ = −pᵥ (ln pᵥ + H), all in float32.
 """

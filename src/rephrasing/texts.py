@@ -39,28 +39,27 @@ _MEANINGS = {
     "7": "seventh sevenths week weeks", "8": "eighth eighths", "9": "ninth ninths", "10": "tenth tenths", "12": "dozen",
     "25": "quarter", "50": "half", "100": "percent hundredth", "1000": "thousandth",
 }  # fmt: skip
-_SPELLED = {
-    r"\\(?:left|right|displaystyle|limits|[bB]igg?)(?![A-Za-z])": "",
-    r"\\[{}]": "|",
-    r"\{,\}": ",",
-    r"\\[,;:!> &]|\\q?quad(?![A-Za-z])|~|&|\\\\": " ",
-    r"\\[dt]?frac\s*(\d)\s*(\d)": r"\1/\2",
-    r"\\[dt]?frac\s*\{([^{}]{1,12})\}\s*\{([^{}]{1,12})\}": r"\1/\2",
-    r"\\[dt]frac(?![A-Za-z])": r"\\frac",
-    r"\\(?:cdot|times)(?![A-Za-z])|[·×]": "*",
-    r"\\div(?![A-Za-z])|÷|\bdivided by\b": "/",
-    r"\\leq?(?![A-Za-z])|≤": "<=",
-    r"\\geq?(?![A-Za-z])|≥": ">=",
-    r"\\neq?(?![A-Za-z])|\\not\s*=|≠": "!=",
-    r"\\[lc]?dots[bc]?(?![A-Za-z])|…": "...",
-    r"\\(?:text(?:bf|it|rm)?|mathrm|mbox|operatorname)\s*\{([^{}]*)\}": r'"\1"',
-    r'\^\{?"(st|nd|rd|th)"\}?': r'"\1"',
-    r"\\?\$|\\(?=%)": "",
-    r"[−–]": "-",
-    r"(\\[A-Za-z]+)[\s{}]+(?=[A-Za-z])": "\\1\0",  # \sin x is no command \sinx
-    r"[{}\s]": "",
+_SPELLINGS = {
+    re.compile(r"\\(?:left|right|displaystyle|limits|[bB]igg?)(?![A-Za-z])"): "",
+    re.compile(r"\\[{}]"): "|",
+    re.compile(r"\{,\}"): ",",
+    re.compile(r"\\[,;:!> &]|\\q?quad(?![A-Za-z])|~|&|\\\\"): " ",
+    re.compile(r"\\[dt]?frac\s*(\d)\s*(\d)"): r"\1/\2",
+    re.compile(r"\\[dt]?frac\s*\{([^{}]{1,12})\}\s*\{([^{}]{1,12})\}"): r"\1/\2",
+    re.compile(r"\\[dt]frac(?![A-Za-z])"): r"\\frac",
+    re.compile(r"\\(?:cdot|times)(?![A-Za-z])|[·×]"): "*",
+    re.compile(r"\\div(?![A-Za-z])|÷|\bdivided by\b"): "/",
+    re.compile(r"\\leq?(?![A-Za-z])|≤"): "<=",
+    re.compile(r"\\geq?(?![A-Za-z])|≥"): ">=",
+    re.compile(r"\\neq?(?![A-Za-z])|\\not\s*=|≠"): "!=",
+    re.compile(r"\\[lc]?dots[bc]?(?![A-Za-z])|…"): "...",
+    re.compile(r"\\(?:text(?:bf|it|rm)?|mathrm|mbox|operatorname)\s*\{([^{}]*)\}"): r'"\1"',
+    re.compile(r'\^\{?"(st|nd|rd|th)"\}?'): r'"\1"',
+    re.compile(r"\\?\$|\\(?=%)"): "",
+    re.compile(r"[−–]"): "-",
+    re.compile(r"(\\[A-Za-z]+)[\s{}]+(?=[A-Za-z])"): "\\1\0",  # \sin x is no command \sinx
+    re.compile(r"[{}\s]"): "",
 }
-_SPELLINGS = [(re.compile(pattern), replacement) for pattern, replacement in _SPELLED.items()]
 _EXAMPLE = re.compile(r"(?<!\S)For (?:example|instance)\b[^?]{0,600}?\.(?!\S)")
 _LETTER = re.compile(r'"[^"]*"|\\[A-Za-z]+|[A-Za-z]')
 
@@ -137,7 +136,7 @@ def compact(math: str) -> str:
     >>> compact(r"\dfrac{1}{2} \cdot x^{2} \leq 3"), compact("$1/2 × x^2 ≤ 3$")
     ('1/2*x^2<=3', '1/2*x^2<=3')
     """
-    for pattern, replacement in _SPELLINGS:
+    for pattern, replacement in _SPELLINGS.items():
         math = pattern.sub(replacement, math)
     return math.replace("\0", " ").strip(".,;:")
 

@@ -111,8 +111,8 @@ class RewardNoise:
     """Rewards each *wrong* response like a right one with some probability: +1 where that happens, else 0.
 
     The control experiment of Pass@k training (arXiv 2508.10751, Fig. 6a: 10, 30, 50 %). `correct` stays what it is. The
-    draw is seeded by (seed, questions, response tokens), whatever the rank, and after a
-    resume too. ValueError unless 0 ≤ probability ≤ 1.
+    draw is seeded by (seed, questions, response tokens), whatever the rank, and after a resume too. ValueError unless
+    0 ≤ probability ≤ 1.
 
     Args:
         probability: Of a reward for each wrong response, 0 … 1.

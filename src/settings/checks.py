@@ -46,9 +46,7 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
 def check_types(cfg: DictConfig) -> None:
     """Refuse values on the command line that are of another type than the setting's default."""
     hydra, parsed = HydraConfig.get(), OverridesParser.create().parse_overrides(given_overrides())
-    changed = [o for o in parsed if not (o.is_add() or o.is_delete() or o.key_or_group in hydra.runtime.choices)]
-    free = [o for o in changed if o.key_or_group.startswith(FREE) or isinstance(_value(cfg, o.key_or_group), dict)]
-    plain = [o for o in changed if o not in free]
+    plain = [o for o in parsed if not o.is_add() and not o.is_delete() and _is_leaf(cfg, o.key_or_group)]
     if not plain:
         return
     others = [str(o.input_line) for o in parsed if o not in plain]
@@ -64,6 +62,11 @@ def check_types(cfg: DictConfig) -> None:
 def given_overrides() -> list[str]:
     """The overrides of the command line as they were written: nothing that they refer to is read."""
     return cast("list[str]", OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
+
+
+def _is_leaf(cfg: DictConfig, name: str) -> bool:
+    named = name in HydraConfig.get().runtime.choices or name.startswith(FREE)
+    return not named and not isinstance(_value(cfg, name), dict)
 
 
 def _value(cfg: DictConfig, name: str) -> Any:

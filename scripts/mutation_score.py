@@ -35,7 +35,7 @@ PARTS = {
     "functional": ("metrics/functional/*.py", "metrics analysis/test_rollouts.py"),
     "packing": ("packing/batch.py", "packing/test_batch.py packing/test_attention.py"),
     "head": ("packing/head.py", "packing/test_head.py packing/test_head_costs.py"),
-    "extraction": ("rewards/extraction.py", "rewards"),
+    "extraction": ("rewards/extraction.py rewards/canonical.py", "rewards"),
     "statistics": ("analysis/statistics.py", "analysis/test_statistics.py"),
     "advantages": ("modules/advantages/*.py contrib/*/advantage.py", "modules/advantages contrib"),
     "losses": ("modules/losses.py", "modules/test_losses.py"),

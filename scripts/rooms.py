@@ -1,6 +1,6 @@
-"""The rooms of `src` in docs/architecture.md, as the imports have them, and how large the repository is.
+"""The rooms of `src` in docs/architecture.md, as the imports have them.
 
-python scripts/rooms.py     # write the section of the page, print the counts; a test holds their limits
+python scripts/rooms.py     # write the section of the page
 """
 
 import ast
@@ -13,22 +13,6 @@ from tagrpo.runs.files import write_section
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"
 PAGE = ROOT / "docs" / "architecture.md"
-
-
-def lines(*folders: str) -> int:
-    """Lines of the Python files below some folders, blank ones and all."""
-    paths = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
-    return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in paths)
-
-
-def counts() -> dict[str, tuple[int, int]]:
-    """Name of a count → how much there is, and how much there may be; a commit that raises a limit says what for."""
-    return {
-        "lines of src": (lines("src"), 21_960),
-        "lines of src without contrib and lab": (lines("src") - lines("src/contrib", "src/lab"), 18_110),
-        "files of configs": (len(list((ROOT / "configs").rglob("*.yaml"))), 130),
-        "lines of scripts, benchmarks and studies": (lines("scripts", "benchmarks", "studies"), 5_420),
-    }
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -88,8 +72,6 @@ def section() -> str:
 
 def main() -> None:
     """Console entry point."""
-    for name, (count, limit) in counts().items():
-        print(f"{name:42} {count:7,} of {limit:7,}")
     write_section(PAGE, "rooms", section())
 
 

@@ -6,7 +6,7 @@ something else with the same numbers). `judge` asks a model instead.
 
 import re
 
-from ..rewards.extraction import normalize_answer
+from ..rewards.canonical import normalize_answer
 from .candidates import Check, Pair, Verdict
 from .symbols import differences, symbols_kept
 from .texts import compact, holds, loose_numbers, numbers, without_examples

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from decimal import Decimal
 
-from ..rewards.extraction import canonical_number
+from ..rewards.canonical import canonical_number
 
 _BLOCK = (  # formulas over 4,000 characters are not found: without bounds, ten thousand "\[" would take for ever
     r"\[asy\].{0,8000}?\[/asy\]|\$\$.{0,4000}?\$\$|\\\[.{0,4000}?\\\]|\\\(.{0,4000}?\\\)"

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ..types import Score
-from .extraction import Reference, exact_value, extract_answer, normalize_answer, references_of
+from .canonical import Reference, exact_value, normalize_answer, references_of
+from .extraction import extract_answer
 from .workers import BackgroundVerifier, Outcome, WorkerPool
 
 _COMPARE = Path(__file__).with_name("equivalence.py")

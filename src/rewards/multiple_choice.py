@@ -4,7 +4,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from ..types import Score, Verifier
-from .extraction import Reference, last_boxed, normalize_answer, references_of
+from .canonical import Reference, normalize_answer, references_of
+from .extraction import last_boxed
 from .workers import BackgroundVerifier
 
 

@@ -8,7 +8,8 @@ from fractions import Fraction
 from functools import partial
 
 from ..types import Score, Verifier
-from .extraction import Reference, after_marker, canonical_number, extract_answer, last_boxed, references_of
+from .canonical import Reference, canonical_number, references_of
+from .extraction import after_marker, extract_answer, last_boxed
 
 LONGEST = 8_000
 """Characters at the end of a response that are read, so that no response costs more than milliseconds."""

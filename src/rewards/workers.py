@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from ..types import Score, Verifier
-from .extraction import Reference
+from .canonical import Reference
 
 _SANDBOX = Path(__file__).with_name("sandbox.py")
 _BATCH = 64

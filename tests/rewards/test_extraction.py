@@ -7,15 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tagrpo.rewards.extraction import (
-    after_marker,
-    canonical_number,
-    exact_value,
-    extract_answer,
-    extract_reference,
-    last_boxed,
-    normalize_answer,
-)
+from tagrpo.rewards.canonical import canonical_number, exact_value, normalize_answer
+from tagrpo.rewards.extraction import after_marker, extract_answer, extract_reference, last_boxed
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 

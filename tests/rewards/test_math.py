@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from tagrpo.rewards import MathReward, Score
-from tagrpo.rewards.extraction import exact_value, extract_reference, normalize_answer, references_of
+from tagrpo.rewards.canonical import exact_value, normalize_answer, references_of
+from tagrpo.rewards.extraction import extract_reference
 
 DATA = Path(__file__).parents[3] / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the benchmark files are not here")

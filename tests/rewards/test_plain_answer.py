@@ -9,7 +9,7 @@ from fractions import Fraction
 import pytest
 
 from tagrpo.rewards import FinalAnswerReward, PlainAnswerReward, Score
-from tagrpo.rewards.extraction import canonical_number
+from tagrpo.rewards.canonical import canonical_number
 
 NUMBER = PlainAnswerReward("number")
 

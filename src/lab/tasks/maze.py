@@ -13,7 +13,8 @@ import zlib
 from typing import Literal
 
 from ...datamodules.sources.base import Source
-from ...rewards.extraction import Reference, last_boxed, references_of
+from ...rewards.canonical import Reference, references_of
+from ...rewards.extraction import last_boxed
 from ...types import QuestionGroup, Score, Verifier
 
 LOOPS = 0.5

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ...datamodules.sources.base import Source, SourceReport
-from ...rewards.extraction import Reference, extract_answer, normalize_answer, references_of
+from ...rewards.canonical import Reference, normalize_answer, references_of
+from ...rewards.extraction import extract_answer
 from ...rewards.workers import BackgroundVerifier, WorkerPool
 from ...types import QuestionGroup, Score
 

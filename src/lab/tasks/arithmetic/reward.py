@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ....rewards.extraction import Reference, references_of
+from ....rewards.canonical import Reference, references_of
 from ....types import EnumeratingVerifier, Score
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import combinations, product
 
-from ....rewards.extraction import Reference, references_of
+from ....rewards.canonical import Reference, references_of
 from ....types import EnumeratingVerifier, Score
 
 OPERATORS = ("+", "-", "*", "/")

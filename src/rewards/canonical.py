@@ -1,0 +1,93 @@
+"""From an answer, as it was written, to a canonical spelling and an exact value.
+
+Answers are untrusted. No function here raises on them, backtracks or converts more than 99 digits to a number; the cost
+is proportional to the length.
+"""
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+
+Reference = str | Sequence[str]
+"""One reference answer, or several of which any is correct."""
+
+_NUMBER = re.compile(r"([+-]?)(\d{1,3}(?:,\d{3})+|\d*)(?:\.(\d*))?")
+_RATIONAL = re.compile(r"(-?)(?:(\d{1,99})(?:/(\d{1,99}))?|\\frac\{(-?\d{1,99})\}\{(\d{1,99})\})")
+_TEXT_COMMAND = re.compile(
+    r"\\(?:text(?:bf|it|rm|normal)?|mbox|hbox|mathrm|mathbf|boxed|fbox)(?![A-Za-z])\s*\{([^{}]*)\}"
+)
+_REWRITES = {
+    re.compile(r"\\(?:left|right)(?![A-Za-z])"): "",
+    re.compile(r"\\!|(?<=\d)\\,(?=\d{3}(?!\d))"): "",
+    re.compile(r"\\[,;: ]|~|\s"): " ",
+    re.compile(r"\{,\}"): ",",
+    re.compile(r"\\[dt]frac(?![A-Za-z])"): r"\\frac",
+    re.compile(r"\\frac ?(\d) ?(\d)"): r"\\frac{\1}{\2}",
+    re.compile(r"\\?\$"): "",
+    re.compile(r" +"): " ",
+    re.compile(r"(?<![A-Za-z0-9]) | (?![A-Za-z0-9])"): "",
+    re.compile(r"\A\(([A-Za-z])\)\Z"): r"\1",
+}
+
+
+def references_of(reference: Reference) -> tuple[str, ...]:
+    """The reference answers as a tuple; ValueError without any, as nothing could ever be correct."""
+    references = (reference,) if isinstance(reference, str) else tuple(reference)
+    if not references:
+        raise ValueError("Expected at least one reference answer, but got an empty sequence.")
+    return references
+
+
+def canonical_number(text: str) -> str | None:
+    r"""The canonical spelling of a plain decimal number, None for anything else.
+
+    Surrounding spaces, `$` and `%` signs, thousands separators, a trailing full stop, a plus sign, leading
+    zeros and trailing zeros of the fraction are dropped. Works on digits, so that no size is too large.
+
+    >>> [canonical_number(text) for text in (" $1,234.50. ", "-0.0", r"15\%", "4 2", "1,23", "1/2")]
+    ['1234.5', '0', '15', None, None, None]
+    """
+    text = text.strip().removesuffix(".").replace("\\$", "$").replace("\\%", "%").strip()
+    match = _NUMBER.fullmatch(text.removeprefix("$").removesuffix("$").removesuffix("%").strip())
+    if match is None or not text.isascii():
+        return None
+    sign, integer, fraction = match.group(1), match.group(2).replace(",", ""), match.group(3) or ""
+    if not integer and not fraction:
+        return None
+    integer, fraction = integer.lstrip("0") or "0", fraction.rstrip("0")
+    magnitude = f"{integer}.{fraction}" if fraction else integer
+    return f"-{magnitude}" if sign == "-" and magnitude != "0" else magnitude
+
+
+def normalize_answer(answer: str) -> str:
+    r"""A spelling under which equal answers are mostly equal strings, and equal strings are equal answers.
+
+    Drops `\left`, `\right`, dollars, spacing commands, a final full stop or comma and spaces that separate nothing;
+    unwraps `\text{…}`, `\mbox{…}` and the like; writes `\dfrac`, `\tfrac` and `\frac12` as `\frac{1}{2}`, `(B)` as `B`,
+    plain numbers as `canonical_number` does. No algebra: `1/2` and `\frac{1}{2}` stay two spellings.
+
+    >>> [normalize_answer(text) for text in (r"\$1,\!657.00", r"\left( 3, \tfrac12 \right)", r"\text{(E)},")]
+    ['1657', '(3,\\frac{1}{2})', 'E']
+    """
+    answer = answer.replace("\N{MINUS SIGN}", "-")
+    for _ in range(2):  # the second pass unwraps a command inside another, as in \boxed{\text{…}}
+        answer = _TEXT_COMMAND.sub(r" \1 ", answer)
+    for pattern, replacement in _REWRITES.items():
+        answer = pattern.sub(replacement, answer).lstrip().rstrip(" .,")
+    return canonical_number(answer) or answer
+
+
+def exact_value(answer: str) -> Fraction | None:
+    r"""The value of a normalised answer that is an integer or a fraction of integers, None for anything else.
+
+    Decimals give None, since whether `0.333333` is a third depends on a tolerance; so do numbers of over 99 digits.
+
+    >>> exact_value(r"-\frac{2}{4}"), exact_value("3/4"), exact_value("0.5")
+    (Fraction(-1, 2), Fraction(3, 4), None)
+    """
+    match = _RATIONAL.fullmatch(answer)
+    if match is None or not answer.isascii():
+        return None
+    sign, integer, divisor, numerator, denominator = match.groups()
+    below = int(divisor or denominator or 1)
+    return Fraction(int(integer or numerator) * (-1 if sign else 1), below) if below else None

@@ -1,0 +1,110 @@
+"""Read data from outside the program: replies of servers and APIs, strangers' programs, files of other runs.
+
+Describe what is expected as a `Message`, and let `read` or `read_json` check number, type, range and finiteness. Data
+that breaks its contract raises `ForeignDataError`, and no other error.
+"""
+
+import json
+from typing import Annotated, Any, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+T = TypeVar("T")
+_SHOWN = 120
+"""Characters of a wrong value that an error shows."""
+
+
+def _without_surrogates(text: str) -> str:
+    text.encode()  # UnicodeEncodeError is a ValueError
+    return text
+
+
+Count = Annotated[int, Field(ge=0)]
+"""A whole number of at least 0; true and 1.0 are none."""
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+"""A number that is neither infinite nor NaN; a whole number counts, true does not."""
+Text = Annotated[str, AfterValidator(_without_surrogates)]
+"""A text that UTF-8 can encode: JSON can carry lone surrogates, files and terminals can't."""
+
+
+class ForeignDataError(ValueError):
+    """Data from outside that breaks its contract. The message names the source, the place, both values and a remedy."""
+
+
+class Message(BaseModel):
+    """Base class for what a foreign source sends: types are not converted, unknown fields are left alone."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+def read(kind: type[T], value: object, *, source: str, remedy: str) -> T:
+    """Check that a Python object, such as parsed JSON, is a `kind`, and return it as one.
+
+    Args:
+        kind: A `Message`, or any type that pydantic checks, such as `list[Count]`.
+        value: The foreign object.
+        source: Where it comes from, as errors name it: "the vLLM server http://10.0.0.7:8000".
+        remedy: A sentence that says what to do, with the setting to change: "Check rollout.engine.url."
+
+    Raises:
+        ForeignDataError: if `value` is no `kind`.
+
+    >>> read(list[Count], [1, 2], source="x", remedy="Delete it.")
+    [1, 2]
+    >>> read(list[Count], [1, -2], source="x", remedy="Delete it.")
+    Traceback (most recent call last):
+    tagrpo.foreign.ForeignDataError: Expected the file x at [1] to be greater than or equal to 0, but got -2...
+    """
+    try:
+        return TypeAdapter(kind).validate_python(value, strict=True)
+    except ValidationError as error:
+        raise ForeignDataError(_explained(error, source, remedy)) from None
+    except RecursionError:
+        raise ForeignDataError(f"Expected {source} to be shallow, but it is nested too deeply. {remedy}") from None
+
+
+def read_json(kind: type[T], text: str | bytes, *, source: str, remedy: str) -> T:
+    """Parse JSON and `read` it.
+
+    Raises:
+        ForeignDataError: if the text is no JSON (NaN and Infinity are none), or no `kind`.
+    """
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:  # bad UTF-8 and integers of thousands of digits are ValueErrors too
+        found = _shown(text)
+        raise ForeignDataError(
+            f"Expected {source} to be JSON, but got {found} ({_plain(str(error))}). {remedy}"
+        ) from None
+    return read(kind, value, source=source, remedy=remedy)
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _explained(error: ValidationError, source: str, remedy: str) -> str:
+    """Return the message for the first thing that is wrong."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    where = f" at {_plain(place)}" if place else ""
+    if first["type"] == "missing":
+        return f"Expected {source} to have {_plain(place)}, but it is missing. {remedy}"
+    wanted = first["msg"].removeprefix("Input should be ")
+    if wanted.startswith("Value error"):
+        wanted = "text that UTF-8 can encode"
+    return f"Expected {source}{where} to be {wanted}, but got {_shown(first['input'])}. {remedy}"
+
+
+def _shown(value: object) -> str:
+    """Return the beginning of a value's `repr`, on one line, in characters that every terminal shows as they are."""
+    try:
+        text = repr(value)
+    except Exception:  # integers of thousands of digits, objects nested too deeply, foreign __repr__
+        text = f"<{type(value).__name__}>"
+    return _plain(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
+
+
+def _plain(text: str) -> str:
+    """Escape what a terminal would obey or could not show: control characters, bidirectional marks, lone surrogates."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)

@@ -53,7 +53,7 @@ def read(kind: type[T], value: object, *, source: str, remedy: str) -> T:
     [1, 2]
     >>> read(list[Count], [1, -2], source="x", remedy="Delete it.")
     Traceback (most recent call last):
-    tagrpo.foreign.ForeignDataError: Expected the file x at [1] to be greater than or equal to 0, but got -2...
+    tagrpo.foreign.ForeignDataError: Expected x at [1] to be greater than or equal to 0, but got -2...
     """
     try:
         return TypeAdapter(kind).validate_python(value, strict=True)

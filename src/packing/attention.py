@@ -5,7 +5,7 @@ with `model.set_attn_implementation(PREFIX_ATTENTION)`, and its backbone must be
 transformers hands on to every layer, under gradient checkpointing too.
 
 Queries are [1, H, L, D], keys and values [1, H_kv, L, D], where H is a multiple of H_kv; `scaling` is the factor of the
-dot products, None means 1/√D. There is no dropout.
+dot products, None means 1/√D. There is no dropout: models that have some are scored by their own forward.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention.flex_attention import flex_attention
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface, PreTrainedConfig, PreTrainedModel
 from transformers.utils.import_utils import is_triton_available
 
 from .batch import PackedBatch
@@ -25,26 +25,70 @@ PREFIX_SHARING = frozenset({"llama", "mistral", "olmo2", "qwen2", "qwen3", "qwen
 whose logits are the output head's, neither scaled nor capped. Each is tested against its plain forward."""
 
 PREFIX_ATTENTION = "tagrpo_prefix_shared"
+FLEX_KERNEL = {"FORCE_USE_FLEX_ATTENTION": True}
+"""Options of FlexAttention's kernel. For fewer than 128 tokens Inductor would take its kernel for decoding, which has
+no valid block size for many ratios of query heads to key heads (pytorch issue 185349)."""
 
 
 def supports_prefix_sharing(model: PreTrainedModel) -> tuple[bool, str]:
-    """Whether responses can attend to one encoded prompt, and the reason in words."""
+    """Return whether responses of `model` can attend to one encoded prompt, and the reason in words."""
+    obstacle = _adapter_obstacle(model) or _config_obstacle(model.config) or _head_obstacle(model)
+    if obstacle:
+        return False, obstacle
+    dropped = dropout_of(model)
+    if dropped:
+        return False, f"{dropped}, and the responses of a group would share the noise of their prompt"
+    return True, f"model type {model.config.model_type} shares prefixes"
+
+
+def _adapter_obstacle(model: PreTrainedModel) -> str | None:
     for adapter in getattr(model, "peft_config", {}).values():
-        if (learned := adapter.is_prompt_learning) or getattr(adapter, "alora_invocation_tokens", None):
-            does = "puts learned tokens before" if learned else "begins behind tokens that it looks for in"
-            return False, f"its {adapter.peft_type.value} adapter {does} each sequence"
-    config, head = model.config, model.get_output_embeddings()
+        if adapter.is_prompt_learning:
+            return f"its {adapter.peft_type.value} adapter puts learned tokens before each sequence"
+        if getattr(adapter, "alora_invocation_tokens", None):
+            return f"its {adapter.peft_type.value} adapter begins behind tokens that it looks for in each sequence"
+    return None
+
+
+def _config_obstacle(config: PreTrainedConfig) -> str | None:
     if config.model_type not in PREFIX_SHARING:
-        return False, f"model type {config.model_type} is not known to share prefixes"
+        return f"model type {config.model_type} is not known to share prefixes"
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
-        return False, "its attention has a sliding window"
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
-    if rope in ("dynamic", "longrope"):
-        return False, f"its rotary embedding ({rope}) depends on the longest sequence of a batch"
+        return "its attention has a sliding window"
+    if length_dependent_rope(config):
+        return f"its rotary embedding ({length_dependent_rope(config)}) depends on the longest sequence of a batch"
+    return None
+
+
+def _head_obstacle(model: PreTrainedModel) -> str | None:
+    head = model.get_output_embeddings()
     if type(head) is not nn.Linear or head.bias is not None:
-        return False, f"its output head is {type(head).__name__}, not a plain Linear without a bias"
-    return True, f"model type {config.model_type} shares prefixes"
+        return f"its output head is {type(head).__name__}, not a plain Linear without a bias"
+    return None
+
+
+def length_dependent_rope(config: PreTrainedConfig) -> str | None:
+    """Return the type of a rotary embedding that depends on the longest sequence of a batch; None for any other."""
+    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
+    return rope if rope in ("dynamic", "longrope") else None
+
+
+def dropout_of(model: nn.Module) -> str | None:
+    """Name a module that has dropout in training, with the setting that switches it off; None if none has.
+
+    The modules count, not the model's config: `disable_dropout` and loaders that switch dropout off change modules.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Dropout) and module.p > 0:
+            setting = (
+                "lora_dropout=0 in LoraConfig" if "lora_dropout" in name else "disable_dropout=True in TRL's config"
+            )
+            return f"{name} has dropout ({setting} switches it off)"
+        for attribute, rate in vars(module).items():
+            if "dropout" in attribute and isinstance(rate, float) and rate > 0:
+                return f"{name} has dropout ({attribute}=0 in the model's config switches it off)"
+    return None
 
 
 def prefix_shared_attention(
@@ -80,7 +124,15 @@ def sparse_attention(
     # Under autocast the rotary embedding leaves queries and keys in float32, while the values are bfloat16.
     query, key = query.to(value.dtype), key.to(value.dtype)
     shared = query.shape[1] != key.shape[1]
-    return flex(query, key, value, block_mask=packed.block_mask, scale=scaling, enable_gqa=shared)  # type: ignore[no-any-return]
+    return flex(  # type: ignore[no-any-return]
+        query,
+        key,
+        value,
+        block_mask=packed.block_mask,
+        scale=scaling,
+        enable_gqa=shared,
+        kernel_options=FLEX_KERNEL,
+    )
 
 
 def blocked_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from .attention import PREFIX_ATTENTION, supports_prefix_sharing
+from .attention import PREFIX_ATTENTION, length_dependent_rope, supports_prefix_sharing
 from .batch import PackedBatch
 from .head import EntropyMode, TokenLoss, TokenScores, head_scores, token_scores
 
@@ -64,6 +64,7 @@ class CausalPolicy(nn.Module):
         tokens, spans = batch.input_ids[0], batch.spans
         whole = [torch.cat([tokens[s.prompt :][: s.prompt_length], tokens[s.start :][: s.length]]) for s in spans]
         ids = pad_sequence(whole, batch_first=True)
+        self._refuse_length_dependent(ids.shape[1])
         mask = (torch.arange(ids.shape[1]) < torch.tensor([[len(sequence)] for sequence in whole])).to(ids)
         column = batch.position_ids[0, batch.predictors]
         kept: dict[str, Tensor] = {}
@@ -75,6 +76,21 @@ class CausalPolicy(nn.Module):
         width = len(kept["logits_to_keep"]) if kept else ids.shape[1]
         learned = logits.shape[1] - width  # tokens of an adapter, before each sequence
         return logits[batch.response, column + learned]
+
+    def _refuse_length_dependent(self, length: int) -> None:
+        """Raise a ValueError if log-probs of a row would depend on how long the longest row of the batch is."""
+        config = self.model.config
+        rope = length_dependent_rope(config)
+        if rope is None:
+            return
+        first = config.rope_parameters.get("original_max_position_embeddings") or config.max_position_embeddings
+        if length > first:
+            raise ValueError(
+                f"Expected sequences of at most {first} tokens, since the {rope} rotary embedding of "
+                f"{type(self.model).__name__} gives log-probs that depend on the longest sequence of a batch beyond "
+                f"that, but got {length}. Lower data.max_prompt_tokens or rollout.sampling.max_new_tokens, or give the "
+                "model another rope_type, such as yarn."
+            )
 
 
 def predicting_states(model: Any, batch: PackedBatch) -> Tensor:

@@ -1,9 +1,12 @@
-"""Lets TRL's `GRPOTrainer` encode each prompt of a micro-batch once, by one call after it is made. For TRL 1.16.
+"""Share prompts in TRL's trainers: one call has a trainer encode each prompt of a micro-batch once. For TRL 1.16.
 
-TRL takes all log-probs (of the policy, before the update, of the reference) from one method, which is replaced on one
-trainer. Loss, masks and metrics stay TRL's. The models get a second way through their forward, for packed tokens, so
-that whatever wraps them (adapters, DDP, FSDP2) is called as before; and where transformers samples, the policy's
-`generate` begins with the keys and values of the prompts.
+TRL takes all log-probs (of the policy, before the update, of the reference) from one method, which `share_prefixes`
+replaces on one trainer. Losses and masks stay TRL's. The models get a second way through their forward, for packed
+tokens, so that adapters, DDP and FSDP2 are called as before. When transformers samples, `generate` of the policy begins
+with the keys and values of the prompts.
+
+What a model needs for this is kept on the model itself: a deep copy (a reference, a teacher, an average of weights)
+scores and samples with weights of its own.
 """
 
 import inspect
@@ -30,26 +33,36 @@ METHOD = "_get_per_token_logps_and_entropies"
 SERVED = ["model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"]
 ARGUMENTS = [*SERVED, "compute_aux_loss"]
 TESTED = "1.16"
+TRAINERS = "GRPOTrainer, RLOOTrainer or GMPOTrainer"
+"""Trainers of TRL whose trainings are tested."""
+_PLAIN_FORWARD, _PLAIN_GENERATE = "_forward_before_sharing", "_generate_before_sharing"
 
 
 def share_prefixes(trainer: Any) -> None:
-    """Have `trainer`, a `GRPOTrainer` whose training has not begun, encode each prompt of a micro-batch once.
+    """Have a trainer of TRL whose training has not begun encode each prompt of a micro-batch once.
 
-    Log-probs, entropies and gradients are TRL's up to rounding. So are the probabilities that responses are drawn with
-    where transformers samples: `generate`, called as TRL calls it, encodes each distinct prompt once too. TRL shuffles
-    the rows that it generated before it cuts them into micro-batches; here the rows of an optimizer step are ordered by
-    prompt again, unless the loss depends on which rows share a micro-batch. A batch that can't be packed (inputs beside
-    tokens, an auxiliary loss, masked tokens in the middle of a row) is left to TRL's own method, with one warning per
-    reason. Other versions of TRL are served with a warning, if their method takes the same arguments.
+    Log-probs, entropies and gradients are TRL's up to rounding. When transformers samples, responses are drawn with
+    TRL's probabilities too: `generate`, called as TRL calls it, encodes each distinct prompt once.
+
+    TRL shuffles the rows that it generated and then cuts them into micro-batches. After this call, the rows of an
+    optimizer step are ordered by prompt, unless the loss of a row depends on the others in its micro-batch. The logged
+    metrics that are means of micro-batch means change with the order; the loss does not.
+
+    A batch that can't be packed (inputs beside tokens, an auxiliary loss, masked tokens in the middle of a row) goes
+    through TRL's own method, with one warning for each reason. Another version of TRL is accepted with a warning if its
+    method takes the same arguments.
+
+    Args:
+        trainer: `GRPOTrainer`, `RLOOTrainer` or `GMPOTrainer`.
 
     Raises:
-        ValueError: the trainer or its model can't share prefixes; nothing has been changed then.
+        ValueError: if the trainer or its model can't share prefixes. Trainer and models are unchanged then.
     """
     plain = getattr(trainer, METHOD, None)
     found = list(inspect.signature(plain).parameters)[: len(ARGUMENTS)] if plain else None
     if found != ARGUMENTS:
         raise ValueError(
-            f"Expected the `GRPOTrainer` of TRL {TESTED}, whose {METHOD} takes {', '.join(ARGUMENTS)}, but that of "
+            f"Expected a {TRAINERS} of TRL {TESTED}, whose {METHOD} takes {', '.join(ARGUMENTS)}, but that of "
             f"{type(trainer).__name__} takes {found}."
         )
     if reason := _unserved(trainer, plain):
@@ -57,10 +70,14 @@ def share_prefixes(trainer: Any) -> None:
     models = [trainer.accelerator.unwrap_model(m) for m in (trainer.model, trainer.ref_model) if m is not None]
     for model in models:
         shares, reason = supports_prefix_sharing(model)
-        if shares and getattr(model.config, "attention_dropout", None):
-            shares, reason = False, "its attention has dropout"
         if not shares:
             raise ValueError(f"Expected a model that can share prefixes, but of {type(model).__name__}: {reason}.")
+    if getattr(trainer, "aux_loss_enabled", False):
+        warnings.warn(
+            "No prefixes are shared in training while experts have an auxiliary loss. Set router_aux_loss_coef=0 in "
+            "the model's config before the trainer is made, and batches are packed.",
+            stacklevel=2,
+        )
     if not (installed := version("trl")).startswith(TESTED + "."):
         warnings.warn(f"Prefixes are shared as with TRL {TESTED}, but TRL {installed} is installed.", stacklevel=2)
     models = [model.get_base_model() if hasattr(model, "get_base_model") else model for model in models]
@@ -124,42 +141,67 @@ def _unserved(trainer: Any, plain: Any) -> str | None:
 
 
 def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
-    """Have the forward return `TokenScores` where it is called with `packed=`; otherwise the model is as before."""
-    config, before, plain = model.config, list[str](), model.forward
-
-    def enter(_module: nn.Module, _inputs: Any, options: dict[str, Any]) -> None:
-        before.append(config._attn_implementation)
-        if "packed" in options:
-            config._attn_implementation = PREFIX_ATTENTION
-
-    def leave(*_: Any) -> None:
-        config._attn_implementation = before.pop()
-
+    """Have the forward return `TokenScores` when it is called with `packed=`; otherwise the model is as before."""
     # The backbone makes the mask; gradient checkpointing calls layers again, long after the backbone has returned.
     for name, module in model.named_modules():
         if module is model.base_model or name.endswith("self_attn"):
-            module.register_forward_pre_hook(enter, with_kwargs=True)
-            module.register_forward_hook(leave, always_call=True)
+            module.register_forward_pre_hook(_switch_attention, with_kwargs=True)
+            module.register_forward_hook(_switch_back, always_call=True)
 
     @wraps(type(model).forward)  # `generate` looks at its signature
     def forward(model: Any, *inputs: Any, packed: Any = None, with_entropy: bool = False, **options: Any) -> Any:
         if packed is None:
-            return plain(*inputs, **options)
-        hidden, weight = predicting_states(model, packed), model.get_output_embeddings().weight
+            return _forward_before_sharing(model)(*inputs, **options)
+        hidden = predicting_states(model, packed)
+        weight = model.get_output_embeddings().weight
         weight = weight.full_tensor() if isinstance(weight, DTensor) else weight
         hidden = hidden.float() if float32_head else hidden
         with torch.autocast(hidden.device.type, enabled=False) if float32_head else nullcontext():
             return head_scores(hidden, weight, packed.targets, temperature, "grad" if with_entropy else "none")
 
+    # Bound methods follow a deep copy of their model; variables of a closure would not.
+    setattr(model, _PLAIN_FORWARD, (id(model), model.forward))
     model.forward = MethodType(forward, model)
+
+
+def _forward_before_sharing(model: Any) -> Any:
+    """Return the forward that `model` had before the call; that of its class if `model` is a copy made since.
+
+    TRL 1.16 adds a fused head by a closure over the model, so that the forward of a copy computes with the weights of
+    the model that was copied.
+    """
+    owner, forward = getattr(model, _PLAIN_FORWARD)
+    if owner == id(model):
+        return forward
+
+    def of_its_class(*inputs: Any, **options: Any) -> Any:
+        if options.get("fused_lm_head"):
+            raise ValueError(
+                f"Expected {type(model).__name__} to be the model that TRL gave a fused head, but it is a copy, for "
+                "which that head computes with the weights of the original. Copy the model before the trainer is made."
+            )
+        return type(model).forward(model, *inputs, **options)
+
+    return of_its_class
+
+
+def _switch_attention(module: Any, _inputs: Any, options: dict[str, Any]) -> None:
+    """Choose the attention over packed tokens for one forward of `module` if it gets packed tokens."""
+    stack = module.__dict__.setdefault("_attention_before", [])
+    stack.append(module.config._attn_implementation)
+    if "packed" in options:
+        module.config._attn_implementation = PREFIX_ATTENTION
+
+
+def _switch_back(module: Any, *_: Any) -> None:
+    module.config._attn_implementation = module._attention_before.pop()
 
 
 def _encode_prompts_once(model: Any) -> None:
     """Have `generate`, called as TRL calls it, begin with the keys and values of each distinct prompt."""
-    plain = model.generate
 
-    @wraps(plain)
-    def generate(*inputs: Any, **options: Any) -> Any:
+    @wraps(type(model).generate)
+    def generate(model: Any, *inputs: Any, **options: Any) -> Any:
         given = options.get("generation_config")
 
         def told(name: str) -> Any:  # what is not given is the model's own, as in `generate`
@@ -178,25 +220,30 @@ def _encode_prompts_once(model: Any) -> None:
                 at = {"attention_mask": mask[:, :-1], "position_ids": (mask.cumsum(1) - 1).clamp(min=0)[:, :-1]}
                 model(input_ids=ids[:, :-1], **at, past_key_values=cache, use_cache=True, logits_to_keep=1)
                 cache.batch_select_indices(row)
-        return plain(*inputs, **options)
+        return getattr(model, _PLAIN_GENERATE)(*inputs, **options)
 
-    model.generate = generate
+    setattr(model, _PLAIN_GENERATE, model.generate)
+    model.generate = MethodType(generate, model)
 
 
 class SharedLogProbs:
     """Replaces a trainer's method `plain`; see `share_prefixes`."""
 
     def __init__(self, trainer: Any, plain: Any) -> None:
-        self.trainer, self.plain, self.warned = trainer, plain, set[str]()
+        self.trainer = trainer
+        self.plain = plain
+        self.signature = inspect.signature(plain)
+        self.warned = set[str]()
 
-    def __call__(
-        self, model: nn.Module, input_ids: Tensor, attention_mask: Tensor, logits_to_keep: int, **options: Any
-    ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """[B, C] float32 log-probs, [B, C] entropies if asked for, and no auxiliary loss; zeros where masked.
+    def __call__(self, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return [B, C] float32 log-probs, [B, C] entropies if asked for, and no auxiliary loss; zeros where masked.
 
-        `input_ids` [B, P + C] are prompts padded on the left and completions padded on the right, `attention_mask` is
-        one for tokens, C is `logits_to_keep`; `options` are the other arguments of `plain`.
+        Takes the arguments of `plain`, by position or by name: `model`; `input_ids` [B, P + C], prompts padded on the
+        left and completions padded on the right; `attention_mask`, 1 for tokens; `logits_to_keep`, which is C; options.
         """
+        options = self._by_name(inputs, options)
+        model, input_ids = options.pop("model"), options.pop("input_ids")
+        attention_mask, logits_to_keep = options.pop("attention_mask"), options.pop("logits_to_keep")
         if reason := _obstacle(attention_mask.bool(), logits_to_keep, options):
             if reason not in self.warned:
                 warnings.warn(f"Prefixes are not shared, TRL's own method takes the batch: {reason}.", stacklevel=2)
@@ -207,6 +254,14 @@ class SharedLogProbs:
         scores = [self._score(model, ids, mask, logits_to_keep, entropy) for ids, mask in parts]
         logprobs, entropies = zip(*scores, strict=True)
         return torch.cat(logprobs), torch.cat(entropies) if entropy else None, None
+
+    def _by_name(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
+        """Return the arguments of a call of `plain` by their names: `RLOOTrainer` gives some by position."""
+        given = dict(self.signature.bind(*inputs, **options).arguments)
+        for name, parameter in self.signature.parameters.items():
+            if parameter.kind is inspect.Parameter.VAR_KEYWORD:
+                given |= given.pop(name, {})
+        return given
 
     def _score(self, model: nn.Module, ids: Tensor, mask: Tensor, width: int, entropy: bool) -> tuple[Any, Any]:
         """[b, C] log-probs and entropies of some rows."""

@@ -181,6 +181,37 @@ def test_attention_that_can_not_be_compiled_raises_and_never_runs_uncompiled(mon
         sparse_attention(*torch.zeros(3, 1, 1, 9, 4), packed(0), None)
 
 
+def test_short_batches_never_take_the_kernel_for_decoding(monkeypatch):
+    """Inductor's kernel for fewer than 128 queries has no valid choice for many ratios of query to key heads."""
+    given = []
+
+    def attended(query, *_, kernel_options=None, **__):
+        given.append(kernel_options)
+        return query
+
+    monkeypatch.setattr(attention, "flex_attention", attended)
+    sparse_attention(torch.zeros(1, 4, 9, 4), *torch.zeros(2, 1, 2, 9, 4), packed(0), None, fused=False)
+    assert given == [{"FORCE_USE_FLEX_ATTENTION": True}]
+    assert set(given[0]) <= set(flex.FlexKernelOptions.__annotations__)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("length", [4, 40, 100, 127, 1712])
+@pytest.mark.parametrize("heads", [(16, 8), (32, 8), (9, 3), (28, 4), (4, 4)])
+def test_attention_of_any_length_and_ratio_of_heads_compiles_on_a_gpu(length, heads):
+    prompt = torch.ones(length // 2, dtype=torch.long)
+    batch = pack([prompt], torch.zeros(1, dtype=torch.long), [torch.ones(length - length // 2, dtype=torch.long)])
+    batch = batch.to("cuda")
+    torch.manual_seed(0)
+    torch.compiler.reset()  # a kernel of an earlier shape must not serve this one
+    size = batch.input_ids.shape[1]
+    exact = [torch.randn(1, h, size, 128, device="cuda") for h in (heads[0], heads[1], heads[1])]
+    out = sparse_attention(*(x.bfloat16() for x in exact), batch, None)
+    expected = blocked_attention(*exact, batch, None)
+    assert (out.float() - expected).norm() < 2e-2 * expected.norm()
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("seed", [0, 1, 2])

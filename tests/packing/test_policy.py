@@ -211,6 +211,36 @@ def test_a_policy_says_why_it_pads(caplog):
     ]
 
 
+def test_dropout_is_honoured_and_each_response_has_noise_of_its_own():
+    model = build("qwen3", attention_dropout=0.5).train()
+    policy = CausalPolicy(model)
+    assert not policy.shares_prefix
+    prompt, response = torch.arange(3, 12), torch.arange(12, 20)
+    batch = pack([prompt], torch.zeros(2, dtype=torch.long), [response, response])
+    torch.manual_seed(0)
+    first, second = policy(batch).logprobs.detach().view(2, -1)
+    assert (first - second).abs().max() > 1e-3, "equal responses, different noise"
+    torch.manual_seed(0)
+    rows = torch.cat([prompt, response]).repeat(2, 1)
+    logits = model(input_ids=rows, attention_mask=torch.ones_like(rows), use_cache=False).logits[
+        :, len(prompt) - 1 : -1
+    ]
+    expected = logits.log_softmax(-1).gather(-1, response.expand(2, -1)[..., None])[..., 0]
+    torch.testing.assert_close(torch.stack([first, second]), expected.detach())
+    assert CausalPolicy(build("qwen3")).shares_prefix
+
+
+def test_rotary_embeddings_that_depend_on_the_batch_are_refused_when_they_do():
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 12}
+    policy = CausalPolicy(build("llama", rope_parameters=rope, max_position_embeddings=12))
+    prompt = torch.arange(3, 9)
+    short, longer = torch.arange(9, 15), torch.arange(9, 16)
+    fits = pack([prompt], torch.zeros(1, dtype=torch.long), [short])
+    assert policy(fits).logprobs.shape == (6,)
+    with pytest.raises(ValueError, match=r"at most 12 tokens.*max_new_tokens"):
+        policy(pack([prompt], torch.zeros(2, dtype=torch.long), [short, longer]))
+
+
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_a_loss_given_to_the_forward_equals_one_taken_of_its_scores(kind, sequences, checkpointing):
     prompts, responses = sequences
@@ -265,7 +295,16 @@ def compiled_and_plain(device, compile, seed=0):
     for policy in (compiled, references[1]):
         compile(policy)
     draw = torch.Generator().manual_seed(seed)
-    shapes = [(3, [5, 7]), (20, [30, 33, 1]), (12, [65]), (300, [400, 20, 129, 1]), (1, [1]), (700, [900, 31])]
+    # The first batch of fewer than 128 tokens decides on the kernel of all of them.
+    shapes = [
+        (20, [80]),
+        (3, [5, 7]),
+        (20, [30, 33, 1]),
+        (12, [65]),
+        (300, [400, 20, 129, 1]),
+        (1, [1]),
+        (700, [900, 31]),
+    ]
     differences = []
     for prompt_length, lengths in shapes:  # fewer than 128 tokens, a last chunk of one row, several blocks
         prompt, *responses = (torch.randint(3, 5000, (n,), generator=draw) for n in (prompt_length, *lengths))
@@ -280,6 +319,40 @@ def compiled_and_plain(device, compile, seed=0):
         pairs.append((gradient(compiled.model), gradient(uncompiled.model)))
         differences += [float((ours - theirs).norm() / theirs.norm()) for ours, theirs in pairs]
     return differences
+
+
+def packed_and_plain(device, dtype):
+    """Relative differences of log-probs and gradients: packed, with prompts shared, against a forward for each row."""
+    torch.manual_seed(0)
+    wide = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "vocab_size": 5000}
+    plain = build("qwen3", **wide).to(device)
+    policy = CausalPolicy(copy.deepcopy(plain))
+    draw = torch.Generator().manual_seed(0)
+    prompt, *responses = (torch.randint(3, 5000, (n,), generator=draw) for n in (20, 80, 3, 200))
+    batch = pack([prompt], torch.zeros(3, dtype=torch.long), responses).to(device)
+    with torch.autocast(device, dtype, enabled=dtype != torch.float32):
+        ours = policy(batch, "none", lambda _, logprobs, __: -logprobs.sum())
+        theirs = []
+        for response in responses:
+            ids = torch.cat([prompt, response]).to(device)[None]
+            logits = plain(ids).logits[0, len(prompt) - 1 : -1].float()
+            theirs.append(logits.log_softmax(-1).gather(-1, response.to(device)[:, None])[:, 0])
+    ours.loss.backward()
+    expected = torch.cat(theirs)
+    (-expected.sum()).backward()
+    pairs = [(ours.logprobs, expected.detach()), (gradient(policy.model), gradient(plain))]
+    return [float((found - right).norm() / right.norm()) for found, right in pairs]
+
+
+def test_packed_log_probs_and_gradients_are_those_of_plain_forwards():
+    assert max(packed_and_plain("cpu", torch.float32)) < 2e-6
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.bfloat16, 3e-2)])
+def test_packed_log_probs_and_gradients_on_a_gpu_are_those_of_plain_forwards(dtype, tolerance):
+    assert max(packed_and_plain("cuda", dtype)) < tolerance
 
 
 @pytest.mark.gpu

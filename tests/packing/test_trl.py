@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import warnings
 from types import SimpleNamespace
@@ -23,7 +24,9 @@ from transformers import (  # noqa: E402
     Qwen2Config,
     Qwen2ForCausalLM,
 )
+from trl.experimental.gmpo import GMPOConfig, GMPOTrainer  # noqa: E402
 
+from tagrpo.packing import pack  # noqa: E402
 from tagrpo.packing import trl as packing  # noqa: E402
 from tagrpo.packing.attention import PREFIX_ATTENTION  # noqa: E402
 from tagrpo.packing.trl import METHOD, share_prefixes  # noqa: E402
@@ -33,6 +36,7 @@ SMALL = {
     "num_key_value_heads": 1, "max_position_embeddings": 64, "pad_token_id": 0, "bos_token_id": None, "eos_token_id": 1,
 }  # fmt: skip
 FAMILIES = {"qwen2": (Qwen2ForCausalLM, Qwen2Config), "llama": (LlamaForCausalLM, LlamaConfig)}
+CONFIGS = {trl.GRPOTrainer: trl.GRPOConfig, trl.RLOOTrainer: trl.RLOOConfig, GMPOTrainer: GMPOConfig}
 LOSSES = ["grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "vespo", "luspo"]
 PROMPT = [0, 1, 0, 1, 2, 0]  # equal prompts need not be neighbours
 PROMPT_LENGTHS, LENGTHS = [6, 3, 9], [5, 1, 7, 3, 2, 4]
@@ -62,10 +66,11 @@ def make_trainer(folder, model=None, lora=False, kind=None, **options):
         "gradient_checkpointing": False, **options,
     }  # fmt: skip
     rows = ["w5 w6 w7 w8", "w9 w10 w11", "w5 w12", "w9 w10"]
-    trainer = (kind or trl.GRPOTrainer)(
+    kind = kind or trl.GRPOTrainer
+    trainer = kind(
         model=tiny_model() if model is None else model,
         reward_funcs=lambda completions, **_: [float(len(text) % 3) for text in completions],
-        args=trl.GRPOConfig(output_dir=str(folder), **arguments),
+        args=CONFIGS[kind](output_dir=str(folder), **arguments),
         train_dataset=Dataset.from_list([{"prompt": text} for text in rows * 4]),
         eval_dataset=Dataset.from_list([{"prompt": text} for text in rows]),
         processing_class=tokenizer(),
@@ -168,20 +173,6 @@ def test_each_distinct_prompt_is_encoded_once_and_logits_are_those_of_completion
     assert predicted == [sum(LENGTHS)]
 
 
-def test_the_trainer_of_rloo_takes_its_log_probs_from_the_same_method(tmp_path):
-    model = tiny_model()
-    config = trl.RLOOConfig(
-        output_dir=str(tmp_path), per_device_train_batch_size=6, num_generations=3, bf16=False, use_cpu=True,
-        report_to=[], temperature=0.8, beta=0.0,
-    )  # fmt: skip
-    rows = Dataset.from_list([{"prompt": "w5 w6"}] * 8)
-    trainer = trl.RLOOTrainer(model, lambda completions, **_: [0.0] * len(completions), config, rows, None, tokenizer())
-    trainer.model.train()
-    expected = scores(trainer, batch())
-    share_prefixes(trainer)
-    near(scores(trainer, batch()), expected)
-
-
 @pytest.mark.parametrize(("dtype", "options"), [
     ("bfloat16", {}), ("bfloat16", {"cast_lm_head_to_fp32": True}), ("float32", {"bf16": True}),
 ], ids=["weights", "float32 head", "autocast"])  # fmt: skip
@@ -233,18 +224,25 @@ def test_a_batch_whose_completions_are_all_masked_gives_zeros_that_have_a_gradie
     assert not found[0].any()
 
 
-@pytest.mark.parametrize("options", [
-    {"beta": 0.1, "gradient_accumulation_steps": 2, "num_iterations": 2, "mask_truncated_completions": True},
-    {"beta": 0.1, "lora": True, "gradient_checkpointing": True, "steps_per_generation": 2},
-], ids=["whole", "lora"])  # fmt: skip
-def test_three_steps_of_training_are_those_of_trl(options, tmp_path):
+@pytest.mark.parametrize(("kind", "options"), [
+    *((trl.GRPOTrainer, {"loss_type": loss}) for loss in LOSSES),
+    (trl.GRPOTrainer, {"beta": 0.1, "num_iterations": 2, "mask_truncated_completions": True}),
+    (trl.GRPOTrainer, {"beta": 0.1, "lora": True, "gradient_checkpointing": True, "steps_per_generation": 4}),
+    (trl.RLOOTrainer, {}),
+    (trl.RLOOTrainer, {"beta": 0.1, "num_iterations": 2, "mask_truncated_completions": True}),
+    (trl.RLOOTrainer, {"beta": 0.1, "lora": True, "gradient_checkpointing": True}),
+    (GMPOTrainer, {}),
+    (GMPOTrainer, {"beta": 0.1, "num_iterations": 2}),
+], ids=lambda value: value.__name__ if isinstance(value, type) else str(value))  # fmt: skip
+def test_four_steps_of_training_are_those_of_trl(kind, options, tmp_path):
     losses, weights, evaluated = [], [], []
     tiny_model().save_pretrained(tmp_path / "policy")  # the reference is read from there
+    start = torch.cat([p.detach().flatten() for p in tiny_model().parameters()])
     for shared in (False, True):
         model = Qwen2ForCausalLM.from_pretrained(tmp_path / "policy")
         trainer = make_trainer(
-            tmp_path, model, max_steps=3, logging_steps=1, learning_rate=1e-3, optim="sgd", eval_strategy="steps",
-            eval_steps=3, per_device_eval_batch_size=6, **options,
+            tmp_path, model, kind=kind, max_steps=4, logging_steps=1, learning_rate=0.1, optim="sgd",
+            eval_strategy="steps", eval_steps=4, per_device_eval_batch_size=6, gradient_accumulation_steps=2, **options,
         )  # fmt: skip
         if shared:
             share_prefixes(trainer)
@@ -257,10 +255,65 @@ def test_three_steps_of_training_are_those_of_trl(options, tmp_path):
         losses.append([row["loss"] for row in trainer.state.log_history if "loss" in row])
         evaluated.append([row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row])
         weights.append(torch.cat([p.detach().flatten() for p in trainer.model.parameters()]))
-    assert len(losses[1]) == 3
+    assert len(losses[1]) == 4
     assert losses[1] == pytest.approx(losses[0], abs=1e-6)
     assert evaluated[1] == pytest.approx(evaluated[0], abs=1e-6)
-    torch.testing.assert_close(weights[1], weights[0], atol=1e-6, rtol=0)
+    if "lora" not in options:
+        assert (weights[0] - start).abs().max() > 1e-3, "it learned"
+    torch.testing.assert_close(weights[1], weights[0], atol=2e-6, rtol=0)
+
+
+def packed_logprobs(model, packed):
+    """Score packed tokens as the trainer does after the call."""
+    return model(input_ids=packed.input_ids, packed=packed).logprobs
+
+
+def changed(model):
+    """Give a model other weights, as a teacher or an average has after some steps."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.ones_like(parameter).cumsum(-1).sin())
+    return model.eval()
+
+
+@pytest.mark.parametrize("when", ["before", "after", "trained"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_copies_of_a_model_score_and_sample_with_weights_of_their_own(family, when, tmp_path):
+    model = tiny_model(family)
+    expected = changed(copy.deepcopy(model))
+    early = copy.deepcopy(model)
+    trainer = make_trainer(tmp_path, model)
+    share_prefixes(trainer)
+    if when == "trained":
+        scores(trainer, batch())
+    found = changed(early if when == "before" else copy.deepcopy(trainer.model))
+    ids = torch.randint(2, 40, (3, 9), generator=torch.Generator().manual_seed(1))
+    before = trainer.model(ids).logits
+    assert torch.equal(found(ids).logits, expected(ids).logits)
+    rows = torch.cat([ids[:1]] * 4)
+    config = copy.deepcopy(trainer.generation_config)
+    config.do_sample = False
+    drawn = [m.generate(input_ids=rows, attention_mask=rows > 0, generation_config=config) for m in (found, expected)]
+    assert torch.equal(*drawn)
+    if when != "before":
+        packed = pack([ids[0, :5]], torch.zeros(2, dtype=torch.long), [ids[0, 5:], ids[1, 5:]])
+        alone = expected(torch.stack([ids[0], torch.cat([ids[0, :5], ids[1, 5:]])])).logits.log_softmax(-1)
+        targets = torch.stack([ids[0, 5:], ids[1, 5:]])
+        ours = packed_logprobs(found, packed).view(2, 4)
+        torch.testing.assert_close(ours, alone[:, 4:-1].gather(-1, targets[..., None])[..., 0], atol=2e-6, rtol=0)
+    implementation = found.config._attn_implementation
+    assert implementation == trainer.model.config._attn_implementation != PREFIX_ATTENTION
+    assert torch.equal(trainer.model(ids).logits, before)
+    if when != "before":
+        with pytest.raises(ValueError, match="is a copy"):
+            found(ids, labels=ids, fused_lm_head=True)
+
+
+def test_experts_with_an_auxiliary_loss_are_told_how_to_share(tmp_path):
+    trainer = make_trainer(tmp_path)
+    trainer.aux_loss_enabled = True
+    with pytest.warns(UserWarning, match="router_aux_loss_coef=0"):
+        share_prefixes(trainer)
 
 
 def generated():
@@ -295,7 +348,9 @@ def test_rows_of_an_optimizer_step_are_ordered_by_prompt_and_stay_in_it(options,
         trainer._generate_and_score_completions = lambda _: generated()
         if shared:
             trainer.aux_loss_enabled = options.get("aux_loss_enabled", False)  # as with experts
-            share_prefixes(trainer)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)
+                share_prefixes(trainer)
             trainer.aux_loss_enabled = False
         torch.manual_seed(6)
         trainer.model.zero_grad()
@@ -454,11 +509,18 @@ def test_another_version_of_trl_is_served_with_a_warning(tmp_path, monkeypatch):
         share_prefixes(make_trainer(tmp_path))
 
 
+def with_dropout(model):
+    model.model.layers[1].mlp.act_fn = torch.nn.Sequential(torch.nn.SiLU(), torch.nn.Dropout(0.1))
+    return model
+
+
 def test_models_and_trainers_that_cannot_share_are_refused_and_unchanged(tmp_path):
     gpt2 = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=40, pad_token_id=0))
     for model, adapter, reason in (
         (gpt2, None, "model type gpt2"),
-        (tiny_model(attention_dropout=0.1), None, "attention has dropout"),
+        (tiny_model(attention_dropout=0.1), None, "attention_dropout=0"),
+        (tiny_model(), LoraConfig(target_modules=["q_proj"], lora_dropout=0.1), "lora_dropout=0"),
+        (with_dropout(tiny_model()), None, "disable_dropout=True"),
         (tiny_model(), LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]), "head is .*ModulesToSave"),
         (tiny_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2), "PROMPT_TUNING adapter puts"),
         (tiny_model(), LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=[5]), "LORA adapter begins behind"),
@@ -485,7 +547,7 @@ def test_models_and_trainers_that_cannot_share_are_refused_and_unchanged(tmp_pat
                 share_prefixes(trainer)
         assert trainer.model.forward == forward
     setattr(trainer, METHOD, lambda model, input_ids, images: None)
-    with pytest.raises(ValueError, match=r"Expected the `GRPOTrainer` of TRL 1\.16"):
+    with pytest.raises(ValueError, match=r"GRPOTrainer.* of TRL 1\.16"):
         share_prefixes(trainer)
     with pytest.raises(ValueError, match="that of object takes None"):
         share_prefixes(object())

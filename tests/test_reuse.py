@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -162,7 +166,7 @@ def test_fields_of_objects_and_mappings_are_the_same():
 
 
 def test_a_strategy_registers_with_verl_and_is_called_as_there(monkeypatch):
-    """The registry and the call of `compute_advantage` are those of verl at commit b178a3c."""
+    """The registry and the call of `compute_advantage` are those of verl 0.9.1."""
     registry = {}
 
     def register_adv_est(name):
@@ -191,6 +195,42 @@ def test_a_strategy_registers_with_verl_and_is_called_as_there(monkeypatch):
     expected = torch.tensor([0.0, wrong, 0.0, wrong, 0.0, right])[:, None] * mask
     torch.testing.assert_close(advantages, expected, atol=1e-4, rtol=0)
     assert torch.equal(advantages, returns)
+
+
+VERL = """
+import importlib
+import numpy as np
+import torch
+import verl
+from tagrpo.modules.advantages import PassAtKAdvantage
+from verl import DataProto
+from verl.trainer.ppo.ray_trainer import compute_advantage
+
+module = importlib.import_module("pass_at_k_estimator")
+module.STRATEGY = PassAtKAdvantage(k=2)
+mask = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0], [1, 1, 0], [1, 1, 1], [1, 0, 0]])
+verdicts = torch.tensor([1.0, 0, 0, 0, 1, 1])
+rewards = torch.zeros(6, 3).scatter(1, mask.sum(1, keepdim=True) - 1, verdicts[:, None])
+uid = np.array(["b", "a", "b", "a", "b", "a"], dtype=object)
+data = DataProto.from_dict({"token_level_rewards": rewards, "response_mask": mask}, {"uid": uid})
+found = compute_advantage(data, adv_estimator="pass_at_k").batch
+assert torch.equal(found["advantages"], found["returns"])
+print([round(value, 4) for value in found["advantages"].sum(1).tolist()])
+"""
+
+
+@pytest.mark.skipif(find_spec("verl") is None, reason="needs verl 0.9.1, in an environment of its own")
+def test_verl_itself_calls_a_strategy(tmp_path):
+    (tmp_path / "pass_at_k_estimator.py").write_text(BLOCKS["verl"])
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "VERL_USE_EXTERNAL_MODULES": "pass_at_k_estimator"}
+    command = [sys.executable, "-c", VERL]
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert result.returncode == 0, result.stderr[-3000:]
+    mean, spread = 2 / 3, math.sqrt(2 / 9)
+    right, wrong = (1 - mean) / (spread + 1e-6), (1 - mean - 1 / 2) / (spread + 1e-6)
+    lengths = [2, 3, 1, 2, 3, 1]
+    expected = [n * value for n, value in zip(lengths, [0.0, wrong, 0.0, wrong, 0.0, right], strict=True)]
+    assert json.loads(result.stdout.splitlines()[-1]) == pytest.approx(expected, abs=1e-3)
 
 
 TRL = """
@@ -236,6 +276,67 @@ def test_strategies_in_trl(tiny_policy, tmp_path):
     expected = sorted([3.0, -1.0, -1.0, -1.0, *[1 / 3] * 3, -1.0])
     (told,) = [line for line in output.splitlines() if line.startswith("[")]
     assert eval(told) == pytest.approx(expected, abs=1e-4)
+
+
+NONE_REWARDS = """
+import torch
+from datasets import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from trl import GRPOConfig, GRPOTrainer
+from tagrpo.modules.advantages import GroupAdvantage
+{block}
+seen = {{}}
+
+
+class Plain(GRPOTrainer):
+    def _compute_loss(self, model, inputs):
+        kept = seen.setdefault((type(self).__name__, self.model.training), [])
+        kept += inputs["advantages"].tolist()
+        return super()._compute_loss(model, inputs)
+
+
+class Ours(StrategyTrainer, Plain):
+    pass
+
+
+policy, folder = {policy!r}, {folder!r}
+tokenizer = AutoTokenizer.from_pretrained(policy)
+train = [1.0, None, 0.0, 0.0, None, None, None, None, 1.0, 1.0, None, 0.5]
+evaluation = [1.0, 0.0, None, 1.0]
+for kind, own in ((Plain, {{}}), (Ours, {{"strategy": GroupAdvantage(group_by="prompt", epsilon=1e-4)}})):
+    values = iter([*train, *evaluation])
+    torch.manual_seed(0)
+    trainer = kind(
+        model=AutoModelForCausalLM.from_pretrained(policy),
+        reward_funcs=lambda completions, **_: [next(values) for _ in completions],
+        args=GRPOConfig(
+            folder, per_device_train_batch_size=12, num_generations=4, max_completion_length=4, max_steps=1,
+            use_cpu=True, report_to="none", save_strategy="no", bf16=False, shuffle_dataset=False,
+            num_generations_eval=2, per_device_eval_batch_size=4, eval_strategy="steps", eval_steps=1,
+        ),
+        train_dataset=Dataset.from_dict({{"prompt": ["Ann has 3", "Ben has 4", "Cat has 5"]}}),
+        eval_dataset=Dataset.from_dict({{"prompt": ["Ann has 6", "Ben has 7"]}}),
+        processing_class=tokenizer,
+        **own,
+    )
+    trainer.train()
+for mode in (True, False):
+    theirs, ours = sorted(seen["Plain", mode]), sorted(seen["Ours", mode])
+    print("RESULT", [round(value, 4) for value in theirs], [round(value, 4) for value in ours])
+"""
+
+
+def test_rewards_of_none_and_evaluation_groups_are_those_of_trl(tiny_policy, tmp_path):
+    program = NONE_REWARDS.format(block=BLOCKS["trl"], policy=str(tiny_policy), folder=str(tmp_path))
+    code, output = in_fork(lambda: exec(program, {"__name__": "__main__"}))
+    assert code == 0, output[-3000:]
+    results = [line for line in output.splitlines() if line.startswith("RESULT")]
+    assert len(results) == 2, "training and evaluation"
+    for line in results:
+        theirs, ours = json.loads("[" + line.removeprefix("RESULT ").replace("] [", "], [") + "]")
+        assert ours == pytest.approx(theirs, abs=1e-4)
+        assert any(theirs)
+        assert 0.0 in theirs
 
 
 def responses_to_two_prompts():

@@ -15,7 +15,7 @@ export VLLM_LOGGING_LEVEL = ERROR
 export HF_HUB_OFFLINE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock demo demo-lm starters study pages test all-tests test-fast test-slow lint docs gpu clean
+.PHONY: help install lock demo demo-lm starters study pages test all-tests test-fast test-slow lint docs gpu gpu-wheels clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -87,6 +87,13 @@ $(VENV)-gpu/.installed: pyproject.toml requirements/gpu.txt
 
 gpu: $(VENV)-gpu/.installed ## For those who have a GPU: its tests and figures; STEPS="attention train" chooses.
 	PYTHON=$(VENV)-gpu/bin/python bash benchmarks/gpu.sh $(STEPS)
+
+gpu-wheels: install ## The wheels that benchmarks/first_gpu_run.sh needs on a machine without a package index, in .whl.
+	rm -rf .whl
+	grep -oE '^[a-z0-9-]+==[0-9.]+' requirements/gpu_offline.txt | grep -v antlr4 > $(VENV)/gpu_offline.txt
+	$(VENV)/uv/bin/pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --platform manylinux2014_x86_64 \
+	    --platform manylinux_2_28_x86_64 --dest .whl --requirement $(VENV)/gpu_offline.txt
+	$(VENV)/uv/bin/pip wheel --quiet --no-deps --wheel-dir .whl antlr4-python3-runtime==4.9.3 .
 
 clean: ## Remove the environment and caches; keep runs.
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

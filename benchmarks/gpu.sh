@@ -11,10 +11,11 @@
 # lightning, accelerate, peft, pytest, hypothesis, httpx, pandas, pyarrow, rich and scipy, install the small wheels of
 # requirements/gpu_offline.txt and this package, as that file says. Nothing here needs vLLM.
 #
-# A step may take STEP_SECONDS (540 by default). What it writes is there when it ends, gpu-<step>.log and .json in
-# RESULTS, and a line in gpu-steps.tsv; at the end gpu.tar.gz holds all of them. A step that fails or takes too long is
-# reported and the next one goes on; the exit status is the number of failed steps. benchmarks/tables.py writes the
-# figures into docs/performance.md.
+# A step may take STEP_SECONDS (540 by default), all together TOTAL (3,600 by default). What a step writes is there when it
+# ends, gpu-<step>.log and .json in RESULTS, and a line in gpu-steps.tsv; after each step gpu.tar.gz holds all of them. A
+# step that fails or takes too long is reported and the next one goes on; the exit status is the number of failed steps.
+# benchmarks/tables.py writes the figures into docs/performance.md. On a machine that one has for some minutes only, run
+# benchmarks/first_gpu_run.sh instead.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 
@@ -23,6 +24,7 @@ RESULTS="${RESULTS:-benchmarks/results}"
 RUNS="${RUNS:-runs/gpu}"
 SIZE="${SIZE:-paper}"
 STEP_SECONDS="${STEP_SECONDS:-540}"
+TOTAL="${TOTAL:-3600}"
 ALL="attention head policy train resume lora offload update compiled dropping 4b sdpa peers"
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTORCH_CUDA_ALLOC_CONF="${PYTORCH_CUDA_ALLOC_CONF:-expandable_segments:True}"
 export CUDA_VISIBLE_DEVICES="${CUDA_VISIBLE_DEVICES:-0}"  # one GPU: TRL would spread over all
@@ -41,6 +43,7 @@ for name in "$@"; do
 done
 WANTED="${*:-$ALL}"
 mkdir -p "$RESULTS"
+source benchmarks/steps.sh
 
 "$PYTHON" -c 'import sys, torch; sys.exit(0 if torch.cuda.is_available() else 3)'
 FOUND=$?
@@ -75,24 +78,9 @@ tiny)
     ;;
 esac
 
-FAILED=0
 step() { # step <name> <command…>
-    local name="$1" start=$SECONDS outcome=done
-    shift
-    [[ " $WANTED " == *" $name "* ]] || return 0
-    echo "== $name"
-    timeout --kill-after=10 "$STEP_SECONDS" "$@" >"$RESULTS/gpu-$name.log" 2>&1
-    case $? in
-    0) ;;
-    124 | 137) outcome="too long" ;;
-    *) outcome=FAILED ;;
-    esac
-    echo "   $outcome after $((SECONDS - start)) s"
-    printf '%s\t%s\t%s\n' "$name" "$outcome" "$((SECONDS - start))" >>"$RESULTS/gpu-steps.tsv"
-    if [ "$outcome" != done ]; then
-        FAILED=$((FAILED + 1))
-        tail -n 5 "$RESULTS/gpu-$name.log" | sed 's/^/   /'
-    fi
+    [[ " $WANTED " == *" $1 "* ]] || return 0
+    run_step "$1" "$STEP_SECONDS" "${@:2}"
 }
 update() { # update <name> <options…>
     local name="$1"
@@ -129,6 +117,5 @@ TORCH_COMPILE_DISABLE=1 update sdpa --token-budget "$BUDGET" --ways prefix_share
 # Peers last: TRL and the plain padded forward, with as many padded tokens per micro-batch as fit beside their logits.
 update peers --token-budget $((BUDGET / 2)) --ways trl padded prefix_shared
 
-(cd "$RESULTS" && tar -czf gpu.tar.gz gpu.txt gpu-* 2>/dev/null) # without a GPU there is no gpu.txt
 echo "$FAILED steps failed; figures in $RESULTS, all of them in $RESULTS/gpu.tar.gz."
 exit "$FAILED"

@@ -25,6 +25,8 @@ done
 run=runs/$name/seed$seed
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 export MASTER_ADDR=${nodes[0]}
+# Since SLURM 22.05 srun does not take --cpus-per-task from sbatch: without this, a rank may get one core.
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-12}
 servers=${SERVER_NODES:-0} tasks=$SLURM_NTASKS_PER_NODE
 trainers=$((SLURM_NNODES - servers))
 

@@ -93,6 +93,15 @@ def test_a_step_that_takes_too_long_is_ended_and_the_next_one_goes_on(gpu):
     assert (results / "gpu-steps.tsv").read_text().startswith("attention\ttoo long\t")
 
 
+def test_all_steps_together_have_a_limit_and_what_is_there_is_packed_after_each(gpu):
+    found, calls, results = gpu("attention", "head", "policy", HANGS="test_attention", TOTAL="16")
+    outcomes = [line.split("\t")[:2] for line in (results / "gpu-steps.tsv").read_text().splitlines()]
+    assert outcomes == [["attention", "too long"], ["head", "no time left"], ["policy", "no time left"]]
+    assert (found.returncode, len(calls)) == (3, 1)
+    with tarfile.open(results / "gpu.tar.gz") as archive:
+        assert {"gpu-attention.log", "gpu-head.log", "gpu-steps.tsv"} <= set(archive.getnames())
+
+
 def test_steps_are_chosen_by_name_and_a_resumed_training_keeps_what_it_resumes(gpu, tmp_path):
     found, calls, _ = gpu("resume", "nonsense")
     assert (found.returncode, calls) == (64, [])

@@ -16,6 +16,7 @@ STANDINS = {
     "scontrol": 'if [[ $1 == requeue ]]; then echo "$2" >> requeued; else printf "node%s\\n" 0 1 2; fi',
     "srun": """
 while [[ $1 == --* ]]; do options+=("${1#--}"); shift; done
+echo "${SRUN_CPUS_PER_TASK-}" >> cores
 echo "${options[@]} $1" >> steps
 [[ $1 == bash ]] || exec "$@"
 for ((i = 0; i < 4; i++)); do SLURM_LOCALID=$i "$@" & done
@@ -71,6 +72,12 @@ def test_the_run_has_the_directory_of_its_name_and_seed(tmp_path):
     assert {"hydra.run.dir=runs/mine/seed4", "resume=auto", "experiment=grpo", "trainer.num_nodes=3"} <= set(arguments)
     arguments, _ = submitted(tmp_path, "touch $run/finished")
     assert {"name=tagrpo-77", "hydra.run.dir=runs/tagrpo-77/seed0"} <= set(arguments)
+
+
+@pytest.mark.parametrize(("given", "cores"), [({}, "12"), ({"SLURM_CPUS_PER_TASK": "7"}, "7")])
+def test_every_rank_gets_the_cores_that_the_job_asked_for(given, cores, tmp_path):
+    submitted(tmp_path, "touch $run/finished", **given)
+    assert (tmp_path / "cores").read_text().split() == [cores]
 
 
 def test_the_last_nodes_serve_and_the_first_ones_train_from_the_servers_in_the_file(tmp_path):

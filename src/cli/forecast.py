@@ -63,6 +63,7 @@ class Setup:
     team: int = 1  # GPUs that hold an engine together
     servers: int = 0  # GPUs of servers; 0 where the engine samples on the training GPUs
     ahead: bool = False  # whether servers sample the next batch during the update
+    kept: int = 0  # checkpoints that are kept; 0 if the run writes none
 
     def tokens(self) -> float:
         """Distinct tokens of one iteration over all ranks."""
@@ -126,6 +127,14 @@ class Setup:
             "offloaded": shards if self.offloaded else 0.0,
             "sleeping engines": own * self.held if sleeps else 0.0,
         }
+
+    def checkpoint(self) -> float:
+        """Return GiB of a checkpoint: float32 weights, and the two moments of AdamW of those that are trained."""
+        return (4 * self.parameters + 8 * self.trained) / GIB
+
+    def disk(self) -> float:
+        """Return GiB of all checkpoints while one is written; the oldest is deleted afterwards."""
+        return (self.kept + 1) * self.checkpoint() if self.kept else 0.0
 
     def least(self) -> float:
         """GiB that vLLM needs on a GPU: weights and one sequence take at most 90 % of it, weights at most 75 %."""

@@ -114,7 +114,8 @@ def plan(cfg: DictConfig) -> Setup:
     gpu, devices, model = cfg.gpus[cfg.gpu], cfg.trainer.devices, model_of(cfg)
     devices = len(devices) if isinstance(devices, ListConfig) else devices
     ranks = (cfg.gpus_per_node if devices in ("auto", -1) else int(devices)) * cfg.trainer.num_nodes
-    return Setup(**{**gpu, **model, **workload_of(cfg, ranks), **engine_of(cfg, gpu, model)})
+    kept = OmegaConf.select(cfg, "callbacks.checkpoint.keep") or 0
+    return Setup(**{**gpu, **model, **workload_of(cfg, ranks), **engine_of(cfg, gpu, model), "kept": kept})
 
 
 def show(s: Setup, gpu: str, console: Console) -> None:
@@ -139,6 +140,11 @@ def show(s: Setup, gpu: str, console: Console) -> None:
     )
     if s.servers:
         console.print(f"Idle of these: {idle[0]} of {s.ranks} GPUs that train, {idle[1]} of {s.servers} of servers.")
+    if s.kept:
+        console.print(
+            f"Disk: a checkpoint takes {figure(s.checkpoint())} GiB; with callbacks.checkpoint.keep={s.kept}, "
+            f"{figure(s.disk())} GiB while one is written."
+        )
     console.print(
         f"Assumed: responses of {s.mean:.0f} tokens on average{', a guess (response_tokens)' * s.assumed}; half "
         f"of the peak rate in updates, a quarter in micro-batches of {HALF_TOKENS:,} tokens; {ENGINE_SHARE:.0%} of the "

@@ -123,6 +123,7 @@ def build(cfg: DictConfig) -> Run:
     from lightning.pytorch.callbacks import Checkpoint, ProgressBar
 
     from ..callbacks import Checkpointer, RolloutCallback
+    from ..modules.accelerator import SharedCUDAAccelerator
     from ..rollouts.cache import RolloutCache
     from ..runs.checkpoints import AtomicCheckpointIO
     from ..runs.scalars import ScalarLog, in_order
@@ -153,8 +154,16 @@ def build(cfg: DictConfig) -> Run:
     saves, shows = (any(isinstance(each, kind) for each in callbacks) for kind in (Checkpoint, ProgressBar))
     bar = cfg.trainer.get("enable_progress_bar", shows)
     own = {"plugins": [AtomicCheckpointIO()], "enable_checkpointing": saves, "enable_progress_bar": bar}
+    if shares_gpus(cfg) and torch.cuda.is_available():
+        own["accelerator"] = SharedCUDAAccelerator()
     trainer = instantiate(cfg.trainer, callbacks=callbacks, logger=loggers, **own)
     return Run(module, datamodule, trainer, directory, rollout)
+
+
+def shares_gpus(cfg: DictConfig) -> bool:
+    """Return whether a vLLM engine runs in the training process, on the GPUs of the trainer."""
+    colocated = cfg.rollout.engine._target_.endswith("VLLMEngine")
+    return colocated and cfg.trainer.accelerator in ("auto", "cuda", "gpu")
 
 
 def policy_module(cfg: DictConfig) -> PolicyModule:

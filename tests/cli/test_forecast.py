@@ -93,6 +93,15 @@ def test_the_first_nodes_memory_has_what_is_read_offloaded_and_put_to_sleep():
     assert replace(asleep, servers=4).host()["sleeping engines"] == 0
 
 
+def test_disk_is_that_of_kept_checkpoints_and_the_one_that_is_written():
+    setup = replace(SETUP, parameters=1_700_000_000, trained=1_700_000_000, kept=2)
+    assert setup.checkpoint() == pytest.approx(12 * 1.7e9 / 2**30)
+    assert setup.disk() == pytest.approx(3 * 12 * 1.7e9 / 2**30)
+    adapters = replace(setup, trained=17_000_000)
+    assert adapters.checkpoint() == pytest.approx((4 * 1.7e9 + 8 * 1.7e7) / 2**30)
+    assert replace(setup, kept=0).disk() == 0
+
+
 def test_work_grows_with_distinct_tokens_and_forwards_without_gradient():
     tokens = 8 * (16 * 100 + 50)
     # 2 FLOP per weight and token, and two products of attention over 75 tokens on average.

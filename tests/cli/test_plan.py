@@ -44,6 +44,7 @@ def test_the_demo_is_planned_from_its_settings_and_fits(tiny_policy):
         "GPU hours of 48 iterations",
         "Assumed: responses of 20 tokens on average, a guess",
         "It fits: at most 2.",
+        "callbacks.checkpoint.keep=2",
     ):
         assert said in text
     assert "Idle" not in text

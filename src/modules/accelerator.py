@@ -1,0 +1,21 @@
+"""An accelerator for trainings that share their GPUs with a vLLM engine."""
+
+from typing import Any
+
+from lightning.pytorch.accelerators import CUDAAccelerator
+
+
+class SharedCUDAAccelerator(CUDAAccelerator):
+    """CUDA, without the clearing of GPU memory with which Lightning begins and ends each fit and test.
+
+    Lightning frees the workspaces of cuBLAS there. The CUDA graphs of a vLLM engine in the same process were captured
+    with these workspaces, and their next replay would write into freed memory (pytorch issues 192061 and 193402). The
+    engine lives from the fit to the test that follows.
+    """
+
+    def setup(self, trainer: Any) -> None:
+        """Set the flags of NVIDIA's libraries."""
+        self.set_nvidia_flags(trainer.local_rank)
+
+    def teardown(self) -> None:
+        """Do nothing: the engine may still need its workspaces."""

@@ -18,6 +18,7 @@ SHELLS = [
     "datamodules.questions",
     "lab.exact_pass_at_k",
     "lab.exact_zero_gradient",
+    "modules.accelerator",
     "modules.policy_module",
     "modules.strategy",
     "runs.checkpoints",

@@ -147,11 +147,12 @@ class RowError(ValueError):
     """A row is not as expected; the message says what was expected, and what was found."""
 
 
-def refuse(mistakes: Sequence[str]) -> None:
-    """Raise one ValueError that lists the first ten mistakes, if there are any."""
+def refuse(mistakes: Sequence[str], remedy: str = "") -> None:
+    """Raise one ValueError that lists the first ten mistakes, and the remedy for all, if there are any."""
     if mistakes:
         more = [f"and {len(mistakes) - 10} more."] if len(mistakes) > 10 else []
-        raise ValueError("\n".join([*mistakes[:10], *more]))
+        last = [remedy] if remedy else []
+        raise ValueError("\n".join([*mistakes[:10], *more, *last]))
 
 
 def read_rows(path: Path, take: Callable[[int, dict[str, Any]], None]) -> None:

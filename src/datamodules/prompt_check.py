@@ -91,7 +91,7 @@ def check_prompt(template: Template, tokenizer: PreTrainedTokenizerBase, setting
             yield (
                 f"Template {template.name}: the chat template of {model} writes today's date into the prompt, so "
                 f"that a run that is resumed or evaluated on another day asks other prompts. Set "
-                f"{setting}.date={datetime.now():%Y-%m-%d}, or another day."
+                f"{setting}.date={datetime.now():%Y-%m-%d}."
             )
 
 
@@ -158,26 +158,28 @@ def _check_beginning(
 ) -> Iterator[str]:
     """Check that the prompt ends where the assistant's turn begins; refuse one that ends before."""
     messages = template.messages(QUESTION)
-    if template.apply(messages, tokenizer, generation_prompt=False) != template.apply(messages, tokenizer):
+    ended = template.apply(messages, tokenizer, generation_prompt=False)
+    if ended != template.apply(messages, tokenizer):
         return
     # Without a generation prompt, the end of the user's turn may be where the assistant begins, as after [/INST].
+    model = tokenizer.name_or_path
     whole = _rendered(template, [*messages, {"role": "assistant", "content": REPLY}], tokenizer)
     before, found, _ = whole.rpartition(REPLY)
-    if not found or not before.startswith(text.rstrip()):
-        if not template.prefill:
-            yield (
-                f"Template {template.name}: the chat template of {tokenizer.name_or_path} adds no generation prompt. "
-                f"Look whether the assistant's turn begins where the prompt ends: {text[-80:]!r}. If not, write its "
-                f"beginning into {setting}.prefill."
-            )
+    if found and text.startswith(before.rstrip()):
         return
-    ended = text if before.startswith(text) else text.rstrip()
-    missing = before.removeprefix(ended)
+    if not found or not before.startswith(ended.rstrip()):
+        yield (
+            f"Template {template.name}: the chat template of {model} adds no generation prompt. Look whether the "
+            f"assistant's turn begins where the prompt ends: {text[-80:]!r}. If not, write its beginning into "
+            f"{setting}.prefill."
+        )
+        return
+    missing = before.removeprefix(ended if before.startswith(ended) else ended.rstrip())
     if missing.strip():
         raise ValueError(
-            f"Expected the prompt to end where the assistant's turn begins, but the chat template of "
-            f"{tokenizer.name_or_path} adds no generation prompt. Set {setting}.prefill, line breaks included:\n"
-            f'{setting}.prefill="{missing}"'
+            f"Expected the prompt to end where the assistant's turn begins, but the chat template of {model} adds no "
+            f"generation prompt. Set {setting}.prefill, line breaks included:\n"
+            f'{setting}.prefill="{missing}{template.prefill}"'
         )
 
 

@@ -105,7 +105,7 @@ class QuestionDataModule(LightningDataModule):
         self._splits: dict[str, list[QuestionGroup]] = {}
         self._places: dict[str, Mapping[str, str]] = {}  # split → id → file and row
         self._renderers: dict[bool, PromptRenderer] = {}  # for training or not
-        self._evaluation_setting = "template" if evaluation_template is None else "data.evaluation_template"
+        self._has_evaluation_template = evaluation_template is not None
         self._train_loader: QuestionLoader | None = None
 
     @cached_property
@@ -181,17 +181,19 @@ class QuestionDataModule(LightningDataModule):
 
     def _check_prompts(self, split: str) -> None:
         """Check how each template renders questions, and note the prompt of the first question."""
-        training = split == "train"
-        renderer = self._renderer(training)
-        setting = "template" if training else self._evaluation_setting
-        several = len(renderer.templates.templates) > 1
+        renderer = self._renderer(training=split == "train")
         samples = {}
         for name, template in renderer.templates.templates.items():
-            self._warn(
-                split, check_prompt(template, self.tokenizer, f"{setting}.templates.{name}" if several else setting)
-            )
+            self._warn(split, check_prompt(template, self.tokenizer, self._setting(split, name)))
             samples[name] = template.render(self._splits[split][0].question, self.tokenizer)
         self.report[split]["sample_prompt"] = samples
+
+    def _setting(self, split: str, template: str) -> str:
+        """Name the setting of a template."""
+        own = self._has_evaluation_template and split != "train"
+        setting = "data.evaluation_template" if own else "template"
+        drawn = self.evaluation_templates if own else self.templates
+        return f"{setting}.templates.{template}" if len(drawn.templates) > 1 else setting
 
     def check_turn_ends(self, stop_ids: Sequence[int]) -> None:
         """Warn if the token that ends the assistant's turn in a template is not among `stop_ids`, the engine's."""

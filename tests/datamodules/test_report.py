@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from lightning.pytorch import LightningModule, Trainer
@@ -249,6 +250,22 @@ def test_what_a_prompt_lacks_is_told_or_refused_before_training():
     assert "template.system=null" in said
     with pytest.raises(ValueError, match=r"template\.options"):
         chat_datamodule(Fixed(("a", "1 + 1 = ?")), options={"enable": True}).setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("templates", "evaluation", "setting"),
+    [
+        (ChatTemplate(options={"x": 1}), None, "template"),
+        (PromptAugmentation({"a": ChatTemplate(options={"x": 1}), "b": PlainTemplate()}), None, "template.templates.a"),
+        (PlainTemplate(), ChatTemplate(options={"x": 1}), "data.evaluation_template"),
+    ],
+)
+def test_a_template_is_named_by_the_setting_that_changes_it(templates, evaluation, setting):
+    test = {"test": Fixed(("a", "1 + 1 = ?"))}
+    datamodule = QuestionDataModule(None, test, "model", templates, evaluation, max_prompt_tokens=1000)
+    datamodule.tokenizer = chat_model(CHATML)
+    with pytest.raises(ValueError, match=rf"Expected {re.escape(setting)}\.options"):
+        datamodule.setup("test")
 
 
 def test_a_turn_that_ends_with_no_stop_token_is_told_once():

@@ -7,6 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ..types import QuestionGroup
 
 _FORMATTING = re.compile(
@@ -15,6 +18,11 @@ _FORMATTING = re.compile(
 _SPELLINGS = ((re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"), (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""))
 _TOKEN = re.compile(r"(?<!\S)(?=\S*\*)[*.se]{5,}(?!\S)|[^\W\d_]+|\d+|[-+*/^=<>!]")
 """A row of a maze counts as one word: two mazes hardly share six rows in a row."""
+Gram = tuple[str, ...]
+_COMMON = 64
+"""An n-gram in more training texts than this is common."""
+_REMEMBERED = 256
+"""Lists of common n-grams whose counts are kept; questions from one layout have the same."""
 DIGITS = 12  # of a digest: 10,000 questions and 300,000 texts have an accidental match in one of 100,000 cases
 
 
@@ -71,25 +79,80 @@ def find_overlaps(
     grams_of = {split: [_ngrams(words(group.question), n) for group in groups] for split, groups in tests.items()}
     wanted = {gram for rows in grams_of.values() for grams in rows for gram in grams}
     texts = [(group.id, text) for group in train for text in (group.question, *group.rephrasings)]
-    holders: dict[tuple[str, ...], list[int]] = defaultdict(list)
+    holders: dict[Gram, list[int]] = defaultdict(list)
     for row, (_, text) in enumerate(texts):
         found = words(text)
         if note is not None:
             note(found)
         for gram in _ngrams(found, n) & wanted:
             holders[gram].append(row)
-    usual = {gram for gram, rows in holders.items() if len(rows) > max(len(texts) / 10, 64)}
+    usual = {gram for gram, rows in holders.items() if len(rows) > max(len(texts) / 10, _COMMON)}
+    index = Index(len(texts), {gram: rows for gram, rows in holders.items() if gram not in usual})
     overlaps: dict[str, list[Overlap]] = {split: [] for split in tests}
     for split, groups in tests.items():
         for group, grams in zip(groups, grams_of[split], strict=True):
             own = grams - usual
-            shared = Counter(row for gram in own for row in holders.get(gram, ()))
-            for row, count in shared.most_common(1):
-                if (similarity := round(count / len(own), 3)) >= threshold:
-                    id, text = texts[row]
-                    same_numbers = _numbers(text) == _numbers(group.question)
-                    overlaps[split].append(Overlap(group.id, id, similarity, same_numbers))
+            row, count = index.most_similar(own)
+            if count and (similarity := round(count / len(own), 3)) >= threshold:
+                id, text = texts[row]
+                same_numbers = _numbers(text) == _numbers(group.question)
+                overlaps[split].append(Overlap(group.id, id, similarity, same_numbers))
     return overlaps
+
+
+class Index:
+    """Finds the training text that shares most n-grams with a question.
+
+    Texts that were made from one layout share long lists of common n-grams. These are counted once for each distinct
+    list, not for each text, so that the time grows with the number of texts, not with its square.
+
+    Args:
+        size: Number of training texts.
+        holders: N-gram → rows of the texts that have it, ascending.
+    """
+
+    def __init__(self, size: int, holders: Mapping[Gram, Sequence[int]]) -> None:
+        self.rare = {gram: rows for gram, rows in holders.items() if len(rows) <= _COMMON}
+        common: list[list[int]] = [[] for _ in range(size)]
+        self.numbers: dict[Gram, int] = {}
+        for gram, rows in holders.items():
+            if len(rows) > _COMMON:
+                number = self.numbers.setdefault(gram, len(self.numbers))
+                for row in rows:
+                    common[row].append(number)
+        layouts: dict[tuple[int, ...], int] = {}
+        self.first: list[int] = []  # layout → its first text
+        self.layout_of: list[int] = []  # text → layout
+        for row, numbers in enumerate(common):
+            layout = layouts.setdefault(tuple(numbers), len(layouts))
+            if layout == len(self.first):
+                self.first.append(row)
+            self.layout_of.append(layout)
+        having: list[list[int]] = [[] for _ in self.numbers]
+        for kept, layout in layouts.items():
+            for number in kept:
+                having[number].append(layout)
+        self.having = [np.array(found, dtype=np.int64) for found in having]  # common n-gram → layouts
+        self.known: dict[frozenset[int], tuple[NDArray[np.int64], int]] = {}
+
+    def most_similar(self, grams: Iterable[Gram]) -> tuple[int, int]:
+        """Return the row of the text that shares most of `grams`, the first of several, and how many it shares."""
+        grams = list(grams)
+        common = frozenset(self.numbers[gram] for gram in grams if gram in self.numbers)
+        if common not in self.known:
+            counts = np.zeros(len(self.first), dtype=np.int64)
+            for number in common:
+                counts[self.having[number]] += 1
+            if len(self.known) >= _REMEMBERED:
+                self.known.clear()
+            self.known[common] = counts, int(counts.argmax()) if len(counts) else 0
+        counts, best = self.known[common]
+        shared = Counter(row for gram in grams for row in self.rare.get(gram, ()))
+        found = [(count + int(counts[self.layout_of[row]]), -row) for row, count in shared.items()]
+        if len(counts):
+            found.append((int(counts[best]), -self.first[best]))
+        count, row = max(found, default=(0, 0))
+        return -row, count
 
 
 def _ngrams(text: tuple[str, ...], n: int) -> set[tuple[str, ...]]:

@@ -1,8 +1,10 @@
 """From questions to prompts: rendered in templates, tokenised, measured against a length limit."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -11,10 +13,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from ..types import Prompt, QuestionGroup
+from .control_tokens import ControlTokenError, PromptEncoder
 from .templates import PlainTemplate, PromptAugmentation
 
 CHUNK = 1024  # prompts tokenised at a time when they are measured, so that not all tokens are in memory at once
 MARK = re.compile(r"<[^<>\s]+>")  # looks like a special token
+STAND_IN = "QUESTION-STANDS-HERE"
+"""A question in place of others, to find what a template puts around them."""
 
 
 class Fitting(NamedTuple):
@@ -24,14 +29,40 @@ class Fitting(NamedTuple):
     too_long: list[str]  # ids of the questions that do not fit
     rephrasings_too_long: int  # of questions that fit
     prompt_tokens: list[int]  # of every prompt that is kept
+    control_tokens: Mapping[str, list[str]]  # id → control tokens that the question or a rephrasing spells, all as text
+    unreadable: Mapping[str, str]  # id → why a question can't be tokenised; in `kept` are none of them
+    rephrasings_unreadable: int  # rephrasings left out for the same reason
+
+
+class Measured(NamedTuple):
+    """What the tokenizer makes of a question, over all templates."""
+
+    tokens: int  # of the longest prompt
+    control_tokens: list[str]  # that the question spells
+    problem: str  # why it can't be tokenised; empty if it can
 
 
 @dataclass(frozen=True, eq=False)
 class PromptRenderer:
-    """Renders questions as prompts and tokenises them."""
+    """Renders questions as prompts and tokenises them.
+
+    What a question spells is text: control tokens come from the template alone (`control_tokens.PromptEncoder`).
+    """
 
     templates: PromptAugmentation
     tokenizer: PreTrainedTokenizerBase
+
+    @cached_property
+    def _encoder(self) -> PromptEncoder:
+        return PromptEncoder(self.tokenizer)
+
+    @cached_property
+    def _controls(self) -> Mapping[str, list[str]]:
+        """Template → the control tokens that it puts around a question."""
+        names = list(self.templates.templates)
+        rendered = [self._render(name, STAND_IN) for name in names]
+        encoded = self._encoder.encode(rendered)
+        return {name: self._encoder.controls(ids) for name, ids in zip(names, encoded, strict=True)}
 
     def prompts(self, groups: Sequence[QuestionGroup], epoch: int, num_samples: int) -> list[Prompt]:
         """The prompts of `groups`, in order: each original question, then its rephrasings.
@@ -42,12 +73,13 @@ class PromptRenderer:
         for row, group in enumerate(groups):
             questions = (group.question, *group.rephrasings)
             shares = self.templates.assign(group.id, epoch, len(questions), num_samples)
-            anchors = {name: self._encode(self._render(name, group.question)) for name in dict.fromkeys(chain(*shares))}
+            names = list(dict.fromkeys(chain(*shares)))
+            anchors = {name: self._encode(name, group.question) for name in names}
             kinds = ("original", *group.kinds) if group.kinds else ("",) * len(questions)
             for number, (question, share) in enumerate(zip(questions, shares, strict=True)):
                 for name, count in share.items():
+                    ids = self._encode(name, question) if number else anchors[name]
                     text = self._render(name, question)
-                    ids = self._encode(text) if number else anchors[name]
                     prompts.append(Prompt(row, number, name, text, ids, anchors[name], count, kind=kinds[number]))
         return prompts
 
@@ -60,40 +92,98 @@ class PromptRenderer:
             if self.tokenizer.chat_template is not None and not any(mark in template.format for mark in known):
                 yield f"Template {name} leaves out the turns of a chat that {model} knows: perhaps take template=chat."
             for mark in MARK.findall(template.format):
-                if (count := len(self._encode(mark))) > 1:
+                if (count := len(self._encoder.encode([mark])[0])) > 1:
                     yield f"Template {name} has {mark}, which {model} reads as {count} tokens: change template.format."
 
     def _render(self, template: str, question: str) -> str:
         return self.templates.templates[template].render(question, self.tokenizer)
 
-    def _encode(self, text: str) -> Tensor:
-        # The template spells special tokens out; adding them here would double them.
-        return torch.tensor(self.tokenizer(text, add_special_tokens=False)["input_ids"], dtype=torch.long)
+    def _encode(self, template: str, question: str) -> Tensor:
+        text = self._render(template, question)
+        ids = self._encoder.encode([text])[0]
+        if self._spelled(template, ids):
+            ids = self._as_text(template, question, text)
+        return torch.tensor(ids, dtype=torch.long)
+
+    def _spelled(self, template: str, ids: Sequence[int]) -> list[str]:
+        """Control tokens in a prompt that the template did not put there."""
+        found = self._encoder.controls(ids)
+        own = self._controls[template]
+        if len(found) == len(own):
+            return []
+        return list((Counter(found) - Counter(own)).elements())
+
+    def _as_text(self, template: str, question: str, text: str) -> list[int]:
+        """Tokenise a prompt whose question spells control tokens.
+
+        Raises:
+            ControlTokenError: if the tokenizer or the template makes that impossible.
+        """
+        before, _, after = self._render(template, STAND_IN).partition(STAND_IN)
+        inner = text[len(before) : len(text) - len(after)]
+        if before + inner + after != text or inner.strip() != question.strip():
+            raise ControlTokenError(f"control tokens, and the template {template} does not keep it as it is")
+        return self._encoder.encode_as_text(before, inner, after)
 
     def fitting(self, groups: Sequence[QuestionGroup], limit: int) -> Fitting:
         """Leave out the questions, and of the others the rephrasings, that have a prompt of more than `limit` tokens.
 
-        Of several templates, the one that makes the longest prompt counts. No prompt is cut.
+        Of several templates, the one that makes the longest prompt counts. No prompt is cut. Questions and rephrasings
+        whose control tokens can't be read as text are left out too.
         """
-        kept, too_long, dropped, used = [], [], 0, []
-        lengths = iter(self._longest([q for group in groups for q in (group.question, *group.rephrasings)]))
+        found = Fitting([], [], 0, [], {}, {}, 0)
+        spelled: dict[str, list[str]] = {}
+        unreadable: dict[str, str] = {}
+        dropped, dropped_unreadable = 0, 0
+        measured = iter(self._measure([q for group in groups for q in (group.question, *group.rephrasings)]))
         for group in groups:
-            original, *others = [next(lengths) for _ in range(1 + len(group.rephrasings))]
-            if original > limit:
-                too_long.append(group.id)
+            original, *others = [next(measured) for _ in range(1 + len(group.rephrasings))]
+            if original.problem:
+                unreadable[group.id] = original.problem
                 continue
-            fit = [row for row, length in enumerate(others) if length <= limit]
-            dropped += len(others) - len(fit)
-            used += [original, *(others[row] for row in fit)]
-            kept.append(group.select_rephrasings(fit))
-        return Fitting(kept, too_long, dropped, used)
+            if original.tokens > limit:
+                found.too_long.append(group.id)
+                continue
+            readable = [row for row, other in enumerate(others) if not other.problem]
+            fit = [row for row in readable if others[row].tokens <= limit]
+            dropped += len(readable) - len(fit)
+            dropped_unreadable += len(others) - len(readable)
+            used = [original, *(others[row] for row in fit)]
+            found.prompt_tokens.extend(one.tokens for one in used)
+            found.kept.append(group.select_rephrasings(fit))
+            marks = list(dict.fromkeys(mark for one in used for mark in one.control_tokens))
+            if marks:
+                spelled[group.id] = marks
+        return found._replace(
+            rephrasings_too_long=dropped,
+            control_tokens=spelled,
+            unreadable=unreadable,
+            rephrasings_unreadable=dropped_unreadable,
+        )
 
-    def _longest(self, questions: Sequence[str]) -> list[int]:
-        """Tokens of each question in the template that makes it longest."""
-        longest = [0] * len(questions)
-        for template in self.templates.templates.values():
+    def _measure(self, questions: Sequence[str]) -> list[Measured]:
+        """Measure each question in the template that makes it longest."""
+        measured = [Measured(0, [], "")] * len(questions)
+        for name in self.templates.templates:
             for start in range(0, len(questions), CHUNK):
-                texts = [template.render(q, self.tokenizer) for q in questions[start : start + CHUNK]]
-                for row, ids in enumerate(self.tokenizer(texts, add_special_tokens=False)["input_ids"], start):
-                    longest[row] = max(longest[row], len(ids))
-        return longest
+                chunk = questions[start : start + CHUNK]
+                texts = [self._render(name, question) for question in chunk]
+                for offset, ids in enumerate(self._encoder.encode(texts)):
+                    row = start + offset
+                    found = self._measured(name, chunk[offset], texts[offset], ids)
+                    before = measured[row]
+                    measured[row] = Measured(
+                        max(found.tokens, before.tokens),
+                        found.control_tokens or before.control_tokens,
+                        found.problem or before.problem,
+                    )
+        return measured
+
+    def _measured(self, template: str, question: str, text: str, ids: Sequence[int]) -> Measured:
+        spelled = self._spelled(template, ids)
+        if not spelled:
+            return Measured(len(ids), [], "")
+        try:
+            return Measured(len(self._as_text(template, question, text)), spelled, "")
+        except ControlTokenError as error:
+            return Measured(len(ids), spelled, str(error))

@@ -17,8 +17,9 @@ from ..seeds import derive_seed
 from ..types import QuestionBatch, QuestionGroup, Verifier, require
 from .loader import QuestionLoader
 from .memory import Curriculum, QuestionMemory, Visit
+from .prompt_check import check_prompt, check_turn_end
 from .prompts import PromptRenderer
-from .report import add_overlaps, cautions, of_seen, split_report, summary
+from .report import add_overlaps, caution_of_notes, cautions, of_seen, split_report, summary
 from .sources.base import Source, plain
 from .sources.rows import refuse
 from .templates import PromptAugmentation, Template
@@ -102,6 +103,9 @@ class QuestionDataModule(LightningDataModule):
         self.memory = QuestionMemory()  # of the training questions; `RolloutCallback` puts that of the run in its place
         self.report: dict[str, dict[str, Any]] = {}
         self._splits: dict[str, list[QuestionGroup]] = {}
+        self._places: dict[str, Mapping[str, str]] = {}  # split → id → file and row
+        self._renderers: dict[bool, PromptRenderer] = {}  # for training or not
+        self._has_evaluation_template = evaluation_template is not None
         self._train_loader: QuestionLoader | None = None
 
     @cached_property
@@ -110,7 +114,12 @@ class QuestionDataModule(LightningDataModule):
         return AutoTokenizer.from_pretrained(self.tokenizer_path, trust_remote_code=False)
 
     def _renderer(self, training: bool) -> PromptRenderer:
-        return PromptRenderer(self.templates if training else self.evaluation_templates, self.tokenizer)
+        templates = self.templates if training else self.evaluation_templates
+        known = self._renderers.get(training)
+        if known is None or known.templates is not templates:
+            known = PromptRenderer(templates, self.tokenizer)
+            self._renderers[training] = known
+        return known
 
     def setup(self, stage: str) -> None:
         """Load the splits that `stage` needs; leave out prompts that are too long."""
@@ -122,6 +131,7 @@ class QuestionDataModule(LightningDataModule):
                 self._read(name, source)
         for split in self._splits:
             self._warn(split, self._renderer(training=split == "train").cautions())
+            self._check_prompts(split)
         for split, caution in add_overlaps(self.report, self._splits):
             self._warn(split, [caution])
         if self.trainer is not None and self.trainer.is_global_zero:
@@ -132,8 +142,16 @@ class QuestionDataModule(LightningDataModule):
         limit = self.max_prompt_tokens if training else self.max_evaluation_prompt_tokens
         used = self.num_rephrasings if training else 0
         read = source.load()
+        self._places[split] = source.report.places if source.report else {}
         groups = [group.select_rephrasings(self._rows(group)[:used]) for group in read]
         found = self._renderer(training).fitting(groups, limit)
+        refuse(
+            [
+                f"{self._place(split, source, id)}: expected text, but got {why}."
+                for id, why in found.unreadable.items()
+            ],
+            "Remove the control tokens from these questions, or leave them out.",
+        )
         if not found.kept:
             option = f"data.max_{'' if training else 'evaluation_'}prompt_tokens"
             raise ValueError(
@@ -153,6 +171,35 @@ class QuestionDataModule(LightningDataModule):
         self.report[split] = split_report(source, len(groups), found)
         rank_zero_info(summary(split, self.report[split]))
         self._warn(split, cautions(split, self.report[split], limit))
+
+    def _place(self, split: str, source: Source, id: str) -> str:
+        """Name a question by file, row and id."""
+        place = self._places[split].get(id)
+        if place is None:
+            place = source.report.origin if source.report else type(source).__name__
+        return f"{place}, question {id}"
+
+    def _check_prompts(self, split: str) -> None:
+        """Check how each template renders questions, and note the prompt of the first question."""
+        renderer = self._renderer(training=split == "train")
+        samples = {}
+        for name, template in renderer.templates.templates.items():
+            self._warn(split, check_prompt(template, self.tokenizer, self._setting(split, name)))
+            samples[name] = template.render(self._splits[split][0].question, self.tokenizer)
+        self.report[split]["sample_prompt"] = samples
+
+    def _setting(self, split: str, template: str) -> str:
+        """Name the setting of a template."""
+        own = self._has_evaluation_template and split != "train"
+        setting = "data.evaluation_template" if own else "template"
+        drawn = self.evaluation_templates if own else self.templates
+        return f"{setting}.templates.{template}" if len(drawn.templates) > 1 else setting
+
+    def check_turn_ends(self, stop_ids: Sequence[int]) -> None:
+        """Warn if the token that ends the assistant's turn in a template is not among `stop_ids`, the engine's."""
+        for split in self._splits:
+            for template in self._renderer(split == "train").templates.templates.values():
+                self._warn(split, check_turn_end(template, self.tokenizer, stop_ids))
 
     def _rows(self, group: QuestionGroup) -> list[int]:
         """The rephrasings of a question whose kind is used."""
@@ -174,15 +221,26 @@ class QuestionDataModule(LightningDataModule):
                 self._warn(split, of_seen(split, groups, noted, run))
 
     def check_references(self, verifier: Verifier) -> None:
-        """Raise a ValueError that names file and question of the first reference answers that `verifier` refuses."""
+        """Let the verifier read every reference answer, and note in the report what it says of them.
+
+        Raises:
+            ValueError: if no response can match some of them; it names the file, row and question of the first.
+        """
         refused = []
         for split, groups in self._splits.items():
             for group in groups:
                 try:
                     verifier.check_reference(group.answer)
                 except ValueError as error:
-                    refused.append(f"{self.report[split]['origin']}, question {group.id}: {error}")
-        refuse(refused)
+                    place = self._places[split].get(group.id, self.report[split]["origin"])
+                    refused.append(f"{place}, question {group.id}, answer {_shown(group.answer)}: {error}")
+        refuse(
+            refused, "Correct these answers, leave their questions out, or choose a verifier that reads them (reward=)."
+        )
+        for split, groups in self._splits.items():
+            noted = {group.id: list(verifier.reference_notes(group.answer)) for group in groups}
+            self.report[split]["reference_notes"] = {id: notes for id, notes in noted.items() if notes}
+            self._warn(split, caution_of_notes(split, self.report[split]["reference_notes"]))
 
     def keep_some(self, split: str, count: int) -> None:
         """Keep `count` random questions of a loaded split, or all if it has fewer; `seed` chooses."""
@@ -278,6 +336,11 @@ class QuestionDataModule(LightningDataModule):
         return QuestionLoader(
             self._splits[split], make_batch, batch_size, shuffle=shuffle, drop_last=training, seed=self.seed, **place
         )
+
+
+def _shown(answer: Sequence[str]) -> str:
+    text = " or ".join(map(repr, answer))
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _kinds(group: QuestionGroup) -> tuple[str, ...]:

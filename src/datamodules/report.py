@@ -9,21 +9,29 @@
 | `notes`, `warnings` | what the source did, and what differs from what it expected |
 | `rephrasings` | number of rephrasings → questions that have as many |
 | `rephrasings_too_long` | number of rephrasings left out for their length |
+| `rephrasings_unreadable` | the same for control tokens that the tokenizer can't read as text |
 | `prompt_tokens` | tokens per prompt: minimum, mean and maximum |
 | `train_overlap` | of a test split: `overlap.Overlap`s with the training questions; missing where none were loaded |
 | `digests` | of the split `train`: `overlap.digest` of every question and rephrasing, joined in one string |
+| `repeated_questions` | ids of questions with the same text, in lists |
+| `contradictions` | those of them that no answer satisfies at once |
+| `control_tokens` | id → control tokens that the question or a rephrasing spells; they are tokenised as text |
+| `hidden_characters` | id → characters of the question or a rephrasing that readers can't see |
+| `reference_notes` | id → what the verifier notes on its reference answers (`Verifier.reference_notes`) |
+| `sample_prompt` | template → prompt of the first question |
 | `cautions` | the warnings that were given |
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..types import QuestionGroup
+from .hidden_text import control_marks, hidden_characters
 from .overlap import digest, find_overlaps, seen
 from .prompts import Fitting
-from .sources.base import Source, SourceReport, fingerprint
+from .sources.base import Source, SourceReport, fingerprint, plain
 
 NUM_NAMED = 5  # questions named in a message; the report names all
 NUM_SHOWN = 3  # questions quoted in a message
@@ -32,6 +40,7 @@ NUM_SHOWN = 3  # questions quoted in a message
 def split_report(source: Source, loaded: int, fitting: Fitting) -> dict[str, Any]:
     """The facts of one split: `source` gave `loaded` questions, and `fitting` says which of them are kept."""
     told, lengths = source.report or SourceReport(origin=type(source).__name__, read=loaded), fitting.prompt_tokens
+    repeated = repeated_questions(fitting.kept)
     return {
         "origin": told.origin,
         "read": told.read,
@@ -42,8 +51,46 @@ def split_report(source: Source, loaded: int, fitting: Fitting) -> dict[str, Any
         "warnings": told.warnings,
         "rephrasings": dict(sorted(Counter(len(group.rephrasings) for group in fitting.kept).items())),
         "rephrasings_too_long": fitting.rephrasings_too_long,
+        "rephrasings_unreadable": fitting.rephrasings_unreadable,
         "prompt_tokens": {"min": min(lengths), "mean": sum(lengths) / len(lengths), "max": max(lengths)},
+        "repeated_questions": [[group.id for group in same] for same in repeated],
+        "contradictions": [[group.id for group in same] for same in repeated if _contradict(same)],
+        "control_tokens": _control_tokens(fitting),
+        "hidden_characters": _hidden_characters(fitting.kept),
     }
+
+
+def repeated_questions(groups: Sequence[QuestionGroup]) -> list[list[QuestionGroup]]:
+    """Return the questions of which others have the same text (`sources.base.plain`), together with these."""
+    same: dict[str, list[QuestionGroup]] = defaultdict(list)
+    for group in groups:
+        same[plain(group.question)].append(group)
+    return [found for found in same.values() if len(found) > 1]
+
+
+def _contradict(same: Sequence[QuestionGroup]) -> bool:
+    """Check whether no answer, as it is spelled, is accepted for every one of these questions."""
+    return not set.intersection(*({plain(answer) for answer in group.answer} for group in same))
+
+
+def _control_tokens(fitting: Fitting) -> dict[str, list[str]]:
+    """Id → control tokens of this tokenizer, and of published ones, that a question or its rephrasings spell."""
+    found = {}
+    for group in fitting.kept:
+        published = [mark for text in (group.question, *group.rephrasings) for mark in control_marks(text)]
+        marks = list(dict.fromkeys([*fitting.control_tokens.get(group.id, ()), *published]))
+        if marks:
+            found[group.id] = marks
+    return found
+
+
+def _hidden_characters(groups: Sequence[QuestionGroup]) -> dict[str, list[str]]:
+    found = {}
+    for group in groups:
+        names = [name for text in (group.question, *group.rephrasings) for name in hidden_characters(text)]
+        if names:
+            found[group.id] = list(dict.fromkeys(names))
+    return found
 
 
 def summary(split: str, report: Mapping[str, Any]) -> str:
@@ -66,7 +113,43 @@ def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> I
             f"{split}: left out {len(too_long)} questions and {dropped} rephrasings longer than "
             f"{max_prompt_tokens} tokens, among them {_named(too_long) or 'no question'}."
         )
+    if dropped := report["rephrasings_unreadable"]:
+        yield f"{split}: left out {dropped} rephrasings with control tokens that the tokenizer can't read as text."
     yield from (f"{split}: {warning}." for warning in report["warnings"])
+    yield from _cautions_about_texts(split, report)
+
+
+def _cautions_about_texts(split: str, report: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a sentence each for repeated questions, contradictions, control tokens and hidden characters."""
+    if repeated := report["repeated_questions"]:
+        several = _named([" = ".join(ids) for ids in repeated])
+        yield f"{split}: {len(repeated)} questions are in the data more than once: {several}. Remove repetitions."
+    if contradictions := report["contradictions"]:
+        several = _named([" = ".join(ids) for ids in contradictions])
+        yield f"{split}: {len(contradictions)} of them with different answers: {several}. Correct or remove them."
+    if spelled := report["control_tokens"]:
+        tokens = _named(list(dict.fromkeys(token for tokens in spelled.values() for token in tokens)))
+        yield (
+            f"{split}: {len(spelled)} questions or their rephrasings spell control tokens of chat templates "
+            f"({tokens}), which are tokenised as text: {_named(list(spelled))}. Remove them if they are not meant."
+        )
+    if hidden := report["hidden_characters"]:
+        names = _named(list(dict.fromkeys(name for names in hidden.values() for name in names)))
+        yield (
+            f"{split}: {len(hidden)} questions or their rephrasings have characters that readers can't see "
+            f"({names}): {_named(list(hidden))}. Remove them if they are not meant."
+        )
+
+
+def caution_of_notes(split: str, notes: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """Yield one sentence that counts the references with notes by kind."""
+    if notes:
+        kinds = Counter(kind for kinds in notes.values() for kind in dict.fromkeys(kinds))
+        counted = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common())
+        yield (
+            f"{split}: {len(notes)} reference answers may accept other spellings than you expect: {counted}. "
+            f"Look at {_named(list(notes))}; data.json lists all under reference_notes."
+        )
 
 
 def add_overlaps(

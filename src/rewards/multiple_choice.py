@@ -97,6 +97,10 @@ class MixedReward(BackgroundVerifier):
         if not self._is_choice(reference):
             self.free.check_reference(reference)
 
+    def reference_notes(self, reference: Reference) -> tuple[str, ...]:
+        """Return the notes of `free` on references that are no letters."""
+        return () if self._is_choice(reference) else self.free.reference_notes(reference)
+
     def _is_choice(self, reference: Reference) -> bool:
         return {normalize_answer(text) for text in references_of(reference)} <= set(self.choice.choices)
 

@@ -138,6 +138,8 @@ def check_machine(cfg: DictConfig) -> None:
 
 def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
     """Read the questions of a run; refuse a batch size, token budget or context length that does not fit them."""
+    from ..rollouts.engines.base import stop_token_ids  # imports transformers
+
     data = run.datamodule
     data.setup("fit" if trains else "test")
     path = Path(str(cfg.model.path)).expanduser() / "config.json"
@@ -168,3 +170,4 @@ def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
                 f"{option}, which leaves long questions out."
             )
     data.check_references(run.rollout.pipeline.verifier)
+    data.check_turn_ends(stop_token_ids(str(cfg.model.path)))

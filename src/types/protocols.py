@@ -134,6 +134,10 @@ class Verifier(Protocol):
     def check_reference(self, reference: str | Sequence[str]) -> None:
         """Raise a ValueError if no response could match the reference answers of a question; called on loading."""
 
+    def reference_notes(self, reference: str | Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002
+        """Return kinds of spellings that a reader of the data should know of, such as `base`; called on loading."""
+        return ()
+
     def close(self) -> None:
         """End worker processes; the next call starts them again."""
 

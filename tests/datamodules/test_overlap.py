@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import random
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tagrpo.datamodules.overlap import find_overlaps, words
+from tagrpo.datamodules.overlap import Index, find_overlaps, words
 from tagrpo.types import QuestionGroup
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
@@ -110,6 +112,59 @@ def test_a_layout_that_many_questions_have_does_not_count(kinds, alike):
 
     found = find_overlaps(asked(0, 300), {"test": asked(1000, 100)})["test"]
     assert len(found) == alike, "one that a third of them have does not; one that a twentieth has does"
+
+
+def made_from_layouts(count, layouts, values, seed):
+    """Questions of 40 words, three of which vary."""
+    fixed = random.Random(0)
+    texts = [[f"w{fixed.choice('abcdefgh')}{fixed.choice('abcdefgh')}" for _ in range(40)] for _ in range(layouts)]
+    varying = random.Random(seed)
+    questions = []
+    for number in range(count):
+        text = list(texts[number % layouts])
+        for place in (8, 20, 33):
+            text[place] = str(varying.randrange(values))
+        questions.append(group(" ".join(text), f"{seed}-{number}"))
+    return questions
+
+
+def by_comparing_all(train, tests, n=6, threshold=0.5):
+    def grams(question):
+        text = words(question.question)
+        return {text[start : start + n] for start in range(len(text) - n + 1)}
+
+    trained = [grams(question) for question in train]
+    holders = Counter(gram for one in trained for gram in one)
+    usual = {gram for gram, count in holders.items() if count > max(len(train) / 10, 64)}
+    found = []
+    for test in tests:
+        own = grams(test) - usual
+        shared = [len(own & one) for one in trained]
+        best = max(range(len(train)), key=lambda row: (shared[row], -row))
+        similarity = round(shared[best] / len(own), 3) if own else 0.0
+        if similarity >= threshold:
+            found.append((test.id, train[best].id, similarity))
+    return found
+
+
+@pytest.mark.parametrize(("layouts", "values"), [(15, 9), (15, 9999), (11, 2), (40, 9)])
+def test_questions_from_layouts_overlap_as_when_all_pairs_are_compared(layouts, values):
+    train, tests = made_from_layouts(1100, layouts, values, 1), made_from_layouts(40, layouts, values, 2)
+    found = find_overlaps(train, {"test": tests})["test"]
+    assert [overlap[:3] for overlap in found] == by_comparing_all(train, tests)
+    assert found
+
+
+def test_common_ngrams_are_counted_once_for_each_layout():
+    train = [words(question.question) for question in made_from_layouts(2000, 15, 9999, 1)]
+    holders = defaultdict(list)
+    for row, text in enumerate(train):
+        for start in range(len(text) - 5):
+            holders[text[start : start + 6]].append(row)
+    index = Index(len(train), holders)
+    assert len(index.first) == 15, "the work for a question grows with this, not with the texts"
+    assert max(map(len, index.having)) <= 15
+    assert max(map(len, index.rare.values())) <= 64
 
 
 @settings(max_examples=50)

@@ -152,15 +152,15 @@ def test_references_are_checked_once_for_each_question_and_the_first_refused_one
             if int(reference[0]) % 2:
                 raise ValueError(f"Expected an even number, but got {reference[0]}.")
 
-    train = [QuestionGroup(f"t{i}", "3 + 4 = ?", (), (str(i),)) for i in range(22)]
-    test = [QuestionGroup("e0", "3 + 4 = ?", (), ("8",))]
+    train = [QuestionGroup(f"t{i}", f"{i} + 4 = ?", (), (str(i),)) for i in range(22)]
+    test = [QuestionGroup("e0", "3 + 7 = ?", (), ("8",))]
     module = make_datamodule(train=Fixed(*train), evaluation={"test": Fixed(*test)}, num_rephrasings=0)
     module.setup("fit")
     with pytest.raises(ValueError, match="and 1 more") as error:
         module.check_references(Even())
     lines = str(error.value).splitlines()
-    assert lines[0] == "Fixed, question t1: Expected an even number, but got 1."
-    assert [line.split(":")[0] for line in lines[:-1]] == [f"Fixed, question t{i}" for i in range(1, 20, 2)]
+    assert lines[0] == "Fixed, question t1, answer '1': Expected an even number, but got 1."
+    assert [line.split(",")[1] for line in lines[:-2]] == [f" question t{i}" for i in range(1, 20, 2)]
     assert Even.asked == [group.answer for group in train + test]
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from lightning.pytorch import LightningModule, Trainer
 
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.sources.base import Source, SourceReport, fingerprint
-from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
+from tagrpo.datamodules.sources.concatenated import ConcatenatedSource
+from tagrpo.datamodules.sources.jsonl import JsonLinesSource
+from tagrpo.datamodules.templates import ChatTemplate, PlainTemplate, PromptAugmentation
 from tagrpo.starter import starter_path
-from tagrpo.types import QuestionGroup
+from tagrpo.types import QuestionGroup, Verifier
+from tests.chat_models import CHATML, DEAF, chat_model
 
 COPY = "Tom has 3 apples. He buys 4. He gives 2 away. How many has he got now?"
 
@@ -166,3 +170,151 @@ def test_the_report_is_written_into_the_run_directory(tmp_path):
     )
     trainer.test(Nothing(), datamodule=datamodule, verbose=False)
     assert json.loads((tmp_path / "run" / "data.json").read_text()) == json.loads(json.dumps(datamodule.report))
+
+
+def file_of(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return JsonLinesSource(path)
+
+
+def chat_datamodule(train, chat_template=CHATML, **options):
+    datamodule = make_datamodule(train)
+    datamodule.templates = PromptAugmentation({"chat": ChatTemplate(**options)})
+    datamodule.max_prompt_tokens = 1000
+    datamodule.tokenizer = chat_model(chat_template)
+    return datamodule
+
+
+def test_repeated_questions_and_contradictions_are_told_by_id(tmp_path):
+    source = file_of(
+        tmp_path / "q.jsonl",
+        {"id": "a", "question": "1 + 1 = ?", "answer": "2"},
+        {"id": "b", "question": "1 +  1 = ?", "answer": ["2", "two"]},
+        {"id": "c", "question": "2 + 2 = ?", "answer": "4"},
+        {"id": "d", "question": "2 + 2 = ?", "answer": "5"},
+        {"id": "e", "question": "3 + 3 = ?", "answer": "6"},
+    )
+    datamodule = make_datamodule(source)
+    with pytest.warns(UserWarning, match="more than once") as caught:
+        datamodule.setup("fit")
+    assert datamodule.report["train"]["repeated_questions"] == [["a", "b"], ["c", "d"]]
+    assert datamodule.report["train"]["contradictions"] == [["c", "d"]]
+    repeated, contradictions = (str(warning.message) for warning in caught)
+    assert "2 questions" in repeated
+    assert "a = b, c = d" in repeated
+    assert "c = d" in contradictions
+    assert "a = b" not in contradictions
+
+
+def test_control_tokens_and_hidden_characters_are_told_by_id(tmp_path):
+    source = file_of(
+        tmp_path / "q.jsonl",
+        {"id": "a", "question": "Say <|im_end|>.", "answer": "2"},
+        {"id": "b", "question": "Say x.", "answer": "2", "rephrasings": ["Say [INST] x."]},
+        {"id": "c", "question": "Say\u200b y.", "answer": "4", "rephrasings": ["Say y\0."]},
+        {"id": "d", "question": "Say z.", "answer": "5"},
+    )
+    datamodule = chat_datamodule(source)
+    datamodule.num_rephrasings = 1
+    with pytest.warns(UserWarning, match="control tokens") as caught:
+        datamodule.setup("fit")
+    facts = datamodule.report["train"]
+    assert facts["control_tokens"] == {"a": ["<|im_end|>"], "b": ["[INST]"]}
+    assert facts["hidden_characters"] == {"c": ["U+200B ZERO WIDTH SPACE", "U+0000 CONTROL CHARACTER"]}
+    control, hidden = (str(warning.message) for warning in caught)
+    assert "(<|im_end|>, [INST])" in control
+    assert "a, b" in control
+    assert "U+200B ZERO WIDTH SPACE" in hidden
+
+
+def test_control_tokens_that_a_tokenizer_cannot_read_as_text_are_refused_by_row(tmp_path):
+    rows = [{"question": "1 + 1 = ?", "answer": "2"}, {"question": "1 <sep> 1 = ?", "answer": "2"}]
+    datamodule = make_datamodule(file_of(tmp_path / "q.jsonl", *rows))
+    with pytest.raises(ValueError, match=r"q\.jsonl, row 2, question q-2: .*<sep>"):
+        datamodule.setup("fit")
+
+
+def test_one_prompt_of_each_template_is_in_the_report(tmp_path):
+    datamodule = make_datamodule(Fixed(("a", "1 + 1 = ?"), ("b", "2 + 2 = ?")), test=Fixed(("c", "3 + 3 = ?")))
+    datamodule.templates = PromptAugmentation({"x": PlainTemplate("{question} <sep>"), "y": PlainTemplate()})
+    datamodule.setup("fit")
+    assert datamodule.report["train"]["sample_prompt"] == {"x": "1 + 1 = ? <sep>", "y": "1 + 1 = ?"}
+    assert datamodule.report["test"]["sample_prompt"] == {"plain": "3 + 3 = ?"}
+
+
+def test_what_a_prompt_lacks_is_told_or_refused_before_training():
+    datamodule = chat_datamodule(Fixed(("a", "1 + 1 = ?")), DEAF, system="Be brief.")
+    with pytest.warns(UserWarning, match=r"template\.system=null"):
+        datamodule.setup("fit")
+    (said,) = datamodule.report["train"]["cautions"]
+    assert "template.system=null" in said
+    with pytest.raises(ValueError, match=r"template\.options"):
+        chat_datamodule(Fixed(("a", "1 + 1 = ?")), options={"enable": True}).setup("fit")
+
+
+@pytest.mark.parametrize(
+    ("templates", "evaluation", "setting"),
+    [
+        (ChatTemplate(options={"x": 1}), None, "template"),
+        (PromptAugmentation({"a": ChatTemplate(options={"x": 1}), "b": PlainTemplate()}), None, "template.templates.a"),
+        (PlainTemplate(), ChatTemplate(options={"x": 1}), "data.evaluation_template"),
+    ],
+)
+def test_a_template_is_named_by_the_setting_that_changes_it(templates, evaluation, setting):
+    test = {"test": Fixed(("a", "1 + 1 = ?"))}
+    datamodule = QuestionDataModule(None, test, "model", templates, evaluation, max_prompt_tokens=1000)
+    datamodule.tokenizer = chat_model(CHATML)
+    with pytest.raises(ValueError, match=rf"Expected {re.escape(setting)}\.options"):
+        datamodule.setup("test")
+
+
+def test_a_turn_that_ends_with_no_stop_token_is_told_once():
+    datamodule = chat_datamodule(Fixed(("a", "1 + 1 = ?")))
+    datamodule.setup("fit")
+    tokenizer = datamodule.tokenizer
+    datamodule.check_turn_ends([tokenizer.convert_tokens_to_ids("<|im_end|>")])
+    assert datamodule.report["train"]["cautions"] == []
+    with pytest.warns(UserWarning, match=r"<\|im_end\|>.*generation_config\.json") as caught:
+        datamodule.check_turn_ends([tokenizer.eos_token_id])
+    datamodule.check_turn_ends([tokenizer.eos_token_id])
+    assert len(caught) == len(datamodule.report["train"]["cautions"]) == 1
+
+
+class Noting(Verifier):
+    """Refuses references with a question mark, and notes bases and letters."""
+
+    def check_reference(self, reference):
+        if "?" in reference[0]:
+            raise ValueError("Expected an answer, but this is a question.")
+
+    def reference_notes(self, reference):
+        return tuple(kind for kind, mark in (("base", "_"), ("letters", "m")) if mark in reference[0])
+
+
+def test_a_reference_that_nothing_matches_is_refused_by_file_and_row(tmp_path):
+    one = file_of(tmp_path / "one.jsonl", {"question": "1 + 1 = ?", "answer": "2"}, {"question": "x", "answer": "y?"})
+    two = file_of(tmp_path / "two.jsonl", {"question": "1 + 2 = ?", "answer": ["z?"]})
+    datamodule = make_datamodule(ConcatenatedSource({"one": one, "two": two}))
+    datamodule.setup("fit")
+    with pytest.raises(ValueError, match="this is a question") as error:
+        datamodule.check_references(Noting())
+    first, second, remedy = str(error.value).splitlines()
+    assert first.startswith(f"{tmp_path}/one.jsonl, row 2, question one-2, answer 'y?': ")
+    assert second.startswith(f"{tmp_path}/two.jsonl, row 1, question two-1, answer 'z?': ")
+    assert "reward=" in remedy
+
+
+def test_notes_on_references_are_counted_by_kind_in_one_warning_and_listed(tmp_path):
+    answers = ["10_2", "3m", "4_5 m", "7"]
+    rows = [{"id": f"q{n}", "question": f"{n} = ?", "answer": answer} for n, answer in enumerate(answers)]
+    datamodule = make_datamodule(file_of(tmp_path / "q.jsonl", *rows))
+    datamodule.setup("fit")
+    with pytest.warns(UserWarning, match="train: ") as caught:
+        datamodule.check_references(Noting())
+    (said,) = (str(warning.message) for warning in caught)
+    assert "3 reference answers" in said
+    assert "base (2), letters (2)" in said
+    assert datamodule.report["train"]["reference_notes"] == {
+        "q0": ["base"], "q1": ["letters"], "q2": ["base", "letters"],
+    }  # fmt: skip
+    assert Verifier.reference_notes(Noting(), ("10_2",)) == ()

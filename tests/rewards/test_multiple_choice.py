@@ -146,3 +146,13 @@ def test_score_async_does_not_wait_for_slow_answers(mixed):
     at_once = time.monotonic() - start
     assert [score.correct for score in slow()] == [False, True]
     assert at_once < (time.monotonic() - start) / 4, "it ends at its limit of a CPU second"
+
+
+def test_notes_on_references_are_those_of_free_answers():
+    class Noting(MultipleChoiceReward):
+        def reference_notes(self, reference):
+            return ("noted", reference[0])
+
+    mixed = MixedReward(MultipleChoiceReward(), Noting())
+    assert mixed.reference_notes(("B",)) == ()
+    assert mixed.reference_notes(("10_2",)) == ("noted", "10_2")

@@ -18,6 +18,7 @@ class SourceReport:
     excluded: Mapping[str, Sequence[str]] = field(default_factory=dict)  # reason → ids of the questions left out
     notes: Sequence[str] = ()  # changes made to the rows, in sentences
     warnings: Sequence[str] = ()  # differences from the expected content, in sentences
+    places: Mapping[str, str] = field(default_factory=dict)  # id → file and row, for messages; may lack questions
 
 
 @runtime_checkable

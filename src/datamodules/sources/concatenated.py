@@ -42,5 +42,6 @@ class ConcatenatedSource(Source):
             excluded=dict(excluded),
             notes=notes,
             warnings=[warning for report in reports for warning in report.warnings],
+            places={id: place for report in reports for id, place in report.places.items()},
         )
         return list(groups.values())

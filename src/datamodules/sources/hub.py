@@ -3,7 +3,7 @@
 import hashlib
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,19 @@ from ..overlap import words
 from .base import Source, SourceReport, fingerprint, plain
 from .catalogue import CATALOGUE
 from .jsonl import read_rephrasings, with_rephrasings
-from .rows import Ranges, answers, check_ranges, locate, question_text, read_fields, read_table, select
+from .rows import (
+    Ranges,
+    RowError,
+    answers,
+    check_ranges,
+    locate,
+    question_text,
+    read_fields,
+    read_table,
+    refuse,
+    row_id,
+    select,
+)
 
 LETTERS = "ABCDEFGHIJ"
 
@@ -65,7 +77,7 @@ class HubSource(Source):
         known = self.known
         origin = known.hub if self.path is None else locate(self.path, self.dataset, known.hub)
         table = read_table(origin, known.config, known.split, known.columns, known.folder)
-        groups, excluded = self._read(table, origin)
+        groups, excluded, places = self._read(table, origin)
         read = len(groups) + sum(map(len, excluded.values()))
         notes, warnings = self._compared(read, groups)
         groups, outside = select(groups, self.within, origin)
@@ -78,11 +90,18 @@ class HubSource(Source):
             groups, told = with_rephrasings(groups, read_rephrasings(self.rephrasings))
             notes.append(told)
         excluded |= outside
-        self.report = SourceReport(origin=str(origin), read=read, excluded=excluded, notes=notes, warnings=warnings)
+        self.report = SourceReport(
+            origin=str(origin), read=read, excluded=excluded, notes=notes, warnings=warnings, places=places
+        )
         return groups
 
-    def _read(self, table: Any, origin: str | Path) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
-        """The questions that can be asked and scored; and reason → ids of the others."""
+    def _read(
+        self, table: Iterable[Mapping[str, Any]], origin: str | Path
+    ) -> tuple[list[QuestionGroup], dict[str, list[str]], dict[str, str]]:
+        """Return the questions that can be asked and scored; reason → ids of the others; and id → row.
+
+        A ValueError lists the first rows with an answer or an id of the wrong type.
+        """
         known = self.known
         required = {"a question": known.question, "an answer": known.answer}
         required |= {wrong: [wrong] for wrong in known.wrong_choices}
@@ -90,8 +109,15 @@ class HubSource(Source):
         excluded: dict[str, list[str]] = defaultdict(list)
         kept: dict[str, QuestionGroup] = {}
         seen: set[tuple[str, ...]] = set()
+        places: dict[str, str] = {}
+        wrong = []
         for number, row in enumerate(read_fields(table, origin, required, optional)):
-            group = self._group(number, row)
+            place = f"{origin}, row {number + 1}"
+            try:
+                group = self._group(number, row)
+            except RowError as error:
+                wrong.append(f"{place}: expected {error}.")
+                continue
             text = words(group.question) if known.deduplicate else ()
             if not group.question or not group.answer:
                 excluded["without_answer" if group.question else "without_question"].append(group.id)
@@ -101,17 +127,21 @@ class HubSource(Source):
                 raise ValueError(f"{origin}: expected every row to have a different id, but {group.id!r} is repeated.")
             else:
                 kept[group.id] = group
+                places[group.id] = place
                 seen.add(text)
-        return list(kept.values()), dict(excluded)
+        refuse(wrong)
+        return list(kept.values()), dict(excluded), places
 
     def _group(self, number: int, row: Mapping[str, Any]) -> QuestionGroup:
         """The question of a row; text or answer is empty where it has none."""
         known = self.known
-        name = row.get(known.id) if known.id else None
+        name = row_id(row.get(known.id)) if known.id else None
         metadata = {field: row[field] for field in known.metadata if field in row}
         if known.wrong_choices:
             metadata["wrong_choices"] = [str(row[choice]).strip() for choice in known.wrong_choices]
-        answer = extract_reference(row["an answer"] or "") if known.worked else row["an answer"]
+        answer = row["an answer"]
+        if known.worked and isinstance(answer, str):
+            answer = extract_reference(answer)
         return QuestionGroup(
             id=f"{self.dataset}-{number if name is None else name}",
             question=question_text(row["a question"]),

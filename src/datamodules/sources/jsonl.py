@@ -7,7 +7,7 @@ from typing import Any
 from ...rewards.extraction import extract_reference
 from ...types import QuestionGroup
 from .base import Source, SourceReport, plain
-from .rows import Ranges, RowError, answers, check_ranges, is_known, kinds_of, read_rows, select
+from .rows import Ranges, RowError, answers, check_ranges, is_known, kinds_of, read_rows, row_id, select
 
 Rephrasings = Mapping[str, Mapping[str, Any]]
 """`plain` text of a question → its `rephrasings` and `kinds`, as in `QuestionGroup`."""
@@ -22,7 +22,8 @@ class JsonLinesSource(Source):
     Args:
         path: `.jsonl` or `.parquet`.
         question: Field with the question's text.
-        answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted answers.
+        answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted answers. Text stays as
+            it is, also `007`, `None` and `2024-01-05`.
         rephrasings: Field with a list of rephrasings; rows may lack it.
         id: Field with a unique id; rows without one are called `<file name>-<row>`.
         within: Field → its smallest and largest value; see `rows.select`. For a curriculum, such as
@@ -57,20 +58,22 @@ class JsonLinesSource(Source):
         Another names the first question without a field of `within`.
         """
         groups: dict[str, QuestionGroup] = {}
+        places: dict[str, str] = {}
 
         def take(number: int, row: dict[str, Any]) -> None:
             group = self._group(number, row)
             if group.id in groups:
                 raise RowError(f"a new id, but {group.id!r} stands in an earlier row")
             groups[group.id] = group
+            places[group.id] = f"{self.path}, row {number}"
 
         read_rows(self.path, take)
         kept, outside = select(list(groups.values()), self.within, self.path)
-        self.report = SourceReport(origin=str(self.path), read=len(groups), excluded=outside)
+        self.report = SourceReport(origin=str(self.path), read=len(groups), excluded=outside, places=places)
         return kept
 
     def _group(self, number: int, row: dict[str, Any]) -> QuestionGroup:
-        question, answer, name = (row.get(field) for field in (self.question, self.answer, self.id))
+        question, answer = row.get(self.question), row.get(self.answer)
         if not isinstance(question, str) or not question.strip():
             raise RowError(
                 f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set the source's `question`"
@@ -78,13 +81,16 @@ class JsonLinesSource(Source):
         rephrasings = row.get(self.rephrasings) or []
         if not isinstance(rephrasings, list) or not all(isinstance(text, str) and text.strip() for text in rephrasings):
             raise RowError(f"a list of texts in `{self.rephrasings}`, but got {rephrasings!r}")
-        accepted = answers(extract_reference(str(answer)) if self.worked and is_known(answer) else answer)
+        worked = self.worked and is_known(answer)
+        if worked and not isinstance(answer, str):
+            raise RowError(f"a worked solution in `{self.answer}`, but got {type(answer).__name__}. Set worked=false")
+        accepted = answers(extract_reference(str(answer)) if worked else answer)
         if not accepted:
-            said = "has no box and no `####`, where `worked` looks" if self.worked and is_known(answer) else "is empty"
+            said = "has no box and no `####`, where `worked` looks" if worked else "is empty"
             raise RowError(f"an answer in `{self.answer}`, but it {said}. Correct the row, or leave it out")
         known = (self.question, self.answer, self.rephrasings, self.id, "kinds")
         return QuestionGroup(
-            id=str(name) if is_known(name) else f"{self.path.stem}-{number}",
+            id=row_id(row.get(self.id)) or f"{self.path.stem}-{number}",
             question=question,
             rephrasings=tuple(rephrasings),
             answer=accepted,

@@ -8,7 +8,7 @@ from typing import Any
 
 from ...types import QuestionGroup
 from .base import Source, SourceReport, fingerprint
-from .rows import answers, is_known, locate, question_text, read_fields, read_table
+from .rows import RowError, answers, is_known, locate, question_text, read_fields, read_table, refuse, row_id
 
 DATASET = "lhkhiem28/TA-GRPO-datasets"
 REQUIRED = {
@@ -47,30 +47,49 @@ class RephrasingRowsSource(Source):
         rows = list(read_fields(read_table(origin, self.config, self.split), origin, REQUIRED, POSITION))
         texts = [question_text(row["a question"]) for row in rows]
         instruction = shared_lines([text for text in texts if text])
-        linked: dict[Any, list[tuple[float, str, tuple[str, ...]]]] = defaultdict(list)
-        for row, text in zip(rows, texts, strict=True):
-            question, index = f"{text}\n".removeprefix(instruction).strip(), row["the index of a question"]
-            if question and is_known(index):
-                place = row["position"] if is_known(row.get("position")) else 0
-                linked[index].append((place, question, answers(row["an answer"])))
+        linked: dict[str, list[tuple[float, str, tuple[str, ...]]]] = defaultdict(list)
+        places: dict[str, str] = {}
+        wrong = []
+        for number, (row, text) in enumerate(zip(rows, texts, strict=True), start=1):
+            question = f"{text}\n".removeprefix(instruction).strip()
+            try:
+                index = row_id(row["the index of a question"])
+                if question and index is not None:
+                    linked[index].append((_position(row.get("position")), question, answers(row["an answer"])))
+                    places.setdefault(index, f"{origin}, row {number}")
+            except RowError as error:
+                wrong.append(f"{origin}, row {number}: expected {error}.")
+        refuse(wrong)
         groups = []
         excluded: dict[str, list[str]] = defaultdict(list)
         for index, found in linked.items():
             (_, question, answer), *others = sorted(found, key=lambda row: row[0])
             if not answer:
-                excluded["without_answer"].append(str(index))
+                excluded["without_answer"].append(index)
             elif any(other != answer for *_, other in others):
-                excluded["answers_differ"].append(str(index))
+                excluded["answers_differ"].append(index)
             else:
-                groups.append(QuestionGroup(str(index), question, tuple(text for _, text, _ in others), answer))
+                groups.append(QuestionGroup(index, question, tuple(text for _, text, _ in others), answer))
         padding = len(rows) - sum(map(len, linked.values()))
         notes = [
             f"{len(rows)} rows are {len(linked)} questions; {padding} rows without question or index left out",
             f"the questions have the fingerprint {fingerprint(groups)}",
             *([f"removed from the start of every prompt: {instruction.strip()!r}"] if instruction else []),
         ]
-        self.report = SourceReport(origin=str(origin), read=len(rows), excluded=dict(excluded), notes=notes)
+        self.report = SourceReport(
+            origin=str(origin), read=len(rows), excluded=dict(excluded), notes=notes, places=places
+        )
         return groups
+
+
+def _position(field: Any) -> float:
+    """Return a row's place among the rows of its question, 0 if unknown; text with a number counts."""
+    if not is_known(field) or field == "":
+        return 0.0
+    try:
+        return float(field)
+    except (TypeError, ValueError) as error:
+        raise RowError(f"a number in `{POSITION['position'][0]}`, but got {repr(field)[:80]}") from error
 
 
 def shared_lines(texts: Sequence[str]) -> str:

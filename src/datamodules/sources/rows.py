@@ -1,7 +1,7 @@
 """Reads tables of questions from files and from the hub, and the fields of their rows; selects by numbers in these.
 
-`datasets` reads them, except the files of `JsonLinesSource` and of rephrasings. `read_rows` reads those row by row,
-since `datasets` turns the text "2" into a number where other rows have a list, and names at most one wrong row.
+Text stays text: `datasets` would read `007` in a CSV file as 7, `NA` as missing, and `2024-01-05` in JSON lines as a
+time. Local JSON is therefore read here, and of local CSV files every column is text.
 """
 
 import codecs
@@ -10,6 +10,8 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import date, time
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ Ranges = Mapping[str, Sequence[float]]
 Columns = Mapping[str, Sequence[str]]
 """Field → names of the columns that may hold it."""
 FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+_EXACT = 2**53
+"""From here on a 64-bit float does not tell whole numbers apart."""
 
 
 def locate(path: str | Path, name: str, repository: str = "") -> Path:
@@ -47,41 +51,108 @@ def locate(path: str | Path, name: str, repository: str = "") -> Path:
 
 def read_table(
     origin: str | Path, config: str | None, split: str, columns: Sequence[str] | None = None, folder: str | None = None
-) -> Any:
-    """The rows of a file, of a folder in the hub's layout or, given a name, of the hub, read by `datasets`.
+) -> Iterable[Mapping[str, Any]]:
+    """Read the rows of a file, of a folder in the hub's layout or, given a name, of the hub.
 
     Configuration, split, `columns` (None reads all) and `folder` are those of a repository. Local copies are streamed:
-    otherwise `datasets` would make a copy of its own, and take two copies of one repository for the same.
+    otherwise `datasets` would make a copy of its own, and take two copies of one repository for the same. Cells of
+    local JSON and CSV files arrive as they stand; on the hub, `datasets` guesses the types of such files.
     """
     import datasets
 
-    options: dict[str, Any] = {"data_dir": folder, **({"columns": list(columns)} if columns else {})}
     if isinstance(origin, Path):
-        if origin.is_dir():
-            return datasets.load_dataset(os.fspath(origin), config, split=split, streaming=True, **options)
-        if origin.suffix not in FORMATS:
-            raise ValueError(f"Expected a file of one of {', '.join(FORMATS)}, but got {origin}.")
-        kind = FORMATS[origin.suffix]
-        return datasets.load_dataset(kind, data_files=os.fspath(origin), split="train", streaming=True)
+        if not origin.is_dir():
+            return _read_files([origin], split)
+        files = _files_of(origin, config, split, folder)
+        if files:
+            return _read_files(files, split)
+    options: dict[str, Any] = {"data_dir": folder, **({"columns": list(columns)} if columns else {})}
+    table: Iterable[Mapping[str, Any]]
+    if isinstance(origin, Path):
+        table = datasets.load_dataset(os.fspath(origin), config, split=split, streaming=True, **options)
+        return table
     try:
-        return datasets.load_dataset(origin, config, split=split, **options)
+        table = datasets.load_dataset(origin, config, split=split, **options)
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise RuntimeError(
             f"Expected to read the dataset {origin} (configuration {config or 'default'}, split {split}), but: {error} "
             "Check that the machine is online, that HF_HUB_OFFLINE is not set, and that the account of HF_TOKEN has "
             "access where the dataset asks for consent. Or download it elsewhere and set `path` to the copy."
         ) from error
+    return table
+
+
+def _files_of(repository: Path, config: str | None, split: str, folder: str | None) -> list[Path]:
+    """Return the JSON or CSV files of a split in a local repository; empty if it has files of other formats."""
+    import datasets
+
+    builder = datasets.load_dataset_builder(os.fspath(repository), config, data_dir=folder)
+    found = builder.config.data_files or {}
+    files = [Path(file) for file in found.get(split, ())]
+    guessed = all(file.suffix in FORMATS and FORMATS[file.suffix] != "parquet" for file in files)
+    return files if guessed else []
+
+
+def _read_files(files: Sequence[Path], split: str) -> Iterable[Mapping[str, Any]]:
+    """Read local files of one format; JSON and CSV files are in memory as a whole."""
+    import datasets
+
+    kind = FORMATS.get(files[0].suffix)
+    if kind is None:
+        raise ValueError(f"Expected a file of one of {', '.join(FORMATS)}, but got {files[0]}.")
+    if kind == "parquet":
+        data_files = {split: [os.fspath(file) for file in files]}
+        table: Iterable[Mapping[str, Any]] = datasets.load_dataset(
+            kind, data_files=data_files, split=split, streaming=True
+        )
+        return table
+    rows = [row for file in files for row in (_csv_rows(file) if kind == "csv" else _json_rows(file))]
+    columns = dict.fromkeys(name for row in rows for name in row)
+    return [{name: row.get(name) for name in columns} for row in rows]
+
+
+def _csv_rows(path: Path) -> list[dict[str, Any]]:
+    """Read a CSV file with every cell as text."""
+    import pandas as pd
+
+    try:
+        table = pd.read_csv(path, dtype=str, keep_default_na=False, na_filter=False, index_col=False)
+    except ValueError as error:
+        raise ValueError(f"{path}: expected a CSV file in UTF-8, but {type(error).__name__}: {error}.") from error
+    return [{str(name): cell for name, cell in row.items()} for row in table.to_dict("records")]
+
+
+def _json_rows(path: Path) -> list[dict[str, Any]]:
+    """Read a list of JSON objects, or JSON lines; a ValueError names file and row."""
+    rows: list[dict[str, Any]] = []
+    content = path.read_bytes().removeprefix(codecs.BOM_UTF8).lstrip()
+    if not content.startswith(b"["):
+        read_rows(path, lambda _, row: rows.append(row))
+        return rows
+    try:
+        found = _loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path}: expected JSON in UTF-8, but {type(error).__name__}: {error}.") from error
+    wrong = []
+    for number, row in enumerate(found, start=1):
+        if isinstance(row, dict):
+            rows.append(row)
+        else:
+            wrong.append(f"{path}, row {number}: expected a JSON object, but got {type(row).__name__}.")
+    refuse(wrong)
+    return rows
 
 
 class RowError(ValueError):
     """A row is not as expected; the message says what was expected, and what was found."""
 
 
-def refuse(mistakes: Sequence[str]) -> None:
-    """Raise one ValueError that lists the first ten mistakes, if there are any."""
+def refuse(mistakes: Sequence[str], remedy: str = "") -> None:
+    """Raise one ValueError that lists the first ten mistakes, and the remedy for all, if there are any."""
     if mistakes:
         more = [f"and {len(mistakes) - 10} more."] if len(mistakes) > 10 else []
-        raise ValueError("\n".join([*mistakes[:10], *more]))
+        last = [remedy] if remedy else []
+        raise ValueError("\n".join([*mistakes[:10], *more, *last]))
 
 
 def read_rows(path: Path, take: Callable[[int, dict[str, Any]], None]) -> None:
@@ -113,13 +184,30 @@ def _rows(path: Path) -> Iterator[bytes | dict[str, Any]]:
 
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(line.decode())
-        json.dumps(row, ensure_ascii=False).encode()  # JSON can spell a lone surrogate, which UTF-8 cannot encode
+        row = _loads(line)
     except (ValueError, RecursionError) as error:  # RecursionError: thousands of nested brackets
         raise RowError(f"a JSON object in UTF-8, but {type(error).__name__}: {error}") from error
     if not isinstance(row, dict):
         raise RowError(f"a JSON object, but got {type(row).__name__}")
     return row
+
+
+def _loads(text: bytes) -> Any:
+    """Parse JSON; raises a ValueError for text that UTF-8 can't encode, which JSON can spell."""
+    value = json.loads(text.decode(), parse_float=_number_or_text)
+    json.dumps(value, ensure_ascii=False).encode()
+    return value
+
+
+def _number_or_text(written: str) -> float | str:
+    """Return the number, or the text that stands there if a float would change its digits.
+
+    >>> _number_or_text("142.0"), _number_or_text("1e23"), _number_or_text("0.12345678901234567890")
+    (142.0, '1e23', '0.12345678901234567890')
+    """
+    number = float(written)
+    same = abs(number) < _EXACT and Decimal(repr(number)) == Decimal(written)
+    return number if same else written
 
 
 def read_fields(
@@ -165,14 +253,50 @@ def is_known(field: Any) -> bool:
 
 
 def answers(field: Any) -> tuple[str, ...]:
-    """The accepted answers in a field that holds one or a list of them, as texts; empty and unknown ones are left out.
+    """Return the accepted answers in a field that holds one or a list of them, as texts.
+
+    Empty and unknown ones are left out.
+
+    Raises:
+        RowError: if an answer is no text, number or date, such as an object, a list within a list, true or infinity; or
+            if it is a float so large that its last digits are lost.
 
     >>> answers(142.0), answers([" 2 ", ""]), answers(None), answers(float("nan"))
     (('142',), ('2',), (), ())
     """
     found = field if isinstance(field, list) else [field]
-    texts = (str(int(v)) if isinstance(v, float) and v.is_integer() else str(v) for v in found if is_known(v))
-    return tuple(text.strip() for text in texts if text.strip())
+    texts = [_answer_text(value) for value in found if is_known(value)]
+    return tuple(text for text in texts if text)
+
+
+def _answer_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, float) and math.isfinite(value):
+        if abs(value) >= _EXACT:
+            raise RowError(
+                f"an answer with all its digits, but got the float {value!r}, which has lost them. Write it as text"
+            )
+        return str(int(value)) if value.is_integer() else str(value)
+    if isinstance(value, int | Decimal | date | time) and not isinstance(value, bool):
+        return str(value)
+    raise RowError(
+        "an answer that is text, a number, or a list of accepted answers, but got "
+        f"{type(value).__name__} {repr(value)[:80]}. Write it as text"
+    )
+
+
+def row_id(field: Any) -> str | None:
+    """Return the id in a field as text; None if it is unknown or empty.
+
+    Raises:
+        RowError: if it is no text or number.
+    """
+    if not is_known(field) or field == "":
+        return None
+    if isinstance(field, bool) or not isinstance(field, str | int | float):
+        raise RowError(f"an id that is text or a number, but got {type(field).__name__} {repr(field)[:80]}")
+    return str(field)
 
 
 def kinds_of(row: Mapping[str, Any], count: int) -> tuple[str, ...]:

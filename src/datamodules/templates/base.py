@@ -1,5 +1,7 @@
 """Templates: plain format strings, and the chat template of the policy's tokenizer."""
 
+from contextlib import suppress
+from datetime import datetime
 from typing import Any, Protocol
 
 from transformers import PreTrainedTokenizerBase
@@ -48,6 +50,8 @@ class ChatTemplate:
         prefill: Beginning of the assistant's turn, which is part of the prompt: the response continues it.
         name: Recorded with every prompt and response.
         options: Further arguments of the chat template, such as `enable_thinking`.
+        date: Day, as year-month-day, that chat templates are given as today's: some write it into the system prompt,
+            and a prompt that changes every day can't be continued or compared. None gives them the day of the run.
     """
 
     def __init__(
@@ -57,23 +61,81 @@ class ChatTemplate:
         prefill: str = "",
         name: str = "chat",
         options: dict[str, Any] | None = None,
+        date: str | None = "2024-07-26",
     ) -> None:
         self.instruction, self.system, self.prefill, self.name = instruction, system, prefill, name
         self.options = dict(options or {})
+        self.date = date
+        try:
+            self._day = None if date is None else datetime.fromisoformat(date)
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"Expected template.date to be a day such as 2024-07-26, or null, but got {date!r}."
+            ) from error
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The conversation up to where the response begins.
+        """Return the conversation up to where the response begins.
 
         Raises:
-            ValueError: the tokenizer has no chat template.
+            ValueError: if the tokenizer has no chat template, or if that refuses the question or the system prompt.
         """
-        if tokenizer.chat_template is None:
+        messages = self.messages(question)
+        try:
+            return f"{self.apply(messages, tokenizer)}{self.prefill}"
+        except Exception as error:  # chat templates are foreign programs: they raise what they like
+            raise ValueError(self._refusal(messages, tokenizer, error)) from error
+
+    def messages(self, question: str) -> list[dict[str, str]]:
+        """Return the turns before the assistant's."""
+        content = f"{question}\n{self.instruction}" if self.instruction else question
+        messages = [{"role": "system", "content": self.system}] if self.system is not None else []
+        return [*messages, {"role": "user", "content": content}]
+
+    def apply(
+        self, messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, generation_prompt: bool = True
+    ) -> str:
+        """Return the chat template's text for a conversation, and the beginning of the assistant's turn if asked for.
+
+        Raises:
+            Exception: whatever the chat template raises.
+        """
+        options = dict(self.options)
+        if self._day is not None and self.reads_date(tokenizer):
+            options.setdefault("strftime_now", self._day.strftime)
+        text = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=generation_prompt, **options
+        )
+        return str(text)
+
+    def source(self, tokenizer: PreTrainedTokenizerBase) -> str:
+        """Return the Jinja text of the chat template that is used.
+
+        Raises:
+            ValueError: if the tokenizer has no chat template.
+        """
+        if tokenizer.chat_template is None and "chat_template" not in self.options:
             raise ValueError(
                 f"Expected a tokenizer with a chat template, but {tokenizer.name_or_path} has none. "
                 "Use template=plain for a base model."
             )
-        content = f"{question}\n{self.instruction}" if self.instruction else question
-        messages = [{"role": "system", "content": self.system}] if self.system is not None else []
-        messages.append({"role": "user", "content": content})
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **self.options)
-        return f"{text}{self.prefill}"
+        return tokenizer.get_chat_template(self.options.get("chat_template"), self.options.get("tools"))
+
+    def reads_date(self, tokenizer: PreTrainedTokenizerBase) -> bool:
+        """Check whether the chat template asks for today's date, by the function that transformers gives it."""
+        return "strftime_now" in self.source(tokenizer)
+
+    def _refusal(self, messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, error: Exception) -> str:
+        model = tokenizer.name_or_path
+        self.source(tokenizer)
+        if self.system is not None:
+            with suppress(Exception):  # as above
+                self.apply(messages[1:], tokenizer)
+                return (
+                    f"Expected a chat template with system prompts, since template.system is set, but that of {model} "
+                    f"refuses them: {error}. Put the text into template.instruction and set template.system=null, "
+                    "or choose a template without a system prompt, as template=boxed."
+                )
+        return (
+            f"Expected the chat template of {model} to render a question, but {type(error).__name__}: {error}. Correct "
+            "template.options, or use template=plain."
+        )

@@ -241,7 +241,7 @@ def test_questions_without_a_checkable_answer_are_left_out_of_openr1(tmp_path):
     copy_of("openr1_math", tmp_path, rows)
     source = HubSource("openr1_math", path=tmp_path)
     assert [group.answer for group in source.load()] == [("x",)]
-    assert source.report.excluded == {"without_answer": ["openr1_math-proof", "openr1_math-"]}
+    assert source.report.excluded == {"without_answer": ["openr1_math-proof", "openr1_math-2"]}
 
 
 def test_repetitions_are_left_out_of_dapo_and_named(tmp_path):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 import datasets
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,7 +14,7 @@ from hypothesis import strategies as st
 
 from tagrpo.datamodules.sources.base import fingerprint
 from tagrpo.datamodules.sources.rephrasing_rows import RephrasingRowsSource
-from tagrpo.datamodules.sources.rows import answers, question_text
+from tagrpo.datamodules.sources.rows import RowError, answers, question_text
 
 INSTRUCTION = "Think first.\nPut the answer in \\boxed{}.\n"
 TABLE = [  # index, sub_index, question, answer: two questions of two rows each; one is filled up
@@ -110,6 +113,28 @@ def test_rows_without_an_index_are_left_out(tmp_path):
         max_leaves=6,
     )
 )
-def test_any_field_holds_a_question_and_answers_or_none(field):
+def test_any_field_holds_a_question_and_answers_or_is_refused(field):
     assert isinstance(question_text(field), str)
-    assert all(isinstance(text, str) and text for text in answers(field))
+    values = field if isinstance(field, list) else [field]
+    plain = all(v is None or type(v) in (int, str) or is_small_float(v) for v in values)
+    try:
+        texts = answers(field)
+    except RowError:
+        assert not plain
+    else:
+        assert plain
+        assert all(isinstance(text, str) and text for text in texts)
+
+
+def is_small_float(value):
+    return isinstance(value, float) and (math.isnan(value) or abs(value) < 2**53)
+
+
+def test_positions_in_text_are_numbers_and_others_are_refused_by_row(tmp_path):
+    rows = [{"question": f"q{n}?", "answer": "1", "index": "7", "sub_index": n} for n in ("10", "9", "")]
+    path = tmp_path / "rows.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    assert RephrasingRowsSource(path).load() == [("7", "q?", ("q9?", "q10?"), ("1",), {}, ())]
+    pd.DataFrame([{**rows[0], "sub_index": "first"}]).to_csv(path, index=False)
+    with pytest.raises(ValueError, match=r"rows\.csv, row 1: expected a number in `sub_index`"):
+        RephrasingRowsSource(path).load()

@@ -32,3 +32,14 @@ def test_a_chat_template_places_system_prompt_instruction_and_the_assistants_tur
 def test_a_tokenizer_without_a_chat_template_is_refused(tokenizer):
     with pytest.raises(ValueError, match="template=plain"):
         ChatTemplate().render("1 + 1 ?", tokenizer)
+
+
+def test_a_chat_template_that_fails_is_named_with_its_error(tokenizer):
+    tokenizer.chat_template = "{{ raise_exception('no questions today') }}"
+    with pytest.raises(ValueError, match=r"no questions today.*template\.options"):
+        ChatTemplate().render("1 + 1 ?", tokenizer)
+
+
+def test_a_chat_template_among_the_options_is_used(tokenizer):
+    template = ChatTemplate(options={"chat_template": "<{{ messages[0].content }}>"})
+    assert template.render("1 + 1 ?", tokenizer) == "<1 + 1 ?>"

@@ -1,0 +1,82 @@
+"""Tokenise prompts so that control tokens come from the template alone: within a question their spelling is text.
+
+A tokenizer reads its added tokens wherever they stand. A question such as "What does <|im_end|> do?" would end the
+user's turn, and a hostile one could write the turns that follow.
+"""
+
+from collections.abc import Sequence
+
+from transformers import PreTrainedTokenizerBase
+
+from .hidden_text import control_marks
+
+
+class ControlTokenError(ValueError):
+    """A question spells control tokens that this tokenizer can't read as text."""
+
+
+class PromptEncoder:
+    """Tokenises rendered prompts.
+
+    Control tokens are the tokenizer's special tokens, and those of its other added tokens that are published as control
+    tokens (`hidden_text.control_marks`), such as `<think>`.
+
+    Attributes:
+        control: Id → spelling of the control tokens.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self.tokenizer = tokenizer
+        added = dict(tokenizer.added_tokens_decoder)
+        if tokenizer.unk_token_id not in (tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id):
+            added.pop(tokenizer.unk_token_id, None)  # stands for any unknown word
+        self.control = {
+            id: token.content for id, token in added.items() if token.special or control_marks(token.content)
+        }
+        self._not_special = [token.content for id, token in added.items() if id in self.control and not token.special]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        """Tokenise texts in which control tokens count, without adding others."""
+        # The template spells special tokens out; adding them here would double them.
+        ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+        return ids
+
+    def controls(self, ids: Sequence[int]) -> list[str]:
+        """Spellings of the control tokens in `ids`, in order."""
+        return [self.control[id] for id in ids if id in self.control]
+
+    def encode_as_text(self, before: str, question: str, after: str) -> list[int]:
+        """Tokenise `before + question + after`; control tokens count in `before` and `after` alone.
+
+        The text between the nearest control tokens of `before` and `after` is tokenised in one piece, as if the
+        question spelled none.
+
+        Raises:
+            ControlTokenError: if this tokenizer can't do that: the tokens would not decode to the same text.
+        """
+        start = max((before.rfind(token) + len(token) for token in self.control.values() if token in before), default=0)
+        stop = min((after.find(token) for token in self.control.values() if token in after), default=len(after))
+        inner: list[int] = []
+        for piece in self._cut(before[start:] + question + after[:stop]):
+            inner += self.tokenizer(piece, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+        first, last = self.encode([before[:start], after[stop:]])
+        ids = [*first, *inner, *last]
+        read = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        if self.controls(inner) or read != before + question + after:
+            named = ", ".join(self.controls(self.encode([question])[0]))
+            raise ControlTokenError(f"{named} of {self.tokenizer.name_or_path}, which it can't read as text")
+        return ids
+
+    def _cut(self, text: str) -> list[str]:
+        """Cut added tokens that are not special after their first character: no option splits them."""
+        pieces = [text]
+        for token in self._not_special:
+            parts: list[str] = []
+            for piece in pieces:
+                first, *others = piece.split(token)
+                parts.append(first)
+                for other in others:
+                    parts[-1] += token[0]
+                    parts.append(token[1:] + other)
+            pieces = parts
+        return [piece for piece in pieces if piece]

@@ -1,0 +1,214 @@
+"""Check once, before a run, what a template and a tokenizer make of a question.
+
+A chat template is a program that comes with the model. It may leave out the question or the system prompt, end before
+the assistant's turn, open thoughts twice, or write today's date; none of this raises an error by itself.
+"""
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from difflib import get_close_matches
+from inspect import signature
+from typing import Any
+
+from jinja2 import Environment, meta, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from transformers import PreTrainedTokenizerBase
+
+from .control_tokens import PromptEncoder
+from .templates import ChatTemplate, Template
+
+QUESTION = "QUESTION-OF-THE-CHECK"
+REPLY = "REPLY-OF-THE-CHECK"
+NEXT = "NEXT-TURN-OF-THE-CHECK"
+THOUGHTS = {
+    "<think>": "</think>",
+    "<thinking>": "</thinking>",
+    "<thought>": "</thought>",
+    "<reasoning>": "</reasoning>",
+    "[THINK]": "[/THINK]",
+    "<seed:think>": "</seed:think>",
+    "◁think▷": "◁/think▷",
+    "<|begin_of_thought|>": "<|end_of_thought|>",
+}
+"""What opens thoughts in the templates of published models → what closes them."""
+_SUPPLIED = {
+    "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "bos_token", "eos_token",
+    "unk_token", "pad_token", "sep_token", "cls_token", "mask_token", "raise_exception", "strftime_now", "namespace",
+    "range", "dict", "lipsum", "cycler", "joiner",
+}  # fmt: skip
+"""Variables that transformers and Jinja supply: no options of a user."""
+
+
+class _Generation(Extension):
+    """The tag `{% generation %}`, with which chat templates mark what the assistant wrote; transformers defines it."""
+
+    tags = {"generation"}  # noqa: RUF012 (as the base class declares it)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+def check_prompt(template: Template, tokenizer: PreTrainedTokenizerBase, setting: str = "template") -> Iterator[str]:
+    """Yield a warning for everything in a rendered prompt that is probably not meant.
+
+    Args:
+        template: The template.
+        tokenizer: The policy's tokenizer, with its chat template.
+        setting: Setting of the template, as messages name it.
+
+    Raises:
+        ValueError: if the prompt lacks the question, the instruction or the beginning of the assistant's turn, if the
+            chat template refuses the system prompt, or if it does not know an option.
+    """
+    if isinstance(template, ChatTemplate):
+        _check_options(template, tokenizer, setting)
+    text = template.render(QUESTION, tokenizer)
+    model = tokenizer.name_or_path
+    if text.count(QUESTION) != 1:
+        raise ValueError(
+            f"Expected the question once in the prompt, but it is in it {text.count(QUESTION)} times: {text[:300]!r}. "
+            f"Correct {setting}, or the chat template of {model}."
+        )
+    if not isinstance(template, ChatTemplate):
+        return
+    if template.instruction.strip() not in text:
+        raise ValueError(
+            f"Expected {setting}.instruction in the prompt, but the chat template of {model} leaves it out: "
+            f"{text[:300]!r}. Put its text into {setting}.system, or set {setting}.instruction=''."
+        )
+    if template.system and template.system.strip() not in text:
+        yield (
+            f"Template {template.name}: the chat template of {model} leaves out the system prompt. Put its text into "
+            f"{setting}.instruction, and set {setting}.system=null."
+        )
+    yield from _check_beginning(template, tokenizer, text, setting)
+    yield from _check_thoughts(template, tokenizer, text, setting)
+    if template.date is None and template.reads_date(tokenizer):
+        days = [_dated(template, day).render(QUESTION, tokenizer) for day in ("2001-02-03", "2017-11-28")]
+        if days[0] != days[1]:
+            yield (
+                f"Template {template.name}: the chat template of {model} writes today's date into the prompt, so "
+                f"that a run that is resumed or evaluated on another day asks other prompts. Set "
+                f"{setting}.date={datetime.now():%Y-%m-%d}."
+            )
+
+
+def turn_end(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[int, str] | None:
+    """Return id and spelling of the control token behind the assistant's reply; None if there is none.
+
+    It is found in a rendered conversation. If the last reply of a conversation ends without one, the token that begins
+    the next turn counts.
+    """
+    if not isinstance(template, ChatTemplate):
+        return None
+    control = PromptEncoder(tokenizer).control
+    user = template.messages(QUESTION)
+    reply = {"role": "assistant", "content": REPLY}
+    for messages in ([*user, reply], [*user, reply, {"role": "user", "content": NEXT}]):
+        text = _rendered(template, messages, tokenizer)
+        _, found, after = text.rpartition(REPLY)
+        after = after.lstrip()
+        if found and after:
+            ends = [(id, token) for id, token in control.items() if after.startswith(token)]
+            return max(ends, key=lambda end: len(end[1]), default=None)
+    return None
+
+
+def check_turn_end(template: Template, tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int]) -> Iterator[str]:
+    """Yield a warning if the control token that ends the assistant's turn does not end a response.
+
+    Args:
+        template: The template.
+        tokenizer: The policy's tokenizer.
+        stop_ids: Ids at which the engine ends a response.
+    """
+    end = turn_end(template, tokenizer)
+    if end is None or end[0] in stop_ids:
+        return
+    id, token = end
+    stops = ", ".join(f"{tokenizer.convert_ids_to_tokens(stop)} ({stop})" for stop in stop_ids)
+    yield (
+        f"Template {template.name}: the assistant's turn ends with {token} ({id}), but the engine ends responses at "
+        f"{stops} alone: a chat model's run on to the length limit. Add {id} to eos_token_id in generation_config.json "
+        f"of {tokenizer.name_or_path}."
+    )
+
+
+def _check_options(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, setting: str) -> None:
+    """Refuse options that the chat template does not read."""
+    own = template.source(tokenizer)
+    environment = Environment(extensions=[_Generation, loopcontrols])
+    read = meta.find_undeclared_variables(environment.parse(own))
+    known = read | set(signature(tokenizer.apply_chat_template).parameters) | {"strftime_now"}
+    for name in template.options:
+        if name not in known:
+            options = sorted(read - _SUPPLIED)
+            near = get_close_matches(name, options, n=1)
+            raise ValueError(
+                f"Expected {setting}.options to be read by the chat template of {tokenizer.name_or_path}, but it does "
+                f"not read {name}. It reads {', '.join(options) or 'no options'}."
+                + (f" Perhaps {near[0]} is meant." if near else f" Take out {setting}.options.{name}.")
+            )
+
+
+def _check_beginning(
+    template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, text: str, setting: str
+) -> Iterator[str]:
+    """Check that the prompt ends where the assistant's turn begins; refuse one that ends before."""
+    messages = template.messages(QUESTION)
+    ended = template.apply(messages, tokenizer, generation_prompt=False)
+    if ended != template.apply(messages, tokenizer):
+        return
+    # Without a generation prompt, the end of the user's turn may be where the assistant begins, as after [/INST].
+    model = tokenizer.name_or_path
+    whole = _rendered(template, [*messages, {"role": "assistant", "content": REPLY}], tokenizer)
+    before, found, _ = whole.rpartition(REPLY)
+    if found and text.startswith(before.rstrip()):
+        return
+    if not found or not before.startswith(ended.rstrip()):
+        yield (
+            f"Template {template.name}: the chat template of {model} adds no generation prompt. Look whether the "
+            f"assistant's turn begins where the prompt ends: {text[-80:]!r}. If not, write its beginning into "
+            f"{setting}.prefill."
+        )
+        return
+    missing = before.removeprefix(ended if before.startswith(ended) else ended.rstrip())
+    if missing.strip():
+        raise ValueError(
+            f"Expected the prompt to end where the assistant's turn begins, but the chat template of {model} adds no "
+            f"generation prompt. Set {setting}.prefill, line breaks included:\n"
+            f'{setting}.prefill="{missing}{template.prefill}"'
+        )
+
+
+def _check_thoughts(
+    template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, text: str, setting: str
+) -> Iterator[str]:
+    """Check that the beginning of the assistant's turn opens thoughts at most once."""
+    turn = text.rpartition(QUESTION)[2]
+    if template.instruction.strip():
+        turn = turn.rpartition(template.instruction.strip())[2]
+    opened = {mark: turn.count(mark) for mark in THOUGHTS}
+    prefill = template.prefill.strip()
+    twice = prefill in THOUGHTS and template.apply(template.messages(QUESTION), tokenizer).rstrip().endswith(prefill)
+    if twice or sum(opened.values()) > 1:
+        marks = ", ".join(mark for mark, count in opened.items() if count)
+        yield (
+            f"Template {template.name}: the prompt opens thoughts more than once ({marks}), since the chat template of "
+            f"{tokenizer.name_or_path} opens them already: {turn[-80:]!r}. Set {setting}.prefill=''."
+        )
+
+
+def _rendered(template: ChatTemplate, messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> str:
+    """Render a conversation without a generation prompt; empty if the chat template refuses it."""
+    try:
+        return template.apply(messages, tokenizer, generation_prompt=False)
+    except Exception:  # chat templates are foreign programs: they raise what they like
+        return ""
+
+
+def _dated(template: ChatTemplate, day: str) -> ChatTemplate:
+    options: dict[str, Any] = template.options
+    return ChatTemplate(template.instruction, template.system, template.prefill, template.name, options, day)

@@ -1,0 +1,189 @@
+"""What a template makes of a question, by chat templates that behave as those of published models."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from transformers import AutoTokenizer
+
+from tagrpo.datamodules.prompt_check import THOUGHTS, check_prompt, check_turn_end, turn_end
+from tagrpo.datamodules.templates import ChatTemplate, PlainTemplate
+from tagrpo.starter import starter_path
+from tests.chat_models import (
+    CHATML,
+    DEAF,
+    DEEPSEEK,
+    ENDS,
+    GEMMA,
+    GLM,
+    HARMONY,
+    LLAMA,
+    MISTRAL,
+    NAMES,
+    SPECIAL,
+    WITHOUT_GENERATION_PROMPT,
+    chat_model,
+)
+
+INSTRUCTION = "Put your final answer within \\boxed{}."
+
+
+def told(chat_template, **options):
+    return list(check_prompt(ChatTemplate(**options), chat_model(chat_template)))
+
+
+def given_value(message, setting):
+    """The value that a message says to set, as Hydra reads it."""
+    found = re.search(rf'{re.escape(setting)}=("[^"]*"|\S*[^.\s])', message, re.DOTALL)
+    return OverridesParser.create().parse_override(found[0]).value()
+
+
+@pytest.mark.parametrize(
+    "chat_template", [template for template in SPECIAL if template != WITHOUT_GENERATION_PROMPT],
+    ids=[name for name in NAMES if name != "without_generation_prompt"],
+)  # fmt: skip
+def test_nothing_is_said_of_a_sound_prompt(chat_template):
+    assert told(chat_template) == []
+    assert told(chat_template, instruction=f"  {INSTRUCTION}\n") == []
+
+
+@pytest.mark.parametrize("chat_template", [CHATML, LLAMA, HARMONY, DEEPSEEK, GLM])
+def test_a_system_prompt_that_is_used_is_not_told(chat_template):
+    assert told(chat_template, system="Be brief.") == []
+
+
+@pytest.mark.parametrize("chat_template", [GEMMA, MISTRAL])
+def test_a_system_prompt_that_is_refused_is_an_error_that_names_the_setting(chat_template):
+    template, tokenizer = ChatTemplate(system="Be brief."), chat_model(chat_template)
+    for use in (lambda: told(chat_template, system="Be brief."), lambda: template.render("1 + 1 ?", tokenizer)):
+        with pytest.raises(ValueError, match=r"template\.system=null") as error:
+            use()
+        assert re.search("not supported|must alternate", str(error.value)), "with the chat template's own words"
+
+
+def test_a_system_prompt_that_is_left_out_is_told():
+    (said,) = told(DEAF, system="Be brief.")
+    assert "template.system=null" in said
+    assert told(DEAF, system="") == []
+
+
+def test_a_template_is_named_by_its_setting():
+    with pytest.raises(ValueError, match=r"data\.evaluation_template\.options"):
+        list(check_prompt(ChatTemplate(options={"x": 1}), chat_model(CHATML), "data.evaluation_template"))
+
+
+@pytest.mark.parametrize(
+    ("content", "lost"),
+    [("'What?'", "question"), ("m.content.split('\n')[0]", "template.instruction"), ("m.content * 2", "question")],
+)
+def test_a_prompt_without_question_or_instruction_is_refused(content, lost):
+    tokenizer = chat_model.__wrapped__(CHATML)
+    tokenizer.chat_template = f"{{% for m in messages %}}{{{{ {content} }}}}{{% endfor %}}"
+    with pytest.raises(ValueError, match=rf"Expected .*{re.escape(lost)}"):
+        list(check_prompt(ChatTemplate(instruction=INSTRUCTION), tokenizer))
+
+
+def test_a_template_of_ones_own_has_the_question_once():
+    class Own:
+        name = "own"
+
+        def render(self, question, tokenizer):
+            return question * 2
+
+    with pytest.raises(ValueError, match="question once"):
+        list(check_prompt(Own(), chat_model(CHATML)))
+    assert list(check_prompt(PlainTemplate("{question} <sep>"), AutoTokenizer.from_pretrained(starter_path()))) == []
+
+
+def test_a_missing_generation_prompt_is_refused_with_the_prefill_that_replaces_it():
+    with pytest.raises(ValueError, match=r"template\.prefill=") as error:
+        told(WITHOUT_GENERATION_PROMPT)
+    prefill = given_value(str(error.value), "template.prefill")
+    assert prefill == "<|im_start|>assistant\n"
+    assert told(WITHOUT_GENERATION_PROMPT, prefill=prefill) == []
+    assert told(WITHOUT_GENERATION_PROMPT, prefill=f"{prefill}Let's think") == []
+    with pytest.raises(ValueError, match=r"template\.prefill=") as error:
+        told(WITHOUT_GENERATION_PROMPT, prefill="Let's think")
+    assert given_value(str(error.value), "template.prefill") == f"{prefill}Let's think"
+
+
+def test_a_chat_template_that_renders_no_reply_is_told_without_generation_prompt():
+    tokenizer = chat_model.__wrapped__(CHATML)
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    (said,) = check_prompt(ChatTemplate(), tokenizer)
+    assert "template.prefill" in said
+
+
+@pytest.mark.parametrize("mark", THOUGHTS)
+def test_thoughts_that_are_opened_twice_are_told(mark):
+    tokenizer = chat_model.__wrapped__(CHATML)
+    tokenizer.chat_template = CHATML.replace("assistant\n' }}", f"assistant\n{mark}\n' }}}}")
+    assert list(check_prompt(ChatTemplate(), tokenizer)) == []
+    for prefill in (f"{mark}\n", mark, f"{mark}\nLet's think"):
+        (said,) = check_prompt(ChatTemplate(prefill=prefill), tokenizer)
+        assert mark in said
+        assert "template.prefill=''." in said
+    assert list(check_prompt(ChatTemplate(prefill=mark, instruction=f"Write {mark} first."), chat_model(CHATML))) == []
+
+
+def test_thoughts_that_are_closed_and_opened_again_are_told():
+    options = {"enable_thinking": False}
+    assert told(CHATML, options=options) == []
+    assert len(told(CHATML, options=options, prefill="<think>\n")) == 1
+    assert len(told(DEEPSEEK, prefill="<think>\n")) == 1
+
+
+@pytest.mark.parametrize(
+    ("chat_template", "option", "hint"),
+    [
+        (CHATML, "enable_thinkin", "enable_thinking"),
+        (LLAMA, "date_strin", "date_string"),
+        (GEMMA, "enable_thinking", ""),
+    ],
+)
+def test_an_option_that_the_chat_template_does_not_read_is_refused(chat_template, option, hint):
+    with pytest.raises(ValueError, match=rf"template\.options .* not read {option}") as error:
+        told(chat_template, options={option: True})
+    assert hint in str(error.value)
+    if hint:
+        assert told(chat_template, options={hint: "x"}) == []
+
+
+def test_the_day_is_the_same_every_day_unless_that_is_asked_for():
+    for chat_template, day in ((LLAMA, "26 Jul 2024"), (HARMONY, "2024-07-26")):
+        tokenizer = chat_model(chat_template)
+        assert day in ChatTemplate().render("1 + 1 ?", tokenizer)
+        assert told(chat_template) == []
+        (said,) = told(chat_template, date=None)
+        today = given_value(said, "template.date")
+        assert today == f"{datetime.now():%Y-%m-%d}"
+        assert told(chat_template, date=today) == []
+    assert "11 Mar 1999" in ChatTemplate(date="1999-03-11").render("1 + 1 ?", chat_model(LLAMA))
+    assert "1 May" in ChatTemplate(options={"date_string": "1 May"}).render("1 + 1 ?", chat_model(LLAMA))
+    assert told(LLAMA, date=None, options={"date_string": "1 May"}) == []
+    assert told(CHATML, date=None) == []
+
+
+@pytest.mark.parametrize("date", ["today", "2024-13-01", 2024, ""])
+def test_a_date_that_is_no_day_is_refused(date):
+    with pytest.raises(ValueError, match=r"template\.date"):
+        ChatTemplate(date=date)
+
+
+@pytest.mark.parametrize("chat_template", SPECIAL, ids=NAMES)
+def test_the_token_that_ends_the_assistants_turn_is_found(chat_template):
+    tokenizer = chat_model(chat_template)
+    end = ENDS[chat_template]
+    id = tokenizer.convert_tokens_to_ids(end)
+    assert turn_end(ChatTemplate(), tokenizer) == (id, end)
+    assert list(check_turn_end(ChatTemplate(), tokenizer, [id])) == []
+    other = 5 if id != 5 else 6
+    (said,) = check_turn_end(ChatTemplate(), tokenizer, [other])
+    assert f"Add {id} to eos_token_id" in said
+
+
+def test_a_plain_template_has_no_turns_to_end():
+    assert list(check_turn_end(PlainTemplate(), chat_model(CHATML), [])) == []

@@ -3,7 +3,7 @@
 What a word depends on is in `claims.py` and `verdicts.py`, which the plan froze; nothing here changes one.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from string import Template
@@ -183,6 +183,16 @@ def _effects(found: Finding, tables: Mapping[str, pd.DataFrame]) -> list[str]:
 def _word(found: Finding, excluded: bool) -> str:
     """The plan's word; of an undecided sign, that an effect as large as claimed is excluded."""
     return "below δ" if found.word == "undecided" and excluded else found.word
+
+
+def frame(lines: Iterable[str]) -> pd.DataFrame:
+    """Read a table of this page as a data frame, for the notebook.
+
+    >>> frame(["| arm | pass@1 |", "| --- | --- |", "| grpo | +1.0 |"]).loc["grpo", "pass@1"]
+    '+1.0'
+    """
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return pd.DataFrame(rows, columns=header).set_index(header[0])
 
 
 def standing_out(runs: pd.DataFrame, findings: Sequence[Sequence[Finding]]) -> str:

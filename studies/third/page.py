@@ -147,8 +147,9 @@ def gains_table(runs: pd.DataFrame) -> Iterator[str]:
 
 def kept(runs: pd.DataFrame, arm: str, point: str) -> str:
     """Share of an arm's runs at the gaps whose best policy is the untrained one, in % by task."""
-    first = chosen(runs, arm, "original", point=point)["iteration"] == 0
-    return ", ".join(f"{100 * first[task].loc[list(GAPS)].mean():.0f}" for task in RECIPES)
+    iterations = chosen(runs, arm, "original", point=point)["iteration"]
+    shares = ((iterations[task].loc[list(GAPS)] == 0).mean() for task in RECIPES)
+    return ", ".join(f"{100 * share:.0f}" for share in shares)
 
 
 def untrained(runs: pd.DataFrame, k: int) -> list[str]:
@@ -310,7 +311,8 @@ def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
     hours, listed = spent.filter(like="seconds/").sum().sum() / 3600, spent.groupby("task")["training/listed"].mean()
     of_prediction, of_gap = predictions(runs, predicted)
     estimates = [each.value for each in findings[9][0].tasks.values()]
-    steepest = LEADS["rise"](runs)["shortest_path/rise"].squeeze().nlargest(3).sort_index()
+    lines = LEADS["rise"](runs)["shortest_path/rise"].iloc[:, 0]
+    steepest = lines.nlargest(3).sort_index()
     return {
         **numbers,
         "rise": over_tasks(LEADS["rise"](runs)).short,
@@ -323,7 +325,7 @@ def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
         "gaps": "\n".join(gaps_table(runs)),
         "pass_at_k_least": f"{100 * min(estimates):.1f}",
         "pass_at_k_most": f"{100 * max(estimates):.1f}",
-        "steepest": ", ".join(f"{points(value)} in seed {seed}" for seed, value in steepest.items()),
+        "steepest": ", ".join(f"{points(float(steepest[seed]))} in seed {seed}" for seed in steepest.index),
         "law": LAW_WORDS[law],
         "missed": "; ".join(f"p = {p:.4f} in claim {number}, needed {level:.4f}" for number, p, level in missed(runs)),
         "of_prediction": of_prediction,

@@ -57,8 +57,9 @@ def test_opposite_signs_within_noise_are_printed():
 
 @pytest.mark.parametrize("noise", [0.0, 0.001])
 def test_tasks_without_noise_are_compared_too(noise):
-    assert effect((0.01, 0.0), (-0.01, noise)).mean is None
-    assert effect((0.01, 0.0), (0.02, noise)).mean is not None
+    exact = {"a": pd.Series(np.full(8, 0.25)), "b": pd.Series(np.full(8, -0.25) + noise * np.tile([1, -1], 4))}
+    assert over_tasks(of_seeds(exact)).mean is None
+    assert over_tasks(of_seeds({**exact, "b": -exact["b"]})).mean is not None
 
 
 def test_a_single_task_is_its_own_mean():

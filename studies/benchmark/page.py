@@ -1,7 +1,8 @@
 """Every method beside every other: `python -m studies.benchmark.page` writes docs/benchmark.md from the digests.
 
 All have the same settings (`recipe=common`), tasks and, where they need one, the same k. What counts is the gain in
-pass@k over the untrained policy that a run began with, with the intervals of the third study.
+pass@k over the untrained policy that a run began with, in every task, with the intervals of the third study. A mean
+over tasks is printed only if they agree on its sign (`studies.tasks`).
 """
 
 import shlex
@@ -18,7 +19,8 @@ from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import LEVEL, Estimate
 from tagrpo.runs.files import write_json, write_text
 
-from ..third.verdicts import estimate_of, moments_of
+from ..tasks import OverTasks, over_tasks
+from ..third.verdicts import by_task, estimate_of, moments_of
 from .digest import BASE, FOLDER, SETTINGS, Runs, gains, paired, read, setting_of, settings_of, table_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmark.md"
@@ -27,7 +29,10 @@ TEXT = Path(__file__).with_name("page.md")
 GAINS_FILE = FOLDER / "gains.json"
 """The result of `gains_of_experiments`, for docs/methods.md."""
 REFERENCES = ("grpo", "grpo_matched")
-SHOWN = (1, 8, 32)
+SHOWN = (1, 32)
+REGIMES = dict(sorted(name.split("/") for name in SETTINGS))
+"""Task → its regime."""
+TASKS = tuple(REGIMES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +57,14 @@ class Row:
     method: Method
     settings: Sequence[str]
     """Where it has run."""
-    gains: Mapping[int, Estimate]
+    gains: Mapping[int, OverTasks]
     """k → gain in pass@k."""
-    difference: Estimate
+    difference: OverTasks
     """Pass@32 − that of `reference`."""
-    corrected: tuple[Estimate, Estimate]
-    """Gain in pass@32 and difference, with intervals that are corrected for the number of methods."""
+    corrected: Mapping[str, Estimate]
+    """Task → gain in pass@32, with an interval that is corrected for the number of methods."""
+    corrected_difference: OverTasks
+    """The difference, whose mean has an interval that is corrected for the number of methods."""
     reference: str
     drawn: float
     """Responses drawn for training, those of dropped groups too, in units of those of `reference`."""
@@ -81,7 +88,7 @@ def methods_of(*digests: Runs) -> dict[str, Method]:
 
 
 def rows_of(methods: Mapping[str, Method]) -> list[Row]:
-    """The methods, those that ran in all settings first, and then the largest gain in pass@32."""
+    """The methods, those that ran in all settings first, then by the gain in pass@32 where they gain least."""
     level = LEVEL / 2 / len(methods)
     rows = []
     for name, method in methods.items():
@@ -91,22 +98,28 @@ def rows_of(methods: Mapping[str, Method]) -> list[Row]:
         }
         reference = min(drawn, key=lambda other: abs(np.log(drawn[other])))
         theirs = methods[reference].gains[32]
-        difference = moments_of({setting: paired(of, theirs[setting]) for setting, of in method.gains[32].items()})
-        found = {k: moments_of(of) for k, of in method.gains.items()}
+        difference = {setting: paired(table, theirs[setting]) for setting, table in method.gains[32].items()}
+        tasks = by_task(method.gains[32])
         rows.append(
             Row(
                 name=name,
                 method=method,
                 settings=settings,
-                gains={k: estimate_of(of) for k, of in found.items()},
-                difference=estimate_of(difference),
-                corrected=(estimate_of(found[32], level), estimate_of(difference, level)),
+                gains={k: over_tasks(tables) for k, tables in method.gains.items()},
+                difference=over_tasks(difference),
+                corrected={task: estimate_of(moments_of(tables), level) for task, tables in tasks.items()},
+                corrected_difference=over_tasks(difference, level),
                 reference=reference,
                 drawn=drawn[reference],
                 command=command(method.runs[0]["command"]),
             )
         )
-    return sorted(rows, key=lambda row: (-len(row.settings), -row.gains[32].value))
+    return sorted(rows, key=lambda row: (-len(row.settings), -least(row)))
+
+
+def least(row: Row) -> float:
+    """The gain in pass@32 in the task in which a method gains least."""
+    return min(estimate.value for estimate in row.gains[32].tasks.values())
 
 
 def everywhere(rows: Sequence[Row]) -> list[Row]:
@@ -123,22 +136,38 @@ def command(full: str) -> str:
 
 
 def gains_of_experiments(rows: Sequence[Row]) -> dict[str, str]:
-    """Experiment → its gain in pass@32 with its interval, of the method that changes least in it."""
+    """Experiment → its gain in pass@32, of the method that changes least in it.
+
+    The gain is the mean over tasks with its interval, or that of each task if their signs differ beyond noise.
+    """
     least_changed = sorted(everywhere(rows), key=lambda row: len(shlex.split(row.command)), reverse=True)
-    return {shlex.split(row.command)[2].removeprefix("experiment="): row.gains[32].signed for row in least_changed}
+    return {shlex.split(row.command)[2].removeprefix("experiment="): row.gains[32].short for row in least_changed}
 
 
 def page(rows: Sequence[Row], runs: Runs) -> str:
     """The page in Markdown; `runs` has the untrained policies."""
     ranked = everywhere(rows)
     partial = [row for row in rows if row not in ranked]
-    sides = {
-        side: [row for row in ranked if (row.corrected[of].low > 0 if above else row.corrected[of].high < 0)]
-        for side, of, above in (("ahead", 0, True), ("behind", 0, False), ("better", 1, True), ("worse", 1, False))
-    }
-    words = {side: ", ".join(f"`{row.name}`" for row in of) or "none" for side, of in sides.items()} | {
+    below = {task: [row for row in ranked if row.corrected[task].high < 0] for task in TASKS}
+    above = [row for row in ranked if any(estimate.low > 0 for estimate in row.corrected.values())]
+    worst = max(TASKS, key=lambda task: len(below[task]))
+    means = {task: np.mean([row.corrected[task].value for row in ranked]) for task in TASKS}
+    told = [f"in `{task}` {len(below[task])} (mean of all: {_points(means[task])})" for task in TASKS]
+    differences = {row.name: row.corrected_difference for row in ranked if row.name != row.reference}
+    decided = {name: found.mean for name, found in differences.items() if found.mean is not None}
+    better = [name for name, mean in decided.items() if mean.low > 0]
+    gained = {task: np.mean([differences[name].tasks[task].value for name in better] or [0.0]) for task in TASKS}
+    words = {
         "count": str(len(ranked)),
-        "below": str(len(sides["behind"])),
+        "below": ", ".join(told),
+        "above": _names([row.name for row in above]),
+        "worst": worst,
+        "rest": _names([row.name for row in ranked if _below_without(row, worst, LEVEL / 2 / len(rows))]),
+        "refused": str(sum(row.gains[32].mean is None for row in ranked)),
+        "better": _names(better),
+        "gained": ", ".join(f"{_points(value)} in `{task}`" for task, value in gained.items()),
+        "worse": _names([name for name, mean in decided.items() if mean.high < 0]),
+        "differ": _names([name for name, found in differences.items() if found.mean is None]),
         "settings": ", ".join(f"`{name}`" for name in SETTINGS),
         "ranked": "\n".join(table(HEADER, [untrained(runs), *map(cells, ranked)])),
         "same": "".join(f"\n{line}\n" for line in _same(rows)),
@@ -146,6 +175,21 @@ def page(rows: Sequence[Row], runs: Runs) -> str:
         "partial": "\n".join(table(HEADER, map(cells, partial))),
     }
     return Template(TEXT.read_text(encoding="utf-8")).substitute(words)
+
+
+def _below_without(row: Row, task: str, level: float) -> bool:
+    """Whether the mean of the other tasks is below the untrained policy."""
+    others = {name: tables for name, tables in row.method.gains[32].items() if not name.startswith(f"{task}/")}
+    mean = over_tasks(others, level).mean
+    return mean is not None and mean.high < 0
+
+
+def _names(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names) or "none"
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:+.1f}".replace("-", "−")
 
 
 def _same(rows: Sequence[Row]) -> Iterator[str]:
@@ -160,43 +204,56 @@ def _same(rows: Sequence[Row]) -> Iterator[str]:
 
 
 HEADER = (
-    *("method", "seeds", *(f"pass@{k}" for k in SHOWN), "difference", "reference", "drawn"),
-    *("responses", "updates", "command"),
+    *("method", "seeds", "pass@1", "pass@32", *(f"… {task}" for task in TASKS), "difference", "reference"),
+    *("drawn", "responses", "command"),
 )
 
 
 def cells(row: Row) -> list[str]:
     """A method in the columns of `HEADER`."""
     seeds = sorted({f(map(len, row.method.gains[32].values())) for f in (min, max)})
-    difference = "" if row.name == row.reference else row.difference.signed
+    gain = row.gains[32]
     return [
-        *(f"`{row.name}`", "–".join(map(str, seeds)), *(row.gains[k].signed for k in SHOWN)),
-        *(difference, f"`{row.reference}`", f"{row.drawn:.2f}×"),
-        *(f"{row.method.mean(name, row.settings):,.0f}" for name in ("rollouts", "updates")),
+        f"`{row.name}`",
+        "–".join(map(str, seeds)),
+        row.gains[1].short,
+        "tasks differ" if gain.mean is None else gain.mean.signed,
+        *(gain.tasks[task].signed if task in gain.tasks else "–" for task in TASKS),
+        "" if row.name == row.reference else row.difference.short,
+        f"`{row.reference}`",
+        f"{row.drawn:.2f}×",
+        f"{row.method.mean('rollouts', row.settings):,.0f}",
         f"`{row.command}`",
     ]
 
 
 def untrained(runs: Runs) -> list[str]:
     """The row of the untrained policies."""
-    settings = settings_of(runs).values()
-    means = [100 * np.mean([table_of(of, BASE, k).to_numpy().mean() for of in settings]) for k in SHOWN]
-    return ["untrained", "", *(f"0 (of {mean:.1f} %)" for mean in means), "", "", "", "0", "0", ""]
+    settings = settings_of(runs)
+    levels = {}
+    for k in SHOWN:
+        levels[k] = {
+            task: f"{100 * table_of(settings[f'{task}/{regime}'], BASE, k).to_numpy().mean():.1f}"
+            for task, regime in REGIMES.items()
+            if f"{task}/{regime}" in settings
+        }
+    each = [f"0 (of {levels[32][task]} %)" if task in levels[32] else "–" for task in TASKS]
+    return ["untrained", "", f"0 (of {', '.join(levels[1].values())} %)", "0", *each, "", "", "", "0", ""]
 
 
 def draw_gains(rows: Sequence[Row], path: Path) -> None:
-    """Gains with their intervals, one line per method, one panel per k; the line at 0 is the untrained policy."""
-    figure, axes = plt.subplots(1, len(SHOWN), figsize=(11, 0.19 * len(rows) + 1), sharey=True, layout="constrained")
+    """Gains in pass@32 with 95 % intervals: one line per method, one panel per task; 0 is the untrained policy."""
+    figure, axes = plt.subplots(1, len(TASKS), figsize=(11, 0.19 * len(rows) + 1), sharey=True, layout="constrained")
     places = np.arange(len(rows))[::-1]
-    for axis, k in zip(axes, SHOWN, strict=True):
+    for axis, task in zip(axes, TASKS, strict=True):
         axis.axvline(0, color="0.4", linewidth=1)
-        low, value, high = (
-            100 * np.array([getattr(row.gains[k], at) for row in rows]) for at in ("low", "value", "high")
-        )
+        estimates = [row.gains[32].tasks[task] for row in rows]
+        low = [100 * estimate.low for estimate in estimates]
+        high = [100 * estimate.high for estimate in estimates]
         axis.hlines(places, low, high, color="tab:blue", linewidth=1.2)
-        axis.plot(value, places, "o", color="tab:blue", markersize=3)
+        axis.plot([100 * estimate.value for estimate in estimates], places, "o", color="tab:blue", markersize=3)
         axis.tick_params(labelsize=7)
-        axis.set_title(f"gain in pass@{k} over the untrained policy", fontsize=9)
+        axis.set_title(f"{task}: gain in pass@32", fontsize=9)
         axis.margins(y=0.01)
     axes[0].set_yticks(places, [row.name for row in rows])
     path.parent.mkdir(parents=True, exist_ok=True)

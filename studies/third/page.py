@@ -3,7 +3,7 @@
 What a word depends on is in `claims.py` and `verdicts.py`, which the plan froze; nothing here changes one.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from string import Template
@@ -19,9 +19,10 @@ from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import LEVEL, Estimate
 from tagrpo.runs.files import write_text
 
-from .claims import CLAIMS, OURS, THEIRS, WORDINGS, _difference, chosen, judged
+from ..tasks import OverTasks, over_tasks
+from .claims import CLAIMS, OURS, THEIRS, Pair, _difference, chosen, judged
 from .design import ARMS, GAPS, KINDS, RECIPES, UNTRAINED
-from .predicted import KS
+from .effects import INTERACTIONS, LEADS, POINTS, excluded, missed, over_untrained
 from .results import RUN
 from .verdicts import Finding, Word, estimate_of, moments_of
 
@@ -30,24 +31,39 @@ RUNS, PREDICTED = HERE / "runs.csv.gz", HERE / "predicted.csv.gz"
 TEXT = HERE / "page.md"
 """Texts around the tables of the page."""
 PAGE = HERE.parents[1] / "docs" / "study.md"
-RIVALS = (THEIRS, "pooled", "anchored", UNTRAINED)
-"""What TA-GRPO is compared with: the first three by the law."""
+METHODS = ("grpo", THEIRS, OURS, "pass_at_k")
+"""Arms that are methods of their own."""
 PARTS = ("exposure", "pooled", "anchored")
 """Of TA-GRPO, as arms of their own."""
 LAW_WORDS: Mapping[Word, str] = {
     "opposite": "is false",
     "tasks differ": "does not hold: a part of it has another sign in one of the tasks",
     "no effect": "does not hold: a part of it is smaller than counts",
-    "undecided": "is undecided: ten seeds are too few",
+    "undecided": "is undecided",
     "smaller than claimed": "holds, in a part by less than it says",
     "reproduces": "holds, on the mean of these three tasks, with the same sign in each",
 }
 """Word on claims 1 to 3 → what the plan says of the law."""
+Line = Callable[[pd.DataFrame, int, str], pd.Series]
+"""From the table of runs, k and a point: (task, branch, seed) → a difference in pass@k."""
 
 
-def difference(runs: pd.DataFrame, ours: str, theirs: str, k: int, kind: str = "wording") -> pd.Series:
-    """(Task, branch, seed) → pass@k of ours − theirs at the end; `<arm>@expected` is an arm without sampling noise."""
-    return _difference(runs, ours, theirs, k, "original", kind, "end")
+def difference(
+    runs: pd.DataFrame, ours: str, theirs: str, k: int, kind: str = "wording", point: str = "end"
+) -> pd.Series:
+    """(Task, branch, seed) → pass@k of ours − theirs; `<arm>@expected` is an arm without sampling noise."""
+    return _difference(runs, ours, theirs, k, "original", kind, point)
+
+
+def more_than_parts(runs: pd.DataFrame, k: int, point: str = "end") -> pd.Series:
+    """(Task, branch, seed) → pass@k of TA-GRPO − pooled − anchored + exposure."""
+    together = difference(runs, OURS, "pooled", k, point=point)
+    return together - difference(runs, "anchored", "exposure", k, point=point)
+
+
+def line(ours: str, theirs: str) -> Line:
+    """Draw pass@k of ours − theirs."""
+    return lambda runs, k, point: difference(runs, ours, theirs, k, point=point)
 
 
 def mean_of(values: pd.Series) -> Estimate:
@@ -62,55 +78,122 @@ def gaps_of(runs: pd.DataFrame) -> pd.Series:
 
 
 @styled
-def draw(runs: pd.DataFrame, ks: Sequence[int], pairs: Mapping[str, tuple[str, str]], label: str) -> Figure:
-    """Pass@k of ours − theirs by the gap, with 95 % intervals: a row of panels for each k, a column for each task.
+def draw(runs: pd.DataFrame, rows: Sequence[tuple[int, str]], lines: Mapping[str, Line], label: str) -> Figure:
+    """Draw differences by the gap, with 95 % intervals: a row of panels for each of `rows`, a column for each task.
 
-    `pairs`: label of a line → ours, theirs; `label` is that of the vertical axis.
+    Args:
+        runs: Table of `results`.
+        rows: (k, point of a run) of each row of panels.
+        lines: Label → line. `PARTS` are pale and without intervals.
+        label: Of the vertical axis.
     """
-    gaps, look = 100 * gaps_of(runs), looks(pairs)
-    figure, axes = panels(len(ks) * len(RECIPES), abreast=len(RECIPES))
-    for axis, (k, task) in zip(axes, product(ks, RECIPES), strict=True):
+    gaps, look = 100 * gaps_of(runs), looks(lines)
+    figure, axes = panels(len(rows) * len(RECIPES), abreast=len(RECIPES), height=2.6)
+    for axis, ((k, point), task) in zip(axes, product(rows, RECIPES), strict=True):
         x = gaps[task].loc[list(GAPS), "wording"].to_numpy()
-        aside = (np.arange(len(pairs)) - len(pairs) // 2) * np.ptp(x) / 150
-        for (name, pair), by in zip(pairs.items(), aside, strict=True):
-            found = difference(runs, *pair, k)
-            of = [mean_of(found[task, gap]) for gap in GAPS]
-            value, low, high = (100 * np.array([getattr(each, at) for each in of]) for at in ("value", "low", "high"))
+        aside = (np.arange(len(lines)) - len(lines) // 2) * np.ptp(x) / 150
+        for (name, of_runs), by in zip(lines.items(), aside, strict=True):
+            found = of_runs(runs, k, point)
+            each = [mean_of(found[task, gap]) for gap in GAPS]
+            value = 100 * np.array([estimate.value for estimate in each])
+            low = 100 * np.array([estimate.low for estimate in each])
+            high = 100 * np.array([estimate.high for estimate in each])
             reach = None if name in PARTS else [value - low, high - value]
-            axis.errorbar(
-                x + by, value, reach, label=name, elinewidth=0.9, alpha=0.5 if name in PARTS else 1, **look[name]
-            )
+            alpha = 0.5 if name in PARTS else 1
+            axis.errorbar(x + by, value, reach, label=name, elinewidth=0.9, alpha=alpha, **look[name])
         axis.axhline(0, color="0.3", linewidth=0.8, zorder=0)
-        axis.set(title=f"{task}, pass@{k}", xlabel="gap: reformulations − originals, points")
+        axis.set(title=f"{task}, pass@{k}, {POINTS[point]}", xlabel="gap: reformulations − originals, points")
     return finished(figure, axes, label)
 
 
 def pictures(runs: pd.DataFrame) -> dict[str, Figure]:
-    """Name → picture: gains of all arms over the untrained policy, and those of TA-GRPO over its rivals."""
-    rivals = {f"TA-GRPO − {rival}": (OURS, rival) for rival in RIVALS}
+    """Name → picture: gains of all arms over the untrained policy, and those of TA-GRPO over other arms."""
+    gains = {arm: line(arm, UNTRAINED) for arm in ARMS}
+    leads = {f"TA-GRPO − {rival}": line(OURS, rival) for rival in (THEIRS, "pooled", "anchored")}
+    leads["TA-GRPO − pooled − anchored + exposure"] = more_than_parts
+    ends = tuple((32, point) for point in POINTS)
     return {
-        "gains": draw(runs, KS, {arm: (arm, UNTRAINED) for arm in ARMS}, "gain over the untrained policy, points"),
-        "dose": draw(runs, KS[1:], rivals, "pass@32, points"),
+        "gains": draw(runs, ((1, "end"), *ends), gains, "gain over the untrained policy, points"),
+        "dose": draw(runs, ends, leads, "difference, points"),
     }
 
 
-def claims_table(findings: Sequence[Sequence[Finding]]) -> Iterator[str]:
+def effects_table(runs: pd.DataFrame, effects: Mapping[str, Pair]) -> Iterator[str]:
+    """One row for each effect, with every task and the number of seeds above 0."""
+    rows = []
+    for name, pair in effects.items():
+        found = over_tasks(pair(runs))
+        rows.append([name, *cells(found), found.positive])
+    yield from table(["", "mean", *RECIPES, "seeds above 0"], rows)
+
+
+def cells(found: OverTasks) -> list[str]:
+    """The mean, or that tasks differ, and each task, in the columns of a table."""
+    mean = "tasks differ" if found.mean is None else found.mean.signed
+    tasks = (found.tasks[task].signed if task in found.tasks else "–" for task in RECIPES)
+    return [mean, *tasks]
+
+
+def gains_table(runs: pd.DataFrame) -> Iterator[str]:
+    """Gains over the untrained policy, means over gaps, at the end of training and at the best validation."""
+    rows = [["untrained, %", "start", "–", *untrained(runs, 32), ", ".join(untrained(runs, 1)), "–"]]
+    for arm, (point, name) in product(METHODS, POINTS.items()):
+        found = over_tasks(over_untrained(arm, 32, point)(runs))
+        one = over_tasks(over_untrained(arm, 1, point)(runs))
+        stopped = "–" if point == "end" else kept(runs, arm, point)
+        rows.append([f"`{arm}`", name, *cells(found), one.short, stopped])
+    yield from table(["arm", "point", "pass@32", *(f"… `{task}`" for task in RECIPES), "pass@1", "kept"], rows)
+
+
+def kept(runs: pd.DataFrame, arm: str, point: str) -> str:
+    """Share of an arm's runs at the gaps whose best policy is the untrained one, in % by task."""
+    iterations = chosen(runs, arm, "original", point=point)["iteration"]
+    shares = ((iterations[task].loc[list(GAPS)] == 0).mean() for task in RECIPES)
+    return ", ".join(f"{100 * share:.0f}" for share in shares)
+
+
+def untrained(runs: pd.DataFrame, k: int) -> list[str]:
+    """Pass@k of the untrained policy in each task, means over gaps and seeds, in %."""
+    starts = chosen(runs, UNTRAINED, "original")[f"pass@{k}"]
+    return [f"{100 * starts[task].loc[list(GAPS)].mean():.1f}" for task in RECIPES]
+
+
+def claims_table(runs: pd.DataFrame, findings: Sequence[Sequence[Finding]]) -> Iterator[str]:
     """One row for each claim."""
     rows = []
     for number, (claim, found) in enumerate(zip(CLAIMS, findings, strict=True), 1):
-        effects = ["; ".join(each) for each in zip(*map(_effects, found), strict=True)]
-        words = list(dict.fromkeys(each.word for each in found))
-        words = words if len(words) == 1 else [each.word for each in found]
+        tables = claim.tables(runs)
+        effects = [
+            "; ".join(each) for each in zip(*(_effects(each, tables[each.label]) for each in found), strict=True)
+        ]
+        told = [_word(each, excluded(claim, each.label, runs)) for each in found]
+        if len(set(told)) == 1:
+            told = told[:1]
         delta = f"{100 * claim.sign * claim.smallest:+g}".replace("-", "−")
-        told = "; ".join(f"**{word}**" for word in words)
-        rows.append([str(number), claim.statement, claim.source, *effects, delta, told])
+        words = "; ".join(f"**{word}**" for word in told)
+        rows.append([str(number), claim.statement, claim.source, *effects, delta, words])
     yield from table(["", "claim", "source", "effect", *RECIPES, "p of Q", "δ", "word"], rows)
 
 
-def _effects(found: Finding) -> list[str]:
+def _effects(found: Finding, tables: Mapping[str, pd.DataFrame]) -> list[str]:
     mark, differ = " †" if found.outlying else "", found.heterogeneity
-    tasks = (found.tasks[task].signed for task in RECIPES)
-    return [found.estimate.signed + mark, *tasks, "–" if differ is None else f"{differ.p:.1g}"]
+    mean, *tasks = cells(over_tasks(tables))
+    return [mean + mark, *tasks, "–" if differ is None else f"{differ.p:.1g}"]
+
+
+def _word(found: Finding, excluded: bool) -> str:
+    """The plan's word; of an undecided sign, that an effect as large as claimed is excluded."""
+    return "below δ" if found.word == "undecided" and excluded else found.word
+
+
+def frame(lines: Iterable[str]) -> pd.DataFrame:
+    """Read a table of this page as a data frame, for the notebook.
+
+    >>> frame(["| arm | pass@1 |", "| --- | --- |", "| grpo | +1.0 |"]).loc["grpo", "pass@1"]
+    '+1.0'
+    """
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return pd.DataFrame(rows, columns=header).set_index(header[0])
 
 
 def standing_out(runs: pd.DataFrame, findings: Sequence[Sequence[Finding]]) -> str:
@@ -167,73 +250,86 @@ def gaps_table(runs: pd.DataFrame) -> Iterator[str]:
 def noise_table(runs: pd.DataFrame, predicted: pd.DataFrame) -> Iterator[str]:
     """Gains in pass@32 over as many samples without noise and with it, and what goes with the sampled ones.
 
-    Correlations are over means of seeds, standardised within tasks.
+    Gains are means of gaps 0, 2 and 4. Correlations are over means of seeds, standardised within tasks.
     """
     before = predicted.set_index(["arm", "k", "task", "branch", "seed"])["predicted"].sort_index()
     gap, rows = chosen(runs, UNTRAINED, "original")["gap"], []
     for arm in (arm for arm in ARMS if arm != THEIRS):
         loud, told = difference(runs, arm, THEIRS, 32), before[arm, 32] - before[THEIRS, 32]
         quiet, same = difference(runs, f"{arm}@expected", f"{THEIRS}@expected", 32).align(loud, join="inner")
-        gains = (", ".join(points(of[:, branch].mean()) for branch in GAPS[::2]) for of in (quiet, same))
-        rs = (_correlation(*pair) for pair in ((quiet, same), (told, loud), (gap[told.index], loud)))
+        gains = [f"{points(quiet[task].mean())}, {points(same[task].mean())}" for task in RECIPES]
+        rs = (correlation(*pair) for pair in ((quiet, same), (told, loud), (gap[told.index], loud)))
         rows.append([f"`{arm}`", f"{len(quiet)}", *gains, *rs])
-    header = "arm − as many samples, runs, without noise, with it, r of these, r predicted, r with the gap"
-    yield from table(header.split(", "), rows)
+    yield from table(
+        ["arm − as many samples", "runs", *(f"`{task}`: without noise, with it" for task in RECIPES),
+         "r of these", "r predicted", "r with the gap"],
+        rows,
+    )  # fmt: skip
 
 
-def _correlation(*pair: pd.Series) -> str:
+def predictions(runs: pd.DataFrame, predicted: pd.DataFrame) -> tuple[str, str]:
+    """Correlation of TA-GRPO − pooled − anchored + exposure at the end with its prediction, and with the gap."""
+    before = predicted.set_index(["arm", "k", "task", "branch", "seed"])["predicted"].sort_index()
+    found = more_than_parts(runs, 32)
+    told = before[OURS, 32] - before["pooled", 32] - before["anchored", 32] + before["exposure", 32]
+    gap = chosen(runs, UNTRAINED, "original")["gap"]
+    return correlation(told, found), correlation(gap[told.index], found)
+
+
+def correlation(*pair: pd.Series) -> str:
+    """Correlate two numbers of each cell over means of seeds, standardised within tasks."""
     by_cell = pd.concat(pair, axis=1, join="inner").groupby(["task", "branch"]).mean()
     r = np.corrcoef(by_cell.groupby("task").transform(stats.zscore).T)[0, 1]
     return f"{r:.2f}".replace("-", "−")
 
 
-def kinds_table(runs: pd.DataFrame) -> Iterator[str]:
-    """Of each kind of reformulation its gap, and what the arms gain over as many samples, means of the tasks."""
+def kinds_table(runs: pd.DataFrame, k: int) -> Iterator[str]:
+    """Of each kind of reformulation its gap, and what the arms gain over as many samples."""
     arms, gaps = [name for name, arm in ARMS.items() if arm.reformulations], gaps_of(runs)
     rows = []
     for kind in KINDS:
-        gains = ([difference(runs, arm, THEIRS, k, kind) for k in KS] for arm in arms)
-        shown = ("; ".join(over_tasks(each).signed for each in of) for of in gains)
-        rows.append([kind, ", ".join(points(gaps[task, "kinds", kind]) for task in RECIPES), *shown])
+        gains = [of_kinds(difference(runs, arm, THEIRS, k, kind)).short for arm in arms]
+        rows.append([kind, ", ".join(points(gaps[task, "kinds", kind]) for task in RECIPES), *gains])
     places = ", ".join(f"`{task}`" for task in RECIPES)
     yield from table(["kind", f"gap in {places}", *(f"`{arm}`" for arm in arms)], rows)
 
 
-def over_tasks(found: pd.Series) -> Estimate:
-    """The mean over tasks of a difference in the policy `kinds`."""
-    return estimate_of(moments_of({f"{task}/kinds": found[task, "kinds"].to_frame() for task in RECIPES}))
-
-
-def arms_table(runs: pd.DataFrame) -> Iterator[str]:
-    """Of each arm at the least and the largest gap, means over tasks and seeds."""
-    changed = ("lost@32", "gained@32")
-    columns = ("pass@1", "pass@32", "pass@1000", "cover@0.5", *changed)
-    rows = []
-    for arm in (UNTRAINED, *ARMS):
-        original, unseen = (chosen(runs, arm, wording).groupby("branch").mean(True) for wording in WORDINGS[:2])
-        means = original[list(columns)].assign(unseen=unseen["pass@32"]).loc[[GAPS[0], GAPS[-1]]]
-        told = {name: ", ".join(f"{100 * each:.1f}" for each in of) for name, of in means.items()}
-        if arm == UNTRAINED:
-            told |= dict.fromkeys(changed, "–")
-        rows.append([f"`{arm}`", *told.values()])
-    yield from table(["arm", *columns, "pass@32, unseen wording"], rows)
+def of_kinds(found: pd.Series) -> OverTasks:
+    """A difference in the policy `kinds`, over tasks."""
+    return over_tasks({f"{task}/kinds": found[task, "kinds"].to_frame() for task in RECIPES})
 
 
 def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
     """Name in page.md → what stands there."""
     law, findings = judged(runs)
-    effects = [(n, [each.estimate.signed for each in found]) for n, found in enumerate(findings, 1)]
-    numbers = {f"claim{n}{part}": effect for n, of in effects for part, effect in zip("abc", of, strict=False)}
+    numbers = {}
+    for number, (claim, found) in enumerate(zip(CLAIMS, findings, strict=True), 1):
+        tables = claim.tables(runs)
+        for part, each in zip("abc", found, strict=False):
+            numbers[f"claim{number}{part}"] = over_tasks(tables[each.label]).short
     spent = runs[runs["arm"] != UNTRAINED].drop_duplicates(list(RUN))
     hours, listed = spent.filter(like="seconds/").sum().sum() / 3600, spent.groupby("task")["training/listed"].mean()
+    of_prediction, of_gap = predictions(runs, predicted)
+    estimates = [each.value for each in findings[9][0].tasks.values()]
+    lines = LEADS["rise"](runs)["shortest_path/rise"].iloc[:, 0]
+    steepest = lines.nlargest(3).sort_index()
     return {
         **numbers,
-        "claims": "\n".join(claims_table(findings)),
-        "noise": "\n".join(noise_table(runs, predicted)),
-        "kinds": "\n".join(kinds_table(runs)),
-        "arms": "\n".join(arms_table(runs)),
+        "rise": over_tasks(LEADS["rise"](runs)).short,
+        "rise_without_one_task": over_tasks(LEADS["rise without `shortest_path`"](runs)).short,
+        "cost": over_tasks(LEADS["largest gap, pass@1"](runs)).short,
+        "claims": "\n".join(claims_table(runs, findings)),
+        "arms": "\n".join(gains_table(runs)),
+        "leads": "\n".join(effects_table(runs, LEADS)),
+        "interactions": "\n".join(effects_table(runs, INTERACTIONS)),
         "gaps": "\n".join(gaps_table(runs)),
+        "pass_at_k_least": f"{100 * min(estimates):.1f}",
+        "pass_at_k_most": f"{100 * max(estimates):.1f}",
+        "steepest": ", ".join(f"{points(float(steepest[seed]))} in seed {seed}" for seed in steepest.index),
         "law": LAW_WORDS[law],
+        "missed": "; ".join(f"p = {p:.4f} in claim {number}, needed {level:.4f}" for number, p, level in missed(runs)),
+        "of_prediction": of_prediction,
+        "of_gap": of_gap,
         "runs": f"{len(spent):,}",
         "hours": f"{hours:.1f}",
         "outlying": standing_out(runs, findings),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import comb
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from studies.benchmark.page import (
     GAINS_FILE,
@@ -70,19 +72,17 @@ def test_the_page_tells_all_seeds_the_reference_and_the_untrained_policy(digests
     dapo, matched, grpo, partial = rows
     assert (dapo.reference, grpo.reference, partial.reference) == ("grpo_matched", "grpo", "grpo")
     assert dapo.drawn == pytest.approx(230 / 400), "nearer to 400 than to 100 as a ratio, though not as a difference"
-    assert (dapo.gains[1].value, matched.gains[1].value) == (pytest.approx(0.04), pytest.approx(0.03))
+    assert (dapo.gains[1].mean.value, matched.gains[1].mean.value) == (pytest.approx(0.04), pytest.approx(0.03))
     gained = [(1 - START - 0.001 * s + 0.005) ** 32 - (1 - START - 0.001 * s + 0.005 - 0.04) ** 32 for s in (0, 1, 7)]
     other = [(1 - START - 0.001 * s) ** 32 - (1 - START - 0.001 * s - 0.03) ** 32 for s in (0, 1)]
-    assert dapo.gains[32].value == pytest.approx(np.mean(gained), abs=1e-9)
+    assert dapo.gains[32].mean.value == pytest.approx(np.mean(gained), abs=1e-9)
     expected = np.mean(gained[:2]) - np.mean(other)
-    assert dapo.difference.value == pytest.approx(expected, abs=1e-9), "over the seeds that both have"
+    assert dapo.difference.mean.value == pytest.approx(expected, abs=1e-9), "over the seeds that both have"
     text = page(rows, digests[0])
     assert "| `dapo` | 3 | +4.0 [+4.0, +4.0] |" in text
-    assert (
-        "| `grpo_matched` | 0.57× | 230 | 4 | `tagrpo-train recipe=common experiment=dapo policy.anchor=own` |" in text
-    )
+    assert "| `grpo_matched` | 0.57× | 230 | `tagrpo-train recipe=common experiment=dapo policy.anchor=own` |" in text
     assert "| untrained |  | 0 (of " in text
-    assert "of 3 methods, `dapo`, `grpo_matched`, `grpo` ends above" in text
+    assert "Of 3 methods, below the untrained policy beyond noise: in `arithmetic` 0" in text
     ranked, alone = text.split("## On one task alone")
     assert "`prompt_augmentation`" not in ranked
     assert "Gains on `arithmetic/mixed` alone" in alone
@@ -93,13 +93,40 @@ def test_the_page_tells_all_seeds_the_reference_and_the_untrained_policy(digests
 def test_intervals_of_the_first_sentences_are_corrected_for_the_number_of_methods(digests):
     noisy = [[with_noise(run) for run in runs] for runs in digests]
     (row,) = (row for row in rows_of(methods_of(*noisy)) if row.name == "dapo")
-    assert row.corrected[0].value == row.gains[32].value
-    assert row.corrected[0].low < row.gains[32].low
-    assert row.corrected[1].high > row.difference.high
+    for task, estimate in row.gains[32].tasks.items():
+        assert row.corrected[task].value == estimate.value
+        assert row.corrected[task].low < estimate.low
+    assert row.corrected_difference.mean.high > row.difference.mean.high
 
 
-def with_noise(run):
-    noise = np.random.default_rng([run["seed"], *run["method"].encode(), *run["task"].encode()]).normal(0, 0.003, 8)
+def test_methods_are_counted_in_each_task_and_a_mean_of_opposite_signs_is_refused(digests):
+    """`grpo` loses in countdown what it gains in the two other tasks."""
+
+    def worse(run):
+        if run["task"] != "countdown" or run["method"] != "grpo":
+            return run
+        return {**run, "success": {"test_id": (np.array(run["success"]["test_id"]) - 0.021).tolist()}}
+
+    changed = [[with_noise(worse(run), 1e-4) for run in runs] for runs in digests]
+    rows = rows_of(methods_of(*changed))
+    assert rows[-2].name == "grpo", "where it gains least it gains less than the others do"
+    text = page(rows, changed[0])
+    for task in TASKS:
+        below = sum(row.corrected[task].high < 0 for row in rows[:3])
+        mean = np.mean([row.gains[32].tasks[task].value for row in rows[:3]])
+        assert f"in `{task}` {below} (mean of all: {100 * mean:+.1f})" in text
+    above = [row.name for row in rows[:3] if any(estimate.low > 0 for estimate in row.corrected.values())]
+    assert f"Above it in any task:\n{', '.join(f'`{name}`' for name in above) or 'none'}." in text
+    assert "the mean is below with none" in text
+    assert "in pass@32 with 1 of 3 methods" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("| `grpo` |"))
+    assert line.split(" | ")[2].startswith("tasks differ: arithmetic +")
+    assert line.split(" | ")[3] == "tasks differ"
+    assert gains_of_experiments(rows)["grpo"].startswith("tasks differ: ")
+
+
+def with_noise(run, size=0.003):
+    noise = np.random.default_rng([run["seed"], *run["method"].encode(), *run["task"].encode()]).normal(0, size, 8)
     return {**run, "success": {"test_id": (np.array(run["success"]["test_id"]) + noise).tolist()}}
 
 
@@ -118,7 +145,7 @@ def test_an_experiment_has_the_gain_of_the_method_that_changes_least_in_it(diges
     dapo = rows[0]
     changed = replace(dapo, name="long", command=f"{dapo.command} iterations=9", gains=rows[-1].gains)
     for both in ([dapo, changed], [changed, dapo]):
-        assert gains_of_experiments(both) == {"dapo": dapo.gains[32].signed}
+        assert gains_of_experiments(both) == {"dapo": dapo.gains[32].short}
 
 
 def test_the_page_is_what_the_digests_say():
@@ -126,6 +153,51 @@ def test_the_page_is_what_the_digests_say():
     rows = rows_of(methods_of(*digests))
     assert PAGE.read_text(encoding="utf-8") == page(rows, digests[0])
     assert json.loads(GAINS_FILE.read_text()) == gains_of_experiments(rows)
+
+
+def test_what_the_page_says_of_all_methods_is_what_plain_numpy_finds():
+    """Counts by task with intervals after Bonferroni, over seeds and questions."""
+    (runs,) = kept()
+    names = list(dict.fromkeys(run["method"] for run in runs if run["method"] != "base"))
+    level = 0.025 / len(names)
+    gains = {
+        (name, task): np.array([passed(one) - passed(base) for one, base in pairs(runs, name, task)])
+        for name in names
+        for task in TASKS
+        if any(run["method"] == name and run["task"] == task for run in runs)
+    }
+    everywhere = [name for name in names if all((name, task) in gains for task in TASKS)]
+    text = PAGE.read_text(encoding="utf-8")
+    assert f"Of {len(everywhere)} methods" in text
+    for task in TASKS:
+        below = sum(interval(gains[name, task], level)[1] < 0 for name in everywhere)
+        mean = np.mean([gains[name, task].mean() for name in everywhere])
+        assert f"in `{task}` {below} (mean of all: {100 * mean:+.1f})".replace("-", "−") in text
+        assert not any(interval(gains[name, task], level)[0] > 0 for name in everywhere)
+
+
+def pairs(runs, name, task):
+    of_task = [run for run in runs if run["task"] == task]
+    base = {run["seed"]: run for run in of_task if run["method"] == "base"}
+    return [(run, base[run["seed"]]) for run in of_task if run["method"] == name]
+
+
+def passed(run):
+    """Pass@32 of each question."""
+    values = run["success"]["test_id"]
+    if not run["n"]:
+        return 1 - (1 - np.array(values)) ** 32
+    return np.array([1 - comb(run["n"] - correct, 32) / comb(run["n"], 32) for correct in values])
+
+
+def interval(table, level):
+    """[seeds, questions]: both are samples."""
+    seeds, questions = table.mean(1), table.mean(0)
+    parts = [(values.var(ddof=1) / len(values), len(values) - 1) for values in (seeds, questions)]
+    total = sum(variance for variance, _ in parts)
+    freedom = total**2 / sum(variance**2 / count for variance, count in parts)
+    reach = stats.t.isf(level, freedom) * total**0.5
+    return table.mean() - reach, table.mean() + reach
 
 
 def test_the_picture_is_drawn(digests, tmp_path):

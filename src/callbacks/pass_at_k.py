@@ -59,6 +59,8 @@ class PassAtKEvaluator(Callback):
         ValueError: a k is less than 1, or none is given; a τ is outside its range; a group has no splits.
     """
 
+    shapes_learning = False
+
     def __init__(
         self,
         ks: Sequence[int] = (1, 2, 4, 8, 16, 32),

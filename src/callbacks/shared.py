@@ -71,6 +71,8 @@ def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
 class BatchDiagnostic(Callback):
     """Logs what `measure` returns for each training batch."""
 
+    shapes_learning = False
+
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> Mapping[str, float]:
         """Compute name → scalar over all ranks, from a batch and the training step's output. Collective."""
         raise NotImplementedError

@@ -30,6 +30,8 @@ class TrainingSignal(Callback):
             are any, nothing is sampled.
     """
 
+    shapes_learning = False
+
     def __init__(self, diversity: EmbeddingDiversityMonitor | None, known: Callable[[], list[Row]]) -> None:
         self.diversity = diversity
         self.known = known

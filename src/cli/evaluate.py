@@ -68,6 +68,8 @@ def main(cfg: DictConfig) -> None:
             if cfg.checkpoint is not None:
                 runs.existing(cfg.checkpoint, "checkpoint")
             stack.enter_context(runs.held(directory))
+            if runs.is_first_rank():
+                runs.keep_training(directory, "tagrpo-eval")
             run = build(cfg)
             stack.callback(run.close)
             from ..runs.checkpoints import checkpoint_at

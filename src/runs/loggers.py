@@ -98,14 +98,21 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         return {"step": self._last_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue after that step, and tell TensorBoard to forget later ones."""
+        """Continue after that step. Before the next row, TensorBoard is told to forget later ones."""
         self._last_step = state_dict["step"]
-        self._forget_later_steps()
+        self._began = False
+
+    def save(self) -> None:
+        """Write what has been logged. Lightning calls this also before anything has been, when nothing is written."""
+        if self._experiment is not None:
+            super().save()
 
     @rank_zero_only
     def _forget_later_steps(self) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         self._began = True
+        if self.experiment.file_writer is None:  # closed at the end of a fit; the next event begins another file
+            self._experiment = None
         start = Event(step=self._last_step + 1, session_log=SessionLog(status=SessionLog.START))
         self.experiment.file_writer.add_event(start)

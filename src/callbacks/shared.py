@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +60,37 @@ def write_evaluation(trainer: Trainer, name: str, head: Mapping[str, Any], conte
         folder = Path(trainer.default_root_dir)
         write_json(folder / "evaluations" / f"{name}-{iteration:06d}.json", content)
         write_json(folder / f"{name}.json", content)
+
+
+def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
+    """Remove the questions whose `keep` is false from `batch`, in place; the batch must not have rollouts yet.
+
+    The batch and its prompts may be objects or mappings, as `Fields` reads them.
+    """
+    row_of = {row: new for new, row in enumerate(row for row, kept in enumerate(keep) if kept)}
+    mapping = isinstance(batch, MutableMapping)
+    groups, prompts = (batch[name] if mapping else getattr(batch, name) for name in ("groups", "prompts"))
+    groups = [groups[row] for row in row_of]
+    before, prompts = prompts, []
+    for prompt in before:
+        question = Fields("prompt", prompt).question
+        if question in row_of:
+            prompts.append(_with_question(prompt, row_of[question]))
+    if mapping:
+        batch["groups"], batch["prompts"] = groups, prompts
+    else:
+        batch.groups, batch.prompts = groups, prompts
+
+
+def _with_question(prompt: Any, question: int) -> Any:
+    """A copy of a prompt with this row as its question."""
+    if isinstance(prompt, Mapping):
+        return {**prompt, "question": question}
+    if hasattr(prompt, "_replace"):
+        return prompt._replace(question=question)
+    changed = copy(prompt)
+    changed.question = question
+    return changed
 
 
 def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:

@@ -14,6 +14,8 @@ from ..metrics.evaluation import Record, joined
 from ..runs.files import write_json
 from ..runs.identity import digest
 
+MOST = 2**53
+"""Above the largest count: floating-point numbers hold all whole numbers below it."""
 Key = tuple[str, str]
 """Split and id of a question."""
 
@@ -139,7 +141,7 @@ class CountStore:
         torn = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
         texts = [json.dumps(record) for record in joined(records)]
         with path.open("a") as file:
-            file.write("\n" * bool(torn) + "".join(f"{_seal(text, self._name)}\t{text}\n" for text in texts))
+            file.write("\n" * bool(torn) + "".join(f"{seal_of(text, self._name)}\t{text}\n" for text in texts))
 
 
 def read_line(line: bytes, name: str, source: str) -> Record:
@@ -151,13 +153,14 @@ def read_line(line: bytes, name: str, source: str) -> Record:
     remedy = "Delete the line; what it counts is sampled again."
     text = line.decode("utf-8", "replace")
     seal, _, content = text.partition("\t")
-    if seal != _seal(content, name):
+    if seal != seal_of(content, name):
         raise ForeignDataError(f"Expected a line of {source} with its checksum, but {seal[:8]!r} is another. {remedy}")
     record = read_json(StoredRecord, content, source=f"a line of {source}", remedy=remedy).model_dump()
     counts = record["counts"]
     answers = [*counts["right"], *counts["wrong"]]
     sound = (
-        counts["n"] >= max(1, counts["correct"] + sum(counts["wrong"].values()), counts["truncated"])
+        max(counts["n"], counts["tokens"]) < MOST
+        and counts["n"] >= max(1, counts["correct"] + sum(counts["wrong"].values()), counts["truncated"])
         and len(counts["right"]) <= counts["correct"]
         and all(isinstance(answer, str) for answer in answers)
     )
@@ -166,6 +169,7 @@ def read_line(line: bytes, name: str, source: str) -> Record:
     return record
 
 
-def _seal(text: str, name: str) -> str:
+def seal_of(text: str, name: str) -> str:
+    """Return the checksum of a record's JSON text in the evaluation `name`, as 8 hex digits."""
     sealed = f"{name}\t{text}" if name else text
     return f"{zlib.crc32(sealed.encode('utf-8', 'surrogatepass')):08x}"

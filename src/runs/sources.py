@@ -76,7 +76,10 @@ def _spec_of(name: str) -> ModuleSpec | None:
     for each in _with_parents(name):
         found = getattr(sys.modules.get(each), "__spec__", None)
         for finder in sys.meta_path if found is None else ():
-            found = finder.find_spec(each, path)
+            try:
+                found = finder.find_spec(each, path)
+            except KeyError:  # a folder without code within another one, which is not imported
+                found = ModuleSpec(each, None, is_package=True)
             if found is not None:
                 break
         if found is None:
@@ -84,7 +87,7 @@ def _spec_of(name: str) -> ModuleSpec | None:
         locations = found.submodule_search_locations
         if locations is None and each != name:
             return None
-        if found.origin is None and path is not None:  # a folder without code asks for its parent, not yet imported
+        if found.origin is None and path is not None:
             locations = [f"{folder}/{each.rpartition('.')[2]}" for folder in path]
         path = list(locations or [])
     return found

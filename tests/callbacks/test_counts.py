@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagrpo.callbacks.counts import CountStore, _seal, read_line
+from tagrpo.callbacks.counts import CountStore, read_line, seal_of
 from tagrpo.foreign import ForeignDataError
 from tagrpo.metrics.evaluation import merge_counts
 
@@ -83,7 +83,7 @@ def test_a_folder_of_the_name_of_a_file_is_told(tmp_path):
 
 def sealed(content, name=""):
     text = content if isinstance(content, str) else json.dumps(content)
-    return f"{_seal(text, name)}\t{text}".encode("utf-8", "surrogatepass")
+    return f"{seal_of(text, name)}\t{text}".encode("utf-8", "surrogatepass")
 
 
 def without(path, content):

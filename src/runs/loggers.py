@@ -1,6 +1,5 @@
 """Loggers that a resumed run continues: no row is there twice, and none is missing."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -81,9 +80,11 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
 
     @property
     def experiment(self) -> Any:
-        """The writer. Waits for a new second, as TensorBoard sorts files by second, then by process number as text."""
-        while not self._experiment and any(Path(self.log_dir).glob(f"events.out.tfevents.{int(time.time())}.*")):
-            time.sleep(0.05)
+        """The writer; a new one after that of a fit was closed. Earlier files are numbered before it makes its own."""
+        if self._experiment is not None and self._experiment.file_writer is None:
+            self._experiment = None
+        if self._experiment is None and rank_zero_only.rank == 0:
+            number_files(Path(self.log_dir))
         return super().experiment
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
@@ -112,7 +113,17 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
 
         self._began = True
-        if self.experiment.file_writer is None:  # closed at the end of a fit; the next event begins another file
-            self._experiment = None
         start = Event(step=self._last_step + 1, session_log=SessionLog(status=SessionLog.START))
         self.experiment.file_writer.add_event(start)
+
+
+def number_files(directory: Path) -> None:
+    """Rename TensorBoard's files so that they begin with 1, 2, … in the place of a time, in the order that they have.
+
+    TensorBoard reads files in the order of these times, and a machine's clock may stand earlier than that of the
+    machine before.
+    """
+    prefix = "events.out.tfevents."
+    for number, path in enumerate(sorted(directory.glob(f"{prefix}*.*")), 1):
+        rest = path.name.removeprefix(prefix).partition(".")[2]
+        path.replace(path.with_name(f"{prefix}{number:010d}.{rest}"))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch import LightningModule, Trainer
 
     from ..settings.config import Run
 
@@ -19,8 +19,15 @@ TABLES = ("metrics.csv", "embedding_diversity.csv")
 """Tables in the directory of a run that a resume cuts back to its checkpoint."""
 
 
-def check_resume(run: Run, checkpoint: Path) -> int:
-    """Check that a run can continue from an intact checkpoint, and return the iterations done. Write nothing.
+def iterations_done(checkpoint: Path) -> int:
+    """Return the number of iterations that an intact checkpoint has seen; 0 if no `Checkpointer` has written it."""
+    from ..runs.checkpoints import content_of
+
+    return int(_entry(content_of(checkpoint), "callbacks", "Checkpointer", "iterations") or 0)
+
+
+def check_resume(run: Run, checkpoint: Path) -> None:
+    """Check that a run can continue from an intact checkpoint. Write nothing.
 
     Raises:
         ValueError: the checkpoint is not of this run: of another model, tokenizer, seed or other questions; or a table
@@ -56,7 +63,6 @@ def check_resume(run: Run, checkpoint: Path) -> int:
     _check_shapes(checkpoint, content["state_dict"], policy.state_dict())
     for name in TABLES:
         read_rows(run.directory / name)
-    return int(_entry(content, "callbacks", "Checkpointer", "iterations") or 0)
 
 
 def _entry(content: Any, *keys: str) -> Any:
@@ -80,14 +86,14 @@ def _check_shapes(checkpoint: Path, stored: Mapping[str, Any], built: Mapping[st
         )
 
 
-def when_it_begins(commit: Callable[[], None]) -> Callback:
-    """Return a callback that calls `commit` once training begins, or a test without training, or a fit without steps.
+def when_it_begins(trainer: Trainer, commit: Callable[[], None]) -> None:
+    """Have a trainer call `commit` once training begins, or a test without training, or a fit without steps.
 
     Until then a wrong checkpoint, strategy or machine can still refuse the run. `commit` may be called several times.
     """
     from lightning.pytorch import Callback
 
-    from ..runs.scalars import Stage
+    from ..runs.scalars import Stage, in_order
 
     class Commit(Callback):
         stage = Stage.CHECKPOINT  # behind the Checkpointer, which compares the ranks first
@@ -97,7 +103,8 @@ def when_it_begins(commit: Callable[[], None]) -> Callback:
 
         on_train_start = on_fit_end = on_test_start = commit
 
-    return Commit()
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    trainer.callbacks = in_order([*callbacks, Commit()])  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from ..runs.secrets import refuse_secrets
 from ..settings.checks import check_run, given_overrides, read_questions
 from ..settings.config import build, quiet
 from .console import conclude, entry_point, explained, record
-from .resume import check_resume, log_held_back, when_it_begins
+from .resume import check_resume, iterations_done, log_held_back, when_it_begins
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -92,17 +92,15 @@ def main(cfg: DictConfig) -> float | None:
             run = build(cfg)
             stack.callback(run.close)
             read_questions(cfg, run, trains=trains)
-            done = 0
+            done = 0 if checkpoint is None else iterations_done(checkpoint)
             if checkpoint is not None and is_first_rank():
-                done = check_resume(run, checkpoint)
+                check_resume(run, checkpoint)
         if cfg.iterations is not None and done > cfg.iterations:
             print(
                 f"Nothing is left to train: {checkpoint} has {done} iterations, and iterations={cfg.iterations}. "
                 f"Nothing was changed. To train on, set iterations above {done}."
             )
             return None
-        from ..runs.scalars import in_order
-
         note_changes(cfg, changed, checkpoint)
 
         @cache
@@ -112,8 +110,7 @@ def main(cfg: DictConfig) -> float | None:
                 begin(directory)
                 record(cfg, run, run.trainer.loggers)
 
-        callbacks = run.trainer.callbacks  # type: ignore[attr-defined]
-        run.trainer.callbacks = in_order([*callbacks, when_it_begins(commit)])  # type: ignore[attr-defined]
+        when_it_begins(run.trainer, commit)
         export = directory / "model" if cfg.export else None
         metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, checkpoint=checkpoint, export=export)
         commit()

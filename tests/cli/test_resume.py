@@ -8,6 +8,7 @@ import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 import yaml
@@ -203,6 +204,8 @@ def test_monitors_may_change_over_a_resume_and_a_damaged_provenance_is_a_warning
     code, output = train(copied, "iterations=5", "resume=auto", *monitors)
     assert code == 0, output
     assert json.loads((copied / "run" / "provenance.json").read_text())["version/torch"]
+    timed = pd.read_csv(copied / "run" / "metrics.csv").dropna(subset=["seconds/iteration"])
+    assert timed["step"].tolist() == [1, 2, 3, 4, 5], "also that of the iteration after which the run had finished"
     history = yaml.safe_load(settings.read_text())["history"]
     assert history[0]["resumed_from"] == name_of(4)
     assert "callbacks.mine._target_" in history[0]["changed"]

@@ -215,8 +215,7 @@ def newest(directory: Path) -> Path | None:
         raise DamagedFileError(
             f"Expected an intact checkpoint in {directory}, but all {len(damaged)} are damaged:\n"
             + "\n".join(f"  {each}" for each in damaged)
-            + "\nPut a copy of one in its place. To start anew, set another name=…, or move "
-            f"{directory.parent} away."
+            + "\nPut a copy of one in its place."
         )
     return None
 
@@ -259,7 +258,12 @@ def resolve(resume: str | Path | None, directory: Path) -> Path | None:
         return None
     if str(resume) != "auto":
         return checkpoint_at(resume, "resume")
-    found = newest(directory)
+    try:
+        found = newest(directory)
+    except DamagedFileError as damaged:
+        raise DamagedFileError(
+            f"{damaged} To start anew, set another name=…, or move {directory.parent} away."
+        ) from None
     if found is None:
         rank_zero_info(f"resume=auto: no complete checkpoint in {directory}; the run starts anew.")
     return found

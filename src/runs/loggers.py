@@ -8,6 +8,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
+from .directory import is_first_rank
 from .files import append_rows, read_rows, sync, write_rows
 
 
@@ -83,7 +84,7 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         """The writer; a new one after that of a fit was closed. Earlier files are numbered before it makes its own."""
         if self._experiment is not None and self._experiment.file_writer is None:
             self._experiment = None
-        if self._experiment is None and rank_zero_only.rank == 0:
+        if self._experiment is None and is_first_rank():
             number_files(Path(self.log_dir))
         return super().experiment
 

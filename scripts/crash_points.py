@@ -110,14 +110,15 @@ class Trial:
         from lightning.pytorch.utilities import rank_zero_only
 
         from tagrpo.cli.train import train
-        from tagrpo.runs.directory import begin, end, held
+        from tagrpo.runs.directory import admit, begin, end, held
         from tagrpo.runs.secrets import save_resolved
         from tagrpo.settings.config import build
 
         rank_zero_only.rank = rank
         cfg = self.cfg
         with held(self.directory):
-            begin(cfg, self.directory)
+            admit(cfg, self.directory)
+            rank_zero_only(begin)(self.directory)
             run = self.run or build(cfg)
             rank_zero_only(save_resolved)(cfg, self.directory)
             seed_everything(3, verbose=False)  # a fork seeds Python's generator anew

@@ -97,7 +97,29 @@ def checkpoints(data: bytes) -> None:
         path.unlink()
 
 
-TARGETS = {function.__name__: function for function in (extraction, verdicts, replies, checkpoints)}
+def counts(data: bytes) -> None:
+    """Lines of counts of an evaluation: of a right checksum if they begin with S, else as they are."""
+    from tagrpo.callbacks.counts import read_line, seal_of
+    from tagrpo.foreign import ForeignDataError
+    from tagrpo.metrics.evaluation import merge_counts, summarise
+
+    line = data
+    if data[:1] == b"S":
+        text = data[1:].decode("utf-8", "replace")
+        line = f"{seal_of(text, 'fuzz')}\t{text}".encode()
+    try:
+        record = read_line(line, "fuzz", "fuzz.counts")
+    except ForeignDataError as error:
+        str(error).encode()
+        return
+    (questions,) = merge_counts([record]).values()
+    report = summarise(questions, [1, 2])
+    assert 0 <= report["majority"] <= 1
+    assert all(0 <= point["value"] <= 1 for point in report["pass_at_k"].values())
+    json.dumps([record["split"], record["id"]]).encode()
+
+
+TARGETS = {function.__name__: function for function in (extraction, verdicts, replies, checkpoints, counts)}
 
 
 def seeds(target: str) -> list[bytes]:
@@ -109,6 +131,13 @@ def seeds(target: str) -> list[bytes]:
                 archive.writestr(name, content)
         pickled = next(content for name, content in torch_file().items() if name.endswith("data.pkl"))
         return [b"F" + buffer.getvalue(), pickled]
+    if target == "counts":
+        content = {
+            "metadata": {"level": 2}, "n": 4, "correct": 1, "right": ["7"], "wrong": {"8": 2}, "tokens": 36,
+            "truncated": 0,
+        }  # fmt: skip
+        text = json.dumps({"split": "test", "id": "q", "counts": content})
+        return [b"S" + text.encode(), b"00000000\t" + text.encode()]
     if target == "replies":
         choice = {"message": {"content": "<think>a</think> b \ud83d"}, "finish_reason": "length"}
         usage = {"prompt_tokens": 1, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}

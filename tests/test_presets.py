@@ -24,7 +24,7 @@ from tagrpo.cli.compare import methods_of, runs_of, shared_overrides
 from tagrpo.cli.train import train
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.report.assemble import draw
-from tagrpo.runs.directory import begin, end
+from tagrpo.runs.directory import admit, begin, end
 from tagrpo.runs.grid import copy_run
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.checks import read_questions
@@ -268,7 +268,8 @@ def run(cfg, grid_run):
         copy_run(grid_run.after.directory, grid_run.directory)
     HydraConfig.instance().set_config(cfg)
     plain = OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])
-    begin(plain, grid_run.directory)
+    admit(plain, grid_run.directory)
+    begin(grid_run.directory)
     built = build(cfg)
     try:
         read_questions(cfg, built, trains=cfg.iterations != 0)

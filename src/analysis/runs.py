@@ -7,15 +7,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 import torch
 
+from ..foreign import Count, Message, read_json
 from ..metrics.functional import pass_at_k
-from ..runs.directory import folders_of_options, override, parsed, read_config
+from ..runs.directory import folders_of_options, override, parsed, read_config, read_provenance
 
+T = TypeVar("T")
 LATE = ("seconds/", "throughput/")  # scalars that `ThroughputMonitor` logs in the iteration after their own
+
+
+class Split(Message):
+    """What `data.json` says of a split, as far as reports read it."""
+
+    kept: Count
+    cautions: tuple[str, ...] | list[str] = ()
 
 
 @dataclass(frozen=True)
@@ -55,15 +64,19 @@ class RunFiles:
     @property
     def training_questions(self) -> int | None:
         """Number of training questions; None where the run has not noted it."""
-        found = (self._json("data.json") or {}).get("train")
-        return int(found["kept"]) if found else None
+        found = self._splits.get("train")
+        return found.kept if found else None
 
     @property
     def warnings(self) -> list[str]:
         """Warnings of the run: about its questions, then about its first iterations."""
-        splits, path = (self._json("data.json") or {}).values(), self.path / "warnings.md"
-        cautions = [text for facts in splits for text in facts.get("cautions", [])]
+        path = self.path / "warnings.md"
+        cautions = [text for split in self._splits.values() for text in split.cautions]
         return [*cautions, *([path.read_text()] if path.exists() else [])]
+
+    @property
+    def _splits(self) -> dict[str, Split]:
+        return self._read(dict[str, Split], "data.json") or {}
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
@@ -77,13 +90,14 @@ class RunFiles:
         return self._kept("exact-*.json")
 
     def _kept(self, pattern: str) -> list[Any]:
-        return [self._json(f"evaluations/{path.name}") for path in sorted((self.path / "evaluations").glob(pattern))]
+        paths = sorted((self.path / "evaluations").glob(pattern), key=lambda path: (len(path.name), path.name))
+        return [self._json(f"evaluations/{path.name}") for path in paths]
 
     @cached_property
     def ledger(self) -> dict[str, int]:
         """Totals of the training; zeros for a run without any."""
         nothing = dict.fromkeys(("prompts", "rollouts", "tokens", "updates", "iterations"), 0)
-        return dict(self._json("ledger.json") or nothing)
+        return self._read(dict[str, Count], "ledger.json") or nothing
 
     @cached_property
     def diversity(self) -> pd.DataFrame:
@@ -130,8 +144,8 @@ class RunFiles:
 
     @cached_property
     def provenance(self) -> dict[str, str]:
-        """Commit and versions that the run was made with; empty where none were written."""
-        return dict(self._json("provenance.json") or {})
+        """Commit and versions that the run was made with; empty where there are none, or with a warning if damaged."""
+        return read_provenance(self.path)
 
     @property
     def wall_seconds(self) -> float:
@@ -152,6 +166,14 @@ class RunFiles:
         counts = self.counts(split)
         values = pass_at_k(torch.tensor(counts["n"].to_numpy()), torch.tensor(counts["correct"].to_numpy()), k)
         return pd.Series(values.numpy(), counts.index)
+
+    def _read(self, kind: type[T], name: str) -> T | None:
+        """Content of a JSON file of this kind; None where there is none, a ForeignDataError if it is another."""
+        path = self.path / name
+        if not path.exists():
+            return None
+        remedy = "Put a copy in its place, or move it away: the report goes without it."
+        return read_json(kind, path.read_bytes(), source=str(path), remedy=remedy)
 
     def _json(self, name: str) -> Any:
         """Content of a JSON file in the directory of the run; None where there is none, a ValueError if broken."""

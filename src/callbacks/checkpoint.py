@@ -48,6 +48,7 @@ class Checkpointer(Callback):
     """
 
     stage = Stage.CHECKPOINT
+    shapes_learning = False
 
     def __init__(self, every: int = 10, keep: int | None = 2, fractions: Sequence[float] = ()) -> None:
         check_at_least_one("checkpoint", every=every, keep=keep)
@@ -139,8 +140,9 @@ class Checkpointer(Callback):
         self.save(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Restore the final epoch where nothing was left to train, and delete leftovers of a killed run."""
+        """If nothing was left to train, say so, restore the final epoch, and delete leftovers of a killed run."""
         if self._progress is None and self._done:
+            rank_zero_info(f"Nothing is left to train: all {self._done} iterations are done.")
             trainer.fit_loop.epoch_progress.current.completed = self._epoch
             self._prune(trainer)
 

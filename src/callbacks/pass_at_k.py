@@ -1,26 +1,23 @@
 """Pass@k, Cover@τ, majority vote and answer diversity of each evaluation split, with intervals over questions."""
 
-import json
 import warnings
-import zlib
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 
 from ..distributed import gather_objects, rank
-from ..metrics.evaluation import Record, Splits, averages, count_batch, merge_counts, summarise
+from ..metrics.evaluation import Record, averages, count_batch, merge_counts, summarise
 from ..metrics.functional import cover_at_tau
-from ..runs.files import write_json
-from ..runs.identity import digest
 from ..runs.scalars import log_scalars
 from ..types import Fields
-from .shared import current_iteration, delete_later, write_evaluation
+from .counts import CountStore, Key
+from .shared import current_iteration, delete_later, keep_questions, write_evaluation
 
 SCALARS = ("majority", "wrong_answers", "length", "truncated")
 
@@ -47,7 +44,8 @@ class PassAtKEvaluator(Callback):
 
     With a `store`, a test that was interrupted can be continued: questions whose responses are all in the store are
     removed from their batch before it is sampled. Batches are stored whole, so that other questions keep their seeds.
-    With a store the id of a question must not occur in two batches.
+    If the store has fewer responses to a question than asked, all of them are sampled anew. With a store the id of a
+    question must not occur in two batches.
 
     Args:
         ks: The k of interest; those above the smallest number of samples are left out.
@@ -58,6 +56,8 @@ class PassAtKEvaluator(Callback):
     Raises:
         ValueError: a k is less than 1, or none is given; a τ is outside its range; a group has no splits.
     """
+
+    shapes_learning = False
 
     def __init__(
         self,
@@ -77,7 +77,8 @@ class PassAtKEvaluator(Callback):
         self.averages = {name: list(splits) for name, splits in (averages or {}).items()}
         self.store = None if store is None else CountStore(store)
         self._records: list[Record] = []
-        self._known: Splits = {}
+        self._stored: dict[Key, Record] = {}
+        self._asked: set[Key] = set()
         # Other projects log through Lightning, which would advise, once for each scalar, to reduce all ranks' counts.
         warnings.filterwarnings("ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@\w+)/")
 
@@ -91,19 +92,34 @@ class PassAtKEvaluator(Callback):
         self._records = []
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start from the counts in the store."""
-        records = [] if self.store is None else self.store.resume()
-        self._known = merge_counts(records)
-        self._records = records if rank() == 0 else []
+        """Read the counts in the store."""
+        self._records, self._asked = [], set()
+        self._stored = {} if self.store is None else self.store.resume()
 
     def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
-        """Leave out questions that the store has counted."""
-        if known := self._known.get(Fields("batch", batch).split):
-            wanted: Counter[int] = Counter()
-            for prompt in batch.prompts:
-                wanted[prompt.question] += prompt.num_samples
-            ids = enumerate(group.id for group in batch.groups)
-            keep_questions(batch, [id not in known or known[id]["n"] < wanted[row] for row, id in ids])
+        """Take the counts of questions from the store, and leave these questions out of the batch.
+
+        Raises:
+            ValueError: there is a store, and an earlier batch has asked a question of this id.
+        """
+        if self.store is None:
+            return
+        fields = Fields("batch", batch)
+        ids = [group.id for group in fields.groups]
+        wanted: Counter[Key] = Counter()
+        for prompt in fields.prompts:
+            wanted[fields.split, ids[prompt.question]] += prompt.num_samples
+        if twice := self._asked & wanted.keys():
+            split, id = min(twice)
+            raise ValueError(
+                f"Expected question ids that are unique within a split, since callbacks.pass_at_k.store is set, but "
+                f"{id!r} of {split} is in two batches. Give each question an id of its own, or set store=null."
+            )
+        self._asked |= wanted.keys()
+        stored = {key: self._stored[key] for key in wanted if key in self._stored}
+        known = {key: record for key, record in stored.items() if record["counts"]["n"] >= wanted[key]}
+        self._records += known.values()
+        keep_questions(batch, [(fields.split, id) not in known for id in ids])
 
     def on_test_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
         records = count_batch(batch)
@@ -118,6 +134,8 @@ class PassAtKEvaluator(Callback):
         if trainer.sanity_checking:
             return
         stage = "test" if trainer.testing else "validation"
+        if trainer.testing and self.store is not None:
+            self._tell_of_strangers(self.store)
         counts = merge_counts(chain(*gather_objects(self._records)))
         report = {name: summarise(questions, self.ks, self.taus) for name, questions in counts.items()}
         found = averages(report, self.averages)
@@ -129,6 +147,16 @@ class PassAtKEvaluator(Callback):
 
     on_validation_epoch_end = on_test_epoch_end
 
+    def _tell_of_strangers(self, store: CountStore) -> None:
+        """Warn of counts in the store of questions that no rank has asked; they are left out."""
+        strangers = sorted(self._stored.keys() - set().union(*gather_objects(self._asked)))
+        if strangers:
+            split, id = strangers[0]
+            rank_zero_warn(
+                f"Skipping the counts of {len(strangers)} questions in {store.folder} that this evaluation does not "
+                f"ask, such as {id!r} of {split!r}."
+            )
+
 
 def _by_k(parts: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, float]:
     return {
@@ -137,68 +165,3 @@ def _by_k(parts: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, flo
         for metric, column in columns.items()
         for k, estimate in part.get(column, {}).items()
     }
-
-
-def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
-    """Remove the questions whose `keep` is false from `batch`, in place; the batch must not have rollouts yet."""
-    row_of = {row: new for new, row in enumerate(row for row, kept in enumerate(keep) if kept)}
-    batch.groups = [batch.groups[row] for row in row_of]
-    batch.prompts = [p._replace(question=row_of[p.question]) for p in batch.prompts if p.question in row_of]
-
-
-class CountStore:
-    """Stores the records of `count_batch`, one line with a checksum each, in one folder per identity of an evaluation.
-
-    Each rank appends to `<rank>.counts`; all files are read, so that the number of ranks may change in between.
-    """
-
-    identify: Callable[[], Mapping[str, str]] | None = None
-    """Returns name → value of everything that the counts depend on. If None, all evaluations share one folder."""
-
-    def __init__(self, folder: str | Path) -> None:
-        self.root = self.folder = Path(folder)
-
-    def resume(self) -> list[Record]:
-        """The counts so far of the present evaluation. Collective: no rank appends before rank 0 has read for all."""
-        first = rank() == 0
-        self.folder = self.root / gather_objects(self._name() if first else "")[0]
-        return gather_objects(self.read() if first else [])[0]
-
-    def _name(self) -> str:
-        """Return the name of the present evaluation's folder, and write the evaluation's identity into it."""
-        if self.identify is None:
-            return ""
-        identity = dict(self.identify())
-        name = digest(identity)
-        others = [path for path in self.root.glob("*/identity.json") if path.parent.name != name]
-        if others and not (self.root / name).exists():
-            then = json.loads(max(others, key=lambda path: path.stat().st_mtime).read_text())
-            changed = ", ".join(part for part, value in identity.items() if then.get(part) != value)
-            rank_zero_info(f"Sampled anew: not the same as in the evaluation before under this name ({changed}).")
-        write_json(self.root / name / "identity.json", identity)
-        return name
-
-    def read(self) -> list[Record]:
-        """All counts so far. Damaged lines are left out: their questions are sampled again."""
-        records: list[Record] = []
-        for file in sorted(self.folder.glob("*.counts")):
-            lines = [line.partition("\t") for line in file.read_text(errors="replace").splitlines() if line]
-            intact = [json.loads(text) for seal, _, text in lines if seal == _checksum(text)]
-            records += intact
-            if damaged := len(lines) - len(intact):
-                rank_zero_warn(f"Skipping {damaged} of {len(lines)} lines of {file}: they were cut off or changed.")
-        return records
-
-    def append(self, number: int, records: Sequence[Record]) -> None:
-        """Append the records of one batch to the file of rank `number`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / f"{number}.counts"
-        # The rest of a line that was cut off must not swallow the next one.
-        torn = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
-        texts = [json.dumps(record) for record in records]
-        with path.open("a") as file:
-            file.write("\n" * bool(torn) + "".join(f"{_checksum(text)}\t{text}\n" for text in texts))
-
-
-def _checksum(text: str) -> str:
-    return f"{zlib.crc32(text.encode('utf-8', 'surrogatepass')):08x}"

@@ -28,6 +28,8 @@ class IterationProgress(ProgressBar):
         seconds: Seconds between two lines; the first and the last line are always written.
     """
 
+    shapes_learning = False
+
     def __init__(self, seconds: float = 5.0) -> None:
         super().__init__()
         self.seconds = seconds

@@ -52,6 +52,7 @@ class RolloutCallback(Callback):
     """
 
     stage = Stage.ROLLOUT
+    shapes_learning = True
     _tokenizer: Any
 
     def __init__(self, pipeline: Callable[..., RolloutPipeline], policy: str | None = None) -> None:

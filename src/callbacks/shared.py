@@ -2,7 +2,8 @@
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,37 @@ def write_evaluation(trainer: Trainer, name: str, head: Mapping[str, Any], conte
         write_json(folder / f"{name}.json", content)
 
 
+def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
+    """Remove the questions whose `keep` is false from `batch`, in place; the batch must not have rollouts yet.
+
+    The batch and its prompts may be objects or mappings, as `Fields` reads them.
+    """
+    row_of = {row: new for new, row in enumerate(row for row, kept in enumerate(keep) if kept)}
+    mapping = isinstance(batch, MutableMapping)
+    groups, prompts = (batch[name] if mapping else getattr(batch, name) for name in ("groups", "prompts"))
+    groups = [groups[row] for row in row_of]
+    before, prompts = prompts, []
+    for prompt in before:
+        question = Fields("prompt", prompt).question
+        if question in row_of:
+            prompts.append(_with_question(prompt, row_of[question]))
+    if mapping:
+        batch["groups"], batch["prompts"] = groups, prompts
+    else:
+        batch.groups, batch.prompts = groups, prompts
+
+
+def _with_question(prompt: Any, question: int) -> Any:
+    """A copy of a prompt with this row as its question."""
+    if isinstance(prompt, Mapping):
+        return {**prompt, "question": question}
+    if hasattr(prompt, "_replace"):
+        return prompt._replace(question=question)
+    changed = copy(prompt)
+    changed.question = question
+    return changed
+
+
 def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
     """Name → mean over one batch of all ranks, as `MeanByName`. Collective."""
     means = MeanByName()
@@ -70,6 +102,8 @@ def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
 
 class BatchDiagnostic(Callback):
     """Logs what `measure` returns for each training batch."""
+
+    shapes_learning = False
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> Mapping[str, float]:
         """Compute name → scalar over all ranks, from a batch and the training step's output. Collective."""

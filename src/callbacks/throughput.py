@@ -32,7 +32,8 @@ class ThroughputMonitor(BatchDiagnostic):
       that it needs (`UsefulFlop`) divided by the FLOP that the devices could do (`peak_rate`); missing on unknown GPUs.
 
     An iteration lasts from the start of its batch to that of the next one, so that its figures are logged one step
-    late. A trainer must call this callback before those that it measures (`Stage.CLOCK`).
+    late. A checkpoint holds those that are not logged yet, and a resumed run logs them. A trainer must call this
+    callback before those that it measures (`Stage.CLOCK`).
     """
 
     stage = Stage.CLOCK
@@ -45,6 +46,7 @@ class ThroughputMonitor(BatchDiagnostic):
         self._tokens = 0.0
         self._mfu: dict[str, float] = {}
         self._peak: float | None = None
+        self._loaded: dict[str, float] = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._start, self._rollouts, self._phases = None, {}, {}
@@ -52,10 +54,11 @@ class ThroughputMonitor(BatchDiagnostic):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Log the iteration before this one, now that it is over."""
-        now = time.perf_counter()
         if self._start is not None:
-            log_scalars(pl_module, self._figures(now - self._start))
-        self._start = now
+            log_scalars(pl_module, self._figures())
+        elif self._loaded:
+            log_scalars(pl_module, self._loaded)
+        self._start, self._loaded = time.perf_counter(), {}
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
         """Keep the phases of this iteration; nothing is logged yet."""
@@ -79,11 +82,34 @@ class ThroughputMonitor(BatchDiagnostic):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the last iteration, which no other one follows."""
         if self._start is not None:
-            figures = self._figures(time.perf_counter() - self._start)
-            for logger in trainer.loggers:
-                logger.log_metrics(figures, step=current_iteration(trainer) + 1)
+            self._log_last(trainer, self._figures())
+            self._start = None
 
-    def _figures(self, total: float) -> dict[str, float]:
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Log the figures of the checkpoint if no iteration has followed it."""
+        if self._loaded:
+            self._log_last(trainer, self._loaded)
+            self._loaded = {}
+
+    def _log_last(self, trainer: Trainer, figures: Mapping[str, float]) -> None:
+        for logger in trainer.loggers:
+            logger.log_metrics(dict(figures), step=current_iteration(trainer) + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The figures of the last iteration, which are logged in the next one."""
+        return (
+            {"figures": {name: float(x) for name, x in self._figures().items()}}
+            if self._start is not None and self._rollouts
+            else {}
+        )
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Log them in the next iteration."""
+        self._loaded = dict(state_dict["figures"])
+
+    def _figures(self) -> dict[str, float]:
+        assert self._start is not None
+        total = time.perf_counter() - self._start
         phases = {**self._rollouts, **self._phases}
         figures = {f"seconds/{phase}": seconds for phase, seconds in phases.items()}
         figures |= {"seconds/other": total - sum(phases.values()), "seconds/iteration": total}

@@ -11,7 +11,7 @@ from ..distributed import gather_objects, rank
 from ..metrics.functional import group_index
 from ..types import Fields
 from .diversity import EmbeddingDiversityMonitor
-from .pass_at_k import keep_questions
+from .shared import keep_questions
 from .zero_gradient import uniform_percentages
 
 Row = dict[str, Any]  # the `id` of a question, and metric → its value for the question
@@ -30,6 +30,8 @@ class TrainingSignal(Callback):
             are any, nothing is sampled.
     """
 
+    shapes_learning = False
+
     def __init__(self, diversity: EmbeddingDiversityMonitor | None, known: Callable[[], list[Row]]) -> None:
         self.diversity = diversity
         self.known = known
@@ -42,7 +44,7 @@ class TrainingSignal(Callback):
 
     def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         if self._measured:
-            keep_questions(batch, [False] * len(batch.groups))
+            keep_questions(batch, [False] * len(Fields("batch", batch).groups))
 
     def on_test_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
         """Measure the questions of a batch."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 import hydra
@@ -30,7 +31,9 @@ from ..settings.methods import configs, options_of
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
 
-WRONG_USE = (ValueError, TypeError, OSError, ImportError, RuntimeError, HydraException, OmegaConfBaseException)
+WRONG_USE = (
+    ValueError, TypeError, OSError, ImportError, RuntimeError, UnpicklingError, HydraException, OmegaConfBaseException
+)  # fmt: skip
 """Errors that settings, files or the machine cause before a run begins."""
 MORE = """
 COMMAND … --cfg job                     the settings that a command would run with, every group composed

@@ -11,8 +11,8 @@ are. A checkpoint that was measured before, on the same questions, is not measur
 
 from __future__ import annotations
 
-import json
 import os
+import warnings
 from contextlib import ExitStack
 from functools import cache, partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from ..foreign import ForeignDataError, Message, read_json
 from ..runs import directory as runs
 from ..runs.files import write_json, write_text
 from ..runs.secrets import refuse_secrets
@@ -68,6 +69,8 @@ def main(cfg: DictConfig) -> None:
             if cfg.checkpoint is not None:
                 runs.existing(cfg.checkpoint, "checkpoint")
             stack.enter_context(runs.held(directory))
+            if runs.is_first_rank():
+                runs.keep_training(directory, "tagrpo-eval")
             run = build(cfg)
             stack.callback(run.close)
             from ..runs.checkpoints import checkpoint_at
@@ -169,6 +172,31 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
     return {at: checkpoint_at(found[at], "diagnose") for at in sorted(set(nearest.values()))}
 
 
+class Point(Message):
+    """What a diagnosis has measured of one checkpoint, as far as the next diagnosis reads it."""
+
+    identity: dict[str, str]
+    questions: list[dict[str, Any]]
+
+
+class Diagnosis(Message):
+    """The content of `diagnose.json`, as far as the next diagnosis reads it."""
+
+    checkpoints: list[Point]
+
+
+def measured_in(path: Path) -> list[Point]:
+    """What an earlier diagnosis has measured; none, with a warning, if its file is damaged."""
+    if not path.exists():
+        return []
+    try:
+        found = read_json(Diagnosis, path.read_bytes(), source=str(path), remedy="All checkpoints are measured again.")
+    except ForeignDataError as damage:
+        warnings.warn(str(damage), stacklevel=2)
+        return []
+    return found.checkpoints
+
+
 def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     """Measure base and checkpoints, print the table, and return the names of the files written to `run.directory`.
 
@@ -187,8 +215,7 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     diversity = next((c for c in callbacks if isinstance(c, EmbeddingDiversityMonitor)), None)
     if diversity is not None:
         diversity.max_questions = None
-    measured = json.loads(kept.read_text())["checkpoints"] if kept.exists() else []
-    before = {digest(point["identity"]): point["questions"] for point in measured}
+    before = {digest(dict(point.identity)): point.questions for point in measured_in(kept)}
     encoder = digest(OmegaConf.select(cfg, "callbacks.embedding_diversity.encoder"))
     facts = {"run": str(trained), "finished": (trained / runs.FINISHED).exists()}
     checkpoints = kept_checkpoints(trained)

@@ -52,6 +52,7 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
     from ..packing.policy import CausalPolicy
     from ..runs.checkpoints import checkpoint_at, tensors_of
 
+    _keep_models(Path(folder))
     path = checkpoint_at(checkpoint, "checkpoint")
     if config is None:
         config = read_config(path.absolute().parent.parent / "config.yaml")
@@ -64,6 +65,11 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
     below = "model.load.lora."
     lora = {name.removeprefix(below): value for name, value in settings.items() if name.startswith(below)}
     lora.pop("_target_", None)
+    if Path(model_path).is_dir() and Path(folder).resolve() == Path(model_path).resolve():
+        raise FileExistsError(
+            f"Expected a folder of its own for the exported policy, but {folder} holds the model that the run began "
+            "with. Give another folder."
+        )
     model = load_causal_lm(model_path, lora=LoraSettings(**lora) if lora else None)
     holder = torch.nn.ModuleDict({"policy": CausalPolicy(model)})  # as the module that wrote the checkpoint calls it
     if path.is_dir():
@@ -73,6 +79,16 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
     holder.load_state_dict(weights)
     save_model(model, AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False), folder)
     return path
+
+
+def _keep_models(folder: Path) -> None:
+    """Refuse to replace the policy that a run has written at its end, `<run>/model`."""
+    run = folder.absolute().parent
+    if folder.name == "model" and (folder / "config.json").exists() and (run / "config.yaml").exists():
+        raise FileExistsError(
+            f"Expected a folder without a model, but {folder} holds the policy that the run in {run} has ended with. "
+            "Give another folder, or move that one away."
+        )
 
 
 @entry_point()

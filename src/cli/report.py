@@ -20,6 +20,11 @@ def main() -> None:
         for at in given.runs:
             if not at.is_dir():
                 raise FileNotFoundError(f"Expected a run directory, or a folder with some, at {at}, but there is none.")
+        if given.output is not None and given.output.suffix.lower() not in (".html", ".htm"):
+            raise ValueError(
+                f"Expected --output to end in .html, since the report is a page, but got {given.output}. It would "
+                "replace a file of another kind."
+            )
         from ..report.assemble import explore
 
         output = given.output or given.runs[0] / "report.html"

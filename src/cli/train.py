@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from ..runs.directory import begin, end, folders_of_options, held, is_first_rank
+from ..runs.directory import admit, begin, end, folders_of_options, held, is_first_rank, note_changes
 from ..runs.secrets import refuse_secrets
 from ..settings.checks import check_run, given_overrides, read_questions
-from ..settings.config import build
+from ..settings.config import build, quiet
 from .console import conclude, entry_point, explained, record
+from .resume import check_resume, iterations_done, log_held_back, when_it_begins
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -30,18 +32,29 @@ def train(
     *,
     test: bool = True,
     resume: str | Path | None = None,
+    checkpoint: Path | None = None,
     export: str | Path | None = None,
 ) -> dict[str, float]:
     """Fit, unless the trainer has `max_steps=0`, export, and evaluate on the test splits, if there are any.
 
-    `trainer` has the rollout callback and the diagnostics, `resume` is a checkpoint to continue from (`resolve`), and
-    `export` a folder for the trained policy in Hugging Face format. Returns the last value of all that was logged.
+    Args:
+        module: The policy.
+        datamodule: Its questions.
+        trainer: Has the rollout callback and the diagnostics.
+        test: Whether to evaluate on the test splits.
+        resume: `auto`, or the path of a checkpoint or of a run to continue; see `resolve`, which checks it.
+        checkpoint: A checkpoint to continue from that was checked before, in the place of `resume`.
+        export: Folder for the trained policy in Hugging Face format; None writes none.
+
+    Returns:
+        The last value of all that was logged.
     """
     from ..runs.checkpoints import resolve
 
     metrics = {}
     if trainer.max_steps != 0:
-        checkpoint = resolve(resume, Path(trainer.default_root_dir) / "checkpoints")
+        if checkpoint is None:
+            checkpoint = resolve(resume, Path(trainer.default_root_dir) / "checkpoints")
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
         metrics = dict(trainer.callback_metrics)
         if export is not None:
@@ -71,20 +84,48 @@ def main(cfg: DictConfig) -> float | None:
         with explained():
             refuse_secrets(cfg, directory)
             check_run(cfg, trains=trains)
+            quiet()
             stack.enter_context(held(directory))
-            begin(cfg, directory)
+            release_log = stack.enter_context(log_held_back())
+            changed = admit(cfg, directory)
+            checkpoint = _checkpoint_of(cfg, directory) if trains else None
             run = build(cfg)
             stack.callback(run.close)
             read_questions(cfg, run, trains=trains)
-        if is_first_rank():
-            record(cfg, run, run.trainer.loggers)
+            done = 0 if checkpoint is None else iterations_done(checkpoint)
+            if checkpoint is not None and is_first_rank():
+                check_resume(run, checkpoint)
+        if cfg.iterations is not None and done > cfg.iterations:
+            print(
+                f"Nothing is left to train: {checkpoint} has {done} iterations, and iterations={cfg.iterations}. "
+                f"Nothing was changed. To train on, set iterations above {done}."
+            )
+            return None
+        note_changes(cfg, changed, checkpoint)
+
+        @cache
+        def commit() -> None:
+            release_log()
+            if is_first_rank():
+                begin(directory)
+                record(cfg, run, run.trainer.loggers)
+
+        when_it_begins(run.trainer, commit)
         export = directory / "model" if cfg.export else None
-        metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, resume=cfg.resume, export=export)
+        metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, checkpoint=checkpoint, export=export)
+        commit()
         if is_first_rank():
             end(directory)
             given = [*folders_of_options(HydraConfig.get()), *given_overrides()]
             conclude(metrics, directory, given, f"{cfg.name}-seed{cfg.seed}", cfg.iterations)
     return objective_of(metrics, cfg.objective)
+
+
+def _checkpoint_of(cfg: DictConfig, directory: Path) -> Path | None:
+    """The checkpoint that a run resumes from, after a check of its content; Lightning is imported only for that."""
+    from ..runs.checkpoints import resolve
+
+    return None if cfg.resume is None else resolve(cfg.resume, directory / "checkpoints")
 
 
 if __name__ == "__main__":

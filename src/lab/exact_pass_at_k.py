@@ -37,6 +37,8 @@ class ExactCallback(Callback):
         ValueError: sampling leaves tokens out, so that probabilities are not those of the policy.
     """
 
+    shapes_learning = False
+
     def __init__(self, verifier: EnumeratingVerifier, sampling: SamplingConfig) -> None:
         require(verifier, EnumeratingVerifier, "reward")
         if sampling.temperature == 0 or sampling.top_p < 1 or sampling.top_k:

@@ -43,6 +43,28 @@ def count_batch(batch: Any) -> list[Record]:
     return records
 
 
+def joined(records: Iterable[Record]) -> list[Record]:
+    """Return one record per question, whose counts are those of all its records together.
+
+    >>> counts = {"metadata": {}, "n": 2, "correct": 1, "right": ["7"], "wrong": {"8": 1}, "tokens": 9, "truncated": 0}
+    >>> (one,) = joined([{"split": "test", "id": "q", "counts": counts}] * 2)
+    >>> one["counts"]["n"], one["counts"]["right"], one["counts"]["wrong"]
+    (4, ['7'], {'8': 2})
+    """
+    found: dict[tuple[str, str], Record] = {}
+    for record in records:
+        key = record["split"], record["id"]
+        if key not in found:
+            found[key] = record
+            continue
+        first, second = found[key]["counts"], record["counts"]
+        sums = {name: first[name] + second[name] for name in ("n", "correct", "tokens", "truncated")}
+        right = sorted({*first["right"], *second["right"]})
+        wrong = dict(Counter(first["wrong"]) + Counter(second["wrong"]))
+        found[key] = {**record, "counts": {**first, **sums, "right": right, "wrong": wrong}}
+    return list(found.values())
+
+
 def merge_counts(records: Iterable[Record]) -> Splits:
     """The row of each question, whose counts are summed over the records of all batches and ranks."""
     parts: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ..distributed import rank
+from ..distributed import rank, world_size
 from ..runs.files import DamagedFileError, check_torch_file, written_whole
 from ..types import Completion, Request
 
@@ -48,9 +48,15 @@ class RolloutCache:
             warnings.warn(message, stacklevel=2)
 
     def prune(self, before: int) -> None:
-        """Delete this rank's files of iterations below `before`, including partial ones that a killed process left."""
-        for path in self.folder.glob(f"*-*-{rank()}.*"):
-            if int(path.name.split("-")[-3]) < before:
+        """Delete this rank's files of iterations below `before`, including partial ones that a killed process left.
+
+        Rank 0 deletes those of ranks that there were before a resume with fewer ranks, too.
+        """
+        for path in self.folder.glob("*-*-*.*"):
+            *_, iteration, _, last = path.name.split("-")
+            writer = int(last.partition(".")[0])
+            mine = writer == rank() or (rank() == 0 and writer >= world_size())
+            if mine and int(iteration) < before:
                 path.unlink(missing_ok=True)
 
     def _path(self, position: Sequence[int]) -> Path:

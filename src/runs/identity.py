@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+
+from .sources import sources_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -60,9 +63,9 @@ def _without_workers(content: Any) -> Any:
 def _sums_of(checkpoint: Path) -> Any:
     """The checksums in a checkpoint; before it is loaded, its content is compared with them."""
     if checkpoint.is_dir():
-        from .checkpoints import MARKER
+        from .checkpoints import read_seals
 
-        return json.loads((checkpoint / MARKER).read_text())
+        return read_seals(checkpoint)
     with zipfile.ZipFile(checkpoint) as archive:
         return [(record.filename.partition("/")[2], record.file_size, record.CRC) for record in archive.infolist()]
 
@@ -75,12 +78,25 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     return digest([how, tokenizer.special_tokens_map, tokenizer.chat_template])
 
 
-def _code_of(settings: Any) -> list[str]:
-    """The source files in the folders of the classes that settings name: a change in one may change what they do."""
+def _code_of(settings: Any) -> list[Any]:
+    """The code of the classes that settings name: all files in their folders, and every module that they import.
+
+    Warns of modules that load others at run time: a change in these is not noticed.
+    """
     from hydra.utils import get_object
 
-    folders = {Path(inspect.getfile(get_object(name))).parent for name in targets(settings)}
-    return [file.read_text(errors="replace") for folder in sorted(folders) for file in sorted(folder.glob("*.py"))]
+    kinds = [get_object(name) for name in targets(settings)]
+    folders = {Path(inspect.getfile(kind)).parent for kind in kinds}
+    files = [file.read_text(errors="replace") for folder in sorted(folders) for file in sorted(folder.glob("*.py"))]
+    imported = sources_of(sorted({kind.__module__ for kind in kinds}))
+    if imported.open:
+        warnings.warn(
+            f"Expected the code of {', '.join(targets(settings))} to name the modules that it imports, but "
+            f"{', '.join(imported.open)} loads some at run time. If you change those, delete the counts of earlier "
+            "evaluations: they would be taken for those of the new code.",
+            stacklevel=2,
+        )
+    return [files, imported.digests]
 
 
 def targets(settings: Any) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Loggers that a resumed run continues: no row is there twice, and none is missing."""
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
+from .directory import is_first_rank
 from .files import append_rows, read_rows, sync, write_rows
 
 
@@ -81,9 +81,11 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
 
     @property
     def experiment(self) -> Any:
-        """The writer. Waits for a new second, as TensorBoard sorts files by second, then by process number as text."""
-        while not self._experiment and any(Path(self.log_dir).glob(f"events.out.tfevents.{int(time.time())}.*")):
-            time.sleep(0.05)
+        """The writer; a new one after that of a fit was closed. Earlier files are numbered before it makes its own."""
+        if self._experiment is not None and self._experiment.file_writer is None:
+            self._experiment = None
+        if self._experiment is None and is_first_rank():
+            number_files(Path(self.log_dir))
         return super().experiment
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
@@ -98,9 +100,14 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         return {"step": self._last_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue after that step, and tell TensorBoard to forget later ones."""
+        """Continue after that step. Before the next row, TensorBoard is told to forget later ones."""
         self._last_step = state_dict["step"]
-        self._forget_later_steps()
+        self._began = False
+
+    def save(self) -> None:
+        """Write what has been logged. Lightning calls this also before anything has been, when nothing is written."""
+        if self._experiment is not None:
+            super().save()
 
     @rank_zero_only
     def _forget_later_steps(self) -> None:
@@ -109,3 +116,15 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         self._began = True
         start = Event(step=self._last_step + 1, session_log=SessionLog(status=SessionLog.START))
         self.experiment.file_writer.add_event(start)
+
+
+def number_files(directory: Path) -> None:
+    """Rename TensorBoard's files so that they begin with 1, 2, … in the place of a time, in the order that they have.
+
+    TensorBoard reads files in the order of these times, and a machine's clock may stand earlier than that of the
+    machine before.
+    """
+    prefix = "events.out.tfevents."
+    for number, path in enumerate(sorted(directory.glob(f"{prefix}*.*")), 1):
+        rest = path.name.removeprefix(prefix).partition(".")[2]
+        path.replace(path.with_name(f"{prefix}{number:010d}.{rest}"))

@@ -44,6 +44,7 @@ class ScalarLog(Callback):
     """
 
     stage = Stage.LOG
+    shapes_learning = False
 
     def __init__(self) -> None:
         self._row: dict[str, float] = {}

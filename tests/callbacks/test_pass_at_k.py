@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.utils.data import DataLoader
 
 from tagrpo.callbacks import PassAtKEvaluator
-from tagrpo.callbacks.pass_at_k import CountStore, keep_questions
-from tagrpo.metrics.evaluation import count_batch
+from tagrpo.callbacks.shared import keep_questions
 from tagrpo.rollouts.dynamic_sampling import take_questions
 
 
@@ -139,7 +140,8 @@ def test_an_evaluation_goes_on_where_it_broke_off(tmp_path, batches):
     assert (tmp_path / "broken" / "test.json").read_text() == (tmp_path / "whole" / "test.json").read_text()
 
 
-def test_more_samples_than_were_stored_are_drawn(tmp_path, batches, make_batch):
+def test_where_the_store_has_too_few_samples_all_are_drawn_anew(tmp_path, batches, make_batch):
+    """The first four would be the same responses again, as the seed of a batch is the same."""
     store = tmp_path / "counts"
     evaluate(tmp_path, batches[:1], store=store)
     more = make_batch([[[1.0] * 6], [[0.0] * 6]])
@@ -147,7 +149,9 @@ def test_more_samples_than_were_stored_are_drawn(tmp_path, batches, make_batch):
     sampled, _ = evaluate(tmp_path, [more], store=store)
     assert sampled == ["0-0", "0-1"]
     report = json.loads((tmp_path / "test.json").read_text())["splits"]["easy"]
-    assert [(q["n"], q["correct"]) for q in report["questions"]] == [(10, 7), (10, 0)]
+    assert [(q["n"], q["correct"]) for q in report["questions"]] == [(6, 6), (6, 0)]
+    assert evaluate(tmp_path, [more], store=store)[0] == []
+    assert json.loads((tmp_path / "test.json").read_text())["splits"]["easy"] == report
 
 
 def test_counts_of_another_identity_are_left_aside_and_found_again(tmp_path, batches, caplog):
@@ -158,29 +162,86 @@ def test_counts_of_another_identity_are_left_aside_and_found_again(tmp_path, bat
     assert sampled("a") == []
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         assert sampled("b") == ["0-0", "0-1"]
-    assert "not the same as in the evaluation before under this name (weights)" in caplog.text
+    assert "those that come nearest are of other weights" in caplog.text.lower()
     assert sampled("a") == []
 
 
-def test_counts_survive_the_disk(tmp_path, batches):
-    store = CountStore(tmp_path)
-    for rank, batch in enumerate(batches):
-        store.append(rank, count_batch(batch))
-    assert store.read() == [record for batch in batches for record in count_batch(batch)]
+def as_mapping(batch):
+    """The batch of another project: a mapping, with prompts that are mappings."""
+    prompts = [{name: getattr(prompt, name) for name in ("question", "num_samples")} for prompt in batch.prompts]
+    return {"split": batch.split, "groups": list(batch.groups), "prompts": prompts, "rollouts": batch.rollouts}
 
 
-def test_a_damaged_count_is_left_out_with_a_warning(tmp_path, batches):
-    records = [record for batch in batches for record in count_batch(batch)]
-    CountStore(tmp_path).append(0, records)
-    file = tmp_path / "0.counts"
-    lines = file.read_text().splitlines()
-    changed = lines[0].replace('"correct": 0', '"correct": 1') if '"correct": 0' in lines[0] else lines[0] + " "
-    file.write_text("\n".join([changed, *lines[1:-1], lines[-1][:-5]]))
-    with pytest.warns(UserWarning, match=rf"Skipping 2 of {len(lines)} lines"):
-        assert CountStore(tmp_path).read() == records[1:-1]
-    CountStore(tmp_path).append(0, [records[-1]])
-    with pytest.warns(UserWarning, match="Skipping 2"):
-        assert CountStore(tmp_path).read() == records[1:]
+def test_a_store_takes_batches_that_are_mappings(tmp_path, batches):
+    class SampleMapping(Sample):
+        def on_test_batch_start(self, trainer, pl_module, batch, batch_idx, dataloader_idx=0):
+            view = SimpleNamespace(groups=batch["groups"], prompts=batch["prompts"])
+            super().on_test_batch_start(trainer, pl_module, view, batch_idx)
+            batch["rollouts"] = view.rollouts
+
+    def run(folder, fail_at=None):
+        evaluator, sample = PassAtKEvaluator((1, 2, 4), store=folder / "counts"), SampleMapping(batches, fail_at)
+        trainer = Trainer(
+            default_root_dir=folder, callbacks=[evaluator, sample], logger=False, accelerator="cpu",
+            enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+        )  # fmt: skip
+        given = [{**as_mapping(batch), "rollouts": None} for batch in batches]
+        trainer.test(Module(), DataLoader(given, batch_size=None), verbose=False)
+        return sample.sampled
+
+    with pytest.raises(RuntimeError, match="went away"):
+        run(tmp_path, fail_at=2)
+    assert run(tmp_path) == ["2-0", "2-1"]
+    evaluate(tmp_path / "objects", batches, ks=(1, 2, 4))
+    ours, theirs = (json.loads((folder / "test.json").read_text()) for folder in (tmp_path, tmp_path / "objects"))
+    assert ours == theirs
+
+
+def test_an_id_in_two_batches_is_refused_where_counts_are_stored(tmp_path, batches):
+    again = replace(batches[0], groups=batches[0].groups)
+    with pytest.raises(ValueError, match=r"callbacks\.pass_at_k\.store.*'0-[01]' of easy"):
+        evaluate(tmp_path, [batches[0], again], store=tmp_path / "counts")
+
+
+STRAYS = ("copied", "copied under a name", "of another evaluation", "of questions that are not asked", "not JSON")
+
+
+@pytest.mark.parametrize("stray", STRAYS)
+def test_what_is_not_of_an_evaluation_or_is_of_it_twice_does_not_change_its_result(stray, tmp_path, batches):
+    def run(folder, weights="a", asked=batches):
+        return evaluate(folder, asked, store=folder / "counts", identify=lambda: {"weights": weights})[0]
+
+    run(tmp_path)
+    expected = (tmp_path / "test.json").read_text()
+    (file,) = (tmp_path / "counts").glob("*/0.counts")
+    if stray == "copied":
+        shutil.copy(file, file.with_name("1.counts"))
+    elif stray == "copied under a name":
+        shutil.copy(file, file.with_name("0 (copy).counts"))
+    elif stray == "of another evaluation":
+        run(tmp_path / "other", "b")
+        (other,) = (tmp_path / "other" / "counts").glob("*/0.counts")
+        shutil.copy(other, file.with_name("1.counts"))
+    elif stray == "of questions that are not asked":
+        more = replace(batches[0], groups=[group._replace(id=f"new {group.id}") for group in batches[0].groups])
+        run(tmp_path, asked=[more])
+    else:
+        file.with_name("1.counts").write_bytes(b"\xff\x00\n00000000\t{}\n")
+    with pytest.warns(UserWarning, match="Skipping"):
+        assert run(tmp_path) == []
+    assert (tmp_path / "test.json").read_text() == expected
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"weights": 1}', "\xff"])
+def test_the_damage_of_another_evaluation_harms_nobody(text, tmp_path, batches):
+    def run(weights):
+        return evaluate(tmp_path, batches[:1], store=tmp_path / "counts", identify=lambda: {"weights": weights})[0]
+
+    run("a")
+    (identity,) = (tmp_path / "counts").glob("*/identity.json")
+    identity.write_bytes(text.encode("latin-1"))
+    assert run("b") == ["0-0", "0-1"]
+    assert run("a") == [], "nor the same one"
 
 
 def test_keeping_questions_renumbers_their_prompts(make_batch):

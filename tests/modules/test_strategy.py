@@ -144,12 +144,15 @@ def test_two_copies_on_four_ranks_train_as_one_process_does_and_go_on_as_one_cop
         expected = torch.load(tmp_path / f"{name}.pt")
         moved = (expected - start).norm()
         assert moved > 1e-3
+        # Gradients are rounded, and both runs round each weight in each of six steps, by half a unit at most.
+        rounding = 1e-6 * moved + 2 * 6 * 0.5 * torch.finfo(torch.float32).eps * expected.norm()
+        assert rounding < 1e-4 * moved, "an error of the method is larger"
         for stem in (f"{name}-2-1", f"{name}-1-2"):
             before, after = (tmp_path / f"{stem}-{time}" / "model.safetensors" for time in ("before", "after"))
             assert before.read_bytes() == after.read_bytes(), stem
             for rank in range(4):
                 difference = torch.load(tmp_path / f"{stem}-{rank}.pt") - expected
-                assert difference.norm() < 1e-6 * moved, (stem, rank)
+                assert difference.norm() < rounding, (stem, rank)
 
 
 SIXTY_FOUR = """

@@ -89,7 +89,8 @@ def test_a_disk_that_can_not_be_read_costs_a_generation(tmp_path):
         assert cache.find((3, 0), "x") is None
 
 
-def test_only_what_a_checkpoint_covers_is_deleted(tmp_path):
+def test_only_what_a_checkpoint_covers_is_deleted(tmp_path, monkeypatch):
+    monkeypatch.setattr("tagrpo.rollouts.cache.world_size", lambda: 2)
     cache = RolloutCache(tmp_path)
     for iteration in (8, 9, 10, 100):
         cache.keep((iteration, 0), "x", COMPLETIONS)
@@ -161,3 +162,30 @@ def test_any_responses_come_back_bit_for_bit(responses, random):
         assert torch.equal(ours.token_ids, theirs.token_ids)
         assert torch.equal(ours.logprobs, theirs.logprobs)
         assert ours.truncated == theirs.truncated
+
+
+@pytest.mark.parametrize(
+    ("own", "left"), [(0, {"000003-0-1.pt"}), (1, {"000001-0-0.pt", "000001-0-2.pt", "000001-0-11.pt"})]
+)
+def test_rank_0_deletes_what_ranks_that_are_no_more_have_left(own, left, tmp_path, monkeypatch):
+    names = [
+        "000001-0-0.pt",
+        ".partial-000001-1-0.pt",
+        "000001-0-2.pt",
+        "000001-0-11.pt",
+        "000003-0-1.pt",
+        "000001-0-1.pt",
+    ]
+    for name in names:
+        (tmp_path / name).touch()
+    monkeypatch.setattr("tagrpo.rollouts.cache.rank", lambda: own)
+    monkeypatch.setattr("tagrpo.rollouts.cache.world_size", lambda: 2)
+    RolloutCache(tmp_path).prune(3)
+    found = {path.name for path in tmp_path.iterdir()}
+    assert found >= left | {"000003-0-1.pt"}
+    gone = (
+        {"000001-0-0.pt", ".partial-000001-1-0.pt", "000001-0-2.pt", "000001-0-11.pt"}
+        if own == 0
+        else {"000001-0-1.pt"}
+    )
+    assert found == set(names) - gone

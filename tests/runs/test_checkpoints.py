@@ -315,3 +315,20 @@ def test_one_flipped_bit_in_any_tensor_is_noticed(intact, where, bit):
     finally:
         file.write_bytes(content)
     check(intact)
+
+
+def test_where_all_checkpoints_are_damaged_the_error_names_each_and_what_to_do(tmp_path):
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    paths = [write_file(folder, 10), write_shards(folder, 20)]
+    tear_file(paths[0])
+    lose_marker(paths[1])
+    for attempt in (lambda: newest(folder), lambda: resolve("auto", folder), lambda: resolve(tmp_path / "run", folder)):
+        with pytest.raises(DamagedFileError, match=r"(?s)all 2 are damaged.*000020\.ckpt.*000010\.ckpt"):
+            attempt()
+    with pytest.raises(DamagedFileError, match="name=…"):
+        resolve("auto", folder)
+    (paths[1] / "complete.json").write_text('{".metadata": [1, true]}')
+    with pytest.raises(DamagedFileError, match=r"complete\.json"):
+        check(paths[1])
+    assert newest(tmp_path) is None, "there are none at all"

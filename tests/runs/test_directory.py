@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from hydra import compose, initialize_config_module
+from hydra.utils import get_object
 from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -19,13 +20,17 @@ from omegaconf import OmegaConf
 from tagrpo.cli import train
 from tagrpo.runs.checkpoints import AtomicCheckpointIO
 from tagrpo.runs.directory import (
+    admit,
     begin,
     changes,
     flat,
     held,
+    iterations_logged,
     may_change,
     name_of,
+    note_changes,
     read_config,
+    shapes_learning,
     wandb_run_id,
     without_copies,
 )
@@ -81,58 +86,58 @@ def test_a_new_run_is_refused_where_another_has_left_results(tmp_path):
         directory = tmp_path / str(number)
         directory.mkdir()
         (directory / "config.yaml").touch()
-        begin(settings(), directory)  # nothing has come of that attempt
+        admit(settings(), directory)  # nothing has come of that attempt
         (directory / name).touch()
         with pytest.raises(FileExistsError, match="resume=auto.*name=…"):
-            begin(settings(), directory)
-        begin(settings(resume="auto"), directory)  # it was killed before its first checkpoint
+            admit(settings(), directory)
+        admit(settings(resume="auto"), directory)  # it was killed before its first checkpoint
         (directory / "finished").touch()
         with pytest.raises(FileExistsError, match="has finished, but there is none.*name=…"):
-            begin(settings(resume="auto"), directory)
+            admit(settings(resume="auto"), directory)
         assert (directory / "finished").exists()
     run = a_run_in(tmp_path / "run")
     (run / "metrics.csv").unlink()
     with pytest.raises(FileExistsError, match="resume=auto"):
-        begin(settings(), run)
+        admit(settings(), run)
 
 
 def test_a_checkpoint_of_elsewhere_is_for_an_unused_directory(tmp_path):
     source = str(a_run_in(tmp_path / "source") / "checkpoints" / name_of(2))
-    begin(settings(resume=source), tmp_path / "new")
-    begin(settings(resume=source), tmp_path / "source")
+    admit(settings(resume=source), tmp_path / "new")
+    admit(settings(resume=source), tmp_path / "source")
     with pytest.raises(FileExistsError):
-        begin(settings(resume=source), a_run_in(tmp_path / "other"))
+        admit(settings(resume=source), a_run_in(tmp_path / "other"))
     with pytest.raises(ValueError, match="seed: 0 then, 1 now"):
-        begin(settings(resume=source, seed=1), tmp_path / "new")
+        admit(settings(resume=source, seed=1), tmp_path / "new")
 
 
 def test_what_may_not_change_is_refused_by_name_with_both_values(tmp_path):
     run = a_run_in(tmp_path)
     cfg = settings(resume="auto", policy__mini_batches=4, data__batch_size=16, optimizer__lr=1e-3, iterations=9)
     with pytest.raises(ValueError, match="that shape what it learns") as refused:
-        begin(cfg, run)
+        admit(cfg, run)
     lines = [line.strip() for line in str(refused.value).splitlines()[1:-1]]
     assert lines == ["data.batch_size: 8 then, 16 now", "policy.mini_batches: 2 then, 4 now"]
     for name, value in [("trainer__precision", "16-true"), ("data__train__dataset", "gsm8k")]:
         with pytest.raises(ValueError, match=name.replace("__", r"\.")):
-            begin(settings(resume="auto", **{name: value}), run)
+            admit(settings(resume="auto", **{name: value}), run)
     with pytest.raises(ValueError, match="seed: 0 then, 1 now"):
-        begin(settings(resume="auto", seed=1, data__seed=1), run)
+        admit(settings(resume="auto", seed=1, data__seed=1), run)
 
 
 def test_a_forbidden_change_is_not_hidden_by_a_permitted_one_with_the_same_values(tmp_path):
     run = a_run_in(tmp_path)
     both = {"rollout__sampling__max_new_tokens": 6, "rollout__evaluation_sampling__max_new_tokens": 6}
     with pytest.raises(ValueError, match=r"rollout.sampling.max_new_tokens: 12 then, 6 now") as refused:
-        begin(settings(resume="auto", **both), run)
+        admit(settings(resume="auto", **both), run)
     assert "evaluation_sampling" not in str(refused.value)
-    begin(settings(resume="auto", rollout__evaluation_sampling__max_new_tokens=6), run)
+    admit(settings(resume="auto", rollout__evaluation_sampling__max_new_tokens=6), run)
 
 
 def test_a_text_with_a_slash_is_no_path(tmp_path):
     run = a_run_in(tmp_path)
     with pytest.raises(ValueError, match=r"template.instruction: Answer as a/b. then, Prove a/b. now"):
-        begin(settings(resume="auto", template__instruction="Prove a/b."), run)
+        admit(settings(resume="auto", template__instruction="Prove a/b."), run)
 
 
 @pytest.mark.parametrize(
@@ -161,11 +166,11 @@ def test_without_its_settings_no_run_is_continued(tmp_path):
     run = a_run_in(tmp_path / "run")
     (run / "config.yaml").unlink()
     with pytest.raises(FileNotFoundError, match="settings of the run.*config.yaml"):
-        begin(settings(resume="auto", policy__mini_batches=4), run)
+        admit(settings(resume="auto", policy__mini_batches=4), run)
     alone = tmp_path / "alone.ckpt"
     (run / "checkpoints" / name_of(2)).rename(alone)
     with pytest.raises(FileNotFoundError, match="settings of the run.*config.yaml"):
-        begin(settings(resume=str(alone)), tmp_path / "new")
+        admit(settings(resume=str(alone)), tmp_path / "new")
 
 
 @pytest.mark.parametrize(
@@ -186,7 +191,7 @@ def test_settings_of_strangers_are_plain_text(text, said, tmp_path):
     with pytest.raises(ValueError, match=said):
         read_config(run / "config.yaml")
     with pytest.raises(ValueError, match=said):
-        begin(settings(resume="auto"), run)
+        admit(settings(resume="auto"), run)
 
 
 def test_what_may_change_is_in_the_history(tmp_path):
@@ -194,7 +199,10 @@ def test_what_may_change_is_in_the_history(tmp_path):
     (run / "finished").touch()
     moved = {"trainer__default_root_dir": "/new", "data__train__path": "/new/math.jsonl"}
     faster = settings(resume="auto", iterations=6, optimizer__lr=1e-3, **moved)
-    begin(faster, run)
+    checkpoint = run / "checkpoints" / name_of(2)
+    note_changes(faster, admit(faster, run), checkpoint)
+    assert (run / "finished").exists(), "nothing is written yet"
+    begin(run)
     assert not (run / "finished").exists()
     (change,) = faster.history
     assert change.resumed_from == name_of(2)
@@ -207,12 +215,103 @@ def test_what_may_change_is_in_the_history(tmp_path):
     (run / "config.yaml").write_text(OmegaConf.to_yaml(faster))
     again = OmegaConf.merge(faster, {"history": None})
     del again.history
-    begin(again, run)
+    note_changes(again, admit(again, run), checkpoint)
     assert again.history == faster.history, "where nothing changes, nothing is added"
 
 
+@pytest.mark.parametrize("text", ["{", "", "[]", '{"git_commit": 1}', "\xff", "NaN", '{"a": "\\ud800"}'])
+def test_a_damaged_provenance_is_a_warning_that_names_the_file(text, tmp_path):
+    run = a_run_in(tmp_path)
+    (run / "provenance.json").write_bytes(text.encode("latin-1"))
+    with pytest.warns(UserWarning, match=r"provenance\.json"):
+        assert admit(settings(resume="auto", iterations=6), run) == {"iterations": (4, 6)}
+
+
+@pytest.mark.parametrize(("logged", "refused"), [(0, False), (2, False), (3, True), (20, True)])
+def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(logged, refused, tmp_path):
+    """With a checkpoint every two iterations, the row of the third is written after the first checkpoint."""
+    rows = "".join(f"0.5,{step}\n" for step in range(logged))
+    (tmp_path / "metrics.csv").write_text("rollout/reward,step\n" + rows)
+    checkpoint = {"checkpoint": {"_target_": "tagrpo.callbacks.Checkpointer", "every": 2}}
+    (tmp_path / "config.yaml").write_text(OmegaConf.to_yaml(settings(callbacks=checkpoint)))
+    assert iterations_logged(tmp_path) == logged
+    if refused:
+        with pytest.raises(FileNotFoundError, match=r"callbacks\.checkpoint\.every was 2"):
+            admit(settings(resume="auto"), tmp_path)
+    else:
+        assert admit(settings(resume="auto"), tmp_path) == {}
+
+
+@pytest.mark.parametrize("trace", ["rollouts", "ledger.json", "model", "metrics.csv", "checkpoints"])
+def test_what_trains_nothing_is_refused_where_a_run_has_trained(trace, tmp_path):
+    if trace == "checkpoints":
+        AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, tmp_path / "checkpoints" / name_of(2))
+    else:
+        (tmp_path / trace).write_text("rollout/reward,step\n0.5,0\n")
+    for resume in (None, "auto"):
+        with pytest.raises(FileExistsError, match=rf"iterations=0.*{trace}"):
+            admit(settings(iterations=0, resume=resume), tmp_path)
+
+
+def test_what_only_evaluates_may_go_on_where_it_was_killed(tmp_path):
+    (tmp_path / "metrics.csv").write_text("pass@k/test/1,step\n0.5,0\n")
+    admit(settings(iterations=0, resume="auto"), tmp_path)
+    with pytest.raises(ValueError, match="iterations above 0"):
+        admit(settings(iterations=0, resume=str(tmp_path)), tmp_path / "new")
+
+
+def test_every_callback_of_the_package_says_whether_it_shapes_learning():
+    shaping = set()
+    for group in ("default", "exact_pass_at_k", "exact_zero_gradient"):
+        with initialize_config_module("tagrpo.configs", version_base="1.3"):
+            cfg = compose("train", [f"callbacks={group}", "experiment=skywork_or1"])
+        for name, part in cfg.callbacks.items():
+            changed = f"callbacks.{name}.x"
+            there = {"callbacks": {name: {"_target_": part._target_, "x": 1}}}
+            assert isinstance(get_object(part._target_).shapes_learning, bool), name
+            if shapes_learning(changed, there, there):
+                shaping.add(str(name))
+    assert shaping == {"adaptive_entropy"}
+
+
+@pytest.mark.parametrize(
+    ("target", "shapes"),
+    [
+        ("lightning.pytorch.callbacks.LearningRateMonitor", False),
+        ("lightning.pytorch.callbacks.RichProgressBar", False),
+        ("lightning.pytorch.callbacks.EarlyStopping", False),
+        ("lightning.pytorch.callbacks.GradientAccumulationScheduler", True),
+        ("lightning.pytorch.callbacks.LearningRateFinder", True),
+        ("lightning.pytorch.callbacks.WeightAveraging", True),
+        ("lightning.pytorch.callbacks.BackboneFinetuning", True),
+        ("lightning.pytorch.Callback", True),
+        ("there.is.no.such.Module", True),
+        ("os.getcwd", True),
+    ],
+)
+def test_callbacks_of_others_are_taken_to_shape_learning_unless_they_are_known_to_observe(target, shapes):
+    own = {"callbacks": {"mine": {"_target_": target, "x": 1}}}
+    for then, now in ((own, own), ({}, own), ({"callbacks": None}, own)):
+        assert shapes_learning("callbacks.mine.x", then, now) == shapes
+    assert not shapes_learning("logger.mine.x", own, own)
+
+
+def test_nothing_is_imported_that_only_the_settings_of_a_stranger_name(tmp_path, monkeypatch):
+    (tmp_path / "trap.py").write_text("raise SystemExit('imported')")
+    monkeypatch.syspath_prepend(tmp_path)
+    theirs = {"callbacks": {"mine": {"_target_": "trap.Callback"}}}
+    assert shapes_learning("callbacks.mine._target_", theirs, {"callbacks": {}})
+
+
+def test_the_lock_of_a_directory_is_left_as_it_was_found(tmp_path):
+    (tmp_path / ".lock").write_text("process 1 on a machine that went away\n")
+    with held(tmp_path):
+        assert str(os.getpid()) in (tmp_path / ".lock").read_text()
+    assert (tmp_path / ".lock").read_text() == "process 1 on a machine that went away\n"
+
+
 def test_a_resumed_run_may_be_averaged_over_other_groups_of_splits(tmp_path):
-    begin(settings(resume="auto", averages__all=["test_id", "test_size"]), a_run_in(tmp_path))
+    admit(settings(resume="auto", averages__all=["test_id", "test_size"]), a_run_in(tmp_path))
 
 
 def test_settings_that_were_added_or_removed_are_changes():
@@ -262,6 +361,8 @@ def test_the_command_is_refused_or_goes_on_with_what_it_is_told(tmp_path, monkey
 
 def test_wandb_knows_a_resumed_run_by_its_id(tmp_path):
     first = wandb_run_id(str(tmp_path), None)
+    assert not (tmp_path / "wandb_id").exists(), "the command may still be refused"
+    begin(tmp_path)
     assert wandb_run_id(str(tmp_path), "auto") == first
     assert wandb_run_id(str(tmp_path), None) != first
 

@@ -128,6 +128,33 @@ def test_a_run_that_goes_on_within_a_second_shows_its_own_curve(tmp_path, monkey
     assert [(event.step, event.value) for event in events.Scalars("a")] == [(0, 0.0), (1, 1.0), (2, 7.0)]
 
 
+@pytest.mark.parametrize("clock", [[5_000, 4_000, 3_000], [3_000, 3_000, 3_000], [3_000, 5_000, 4_000]])
+def test_the_curve_of_a_run_does_not_depend_on_the_clocks_of_its_machines(clock, tmp_path, monkeypatch):
+    for number, seconds in enumerate(clock):
+        monkeypatch.setattr("time.time", lambda seconds=seconds: 1_700_000_000.0 + seconds)
+        logger = ResumableTensorBoard(tmp_path, name="", version="tensorboard", default_hp_metric=False)
+        if number:
+            logger.load_state_dict({"step": 2 * number - 1})
+        for step in range(2 * number, 2 * number + 4):  # the last two are of an attempt that died
+            logger.log_metrics({"a": 10.0 * number + step}, step)
+        logger.experiment.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    expected = [(0, 0.0), (1, 1.0), (2, 12.0), (3, 13.0), *((step, 20.0 + step) for step in range(4, 8))]
+    assert [(event.step, event.value) for event in events.Scalars("a")] == expected
+
+
+def test_a_writer_that_was_closed_is_followed_by_another_and_nothing_is_written_before_the_first_row(tmp_path):
+    logger = ResumableTensorBoard(tmp_path, name="", version="tensorboard", default_hp_metric=False)
+    logger.load_state_dict({"step": 3})
+    logger.save()
+    assert not (tmp_path / "tensorboard").exists()
+    for step in (4, 5):
+        logger.log_metrics({"a": float(step)}, step)
+        logger.finalize("success")
+    events = EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [event.step for event in events.Scalars("a")] == [4, 5]
+
+
 ROWS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.floats(-9, 9), min_size=1), min_size=1, max_size=8)
 
 

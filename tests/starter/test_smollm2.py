@@ -68,9 +68,68 @@ def test_a_full_disk_is_explained_and_leaves_nothing(package, tmp_path, monkeypa
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["model.lock"]
 
 
-def test_a_model_that_is_there_is_not_made_again(package, tmp_path):
-    (tmp_path / "config.json").write_text("{}")
-    make_smollm2(tmp_path)
+@pytest.fixture
+def written(package, tmp_path, monkeypatch):
+    """A small model in its folder, as `make_smollm2` would have written it; and how often it was."""
+    made = []
+
+    class Part:
+        def __init__(self, files):
+            self.files = files
+
+        def save_pretrained(self, folder):
+            for name, content in self.files.items():
+                (folder / name).write_bytes(content)
+
+    def write(file, folder):
+        made.append(folder)
+        with smollm2.folder_written_whole(folder) as partial:
+            Part({"config.json": b"{}", "model.safetensors": bytes(range(256)) * 4}).save_pretrained(partial)
+            Part({"tokenizer.json": b"{}"}).save_pretrained(partial)
+            smollm2.write_sums(partial)
+
+    monkeypatch.setattr(smollm2, "_checked_file", lambda: tmp_path / "package" / smollm2.FILE)
+    monkeypatch.setattr(smollm2, "_write", write)
+    make_smollm2(tmp_path / "model")
+    return tmp_path / "model", made
+
+
+def test_a_model_that_is_there_is_not_made_again(written):
+    folder, made = written
+    make_smollm2(folder)
+    assert made == [folder]
+
+
+@pytest.mark.parametrize("bit", [0, 1, 4095, 8191])
+def test_one_flipped_bit_is_found_and_the_model_made_again(bit, written):
+    folder, made = written
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    content = bytearray(whole)
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+    make_smollm2(folder)
+    assert made == [folder, folder]
+    assert path.read_bytes() == whole
+
+
+@pytest.mark.parametrize("damage", ["lost", "cut", "no sums", "sums of nothing", "broken sums", "sums of other types"])
+def test_a_model_that_is_not_as_it_was_written_is_made_again(damage, written):
+    folder, made = written
+    sums, tokenizer = folder / smollm2.SUMS, folder / "tokenizer.json"
+    if damage == "lost":
+        tokenizer.unlink()
+    elif damage == "cut":
+        tokenizer.write_bytes(b"{")
+    elif damage == "no sums":  # as an earlier version has left it
+        sums.unlink()
+    else:
+        sums.write_text(
+            {"sums of nothing": "{}", "broken sums": "{", "sums of other types": '{"config.json": 1}'}[damage]
+        )
+    make_smollm2(folder)
+    assert made == [folder, folder]
+    assert tokenizer.read_bytes() == b"{}"
 
 
 def test_the_cache_is_the_users(tmp_path, monkeypatch):

@@ -25,6 +25,8 @@ class AdaptiveEntropy(Callback):
         least: Smallest γ, at least 0.
     """
 
+    shapes_learning = True
+
     def __init__(self, target: float = 0.2, step: float = 1e-4, most: float = 5e-3, least: float = 0.0) -> None:
         if not 0 <= least <= most or step <= 0:
             raise ValueError(f"Expected 0 ≤ least ≤ most and step > 0, but got {least}, {most} and {step}.")

@@ -1,7 +1,9 @@
 """Variations of questions, written by the policy from its own correct responses, and asked at once (SvS)."""
 
 import re
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,13 +29,20 @@ class SelfPlay(Reformulator):
     form: str
     seldom: tuple[float, float] = (0.125, 0.5)
     useful: tuple[float, float] = (0.125, 0.625)
+    batches: int = field(default=0, init=False)
+    """Batches that were extended so far; part of the ids of questions, which would recur otherwise."""
 
     def extend(self, batch: QuestionBatch, ask: Ask) -> list[QuestionBatch]:
         """Return two batches: the prompts for variations, with their rewards, and the variations."""
         assert batch.rollouts is not None
         few = within(batch, self.seldom)[batch.rollouts.question] & batch.rollouts.correct
         solved = [(row, text) for row, text in enumerate(batch.rollouts.text) if few[row]]
-        prompts = ask([made(batch, row, "synthesis", self.instruction.replace("{response}", t)) for row, t in solved])
+        self.batches += 1
+        syntheses = []
+        for row, text in solved:
+            group = made(batch, row, "synthesis", self.instruction.replace("{response}", text))
+            syntheses.append(group._replace(id=f"{group.id}@{self.batches}"))
+        prompts = ask(syntheses)
         assert prompts.rollouts is not None
         found = [re.search(self.form, text, re.DOTALL) for text in prompts.rollouts.text]
         variations = [made(prompts, row, "variation", at[1] if at else "") for row, at in enumerate(found)]
@@ -43,6 +52,14 @@ class SelfPlay(Reformulator):
         earned = prompts.rollouts.rewards - prompts.rollouts.correct.float() + right.float()
         prompts.rollouts = replace(prompts.rollouts, correct=right, rewards=earned)
         return [prompts, asked]
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many batches were extended."""
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue counting."""
+        self.batches = state["batches"]
 
 
 def within(batch: QuestionBatch, share: tuple[float, float]) -> Tensor:

@@ -151,7 +151,19 @@ def test_responses_to_offline_rephrasings_count_and_are_varied_too():
     assert len(SelfPlay("{response}", FORM).extend(batch, ask)[0].groups) == 1
 
 
-def test_it_has_no_state():
-    part = SelfPlay("{response}", FORM)
-    part.load_state_dict(part.state_dict())
-    assert part.state_dict() == {}
+def test_no_id_recurs_in_a_later_batch_also_after_a_resume():
+    batch = batch_of(questions_of(*range(40)))
+    part = SelfPlay("vary: {response}", FORM)
+
+    def ids(part):
+        found = [group.id for each in part.extend(batch, ask) for group in each.groups]
+        assert len(found) == len(set(found)) > 0
+        return set(found)
+
+    first, second = ids(part), ids(part)
+    resumed = SelfPlay("vary: {response}", FORM)
+    resumed.load_state_dict(part.state_dict())
+    third = ids(resumed)
+    assert third == ids(part)
+    assert not first & second
+    assert not (first | second) & third

@@ -1,0 +1,175 @@
+"""Counts of an evaluation on disk, so that one that was interrupted can be continued."""
+
+import json
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from ..distributed import gather_objects, rank
+from ..foreign import Count, ForeignDataError, Message, Text, read_json
+from ..metrics.evaluation import Record, joined
+from ..runs.files import write_json
+from ..runs.identity import digest
+
+MOST = 2**53
+"""Above the largest count: floating-point numbers hold all whole numbers below it."""
+Key = tuple[str, str]
+"""Split and id of a question."""
+
+
+class StoredCounts(Message):
+    """What `count_batch` counts of one question."""
+
+    metadata: dict[str, Any]
+    n: Count
+    correct: Count
+    right: list[Any]
+    wrong: dict[str, Count]
+    tokens: Count
+    truncated: Count
+
+
+class StoredRecord(Message):
+    """A line of a file of counts."""
+
+    split: Text
+    id: Text
+    counts: StoredCounts
+
+
+class CountStore:
+    """Stores the records of `count_batch`, one line with a checksum each, in one folder per identity of an evaluation.
+
+    Each rank appends to `<rank>.counts`; all files are read, so that the number of ranks may change in between. The
+    checksums depend on the identity too: a line that was copied from the counts of another evaluation counts as
+    damaged.
+    """
+
+    identify: Callable[[], Mapping[str, str]] | None = None
+    """Returns name → value of everything that the counts depend on. If None, all evaluations share one folder."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.root = self.folder = Path(folder)
+        self._name = ""
+
+    def resume(self) -> dict[Key, Record]:
+        """The counts so far of the present evaluation. Collective: no rank appends before rank 0 has read for all."""
+        first = rank() == 0
+        self._name = gather_objects(self._begin() if first else "")[0]
+        self.folder = self.root / self._name
+        return gather_objects(self.read() if first else {})[0]
+
+    def _begin(self) -> str:
+        """Return the name of the present evaluation's folder, and write the evaluation's identity into it."""
+        if self.identify is None:
+            return ""
+        identity = dict(self.identify())
+        name = digest(identity)
+        if not (self.root / name).exists() and (differ := self._nearest(identity)):
+            rank_zero_info(
+                "Sampled anew: there are no counts of the same evaluation. Those that come nearest are of other "
+                f"{', '.join(differ)}."
+            )
+        write_json(self.root / name / "identity.json", identity)
+        return name
+
+    def _nearest(self, identity: Mapping[str, str]) -> list[str]:
+        """The parts in which the most similar of the other evaluations differs; empty if there is none."""
+        found = []
+        for path in sorted(self.root.glob("*/identity.json")):
+            try:
+                then = read_json(dict[str, str], path.read_bytes(), source=str(path), remedy="Delete it.")
+            except (ForeignDataError, OSError):  # the damage of another evaluation is none of this one
+                continue
+            found.append([part for part, value in identity.items() if then.get(part) != value])
+        return min(found, key=len, default=[])
+
+    def read(self) -> dict[Key, Record]:
+        """Return the record of each question; what is not of this evaluation, or of it twice, is left out and told.
+
+        Damaged lines are left out too: their questions are sampled again. Of a question that was sampled again with
+        more responses, these count.
+
+        Raises:
+            ForeignDataError: there are two records of a question with as many responses each, which differ.
+        """
+        records: dict[Key, Record] = {}
+        places: dict[Key, str] = {}
+        for file in sorted(self.folder.glob("*.counts")):
+            if not (file.stem.isascii() and file.stem.isdecimal() and file.is_file()):
+                rank_zero_warn(f"Skipping {file}: no rank has written it. If it is a copy, delete it.")
+                continue
+            lines = [line for line in file.read_bytes().split(b"\n") if line]
+            damaged = copies = 0
+            for line in lines:
+                try:
+                    record = read_line(line, self._name, str(file))
+                except ForeignDataError:
+                    damaged += 1
+                    continue
+                key = record["split"], record["id"]
+                before = records.get(key)
+                if before == record:
+                    copies += 1
+                    continue
+                n, earlier = record["counts"]["n"], before["counts"]["n"] if before else 0
+                if n == earlier:
+                    raise ForeignDataError(
+                        f"Expected one record of each question, but {places[key]} and {file} have different ones of "
+                        f"{key[1]!r} of {key[0]!r}, both with {n} responses. Delete the file that you have put there, "
+                        "or both: what is missing is sampled again."
+                    )
+                if n > earlier:
+                    records[key], places[key] = record, str(file)
+            if damaged:
+                rank_zero_warn(
+                    f"Skipping {damaged} of {len(lines)} lines of {file}: they were cut off or changed, or are of "
+                    "another evaluation."
+                )
+            if copies:
+                rank_zero_warn(f"Skipping {copies} of {len(lines)} lines of {file}: they are copies of others.")
+        return records
+
+    def append(self, number: int, records: Sequence[Record]) -> None:
+        """Append the records of one batch to the file of rank `number`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        path = self.folder / f"{number}.counts"
+        # The rest of a line that was cut off must not swallow the next one.
+        torn = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
+        texts = [json.dumps(record) for record in joined(records)]
+        with path.open("a") as file:
+            file.write("\n" * bool(torn) + "".join(f"{seal_of(text, self._name)}\t{text}\n" for text in texts))
+
+
+def read_line(line: bytes, name: str, source: str) -> Record:
+    """Return the record in a line of the evaluation `name`.
+
+    Raises:
+        ForeignDataError: the line is not what that evaluation has written.
+    """
+    remedy = "Delete the line; what it counts is sampled again."
+    text = line.decode("utf-8", "replace")
+    seal, _, content = text.partition("\t")
+    if seal != seal_of(content, name):
+        raise ForeignDataError(f"Expected a line of {source} with its checksum, but {seal[:8]!r} is another. {remedy}")
+    record = read_json(StoredRecord, content, source=f"a line of {source}", remedy=remedy).model_dump()
+    counts = record["counts"]
+    answers = [*counts["right"], *counts["wrong"]]
+    sound = (
+        max(counts["n"], counts["tokens"]) < MOST
+        and counts["n"] >= max(1, counts["correct"] + sum(counts["wrong"].values()), counts["truncated"])
+        and len(counts["right"]) <= counts["correct"]
+        and all(isinstance(answer, str) for answer in answers)
+    )
+    if not sound:
+        raise ForeignDataError(f"Expected a line of {source} with counts that add up, but got {counts}. {remedy}")
+    return record
+
+
+def seal_of(text: str, name: str) -> str:
+    """Return the checksum of a record's JSON text in the evaluation `name`, as 8 hex digits."""
+    sealed = f"{name}\t{text}" if name else text
+    return f"{zlib.crc32(sealed.encode('utf-8', 'surrogatepass')):08x}"

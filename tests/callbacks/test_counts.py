@@ -1,0 +1,144 @@
+"""Files of counts: what was written is read back, and nothing else."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tagrpo.callbacks.counts import CountStore, read_line, seal_of
+from tagrpo.foreign import ForeignDataError
+from tagrpo.metrics.evaluation import merge_counts
+
+
+def record(id="q", n=4, correct=1, wrong=None, split="test"):
+    counts = {
+        "metadata": {"level": 2}, "n": n, "correct": correct, "right": ["7"][:correct],
+        "wrong": {"8": n - correct} if wrong is None else wrong, "tokens": 9 * n, "truncated": 0,
+    }  # fmt: skip
+    return {"split": split, "id": id, "counts": counts}
+
+
+def keyed(*records):
+    return {(each["split"], each["id"]): each for each in records}
+
+
+def test_counts_of_all_ranks_are_read_back(tmp_path):
+    store = CountStore(tmp_path)
+    records = [record("a"), record("b", split="other"), record("c", correct=0)]
+    store.append(0, records[:2])
+    store.append(1, records[2:])
+    assert store.read() == keyed(*records)
+
+
+def test_records_of_one_question_in_a_batch_are_stored_as_one(tmp_path):
+    twice = [record(n=4), record(n=3, wrong={"9": 2})]
+    CountStore(tmp_path).append(0, twice)
+    (one,) = CountStore(tmp_path).read().values()
+    assert one["counts"]["n"] == 7
+    assert one["counts"]["wrong"] == {"8": 3, "9": 2}
+    assert merge_counts([one]) == merge_counts(twice)
+
+
+def test_a_damaged_count_is_left_out_with_a_warning(tmp_path):
+    records = [record(id) for id in "abcd"]
+    CountStore(tmp_path).append(0, records)
+    file = tmp_path / "0.counts"
+    lines = file.read_text().splitlines()
+    changed = lines[0].replace('"correct": 1', '"correct": 2')
+    assert changed != lines[0]
+    file.write_text("\n".join([changed, *lines[1:-1], lines[-1][:-5]]))
+    with pytest.warns(UserWarning, match="Skipping 2 of 4 lines"):
+        assert CountStore(tmp_path).read() == keyed(*records[1:-1])
+    CountStore(tmp_path).append(0, [records[-1]])
+    with pytest.warns(UserWarning, match="Skipping 2"):
+        assert CountStore(tmp_path).read() == keyed(*records[1:])
+
+
+def test_two_different_records_of_a_question_are_refused_and_more_responses_take_the_place_of_fewer(tmp_path):
+    store = CountStore(tmp_path)
+    store.append(0, [record(n=4)])
+    store.append(0, [record(n=6)])
+    assert store.read() == keyed(record(n=6))
+    store.append(1, [record(n=6, correct=0)])
+    with pytest.raises(ForeignDataError, match=r"0\.counts and .*1\.counts"):
+        store.read()
+
+
+@pytest.mark.parametrize("name", ["0 (copy)", "one", "-1", "0.0", "²"])
+def test_a_file_that_no_rank_has_written_is_told(name, tmp_path):
+    CountStore(tmp_path).append(0, [record("a")])
+    (tmp_path / f"{name}.counts").write_bytes((tmp_path / "0.counts").read_bytes())
+    with pytest.warns(UserWarning, match="no rank has written it"):
+        assert CountStore(tmp_path).read() == keyed(record("a"))
+
+
+def test_a_folder_of_the_name_of_a_file_is_told(tmp_path):
+    (tmp_path / "3.counts").mkdir()
+    with pytest.warns(UserWarning, match="no rank has written it"):
+        assert CountStore(tmp_path).read() == {}
+
+
+def sealed(content, name=""):
+    text = content if isinstance(content, str) else json.dumps(content)
+    return f"{seal_of(text, name)}\t{text}".encode("utf-8", "surrogatepass")
+
+
+def without(path, content):
+    content = json.loads(json.dumps(content))
+    parent = content
+    for key in path[:-1]:
+        parent = parent[key]
+    del parent[path[-1]]
+    return content
+
+
+FIELDS = [("split",), ("id",), ("counts",), *(("counts", name) for name in record()["counts"])]
+
+
+@pytest.mark.parametrize("path", FIELDS, ids=".".join)
+def test_a_line_with_a_right_checksum_has_every_field(path):
+    read_line(sealed(record()), "", "x")
+    with pytest.raises(ForeignDataError, match=path[-1]):
+        read_line(sealed(without(path, record())), "", "x")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"n": 0}, {"n": -4}, {"n": 4.0}, {"n": True}, {"n": "4"}, {"n": None}, {"n": 3}, {"correct": 2},
+        {"correct": -1},
+        {"correct": 1.0}, {"truncated": 5}, {"wrong": {"8": -3}}, {"wrong": {"8": 9}}, {"wrong": ["8"]}, {"right": "7"},
+        {"right": [7]}, {"right": ["7", "8"]}, {"metadata": None}, {"tokens": 1e400}, {"tokens": -1}, {"tokens": "x"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_counts_that_do_not_add_up_are_no_counts(changed):
+    content = record()
+    content["counts"] |= changed
+    with pytest.raises(ForeignDataError):
+        read_line(sealed(content), "", "x")
+
+
+def test_a_line_is_of_one_evaluation():
+    assert read_line(sealed(record(), "a"), "a", "x") == record()
+    for name in ("", "b", "A"):
+        with pytest.raises(ForeignDataError, match="checksum"):
+            read_line(sealed(record(), "a"), name, "x")
+
+
+@given(
+    st.binary(max_size=60)
+    | st.text(max_size=60).map(sealed)
+    | st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["split", "id", "counts", "n"]), inner)
+        ),
+    ).map(sealed)
+)
+def test_nothing_but_the_error_of_foreign_data_is_raised(line):
+    with pytest.raises(ForeignDataError):
+        read_line(line, "", "x")

@@ -111,8 +111,13 @@ def main(cfg: DictConfig) -> float | None:
                 record(cfg, run, run.trainer.loggers)
 
         when_it_begins(run.trainer, commit)
+        from .memory import advised_on_memory  # imports Lightning
+
         export = directory / "model" if cfg.export else None
-        metrics = train(run.module, run.datamodule, run.trainer, test=cfg.test, checkpoint=checkpoint, export=export)
+        with advised_on_memory(cfg.policy.token_budget):
+            metrics = train(
+                run.module, run.datamodule, run.trainer, test=cfg.test, checkpoint=checkpoint, export=export
+            )
         commit()
         if is_first_rank():
             end(directory)

@@ -13,6 +13,8 @@ from torch import Tensor
 from ..distributed import max_over_ranks, rank
 from ..packing.batch import PackedBatch
 from ..types import History, Loss, LossInputs, LossOutputs, RewardGroups, Rollouts
+from ..types.checks import own_code
+from .losses import check_outputs
 from .mismatch import Corrected, MismatchCorrection
 from .policy.logprobs import PromptedResponses, ResponseScores, Scorer
 
@@ -229,7 +231,9 @@ class MicroBatch:
             token_advantages=tokens.advantages,
             token_terms=tokens.terms,
         )
-        self.outputs.append(self.loss(inputs))
+        with own_code(self.loss, "loss"):
+            outputs = self.loss(inputs)
+        self.outputs.append(check_outputs(outputs, inputs, self.loss))
         return self.outputs[-1].loss
 
 

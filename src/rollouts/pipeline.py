@@ -30,6 +30,7 @@ from ..types import (
     Verifier,
     require,
 )
+from ..types.checks import found, name_of, own_code
 from .ahead import Block, Generation, Queue
 from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, join_batches, no_draw
@@ -198,7 +199,9 @@ class RolloutPipeline:
             self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
             self.scalars |= {"dynamic_sampling/draws": float(draws), "dynamic_sampling/limit_reached": float(limited)}
         if self.reformulator is not None:
-            parts = self.reformulator.extend(batch, ask)
+            with own_code(self.reformulator, "rollout.reformulator"):
+                parts = self.reformulator.extend(batch, ask)
+            check_reformulated(parts, self.reformulator)
             if self.dynamic_sampling is not None:
                 parts = [self.dynamic_sampling.reduced(part) for part in parts]
             batch = join_batches([batch, *parts])
@@ -281,7 +284,7 @@ class RolloutPipeline:
             engine = self.engine.at(policy, step)
         request = block.request, block.deliver
         finish = engine.generate_async(*request) if ahead else partial(engine.generate, *request)
-        block.finish = partial(checked, finish, block.request, policy)
+        block.finish = partial(checked, finish, block.request, policy, engine)
         for number, generation in enumerate(generations):
             generation.finish = partial(block.part, number)
         return generations
@@ -334,3 +337,13 @@ class RolloutPipeline:
                 part.load_state_dict(state[name])
         if self.ahead and "following" in state:
             self.following.load_state_dict(state["following"])
+
+
+def check_reformulated(parts: object, reformulator: Reformulator) -> None:
+    """Raise a TypeError unless a reformulator has returned batches that are sampled and scored."""
+    expected = f"Expected {name_of(reformulator)} (rollout.reformulator) to return a sequence of batches with rollouts"
+    if not isinstance(parts, Sequence):
+        raise TypeError(f"{expected}, but got {found(parts)}.")
+    for part in parts:
+        if getattr(part, "rollouts", None) is None:
+            raise TypeError(f"{expected}, but got {found(part)} among them. Batches of `ask` have rollouts.")

@@ -296,7 +296,7 @@ def test_advantages_that_are_not_finite_end_the_run(tiny_policy, make_batch):
         def __call__(self, groups):
             return torch.full_like(groups.rewards, torch.nan)
 
-    with pytest.raises(FloatingPointError, match="Broken returned 12 others"):
+    with pytest.raises(FloatingPointError, match="Broken .advantage."):
         learn(make_update(tiny_policy, advantage=Broken()), make_batch(REWARDS))
 
 

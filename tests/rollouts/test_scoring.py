@@ -236,7 +236,7 @@ def test_a_reward_that_is_not_finite_is_refused_by_the_name_of_its_term(make_bat
         "fine": lambda rollouts, groups: torch.ones(2),
         "broken": lambda rollouts, groups: torch.tensor([1.0, -torch.inf]),
     }
-    with pytest.raises(FloatingPointError, match=r"rollout.reward_terms.broken returned 1 others for 2 responses"):
+    with pytest.raises(FloatingPointError, match=r"rollout.reward_terms.broken"):
         with_terms(batch.rollouts, batch, terms)
     assert with_terms(batch.rollouts, batch, {"fine": terms["fine"]}).rewards.tolist() == [2.0, 1.0]
 

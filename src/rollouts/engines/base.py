@@ -136,3 +136,9 @@ def stop_token_ids(model_path: str) -> list[int]:
             "Add it: without one, responses never end."
         )
     return sorted(ids)
+
+
+def vocabulary_size(model_path: str) -> int:
+    """Return the number of tokens that a model can give, padding of its embeddings included."""
+    config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
+    return int(config.get_text_config().vocab_size)

@@ -340,7 +340,7 @@ def check_outputs(outputs: object, inputs: LossInputs, loss: Loss) -> LossOutput
     if not isinstance(outputs, LossOutputs):
         raise TypeError(f"{expected} LossOutputs, but got {found(outputs)}.")
     count = len(inputs.lengths)
-    parts = {"loss": (outputs.loss, [])}
+    parts: dict[str, tuple[object, list[int]]] = {"loss": (outputs.loss, [])}
     parts |= {f"sums[{name!r}]": (value, []) for name, value in outputs.sums.items()}
     parts |= {f"response_sums[{name!r}]": (value, [count]) for name, value in outputs.response_sums.items()}
     for name, (value, shape) in parts.items():

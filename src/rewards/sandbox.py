@@ -27,6 +27,8 @@ GRACE = 5.0
 """Wall seconds beyond that until a fork is killed that ignores the signals of its limits."""
 MOST_BYTES = 1 << 26
 """Length of the longest line that is read."""
+PROTOCOL: list[int] = []
+"""Descriptors of jobs and outcomes, which forks close: untrusted code could write to them."""
 
 
 def next_line(reading: int, buffer: bytearray, deadline: float, most: int = MOST_BYTES) -> bytes | None:
@@ -103,6 +105,8 @@ def _compare_and_exit(
 ) -> NoReturn:
     """Compare the jobs under the limits, write a line for each, and exit."""
     try:
+        for descriptor in PROTOCOL:
+            os.close(descriptor)
         for name in (signal.SIGPROF, signal.SIGALRM):
             signal.signal(name, signal.SIG_DFL)  # which ends the process, whatever the file's imports installed
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -135,6 +139,7 @@ def _write(descriptor: int, message: Any) -> None:
 def main(file: str, cpu_seconds: str, memory_bytes: str) -> None:
     """Load the file and serve its `compare` until standard input ends."""
     reply_to, jobs_from = os.dup(1), os.dup(0)  # which child processes do not inherit
+    PROTOCOL[:] = reply_to, jobs_from
     os.dup2(2, 1)  # what a library prints must not reach the protocol
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     compare = runpy.run_path(file)["compare"]

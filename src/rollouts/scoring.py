@@ -50,8 +50,8 @@ class Scoring:
         # A tokenizer decodes an empty list to one text, and a rank may have no question in the last evaluation batch.
         texts = self.decode([completion.token_ids for _, completion in late]) if late else []
         references = [self.references[prompt] for prompt, _ in late]
-        score = partial(self.verifier.score_batch, texts, references)
-        scores = checked_scores(self.verifier, len(texts), score) if late else []
+        ask = partial(self.verifier.score_batch, texts, references)
+        scores = checked_scores(self.verifier, len(texts), ask) if late else []
         others = iter(list(zip(texts, scores, strict=True)))
         pairs: list[tuple[str, Score]] = []
         for samples, (delivered, wait) in zip(completions, early, strict=True):

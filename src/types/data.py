@@ -321,7 +321,7 @@ class Score(_ScoreFields):
         return super().__new__(cls, verdict, answer, failure, steps)
 
     @classmethod
-    def _make(cls, iterable: Iterable[Any]) -> Self:
+    def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
         """Check fields that `_replace` changes too."""
         return cls(*iterable)
 

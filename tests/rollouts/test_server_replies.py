@@ -25,7 +25,7 @@ from tests.rollouts.fake_server import PROMPTS, SAMPLING, WEIGHTS, sampled
 GENERATE = "inference/v1/generate"
 EVERYTHING = {(30, 10), (30, 20), (30, 30)}
 STOP = 2
-ASKED = Asked(count=3, max_new_tokens=4, vocabulary=60, stop_ids=[STOP], version="v", random=True)
+ASKED = Asked(num_samples=3, max_new_tokens=4, vocabulary=60, stop_ids=[STOP], version="v", random=True)
 DELETED = object()
 HUGE = 10**400
 
@@ -315,7 +315,7 @@ def with_samples(texts, logprob):
             {"index": index, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": "length"}
             | {"weight_versions": spans}
         )
-    asked = ASKED._replace(count=len(texts), max_new_tokens=len(texts[0]))
+    asked = ASKED._replace(num_samples=len(texts), max_new_tokens=len(texts[0]))
     return as_bytes({"choices": choices}), asked
 
 
@@ -352,7 +352,7 @@ def test_independent_samples_are_never_taken_for_copies():
                 {"index": index, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": "length"}
                 | {"weight_versions": spans}
             )
-        asked = ASKED._replace(count=count, max_new_tokens=length)
+        asked = ASKED._replace(num_samples=count, max_new_tokens=length)
         assert len(read_generated(as_bytes({"choices": choices}), asked, "a server")) == count
 
 

@@ -97,7 +97,7 @@ class Generated(Message):
 class Asked(NamedTuple):
     """What a request asks for, against which its reply is checked."""
 
-    count: int
+    num_samples: int
     """Number of responses."""
     max_new_tokens: int
     """Length limit of a response."""
@@ -113,7 +113,7 @@ class Asked(NamedTuple):
     @property
     def most_bytes(self) -> int:
         """Size of the largest reply that is read: vLLM takes about 200 bytes for a token."""
-        return (1 << 20) + 512 * self.count * self.max_new_tokens
+        return (1 << 20) + 512 * self.num_samples * self.max_new_tokens
 
 
 def read_generated(content: bytes, asked: Asked, source: str) -> list[Completion]:
@@ -129,8 +129,8 @@ def read_generated(content: bytes, asked: Asked, source: str) -> list[Completion
     """
     choices = read_json(Generated, content, source=source, remedy=REMEDY).choices
     found = sorted(choice.index for choice in choices)
-    if found != list(range(asked.count)):
-        _refuse(source, "choices", f"have the indices 0 to {asked.count - 1} once each", str(found[:16]))
+    if found != list(range(asked.num_samples)):
+        _refuse(source, "choices", f"have the indices 0 to {asked.num_samples - 1} once each", str(found[:16]))
     for row, choice in enumerate(choices):
         _check_tokens(choice, asked, source, f"choices[{row}]")
         _check_versions(choice, asked.version, source, f"choices[{row}]")

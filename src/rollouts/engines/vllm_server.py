@@ -200,7 +200,7 @@ class VLLMServerEngine(Engine):
                     params["seed"] = derive_seed(request.seed, prompt) + len(completions)
                     body = {"token_ids": request.prompts[prompt].tolist(), "sampling_params": params}
                     asked = Asked(
-                        count=params["n"],
+                        num_samples=params["n"],
                         max_new_tokens=request.sampling.max_new_tokens,
                         vocabulary=self.vocabulary,
                         stop_ids=self.stop_ids,

@@ -142,7 +142,7 @@ class WorkerPool:
             except ValueError as error:  # a line without end
                 reply, late = None, f"sent {error}"
             if reply is not None:
-                return self._read(reply, len(jobs))
+                return read_outcomes(reply, len(jobs), self._source, self._remedy)
             with self._lock:
                 self._workers.discard(worker.process)
             code = _end(worker.process)
@@ -167,18 +167,6 @@ class WorkerPool:
         late = f"did not answer within {seconds:.0f} s"
         deadline = time.monotonic() + seconds
         return worker.next_line(deadline, late) if worker.send(request, deadline, late) else None
-
-    def _read(self, reply: bytes, num_jobs: int) -> list[Outcome]:
-        """Read the outcomes of `num_jobs` jobs. Their values may be NaN: whoever knows what they mean checks them."""
-        source = f"the comparing process of {self._source}"
-        try:
-            value = json.loads(reply)
-        except (ValueError, RecursionError):
-            value = reply[:200]
-        outcomes = read(list[_Outcome], value, source=source, remedy=self._remedy)
-        if len(outcomes) != num_jobs:
-            raise ForeignDataError(f"Expected {num_jobs} outcomes of {source}, but got {len(outcomes)}. {self._remedy}")
-        return [Outcome(outcome.value, outcome.failure) for outcome in outcomes]
 
     def _worker(self) -> _Worker:
         """The worker of this thread, or a new one."""
@@ -216,6 +204,23 @@ class WorkerPool:
 class _Outcome(Message):
     value: Any
     failure: Text | None
+
+
+def read_outcomes(reply: bytes, num_jobs: int, source: str, remedy: str) -> list[Outcome]:
+    """Read the outcomes of `num_jobs` jobs. Their values may be NaN: who knows what they mean checks them.
+
+    Raises:
+        ForeignDataError: the reply is something else.
+    """
+    source = f"the comparing process of {source}"
+    try:
+        value = json.loads(reply)
+    except (ValueError, RecursionError):
+        value = reply[:200]
+    outcomes = read(list[_Outcome], value, source=source, remedy=remedy)
+    if len(outcomes) != num_jobs:
+        raise ForeignDataError(f"Expected {num_jobs} outcomes of {source}, but got {len(outcomes)}. {remedy}")
+    return [Outcome(outcome.value, outcome.failure) for outcome in outcomes]
 
 
 class _Worker:

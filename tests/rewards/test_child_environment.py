@@ -14,7 +14,8 @@ from tests.lab.tasks.fake_interpreter import fake_interpreter
 
 KEYS = [
     "OPENAI_API_KEY", "WANDB_API_KEY", "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "AWS_ACCESS_KEY_ID",
-    "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "TAGRPO_TOKEN", "DATABASE_URL", "SSH_AUTH_SOCK", "HTTPS_PROXY", "MY_OWN", "PATHS", "LCD", "XLC_ALL",
+    "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "TAGRPO_TOKEN", "DATABASE_URL", "SSH_AUTH_SOCK", "HTTPS_PROXY",
+    "MY_OWN", "PATHS", "LCD", "XLC_ALL",
 ]  # fmt: skip
 SHARED = {"HOME": "/nowhere", "LC_ALL": "C.UTF-8", "TMPDIR": "/tmp", "OMP_NUM_THREADS": "1"}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tagrpo.foreign import ForeignDataError
-from tagrpo.rewards.workers import Outcome, WorkerPool
+from tagrpo.rewards.workers import Outcome, WorkerPool, read_outcomes
 
 COMPARE = """
     import ctypes, os, signal, time
@@ -362,8 +362,8 @@ def test_loading_has_a_time_limit_and_no_terminal(tmp_path, loading):
 
 
 @pytest.mark.parametrize("reply", [b"", b"{", b"3", b"null", b"[[1, null]]", b'[{"value": 1}]', b"[]", b"[" * 9000])
-def test_a_worker_that_sends_something_else_than_outcomes_is_named(compare, reply):
-    with closing(WorkerPool(compare, 1, 0.1, 1 << 30, source="the environment 'mine'", remedy="Set x.")) as pool:
-        with pytest.raises(ForeignDataError, match=r"environment 'mine'.*Set x\."):
-            pool._read(reply, 1)
-        assert pool._read(b'[{"value": [1], "failure": null}]', 1) == [Outcome([1], None)]
+def test_a_worker_that_sends_something_else_than_outcomes_is_named(reply):
+    with pytest.raises(ForeignDataError, match=r"environment 'mine'.*Set x\."):
+        read_outcomes(reply, 1, "the environment 'mine'", "Set x.")
+    good = b'[{"value": [1], "failure": null}]'
+    assert read_outcomes(good, 1, "the environment 'mine'", "Set x.") == [Outcome([1], None)]

@@ -14,12 +14,13 @@ formulas have them (verl leaves them out); the effective sample size is that of 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ..types.checks import check_column, found, name_of
 from .advantages.pools import check_choice
 from .losses import KL_ESTIMATORS, MAX_LOG_RATIO, bounded_exp
 
@@ -101,9 +102,9 @@ class MismatchCorrection:
         """
         mask = mask.bool()
         current, sampled = (values.detach()[mask] for values in (logprobs, sampled_logprobs))
-        found = self.of_tokens(_in_float32(current) - _in_float32(sampled), mask.nonzero()[:, 0])
-        weights = found.weights.new_zeros(mask.shape).masked_scatter(mask, found.weights)
-        return Corrected(weights=weights, sums=found.sums)
+        corrected = self.of_tokens(_in_float32(current) - _in_float32(sampled), mask.nonzero()[:, 0])
+        weights = corrected.weights.new_zeros(mask.shape).masked_scatter(mask, corrected.weights)
+        return Corrected(weights=weights, sums=corrected.sums)
 
     def of_tokens(self, log_ratio: Tensor, response: Tensor) -> Corrected:
         """Correct T tokens without padding: `log_ratio` [T] are the d_t, `response` [T] long the rows of responses.
@@ -145,6 +146,24 @@ class MismatchCorrection:
         rows = int(response.max()) + 1 if len(response) else 0
         sums = values.new_zeros(rows).index_add(0, response, values)
         return (sums if level == "sequence" else sums / torch.bincount(response, minlength=rows))[response]
+
+
+def check_corrected(corrected: object, size: int, correction: object) -> Corrected:
+    """Check that a correction has returned a finite weight of at least 0 for each of `size` tokens.
+
+    Raises:
+        TypeError: `corrected` is no `Corrected` with a tensor of weights.
+        ValueError: the weights have another shape, or are not on the CPU.
+        FloatingPointError: a weight is negative or not finite.
+    """
+    if not isinstance(corrected, Corrected):
+        raise TypeError(f"Expected {name_of(correction)} (mismatch) to return Corrected, but got {found(corrected)}.")
+    weights = check_column(corrected.weights, size, correction, "mismatch", "weights")
+    if negative := int((weights < 0).sum()):
+        raise FloatingPointError(
+            f"Expected {name_of(correction)} (mismatch) to return weights of at least 0, but {negative} are negative."
+        )
+    return replace(corrected, weights=weights)
 
 
 def _in_float32(values: Tensor) -> Tensor:

@@ -18,6 +18,8 @@ from ..datamodules.memory import QuestionMemory, Visit
 from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..seeds import derive_seed
 from ..types import (
+    Completion,
+    Deliver,
     Engine,
     History,
     QuestionBatch,
@@ -34,7 +36,7 @@ from ..types.checks import found, name_of, own_code
 from .ahead import Block, Generation, Queue
 from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, join_batches, no_draw
-from .engines.base import checked
+from .engines.base import check_completions, checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
 from .scoring import Decode, Scoring, assemble, means_of, totals_of, with_terms
 
@@ -282,7 +284,7 @@ class RolloutPipeline:
         self.following.join()  # an engine does one thing at a time
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
-        request = block.request, block.deliver
+        request = block.request, partial(deliver_checked, engine, block.deliver)
         finish = engine.generate_async(*request) if ahead else partial(engine.generate, *request)
         block.finish = partial(checked, finish, block.request, policy, engine)
         for number, generation in enumerate(generations):
@@ -347,3 +349,9 @@ def check_reformulated(parts: object, reformulator: Reformulator) -> None:
     for part in parts:
         if getattr(part, "rollouts", None) is None:
             raise TypeError(f"{expected}, but got {found(part)} among them. Batches of `ask` have rollouts.")
+
+
+def deliver_checked(engine: Engine, deliver: Deliver, prompt: int, completions: list[Completion]) -> None:
+    """Check the responses to a prompt that an engine delivers early, and hand them on."""
+    (checked_completions,) = check_completions([completions], engine)
+    deliver(prompt, checked_completions)

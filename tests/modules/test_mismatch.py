@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.experience import Experience
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.mismatch import MismatchCorrection
+from tagrpo.modules.mismatch import Corrected, MismatchCorrection, check_corrected
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
@@ -342,7 +342,7 @@ def test_a_rejected_response_with_a_term_of_its_own_is_learned_from(tiny_policy,
     experience.has_gradient = torch.ones(12, dtype=torch.bool)
     experience.columns.terms = {"nll": (experience.response == 3).float()}
     scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=60)
-    none = SimpleNamespace(weights=torch.zeros(len(experience.response)), sums={})
+    none = Corrected(weights=torch.zeros(len(experience.response)), sums={})
     kept = experience.correct_mismatch(scorer, SimpleNamespace(of_tokens=lambda *_: none))
     assert kept.tolist() == [row == 3 for row in range(12)]
 
@@ -401,3 +401,21 @@ def test_a_batch_without_tokens_has_no_weights_and_finite_metrics(options):
     assert nothing.weights.tolist() == [[0.0] * 3] * 2
     assert set(nothing.metrics().values()) == {0.0}
     assert len(MismatchCorrection(**options).of_tokens(torch.zeros(0), torch.zeros(0, dtype=torch.long)).weights) == 0
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda count: None,
+        torch.ones,
+        lambda count: Corrected(weights=[1.0] * count, sums={}),
+        lambda count: Corrected(weights=torch.ones(count + 1), sums={}),
+        lambda count: Corrected(weights=torch.full((count,), math.nan), sums={}),
+        lambda count: Corrected(weights=-torch.ones(count), sums={}),
+    ],
+)
+def test_a_correction_of_another_kind_is_named(returned):
+    with pytest.raises((TypeError, ValueError, FloatingPointError), match=r"MismatchCorrection \(mismatch\)"):
+        check_corrected(returned(3), 3, MismatchCorrection())
+    sound = Corrected(weights=torch.ones(3), sums={"tokens": 3.0})
+    assert check_corrected(sound, 3, MismatchCorrection()).sums == sound.sums

@@ -326,3 +326,14 @@ def test_terms_whose_sum_overflows_are_refused_and_flags_are_numbers(make_batch)
         with_terms(batch.rollouts, batch, {"a": lambda *_: half, "b": lambda *_: half})
     rewarded = with_terms(batch.rollouts, batch, {"flag": lambda *_: torch.tensor([True, False])})
     assert rewarded.rewards.tolist() == [2.0, 0.0]
+
+
+@pytest.mark.parametrize("delivered", [None, 3, [None], [torch.ones(2)]])
+def test_an_engine_that_delivers_something_else_than_responses_is_named(delivered):
+    class Mine(Engine):
+        def generate(self, request, deliver=types.ignore):
+            deliver(0, delivered)
+
+    pipeline = RolloutPipeline(lambda: Mine(None), Early(), decode, SamplingConfig(max_new_tokens=4))
+    with pytest.raises(TypeError, match=r"Mine \(rollout\.engine\)"):
+        pipeline.evaluate(two_questions(), torch.nn.Linear(1, 1), 0, ("validate", 0, 0))

@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of what reads text and files of strangers: nothing may raise, hang or take much memory.
 
-    python scripts/fuzz.py replies --runs 1000000     # or extraction, verdicts, checkpoints, counts
+    python scripts/fuzz.py replies --runs 1000000     # or extraction, verdicts, checkpoints, counts, servers, tasksets
 
 atheris (libFuzzer; `pip install -e ".[fuzz]"`) changes inputs and keeps those that reach new branches in
 `runs/fuzz/<target>`, where the next run goes on. An input that raises, takes over ten seconds or over 2 GB ends the run
@@ -31,7 +31,7 @@ def main() -> None:
     with atheris.instrument_imports(include=["tagrpo"]):  # what the target imports as it reads its first inputs
         for content in seeds(options.target):
             TARGETS[options.target](content)
-    if options.target == "replies":
+    if options.target in ("replies", "servers", "tasksets"):
         atheris.instrument_func(json.loads)
     folder = RUNS / options.target
     folder.mkdir(parents=True, exist_ok=True)

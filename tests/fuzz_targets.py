@@ -119,7 +119,56 @@ def counts(data: bytes) -> None:
     json.dumps([record["split"], record["id"]]).encode()
 
 
-TARGETS = {function.__name__: function for function in (extraction, verdicts, replies, checkpoints, counts)}
+def read_or_refused(reader: Callable, *arguments: object) -> object:
+    """What `reader` makes of the arguments; None if it refuses them with the error of the boundary."""
+    from tagrpo.foreign import ForeignDataError
+
+    try:
+        return reader(*arguments)
+    except ForeignDataError as error:
+        message = str(error)
+    assert message.isprintable()
+    return None
+
+
+def servers(data: bytes) -> None:
+    """Replies of a vLLM server on every route that is read: responses, or the error of the boundary."""
+    from tagrpo.foreign import read_json
+    from tagrpo.rollouts.engines import server_replies as module
+
+    asked = module.Asked(num_samples=2, max_new_tokens=3, vocabulary=60, stop_ids=[2], version="v", random=True)
+    completions = read_or_refused(module.read_generated, data, asked, "a server")
+    if completions is not None:
+        assert len(completions) == 2
+        for sample in completions:
+            ids, logprobs = sample.token_ids.tolist(), sample.logprobs.tolist()
+            assert 1 <= len(ids) == len(logprobs) <= 3
+            assert all(0 <= token < 60 for token in ids)
+            assert all(-float("inf") < value <= 2 * module.ROUNDING for value in logprobs)
+            assert sample.truncated or ids[-1] == 2
+    for kind in (module.WeightInfo, module.Models):
+        read_or_refused(lambda kind=kind: read_json(kind, data, source="a server", remedy=module.REMEDY))
+
+
+def tasksets(data: bytes) -> None:
+    """Lines of the program that runs a stranger's taskset, the data of its tasks, and outcomes of its rewards."""
+    from tagrpo.lab.tasks import verifiers as module
+    from tagrpo.rewards.workers import read_outcomes
+
+    line = read_or_refused(module.read_line, data, "a line")
+    facts = read_or_refused(module.read_data, line.data, "a task") if line and line.data else None
+    if facts is not None:
+        assert facts.idx >= 0
+        json.dumps([facts.id, facts.name, line.question]).encode()
+        line.question.encode()
+    for value, failure in read_or_refused(read_outcomes, data, 1, "a taskset", "Set data.environment.") or ():
+        assert failure is None or isinstance(failure, str)
+        json.dumps(value)
+
+
+TARGETS = {
+    function.__name__: function for function in (extraction, verdicts, replies, checkpoints, counts, servers, tasksets)
+}
 
 
 def seeds(target: str) -> list[bytes]:
@@ -138,6 +187,17 @@ def seeds(target: str) -> list[bytes]:
         }  # fmt: skip
         text = json.dumps({"split": "test", "id": "q", "counts": content})
         return [b"S" + text.encode(), b"00000000\t" + text.encode()]
+    if target == "servers":
+        entries = [{"token_id": token, "logprob": -0.5} for token in (30, 10, 2)]
+        spans = [{"version": "v", "start": 0, "end": 3}]
+        choice = {"token_ids": [30, 10, 2], "logprobs": {"content": entries}, "finish_reason": "stop"}
+        good = {"choices": [{**choice, "weight_versions": spans, "index": index} for index in range(2)]}
+        others = ({"weight_version": "v"}, {"data": [{"max_model_len": 100}]})
+        return [json.dumps(reply).encode() for reply in (good, *others)]
+    if target == "tasksets":
+        task = {"question": "q", "data": json.dumps({"idx": 0, "id": "a", "name": "b", "answer": "4"})}
+        outcomes = [{"value": 1.0, "failure": None}]
+        return [json.dumps(line).encode() for line in (task, {"end": 1}, {"refused": "no"}, outcomes)]
     if target == "replies":
         choice = {"message": {"content": "<think>a</think> b \ud83d"}, "finish_reason": "length"}
         usage = {"prompt_tokens": 1, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}

@@ -13,7 +13,9 @@ from torch import Tensor
 from ..distributed import max_over_ranks, rank
 from ..packing.batch import PackedBatch
 from ..types import History, Loss, LossInputs, LossOutputs, RewardGroups, Rollouts
-from .mismatch import Corrected, MismatchCorrection
+from ..types.checks import own_code
+from .losses import check_outputs
+from .mismatch import Corrected, MismatchCorrection, check_corrected
 from .policy.logprobs import PromptedResponses, ResponseScores, Scorer
 
 Anchor = Literal["original", "own"]
@@ -175,8 +177,10 @@ class Experience(PromptedResponses):
         else:
             sampled = scorer.score(self.as_sampled, rows).logprobs
         tokens = self.tokens(rows)
-        found = correction.of_tokens((sampled - self.columns.engine_logprobs)[tokens], self.response[tokens])
-        self.mismatch, weights = found, torch.ones_like(sampled).index_copy(0, tokens, found.weights)
+        with own_code(correction, "mismatch"):
+            corrected = correction.of_tokens((sampled - self.columns.engine_logprobs)[tokens], self.response[tokens])
+        self.mismatch = check_corrected(corrected, len(tokens), correction)
+        weights = torch.ones_like(sampled).index_copy(0, tokens, self.mismatch.weights)
         self.columns.mismatch_weights = weights
         return self.any_token(weights > 0, *(column != 0 for column in self.columns.terms.values()))
 
@@ -229,7 +233,9 @@ class MicroBatch:
             token_advantages=tokens.advantages,
             token_terms=tokens.terms,
         )
-        self.outputs.append(self.loss(inputs))
+        with own_code(self.loss, "loss"):
+            outputs = self.loss(inputs)
+        self.outputs.append(check_outputs(outputs, inputs, self.loss))
         return self.outputs[-1].loss
 
 

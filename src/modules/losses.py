@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..types import Loss, LossInputs, LossOutputs
+from ..types.checks import found, name_of
 from .advantages.pools import check_choice
 
 MAX_LOG_RATIO = 20.0
@@ -135,14 +136,25 @@ TOKEN_TERMS: dict[str, Callable[[LossInputs], Tensor]] = {
 token whatever its ratio.
 """
 
+
+def inverse(count: Tensor | float) -> Tensor:
+    """Return 1 / `count`, and 0 for 0, in float64 for a number: if all responses of a batch are masked, its loss is 0.
+
+    >>> inverse(torch.tensor([4.0, 0.0])), inverse(0)
+    (tensor([0.2500, 0.0000]), tensor(0., dtype=torch.float64))
+    """
+    counts = count if isinstance(count, Tensor) else torch.tensor(float(count), dtype=torch.float64)
+    return torch.where(counts == 0, 0.0, 1 / counts)
+
+
 AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
-    "sequence_mean": lambda inputs, _: 1 / (inputs.lengths.to(inputs.logprobs.dtype) * inputs.num_responses),
-    "token_mean": lambda inputs, _: inputs.logprobs.new_full((len(inputs.lengths),), 1 / inputs.num_tokens),
-    "constant": lambda inputs, max_length: inputs.logprobs.new_full(
-        (len(inputs.lengths),), 1 / ((max_length or 1) * inputs.num_responses)
+    "sequence_mean": lambda inputs, _: inverse(inputs.lengths.to(inputs.logprobs.dtype) * inputs.num_responses),
+    "token_mean": lambda inputs, _: inputs.logprobs.new_ones(len(inputs.lengths)) * inverse(inputs.num_tokens),
+    "constant": lambda inputs, max_length: (
+        inputs.logprobs.new_ones(len(inputs.lengths)) * inverse((max_length or 1) * inputs.num_responses)
     ),
 }
-"""[R] what the terms of each response's tokens are multiplied by before everything is summed.
+"""[R] what the terms of each response's tokens are multiplied by before everything is summed; 0 if no response counts.
 
 `sequence_mean`: 1 / (|o| · responses), GRPO; `token_mean`: 1 / tokens, DAPO (arXiv 2503.14476, Eq. 8); `constant`:
 1 / (max_length · responses), Dr. GRPO (arXiv 2503.20783).
@@ -308,9 +320,38 @@ class PolicyLoss(Loss):
                 raise ValueError("Expected entropy for a loss with entropy_coef ≠ 0, but got None.")
             # The weights of the whole loss follow; where the entropy's are others, it brings the quotient of the two.
             other = AGGREGATIONS[self.entropy_aggregation or self.aggregation](inputs, self.max_length)
-            terms = terms - self.entropy_coef * inputs.entropy * (other / weights)[inputs.response]
+            quotient = torch.where(weights == 0, 0.0, other / weights)
+            terms = terms - self.entropy_coef * inputs.entropy * quotient[inputs.response]
         return LossOutputs(
             loss=(terms * weights[inputs.response]).sum(),
             sums={name: column.sum() for name, column in tokens.items()},
             response_sums={name: response_sum(column, inputs) for name, column in tokens.items()},
         )
+
+
+def check_outputs(outputs: object, inputs: LossInputs, loss: Loss) -> LossOutputs:
+    """Check that a loss has returned a scalar with gradient, and sums; its finiteness is that of the gradient.
+
+    Raises:
+        TypeError: `outputs` are no `LossOutputs` of tensors, or their loss has no gradient although the log-probs have.
+        ValueError: the loss is no scalar, or a sum has another shape than its field says.
+    """
+    expected = f"Expected {name_of(loss)} (loss) to return"
+    if not isinstance(outputs, LossOutputs):
+        raise TypeError(f"{expected} LossOutputs, but got {found(outputs)}.")
+    count = len(inputs.lengths)
+    parts: dict[str, tuple[object, list[int]]] = {"loss": (outputs.loss, [])}
+    parts |= {f"sums[{name!r}]": (value, []) for name, value in outputs.sums.items()}
+    parts |= {f"response_sums[{name!r}]": (value, [count]) for name, value in outputs.response_sums.items()}
+    for name, (value, shape) in parts.items():
+        if not isinstance(value, Tensor) or value.is_complex():
+            raise TypeError(f"{expected} a float tensor of shape {shape} as {name}, but got {found(value)}.")
+        if list(value.shape) != shape or value.device != inputs.logprobs.device:
+            device = inputs.logprobs.device
+            raise ValueError(f"{expected} {name} of shape {shape} on {device}, but got {found(value)}.")
+    if not outputs.loss.is_floating_point() or (inputs.logprobs.requires_grad and not outputs.loss.requires_grad):
+        raise TypeError(
+            f"{expected} a float loss with a gradient, but got {found(outputs.loss)} without one. "
+            "Compute it from LossInputs.logprobs; the loss of nothing is `logprobs.sum() * 0`."
+        )
+    return outputs

@@ -14,12 +14,13 @@ formulas have them (verl leaves them out); the effective sample size is that of 
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ..types.checks import check_column, found, name_of
 from .advantages.pools import check_choice
 from .losses import KL_ESTIMATORS, MAX_LOG_RATIO, bounded_exp
 
@@ -96,14 +97,29 @@ class MismatchCorrection:
     def __call__(self, logprobs: Tensor, sampled_logprobs: Tensor, mask: Tensor) -> Corrected:
         """Correct a padded batch: [B, T] log π, whose gradient is ignored, and log μ as the engine returned it, nats.
 
-        `mask` [B, T] is true or 1 at response tokens.
+        `mask` [B, T] is true or 1 at response tokens. Log-probs of half precision are computed with in float32, which
+        the weights are then too. Raises FloatingPointError as `of_tokens` does.
         """
         mask = mask.bool()
-        found = self.of_tokens((logprobs.detach() - sampled_logprobs)[mask], mask.nonzero()[:, 0])
-        return Corrected(weights=torch.zeros_like(logprobs).masked_scatter(mask, found.weights), sums=found.sums)
+        current, sampled = (values.detach()[mask] for values in (logprobs, sampled_logprobs))
+        corrected = self.of_tokens(_in_float32(current) - _in_float32(sampled), mask.nonzero()[:, 0])
+        weights = corrected.weights.new_zeros(mask.shape).masked_scatter(mask, corrected.weights)
+        return Corrected(weights=weights, sums=corrected.sums)
 
     def of_tokens(self, log_ratio: Tensor, response: Tensor) -> Corrected:
-        """Correct T tokens without padding: `log_ratio` [T] are the d_t, `response` [T] long the rows of responses."""
+        """Correct T tokens without padding: `log_ratio` [T] are the d_t, `response` [T] long the rows of responses.
+
+        A log-ratio of −∞, of a token that π excludes, is clamped as others are.
+
+        Raises:
+            FloatingPointError: a log-ratio is NaN or +∞, so that π or μ gives no probability to go by.
+        """
+        log_ratio = _in_float32(log_ratio)
+        if broken := int((log_ratio.isnan() | log_ratio.isposinf()).sum()):
+            raise FloatingPointError(
+                f"Expected finite log-probs of the tokens that mismatch weighs, but the log-ratios of {broken} of "
+                f"{len(log_ratio)} are NaN or +inf. Check the weights of the policy, rollout.engine.dtype and the mask."
+            )
         weights = torch.ones_like(log_ratio)
         if self.weight is not None:
             weights = bounded_exp(self._at(self.weight, log_ratio, response))
@@ -130,3 +146,26 @@ class MismatchCorrection:
         rows = int(response.max()) + 1 if len(response) else 0
         sums = values.new_zeros(rows).index_add(0, response, values)
         return (sums if level == "sequence" else sums / torch.bincount(response, minlength=rows))[response]
+
+
+def check_corrected(corrected: object, size: int, correction: object) -> Corrected:
+    """Check that a correction has returned a finite weight of at least 0 for each of `size` tokens.
+
+    Raises:
+        TypeError: `corrected` is no `Corrected` with a tensor of weights.
+        ValueError: the weights have another shape, or are not on the CPU.
+        FloatingPointError: a weight is negative or not finite.
+    """
+    if not isinstance(corrected, Corrected):
+        raise TypeError(f"Expected {name_of(correction)} (mismatch) to return Corrected, but got {found(corrected)}.")
+    weights = check_column(corrected.weights, size, correction, "mismatch", "weights")
+    if negative := int((weights < 0).sum()):
+        raise FloatingPointError(
+            f"Expected {name_of(correction)} (mismatch) to return weights of at least 0, but {negative} are negative."
+        )
+    return replace(corrected, weights=weights)
+
+
+def _in_float32(values: Tensor) -> Tensor:
+    """Convert half precision, in which e^d of small d is 1, to float32; leave float32 and float64 alone."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))

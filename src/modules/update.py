@@ -20,7 +20,8 @@ from ..distributed import gather_objects, rank, sum_over_ranks, world_size
 from ..packing.batch import PackedBatch
 from ..packing.head import TokenScores
 from ..types import AdvantageStrategy, Loss, Rollouts, TokenCredit, require
-from .credit.assign import assign_credit, check_finite
+from ..types.checks import check_column, own_code
+from .credit.assign import assign_credit
 from .experience import Anchor, Experience, MicroBatch, join_reward_groups, reward_groups, split_by_question
 from .mismatch import MismatchCorrection
 from .policy.logprobs import ResponseScores, Scorer
@@ -120,6 +121,8 @@ class PolicyUpdate:
         `progress` is the fraction of training done, 0..1, for strategies that depend on it.
 
         Raises:
+            TypeError: the strategy, the credit or the loss returns something else than its protocol says.
+            ValueError: it returns a tensor of another shape or device.
             FloatingPointError: the strategy returns advantages that are not finite, or too many steps were skipped.
         """
         start = time.perf_counter()
@@ -165,8 +168,10 @@ class PolicyUpdate:
     def _advantages(self, rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> Tensor:
         """[R] float32 advantages of this rank's responses, computed from the rewards of all ranks."""
         parts = gather_objects(reward_groups(rollouts, scores, progress))
-        advantages = self.advantage(join_reward_groups(parts)).float()
-        check_finite("advantages", advantages, self.advantage)
+        groups = join_reward_groups(parts)
+        with own_code(self.advantage, "advantage"):
+            advantages = self.advantage(groups)
+        advantages = check_column(advantages, len(groups.rewards), self.advantage, "advantage")
         start = sum(len(part.rewards) for part in parts[: rank()])
         return advantages[start : start + len(rollouts)]
 

@@ -1,8 +1,10 @@
 """The other end of `workers.WorkerPool`: a script that compares untrusted answers in forks of itself.
 
 `python sandbox.py COMPARE CPU_SECONDS MEMORY_BYTES` loads the Python file COMPARE, which defines `compare(job)`, and
-answers each line of JSON jobs on its standard input with a line of `[value, failure]` pairs. A fork compares the jobs
-of a line one by one; where the kernel ends it, another fork goes on with the next job. Standard library only.
+writes the line `"ready"`, then answers each line of JSON jobs on its standard input with a line of outcomes, `{"value":
+…, "failure": …}` each. A fork compares the jobs of a line one by one; if it is ended, another fork goes on with the
+next job. Neither the file nor its forks have the descriptors of this protocol as standard input or output, so that what
+they and their child processes read and print does not disturb it. Standard library only.
 """
 
 from __future__ import annotations
@@ -12,13 +14,52 @@ import json
 import os
 import resource
 import runpy
+import select
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 WALL_FACTOR = 10
 """Wall seconds per CPU second: ends a comparison that waits without computing, but not one on a busy machine."""
+GRACE = 5.0
+"""Wall seconds beyond that until a fork is killed that ignores the signals of its limits."""
+MOST_BYTES = 1 << 26
+"""Length of the longest line that is read."""
+PROTOCOL: list[int] = []
+"""Descriptors of jobs and outcomes, which forks close: untrusted code could write to them."""
+
+
+def next_line(reading: int, buffer: bytearray, deadline: float, most: int = MOST_BYTES) -> bytes | None:
+    """Return the next line of a pipe without its end; None if the pipe has ended.
+
+    Args:
+        reading: Descriptor of the pipe.
+        buffer: What has been read beyond the line before; the same object in each call.
+        deadline: Time of `time.monotonic` to wait until.
+        most: Bytes of the longest line.
+
+    Raises:
+        TimeoutError: the deadline has passed before the line was complete.
+        ValueError: the line is longer than `most`.
+    """
+    poll = select.poll()
+    poll.register(reading, select.POLLIN)
+    searched = 0
+    while (end := buffer.find(b"\n", searched)) < 0:
+        searched = len(buffer)
+        if searched > most:
+            raise ValueError(f"a line of more than {most} bytes")
+        if not poll.poll(max(deadline - time.monotonic(), 0.0) * 1000):
+            raise TimeoutError("no complete line")
+        chunk = os.read(reading, 1 << 16)
+        if not chunk:
+            return None
+        buffer += chunk
+    line = bytes(buffer[:end])
+    del buffer[: end + 1]
+    return line
 
 
 def outcomes_of(compare: Callable[[Any], Any], jobs: list[Any], cpu_seconds: float, memory_bytes: int) -> list[Any]:
@@ -30,14 +71,33 @@ def outcomes_of(compare: Callable[[Any], Any], jobs: list[Any], cpu_seconds: flo
         if child == 0:
             _compare_and_exit(compare, jobs[len(outcomes) :], writing, cpu_seconds, memory_bytes)
         os.close(writing)
-        with open(reading, "rb") as pipe:
-            outcomes += [json.loads(line) for line in pipe if line.endswith(b"\n")]
+        timed_out = False
+        buffer = bytearray()
+        try:
+            while len(outcomes) < len(jobs):
+                line = next_line(reading, buffer, time.monotonic() + WALL_FACTOR * cpu_seconds + GRACE)
+                if line is None:
+                    break
+                outcomes.append(_checked(json.loads(line)))
+        except TimeoutError:
+            timed_out = True
+        except (ValueError, RecursionError):  # something else than an outcome: the fork counts as crashed
+            pass
+        finally:
+            os.close(reading)
         os.kill(child, signal.SIGKILL)  # it may have closed the pipe and gone on
         _, status = os.waitpid(child, 0)
         if len(outcomes) < len(jobs):
-            timed_out = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM)
-            outcomes.append([None, "timeout" if timed_out else "crash"])
+            by_limit = os.WIFSIGNALED(status) and os.WTERMSIG(status) in (signal.SIGPROF, signal.SIGALRM)
+            outcomes.append({"value": None, "failure": "timeout" if timed_out or by_limit else "crash"})
     return outcomes
+
+
+def _checked(outcome: Any) -> Any:
+    """Return what a fork wrote if it is an outcome; ValueError if not."""
+    if not isinstance(outcome, dict) or outcome.keys() != {"value", "failure"}:
+        raise ValueError("no outcome")
+    return outcome
 
 
 def _compare_and_exit(
@@ -45,6 +105,8 @@ def _compare_and_exit(
 ) -> NoReturn:
     """Compare the jobs under the limits, write a line for each, and exit."""
     try:
+        for descriptor in PROTOCOL:
+            os.close(descriptor)
         for name in (signal.SIGPROF, signal.SIGALRM):
             signal.signal(name, signal.SIG_DFL)  # which ends the process, whatever the file's imports installed
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
@@ -63,7 +125,7 @@ def _compare_and_exit(
                 outcome = None, type(error).__name__
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            _write(writing, outcome)
+            _write(writing, {"value": outcome[0], "failure": outcome[1]})
     finally:
         os._exit(0)
 
@@ -76,12 +138,15 @@ def _write(descriptor: int, message: Any) -> None:
 
 def main(file: str, cpu_seconds: str, memory_bytes: str) -> None:
     """Load the file and serve its `compare` until standard input ends."""
-    reply_to = os.dup(1)
+    reply_to, jobs_from = os.dup(1), os.dup(0)  # which child processes do not inherit
+    PROTOCOL[:] = reply_to, jobs_from
     os.dup2(2, 1)  # what a library prints must not reach the protocol
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     compare = runpy.run_path(file)["compare"]
     gc.collect()
     gc.freeze()  # collections in a child would otherwise copy every page of this process
-    for line in sys.stdin.buffer:
+    _write(reply_to, "ready")
+    for line in os.fdopen(jobs_from, "rb"):
         _write(reply_to, outcomes_of(compare, json.loads(line), float(cpu_seconds), int(memory_bytes)))
 
 

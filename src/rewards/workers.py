@@ -4,21 +4,28 @@ The pools of `multiprocessing` and `pebble` are unsuitable: they fork this proce
 its main module and torch in each worker, and bound wall time alone, so that a busy machine would change outcomes.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from ..foreign import ForeignDataError, Message, Text, read
 from ..types import Score, Verifier
 from .canonical import Reference
+from .child_environment import child_environment
+from .sandbox import GRACE, WALL_FACTOR, next_line
 
 _SANDBOX = Path(__file__).with_name("sandbox.py")
 _BATCH = 64
@@ -69,7 +76,11 @@ class WorkerPool:
     Args:
         compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
         python: Interpreter of the workers.
-        variables: Additional environment variables of the workers.
+        variables: Additional environment variables of the workers, by name.
+        inherited: Names of variables that the workers get from this process, beside those of `child_environment`.
+        start_seconds: Seconds in which a worker loads the file.
+        source: What the workers run, as errors name it.
+        remedy: What to do if the workers do not work, with the setting to change.
     """
 
     def __init__(
@@ -80,14 +91,22 @@ class WorkerPool:
         memory_bytes: int,
         python: str = sys.executable,
         variables: Mapping[str, str] | None = None,
+        inherited: Sequence[str] = (),
+        start_seconds: float = 600.0,
+        source: str = "",
+        remedy: str = "",
     ) -> None:
-        if workers < 1 or cpu_seconds <= 0 or memory_bytes <= 0:
+        if workers < 1 or cpu_seconds <= 0 or memory_bytes <= 0 or start_seconds <= 0:
             found = f"workers={workers}, cpu_seconds={cpu_seconds}, memory_bytes={memory_bytes}"
+            found = f"{found}, start_seconds={start_seconds}"
             raise ValueError(f"Expected at least one worker and positive limits, but got {found}.")
         self.workers = workers
         limits = [str(cpu_seconds), str(memory_bytes)]
         self._command = [python, "-P", str(_SANDBOX), str(compare), *limits]
-        self._variables = dict(variables or {})
+        self._seconds = WALL_FACTOR * cpu_seconds + GRACE + 1.0  # of one job
+        self._start_seconds = start_seconds
+        self._variables, self._inherited = dict(variables or {}), tuple(inherited)
+        self._source, self._remedy = source or compare.name, remedy
         self._lock = threading.Lock()  # guards what follows
         self._pid = 0  # of the process that owns the threads
         self._threads: ThreadPoolExecutor | None = None  # each has a worker and waits for its replies
@@ -97,8 +116,8 @@ class WorkerPool:
     def submit(self, jobs: Sequence[Any]) -> Callable[[], list[Outcome]]:
         """Start comparing, and return at once a function that waits for the outcomes, in the order of the jobs.
 
-        That function raises RuntimeError if workers do not start (a dependency is missing, say) or keep dying, and
-        CancelledError if the pool is closed first.
+        That function raises RuntimeError if workers do not start (a dependency is missing, say) or keep dying,
+        ForeignDataError if they send something else than outcomes, and CancelledError if the pool is closed first.
         """
         size = max(1, min(_BATCH, -(-len(jobs) // self.workers)))
         with self._lock:
@@ -112,36 +131,62 @@ class WorkerPool:
         return lambda: [outcome for batch in batches for outcome in batch.result()]
 
     def _outcomes(self, jobs: Sequence[Any]) -> list[Outcome]:
+        request = json.dumps(jobs).encode() + b"\n"
+        late = ""
         for _ in range(2):
-            process = self._worker()
-            if reply := _exchange(process, json.dumps(jobs).encode() + b"\n"):
-                return [Outcome(*outcome) for outcome in json.loads(reply)]
+            worker = self._worker()
+            try:
+                reply = self._reply(worker, request, len(jobs))
+            except TimeoutError as error:
+                reply, late = None, str(error)
+            except ValueError as error:  # a line without end
+                reply, late = None, f"sent {error}"
+            if reply is not None:
+                return read_outcomes(reply, len(jobs), self._source, self._remedy)
             with self._lock:
-                self._workers.discard(process)
-            code = _end(process)
+                self._workers.discard(worker.process)
+            code = _end(worker.process)
+            if late:
+                expected = f"Expected the comparing process of {self._source} to answer"
+                raise RuntimeError(f"{expected}, but it {late}. {self._remedy}")
         raise RuntimeError(
-            f"A comparing process ended twice (exit code {code}) on a batch of {len(jobs)} jobs: {self._command}. If "
-            "it printed a traceback above, what it imports is missing; otherwise the system killed it, most often "
-            "for memory: use fewer workers."
+            f"A comparing process of {self._source} ended twice (exit code {code}) on a batch of {len(jobs)} jobs: "
+            f"{self._command}. If it printed a traceback above, what it imports is missing; otherwise the system "
+            f"killed it, most often for memory: use fewer workers. {self._remedy}"
         )
 
-    def _worker(self) -> subprocess.Popen[bytes]:
+    def _reply(self, worker: _Worker, request: bytes, num_jobs: int) -> bytes | None:
+        """Return the reply line to a request; None if the worker is gone. TimeoutError if it takes too long."""
+        if not worker.ready:
+            deadline = time.monotonic() + self._start_seconds
+            line = worker.next_line(deadline, f"did not load within {self._start_seconds:.0f} s")
+            worker.ready = line == b'"ready"'
+            if not worker.ready:
+                return None
+        seconds = num_jobs * self._seconds + 60.0
+        late = f"did not answer within {seconds:.0f} s"
+        deadline = time.monotonic() + seconds
+        return worker.next_line(deadline, late) if worker.send(request, deadline, late) else None
+
+    def _worker(self) -> _Worker:
         """The worker of this thread, or a new one."""
         with self._lock:
             if self._threads is None:
                 raise CancelledError("The worker pool was closed.")
-            process: subprocess.Popen[bytes] | None = getattr(self._of_thread, "worker", None)
-            if process is None or process not in self._workers:
-                process = self._of_thread.worker = subprocess.Popen(
+            worker: _Worker | None = getattr(self._of_thread, "worker", None)
+            if worker is None or worker.process not in self._workers:
+                process = subprocess.Popen(
                     self._command,
+                    bufsize=0,
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     start_new_session=True,  # Ctrl-C is for this process; its forks are killed with it
-                    # The seed is for sympy's search order, hence outcomes at the limit.
-                    env={**os.environ, **self._variables, "PYTHONHASHSEED": "0"},
+                    # The hash seed is for sympy's search order, hence outcomes at the limit.
+                    env={**child_environment(self._inherited), **self._variables},
                 )
+                worker = self._of_thread.worker = _Worker(process)
                 self._workers.add(process)
-            return process
+            return worker
 
     def close(self) -> None:
         """End the workers and cancel what they have not finished. The next `submit` starts new ones."""
@@ -156,17 +201,65 @@ class WorkerPool:
         _end_all(workers, self._pid)
 
 
-def _exchange(process: subprocess.Popen[bytes], request: bytes) -> bytes:
-    """The reply line; empty if the process is gone."""
-    assert process.stdin is not None
-    assert process.stdout is not None
+class _Outcome(Message):
+    value: Any
+    failure: Text | None
+
+
+def read_outcomes(reply: bytes, num_jobs: int, source: str, remedy: str) -> list[Outcome]:
+    """Read the outcomes of `num_jobs` jobs. Their values may be NaN: who knows what they mean checks them.
+
+    Raises:
+        ForeignDataError: the reply is something else.
+    """
+    source = f"the comparing process of {source}"
     try:
-        process.stdin.write(request)
-        process.stdin.flush()
-        reply = process.stdout.readline()
-    except OSError:
-        return b""
-    return reply if reply.endswith(b"\n") else b""
+        value = json.loads(reply)
+    except (ValueError, RecursionError):
+        value = reply[:200]
+    outcomes = read(list[_Outcome], value, source=source, remedy=remedy)
+    if len(outcomes) != num_jobs:
+        raise ForeignDataError(f"Expected {num_jobs} outcomes of {source}, but got {len(outcomes)}. {remedy}")
+    return [Outcome(outcome.value, outcome.failure) for outcome in outcomes]
+
+
+class _Worker:
+    """A process and its pipes, which are read and written until a deadline."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self.ready = False  # whether it has loaded its file
+        self.buffer = bytearray()
+        assert process.stdin is not None
+        os.set_blocking(process.stdin.fileno(), False)
+
+    def send(self, content: bytes, deadline: float, late: str) -> bool:
+        """Write to the process; False if it is gone. TimeoutError with the message `late` after the deadline."""
+        assert self.process.stdin is not None
+        try:
+            writing = self.process.stdin.fileno()
+            poll = select.poll()
+            poll.register(writing, select.POLLOUT)
+            left = memoryview(content)
+            while left:
+                if not poll.poll(max(deadline - time.monotonic(), 0.0) * 1000):
+                    raise TimeoutError(late)
+                left = left[os.write(writing, left) :]
+        except TimeoutError:
+            raise
+        except (OSError, ValueError):  # the latter of a pipe that was closed
+            return False
+        return True
+
+    def next_line(self, deadline: float, late: str) -> bytes | None:
+        """Read a line; None if the process is gone. TimeoutError with the message `late` after the deadline."""
+        assert self.process.stdout is not None
+        try:
+            return next_line(self.process.stdout.fileno(), self.buffer, deadline, most=1 << 30)
+        except TimeoutError:
+            raise TimeoutError(late) from None
+        except OSError:
+            return None
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:

@@ -18,6 +18,8 @@ from ..datamodules.memory import QuestionMemory, Visit
 from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..seeds import derive_seed
 from ..types import (
+    Completion,
+    Deliver,
     Engine,
     History,
     QuestionBatch,
@@ -30,10 +32,11 @@ from ..types import (
     Verifier,
     require,
 )
+from ..types.checks import found, name_of, own_code
 from .ahead import Block, Generation, Queue
 from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, join_batches, no_draw
-from .engines.base import checked
+from .engines.base import check_completions, checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
 from .scoring import Decode, Scoring, assemble, means_of, totals_of, with_terms
 
@@ -198,7 +201,9 @@ class RolloutPipeline:
             self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
             self.scalars |= {"dynamic_sampling/draws": float(draws), "dynamic_sampling/limit_reached": float(limited)}
         if self.reformulator is not None:
-            parts = self.reformulator.extend(batch, ask)
+            with own_code(self.reformulator, "rollout.reformulator"):
+                parts = self.reformulator.extend(batch, ask)
+            check_reformulated(parts, self.reformulator)
             if self.dynamic_sampling is not None:
                 parts = [self.dynamic_sampling.reduced(part) for part in parts]
             batch = join_batches([batch, *parts])
@@ -279,9 +284,9 @@ class RolloutPipeline:
         self.following.join()  # an engine does one thing at a time
         with seconds.measure("sync"):
             engine = self.engine.at(policy, step)
-        request = block.request, block.deliver
+        request = block.request, partial(deliver_checked, engine, block.deliver)
         finish = engine.generate_async(*request) if ahead else partial(engine.generate, *request)
-        block.finish = partial(checked, finish, block.request, policy)
+        block.finish = partial(checked, finish, block.request, policy, engine)
         for number, generation in enumerate(generations):
             generation.finish = partial(block.part, number)
         return generations
@@ -334,3 +339,19 @@ class RolloutPipeline:
                 part.load_state_dict(state[name])
         if self.ahead and "following" in state:
             self.following.load_state_dict(state["following"])
+
+
+def check_reformulated(parts: object, reformulator: Reformulator) -> None:
+    """Raise a TypeError unless a reformulator has returned batches that are sampled and scored."""
+    expected = f"Expected {name_of(reformulator)} (rollout.reformulator) to return a sequence of batches with rollouts"
+    if not isinstance(parts, Sequence):
+        raise TypeError(f"{expected}, but got {found(parts)}.")
+    for part in parts:
+        if getattr(part, "rollouts", None) is None:
+            raise TypeError(f"{expected}, but got {found(part)} among them. Batches of `ask` have rollouts.")
+
+
+def deliver_checked(engine: Engine, deliver: Deliver, prompt: int, completions: list[Completion]) -> None:
+    """Check the responses to a prompt that an engine delivers early, and hand them on."""
+    (checked_completions,) = check_completions([completions], engine)
+    deliver(prompt, checked_completions)

@@ -3,17 +3,22 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate, chain, islice
 from math import isfinite
 
 import torch
 from torch import Tensor
 
-from ..types import Completion, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Step, Verifier
+from ..types import Completion, InvalidScoreError, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Step, Verifier
+from ..types.checks import check_column, found, name_of, own_code
 
 Decode = Callable[[list[Tensor]], list[str]]
 """[n] of [T] long → [n] texts without special tokens."""
+SETTING = "rollout.verifier"
+"""Chooses the verifier."""
+LARGEST_REWARD = 1e18
+"""Largest absolute reward: sums of squares of larger ones overflow float32."""
 
 
 class Scoring:
@@ -29,7 +34,9 @@ class Scoring:
         """Hand the responses to one prompt to the verifier's workers, if it has any; returns at once."""
         if self.verifier.in_background:
             text = self.decode([completion.token_ids for completion in completions])
-            self._early[prompt] = text, self.verifier.score_async(text, [self.references[prompt]] * len(text))
+            with own_code(self.verifier, SETTING):
+                wait = self.verifier.score_async(text, [self.references[prompt]] * len(text))
+            self._early[prompt] = text, partial(checked_scores, self.verifier, len(text), wait)
 
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
         """Texts [R] and scores [R] of all responses, given as [P][G] by prompt, with steps counted in tokens.
@@ -42,7 +49,9 @@ class Scoring:
         late = [(p, c) for p, samples in enumerate(completions) for c in samples[len(early[p][0]) :]]
         # A tokenizer decodes an empty list to one text, and a rank may have no question in the last evaluation batch.
         texts = self.decode([completion.token_ids for _, completion in late]) if late else []
-        scores = self.verifier.score_batch(texts, [self.references[prompt] for prompt, _ in late]) if late else []
+        references = [self.references[prompt] for prompt, _ in late]
+        ask = partial(self.verifier.score_batch, texts, references)
+        scores = checked_scores(self.verifier, len(texts), ask) if late else []
         others = iter(list(zip(texts, scores, strict=True)))
         pairs: list[tuple[str, Score]] = []
         for samples, (delivered, wait) in zip(completions, early, strict=True):
@@ -52,6 +61,30 @@ class Scoring:
                 steps = in_tokens(score.steps, text, sample.token_ids, self.decode)
                 pairs[row] = text, score._replace(steps=steps)
         return [text for text, _ in pairs], [score for _, score in pairs]
+
+
+def checked_scores(verifier: Verifier, count: int, score: Callable[[], object]) -> list[Score]:
+    """Call `score`, and check that the verifier gives `count` scores.
+
+    Raises:
+        TypeError: the verifier returns something else, or makes a `Score` of values that are no verdict.
+        ValueError: the verifier returns another number of scores.
+        RuntimeError: the verifier calls `sys.exit`.
+    """
+    expected = f"Expected {name_of(verifier)} ({SETTING}) to return a Score for each of {count} responses, but got"
+    try:
+        with own_code(verifier, SETTING):
+            scores = score()
+    except InvalidScoreError as error:
+        raise TypeError(f"{expected} an invalid one. {error}") from error
+    if not isinstance(scores, list | tuple):
+        raise TypeError(f"{expected} {found(scores)}.")
+    for row, one in enumerate(scores):
+        if not isinstance(one, Score):
+            raise TypeError(f"{expected} {found(one)} for response {row}.")
+    if len(scores) != count:
+        raise ValueError(f"{expected} {len(scores)} scores.")
+    return list(scores)
 
 
 def in_tokens(steps: Sequence[Step], text: str, token_ids: Tensor, decode: Decode) -> list[Step]:
@@ -128,16 +161,31 @@ def assemble(
 
 
 def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, RewardTerm]) -> Rollouts:
-    """The same rollouts, their rewards increased by every one of `terms`; FloatingPointError if one is not finite."""
-    nothing = torch.zeros(0)  # a rank may have no reformulated question to ask
-    added = {n: term(rollouts, batch.groups).float() if len(rollouts) else nothing for n, term in terms.items()}
-    for name, term in added.items():
-        if others := int((~torch.isfinite(term)).sum()):
+    """Add all `terms` to the rewards of the rollouts.
+
+    Raises:
+        TypeError: a term returns no tensor.
+        ValueError: a term returns a tensor of another shape, or on another device than the CPU.
+        FloatingPointError: a term, or the sum of all terms, is not finite or above `LARGEST_REWARD`.
+        RuntimeError: a term calls `sys.exit`.
+    """
+    added: dict[str, Tensor] = {}
+    for name, term in terms.items():
+        setting = f"rollout.reward_terms.{name}"
+        if not len(rollouts):  # a rank may have no reformulated question to ask
+            added[name] = torch.zeros(0)
+            continue
+        with own_code(term, setting):
+            values = term(rollouts, batch.groups)
+        added[name] = check_column(values, len(rollouts), term, setting)
+    rewards = sum(added.values(), start=rollouts.rewards)
+    for name, column in {**added, "*": rewards}.items():
+        if others := int((column.abs() > LARGEST_REWARD).sum()):
             raise FloatingPointError(
-                f"Expected finite rewards, but rollout.reward_terms.{name} returned {others} others for {len(term)} "
-                "responses. Correct its settings, or what it divides by."
+                f"Expected rollout.reward_terms.{name} to be at most {LARGEST_REWARD:g} in absolute value, but "
+                f"{others} of {len(column)} are not: they would overflow float32. Lower the weight of the term."
             )
-    return replace(rollouts, rewards=sum(added.values(), start=rollouts.rewards), reward_terms=added)
+    return replace(rollouts, rewards=rewards, reward_terms=added)
 
 
 def totals_of(batch: QuestionBatch) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from .data import (
     Completion,
     History,
+    InvalidScoreError,
     Prompt,
     QuestionBatch,
     QuestionGroup,
@@ -34,8 +35,9 @@ from .protocols import (
 )
 
 __all__ = [
-    "AdvantageStrategy", "Ask", "Completion", "Credit", "CreditInputs", "Deliver", "Engine", "EnumeratingVerifier",
-    "Fields", "Finish", "History", "Loss", "LossInputs", "LossOutputs", "Prompt", "QuestionBatch", "QuestionGroup",
-    "Reformulator", "Request", "RewardGroups", "RewardTerm", "Rollouts", "SampledPolicy", "SamplingConfig", "Score",
-    "Seconds", "Step", "TokenCredit", "Verifier", "ignore", "require",
+    "AdvantageStrategy", "Ask", "Completion", "Credit", "CreditInputs", "Deliver", "Engine",
+    "EnumeratingVerifier", "Fields", "Finish", "History", "InvalidScoreError", "Loss", "LossInputs",
+    "LossOutputs", "Prompt", "QuestionBatch", "QuestionGroup", "Reformulator", "Request", "RewardGroups",
+    "RewardTerm", "Rollouts", "SampledPolicy", "SamplingConfig", "Score", "Seconds", "Step", "TokenCredit",
+    "Verifier", "ignore", "require",
 ]  # fmt: skip

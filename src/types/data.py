@@ -10,10 +10,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from numbers import Real
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from .checks import found
 
 
 class QuestionGroup(NamedTuple):
@@ -148,6 +152,20 @@ class Completion:
     truncated: bool
     """True when the length limit ended it rather than a stop token."""
 
+    def __post_init__(self) -> None:
+        kinds = {"token_ids": (self.token_ids, torch.long), "logprobs": (self.logprobs, torch.float32)}
+        for name, (values, dtype) in kinds.items():
+            if not isinstance(values, Tensor) or values.dtype != dtype or values.ndim != 1:
+                wanted = str(dtype).removeprefix("torch.")
+                raise TypeError(f"Expected Completion.{name} to be a {wanted} [T] tensor, but got {found(values)}.")
+        if not len(self.token_ids) == len(self.logprobs) > 0:
+            raise ValueError(
+                "Expected a Completion to have at least one token and a log-prob of each, but got "
+                f"{len(self.token_ids)} token_ids and {len(self.logprobs)} logprobs."
+            )
+        if not isinstance(self.truncated, bool):
+            raise TypeError(f"Expected Completion.truncated to be a bool, but got {found(self.truncated)}.")
+
 
 class History(NamedTuple):
     """Earlier results on the question of each response, those of its own batch left out; see `QuestionMemory`."""
@@ -238,9 +256,7 @@ class RewardGroups:
     """Fraction of training done, 0..1."""
 
 
-class Score(NamedTuple):
-    """A verifier's judgement of one response."""
-
+class _ScoreFields(NamedTuple):
     correct: bool
     """Whether the final answer equals a reference answer."""
     answer: str | None
@@ -249,3 +265,75 @@ class Score(NamedTuple):
     """Why no verdict was reached (`timeout`, `memory`, `crash`), so `correct` is false; None when there was one."""
     steps: Sequence[Step] = ()
     """Rewards for parts of the response, counted in characters of its text; they change neither verdict nor reward."""
+
+
+class InvalidScoreError(TypeError):
+    """A `Score` was made of values that are no verdict."""
+
+
+class Score(_ScoreFields):
+    """A verifier's judgement of one response.
+
+    `correct` is a bool of Python, numpy or torch. A number is refused: −1.0 means wrong elsewhere, but Python takes
+    every number but 0 as true.
+
+    Raises:
+        InvalidScoreError: a field has another type, or `correct` is true beside a `failure`.
+
+    >>> Score(True, "27")
+    Score(correct=True, answer='27', failure=None, steps=())
+    >>> Score(-1.0, "27")
+    Traceback (most recent call last):
+    tagrpo.types.data.InvalidScoreError: Expected Score.correct to be a bool, but got -1.0...
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        correct: bool | np.bool_ | Tensor,
+        answer: str | None,
+        failure: str | None = None,
+        steps: Sequence[Step] = (),
+    ) -> Self:
+        """Check the fields and make the score; see the class."""
+        verdict = _as_bool(correct)
+        if verdict is None:
+            raise InvalidScoreError(
+                f"Expected Score.correct to be a bool, but got {found(correct)}. "
+                "Compare a partial or signed reward with a threshold, such as `reward >= 1`."
+            )
+        for name, text in (("answer", answer), ("failure", failure)):
+            if text is not None and not isinstance(text, str):
+                raise InvalidScoreError(f"Expected Score.{name} to be a str or None, but got {found(text)}.")
+        if verdict and failure:
+            raise InvalidScoreError(
+                f"Expected Score.correct to be False with Score.failure={failure!r}, but got True. "
+                "A response without a verdict counts as wrong."
+            )
+        if not isinstance(steps, Sequence) or isinstance(steps, str):
+            raise InvalidScoreError(f"Expected Score.steps to be a sequence of Step, but got {found(steps)}.")
+        for step in steps:
+            if not isinstance(step, tuple) or [*map(_is_real, step)] != [True] * len(Step._fields):
+                raise InvalidScoreError(
+                    f"Expected Score.steps to have (start, end, value) of each step, but got {found(step)}."
+                )
+        return super().__new__(cls, verdict, answer, failure, steps)
+
+    @classmethod
+    def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
+        """Check fields that `_replace` changes too."""
+        return cls(*iterable)
+
+
+def _as_bool(value: object) -> bool | None:
+    """Convert a bool of Python, numpy or torch; None if `value` is none."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, Tensor) and value.dtype == torch.bool and value.ndim == 0:
+        return bool(value)
+    return None
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

@@ -22,7 +22,7 @@ def make_inputs(lengths=(3, 1, 5, 2), seed=0, dtype=torch.float64, **fields):
         return torch.randn(total, generator=generator, dtype=dtype) * scale
 
     old = -draw(1.0).abs()
-    lengths = torch.tensor(lengths)
+    lengths = torch.tensor(lengths, dtype=torch.long)
     return LossInputs(
         **{
             "logprobs": (old + draw(0.4)).requires_grad_(),
@@ -514,3 +514,73 @@ def test_defaults_and_the_ends_of_ranges():
 def test_log_ratios_are_bounded_at_20(sign):
     far = bounded_exp(torch.tensor([1000.0 * sign, 19.9 * sign], dtype=torch.float64))
     assert far.tolist() == pytest.approx([math.exp(20 * sign), math.exp(19.9 * sign)])
+
+
+LIMITS = [
+    {"aggregation": "sequence_mean"}, {"aggregation": "token_mean"}, {"aggregation": "constant", "max_length": 8},
+    {"ratio": "sequence"}, {"ratio": "geometric"}, {"objective": "cispo", "aggregation": "token_mean"},
+    {"entropy_coef": 0.1, "entropy_aggregation": "token_mean"}, {"dual_clip": 3.0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", LIMITS, ids=str)
+@pytest.mark.parametrize("lengths", [(), (3, 1), (0, 2, 0), (0,)])
+def test_a_batch_in_which_nothing_counts_has_a_loss_and_a_gradient_of_zero(options, lengths):
+    inputs = make_inputs(lengths, num_responses=0, num_tokens=0)
+    outputs = PolicyLoss(kl_coef=0.3, **options)(inputs)
+    assert outputs.loss.item() == 0.0
+    (gradient,) = torch.autograd.grad(outputs.loss, inputs.logprobs)
+    assert gradient.tolist() == [0.0] * sum(lengths)
+    assert all(torch.isfinite(value) for value in outputs.sums.values())
+
+
+@pytest.mark.parametrize("options", LIMITS, ids=str)
+def test_responses_without_tokens_change_nothing(options):
+    """They count in the normalisers alone, which are arguments."""
+    inputs = make_inputs((3, 2), num_responses=4, num_tokens=5)
+    more = replace(
+        inputs,
+        lengths=torch.tensor([0, 3, 0, 2]),
+        response=torch.tensor([1, 1, 1, 3, 3]),
+        advantages=inputs.advantages[torch.tensor([0, 0, 0, 1])],
+    )
+    loss = PolicyLoss(kl_coef=0.3, **options)
+    assert loss(more).loss.item() == loss(inputs).loss.item()
+
+
+def a_loss(inputs, **changes):
+    return replace(PolicyLoss(kl_coef=0.0)(inputs), **changes)
+
+
+class MyLoss(PolicyLoss):
+    """Its name is what errors have to say."""
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [
+        lambda inputs: None,
+        lambda inputs: inputs.logprobs.sum(),
+        lambda inputs: (inputs.logprobs.sum(), {}),
+        lambda inputs: a_loss(inputs, loss=1.0),
+        lambda inputs: a_loss(inputs, loss=inputs.logprobs),
+        lambda inputs: a_loss(inputs, loss=inputs.logprobs.sum()[None]),
+        lambda inputs: a_loss(inputs, loss=torch.zeros((), dtype=torch.float64)),
+        lambda inputs: a_loss(inputs, loss=inputs.logprobs.sum().detach()),
+        lambda inputs: a_loss(inputs, loss=torch.tensor(3)),
+        lambda inputs: a_loss(inputs, sums={"mine": 1.0}),
+        lambda inputs: a_loss(inputs, sums={"mine": torch.ones(2)}),
+        lambda inputs: a_loss(inputs, response_sums={"mine": torch.ones(())}),
+        lambda inputs: a_loss(inputs, response_sums={"mine": torch.ones(len(inputs.logprobs))}),
+    ],
+)
+def test_a_loss_that_returns_no_scalar_with_gradient_and_sums_is_named(outputs):
+    inputs = make_inputs()
+    with pytest.raises((TypeError, ValueError), match=r"MyLoss \(loss\) to return"):
+        losses.check_outputs(outputs(inputs), inputs, MyLoss(kl_coef=0.0))
+
+
+def test_a_sound_loss_is_returned_as_it_is():
+    inputs = make_inputs()
+    outputs = PolicyLoss(kl_coef=0.3)(inputs)
+    assert losses.check_outputs(outputs, inputs, MyLoss()) is outputs

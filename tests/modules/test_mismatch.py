@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.experience import Experience
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.modules.mismatch import MismatchCorrection
+from tagrpo.modules.mismatch import Corrected, MismatchCorrection, check_corrected
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
@@ -342,6 +342,80 @@ def test_a_rejected_response_with_a_term_of_its_own_is_learned_from(tiny_policy,
     experience.has_gradient = torch.ones(12, dtype=torch.bool)
     experience.columns.terms = {"nll": (experience.response == 3).float()}
     scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=60)
-    none = SimpleNamespace(weights=torch.zeros(len(experience.response)), sums={})
+    none = Corrected(weights=torch.zeros(len(experience.response)), sums={})
     kept = experience.correct_mismatch(scorer, SimpleNamespace(of_tokens=lambda *_: none))
     assert kept.tolist() == [row == 3 for row in range(12)]
+
+
+CORRECTIONS = [
+    {"weight": "token"}, {"weight": "sequence"}, {"weight": "geometric"}, {"weight": "token", "cap": None},
+    {"weight": None, "reject": "token", "low": 0.5, "high": 2.0},
+    {"weight": "token", "reject": "sequence", "low": 0.5, "high": 2.0},
+    {"weight": None, "reject": "geometric", "low": 0.9, "high": 1.1},
+    {"weight": "token", "reject": "divergence", "high": 0.5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("options", CORRECTIONS, ids=str)
+@pytest.mark.parametrize(
+    "dtypes", [(torch.bfloat16, torch.bfloat16), (torch.bfloat16, torch.float32), (torch.float16,) * 2]
+)
+def test_half_precision_is_corrected_as_the_same_numbers_in_float32(options, dtypes):
+    generator = torch.Generator().manual_seed(0)
+    current, sampled = (-torch.rand(4, 6, generator=generator).to(dtype) for dtype in dtypes)
+    mask = torch.rand(4, 6, generator=generator) > 0.3
+    correction = MismatchCorrection(**options)
+    found, expected = correction(current, sampled, mask), correction(current.float(), sampled.float(), mask)
+    assert found.weights.dtype == torch.float32
+    assert torch.equal(found.weights, expected.weights)
+    assert found.sums == expected.sums
+
+
+@pytest.mark.parametrize("options", CORRECTIONS, ids=str)
+@pytest.mark.parametrize("pair", [(math.nan, -1.0), (-1.0, math.nan), (-math.inf, -math.inf), (-1.0, -math.inf)])
+def test_logprobs_that_say_nothing_are_refused_where_they_count(options, pair):
+    current, sampled = torch.zeros(2, 3), torch.zeros(2, 3)
+    current[1, 1], sampled[1, 1] = pair
+    mask = torch.ones(2, 3, dtype=torch.bool)
+    with pytest.raises(FloatingPointError, match="mismatch.* 1 of 6"):
+        MismatchCorrection(**options)(current, sampled, mask)
+    mask[1, 1] = False
+    assert MismatchCorrection(**options)(current, sampled, mask).weights.isfinite().all()
+
+
+@pytest.mark.parametrize("options", CORRECTIONS, ids=str)
+@pytest.mark.parametrize("extreme", [-math.inf, -1e30, 1e30, -1000.0, 1000.0])
+def test_extreme_ratios_have_finite_weights(options, extreme):
+    ratio = torch.tensor([0.1, extreme, -0.2, extreme])
+    if extreme == 1e30:
+        ratio[3] = -1e30
+    found = MismatchCorrection(**options).of_tokens(ratio, torch.tensor([0, 0, 1, 1]))
+    assert found.weights.isfinite().all()
+    assert (found.weights >= 0).all()
+    assert all(math.isfinite(value) for value in found.metrics().values())
+
+
+@pytest.mark.parametrize("options", CORRECTIONS, ids=str)
+def test_a_batch_without_tokens_has_no_weights_and_finite_metrics(options):
+    nothing = MismatchCorrection(**options)(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 3))
+    assert nothing.weights.tolist() == [[0.0] * 3] * 2
+    assert set(nothing.metrics().values()) == {0.0}
+    assert len(MismatchCorrection(**options).of_tokens(torch.zeros(0), torch.zeros(0, dtype=torch.long)).weights) == 0
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda count: None,
+        torch.ones,
+        lambda count: Corrected(weights=[1.0] * count, sums={}),
+        lambda count: Corrected(weights=torch.ones(count + 1), sums={}),
+        lambda count: Corrected(weights=torch.full((count,), math.nan), sums={}),
+        lambda count: Corrected(weights=-torch.ones(count), sums={}),
+    ],
+)
+def test_a_correction_of_another_kind_is_named(returned):
+    with pytest.raises((TypeError, ValueError, FloatingPointError), match=r"MismatchCorrection \(mismatch\)"):
+        check_corrected(returned(3), 3, MismatchCorrection())
+    sound = Corrected(weights=torch.ones(3), sums={"tokens": 3.0})
+    assert check_corrected(sound, 3, MismatchCorrection()).sums == sound.sums

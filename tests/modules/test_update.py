@@ -296,7 +296,7 @@ def test_advantages_that_are_not_finite_end_the_run(tiny_policy, make_batch):
         def __call__(self, groups):
             return torch.full_like(groups.rewards, torch.nan)
 
-    with pytest.raises(FloatingPointError, match="Broken returned 12 others"):
+    with pytest.raises(FloatingPointError, match="Broken .advantage."):
         learn(make_update(tiny_policy, advantage=Broken()), make_batch(REWARDS))
 
 
@@ -492,3 +492,47 @@ def test_no_gradients_are_kept_after_an_update(tiny_policy, make_batch):
     learn(update, make_batch(REWARDS))
     assert stepped == [True, True]
     assert all(parameter.grad is None for parameter in parameters_of(update).values())
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda rewards: rewards.tolist(), lambda rewards: None, lambda rewards: rewards.sum(),
+        lambda rewards: rewards[:-1],
+        lambda rewards: rewards[:, None], lambda rewards: rewards.numpy(), lambda rewards: rewards.to("meta"),
+        lambda rewards: rewards.double() + 1e39,
+    ],
+)  # fmt: skip
+def test_advantages_of_another_kind_are_refused_with_the_class_of_the_strategy(tiny_policy, make_batch, returned):
+    class Mine(AdvantageStrategy):
+        def __call__(self, groups):
+            return returned(groups.rewards)
+
+    with pytest.raises((TypeError, ValueError, FloatingPointError), match=r"Mine \(advantage\)"):
+        learn(make_update(tiny_policy, advantage=Mine()), make_batch(REWARDS))
+
+
+def test_a_strategy_or_loss_that_ends_the_program_is_an_error(tiny_policy, make_batch):
+    class Leaving(AdvantageStrategy):
+        def __call__(self, groups):
+            raise SystemExit(0)
+
+    class LeavingLoss(PolicyLoss):
+        def __call__(self, inputs):
+            raise SystemExit(0)
+
+    with pytest.raises(RuntimeError, match=r"Leaving \(advantage\)"):
+        learn(make_update(tiny_policy, advantage=Leaving()), make_batch(REWARDS))
+    with pytest.raises(RuntimeError, match=r"LeavingLoss \(loss\)"):
+        learn(make_update(tiny_policy, loss=LeavingLoss(kl_coef=0.0)), make_batch(REWARDS))
+
+
+@pytest.mark.parametrize("options", [{}, {"aggregation": "token_mean"}, {"aggregation": "constant", "max_length": 8}])
+def test_an_update_in_which_every_response_is_masked_leaves_the_policy_alone(tiny_policy, make_batch, options):
+    batch = make_batch(REWARDS)
+    batch.rollouts = replace(batch.rollouts, truncated=torch.ones_like(batch.rollouts.truncated))
+    update = make_update(tiny_policy, loss=PolicyLoss(kl_coef=0.1, **options), mask_truncated=True)
+    before = {name: parameter.clone() for name, parameter in parameters_of(update).items()}
+    (result,) = learn(update, batch)
+    assert result.grad_norms == [0.0, 0.0]
+    assert all(torch.equal(parameter, before[name]) for name, parameter in parameters_of(update).items())

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tagrpo.rewards.workers import Outcome, WorkerPool
+from tagrpo.foreign import ForeignDataError
+from tagrpo.rewards.workers import Outcome, WorkerPool, read_outcomes
 
 COMPARE = """
     import ctypes, os, signal, time
@@ -279,3 +280,90 @@ def test_bad_settings_are_errors(compare):
     for settings in ({"workers": 0}, {"cpu_seconds": 0.0}, {"memory_bytes": -1}):
         with pytest.raises(ValueError, match="positive limits"):
             WorkerPool(compare, **{"workers": 1, **LIMITS, **settings})
+
+
+HOSTILE = """
+    import os, signal, subprocess, sys, time
+
+    def compare(job):
+        if job == "ignore":
+            for name in (signal.SIGPROF, signal.SIGALRM, signal.SIGTERM):
+                signal.signal(name, signal.SIG_IGN)
+            time.sleep(3600)
+        if job == "child":
+            subprocess.run([sys.executable, "-c", "import os; os.write(1, b'noise'); print(input())"])
+            os.system("echo noise; cat")
+        if job == "input":
+            return sys.stdin.read(), os.read(0, 10).decode()
+        if job == "nan":
+            return float("nan")
+        if job == "object":
+            return object()
+        if isinstance(job, str) and job.startswith("write "):
+            for descriptor in range(3, 64):
+                try:
+                    os.write(descriptor, job[6:].encode() + b"\\n")
+                except OSError:
+                    pass
+            os._exit(0)
+        if job == "daemon":
+            if os.fork() == 0:
+                time.sleep(3600)
+        return job
+"""
+
+
+@pytest.fixture
+def hostile(tmp_path, monkeypatch):
+    path = tmp_path / "hostile.py"
+    path.write_text(textwrap.dedent(HOSTILE))
+    with closing(WorkerPool(path, workers=1, cpu_seconds=0.1, memory_bytes=1 << 30)) as pool:
+        yield pool
+
+
+@pytest.mark.parametrize(
+    ("job", "expected"),
+    [
+        ("ignore", Outcome(None, "timeout")),
+        ("input", Outcome(["", ""], None)),
+        ("object", Outcome(None, "crash")),
+        ("write [1, null]", Outcome(None, "crash")),
+        ("write {", Outcome(None, "crash")),
+        ("write " + "[" * 5000, Outcome(None, "crash")),
+        ("write \x00", Outcome(None, "crash")),
+        ("daemon", Outcome("daemon", None)),
+    ],
+)
+def test_what_a_comparison_reads_writes_ignores_or_leaves_behind_changes_no_other_outcome(hostile, job, expected):
+    assert outcomes_of(hostile, [1, job, 2]) == [Outcome(1, None), expected, Outcome(2, None)]
+
+
+def test_what_child_processes_print_and_read_is_not_the_protocol(tmp_path):
+    path = tmp_path / "hostile.py"
+    path.write_text(textwrap.dedent(HOSTILE))
+    with closing(WorkerPool(path, workers=1, cpu_seconds=10.0, memory_bytes=1 << 30)) as pool:
+        assert outcomes_of(pool, ["child", 1]) == [Outcome("child", None), Outcome(1, None)]
+
+
+def test_nan_is_handed_on_for_the_verifier_to_judge(hostile):
+    (outcome,) = outcomes_of(hostile, ["nan"])
+    assert outcome.value != outcome.value
+
+
+@pytest.mark.parametrize("loading", ["import time; time.sleep(3600)", "while True: pass", "input()"])
+def test_loading_has_a_time_limit_and_no_terminal(tmp_path, loading):
+    path = tmp_path / "slow.py"
+    path.write_text(f"{loading}\ndef compare(job):\n    return job\n")
+    options = {"source": "the environment 'mine'", "remedy": "Raise data.load_seconds.", "start_seconds": 1.0}
+    with closing(WorkerPool(path, 1, 0.1, 1 << 30, **options)) as pool:
+        with pytest.raises(RuntimeError, match=r"environment 'mine'.*data\.load_seconds"):
+            outcomes_of(pool, [1])
+        assert not pool._workers
+
+
+@pytest.mark.parametrize("reply", [b"", b"{", b"3", b"null", b"[[1, null]]", b'[{"value": 1}]', b"[]", b"[" * 9000])
+def test_a_worker_that_sends_something_else_than_outcomes_is_named(reply):
+    with pytest.raises(ForeignDataError, match=r"environment 'mine'.*Set x\."):
+        read_outcomes(reply, 1, "the environment 'mine'", "Set x.")
+    good = b'[{"value": [1], "failure": null}]'
+    assert read_outcomes(good, 1, "the environment 'mine'", "Set x.") == [Outcome([1], None)]

@@ -21,7 +21,8 @@ WEIGHTS = [("a", torch.arange(6.0).reshape(2, 3)), ("b", torch.tensor([7, 8], dt
 class FakeServer:
     """Speaks a vLLM server's routes; its response to a prompt is the sum of its weights, again and again.
 
-    `fail` maps a route to what happens before it answers: an exception to raise, or a callable.
+    A response is the sum, the first token of the prompt, and a stop token. `fail` maps a route to what happens before
+    it answers: an exception to raise, or a callable. A route that returns bytes sends them as they are.
     """
 
     def __init__(self, host="127.0.0.1", port=0):
@@ -48,7 +49,7 @@ class FakeServer:
                     status, reply = refusal.status, {"error": "no"}
                 except ConnectionAbortedError:
                     return  # hangs up
-                content = json.dumps(reply).encode()
+                content = reply if isinstance(reply, bytes) else json.dumps(reply).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
                 self.end_headers()
@@ -90,11 +91,13 @@ class FakeServer:
     def inference_v1_generate(self, body):
         total = sum(int(tensor.float().sum()) for tensor in self.weights.values())
         params = body["sampling_params"]
+        ids = [total, body["token_ids"][0], params["stop_token_ids"][0]]
+        logprobs = zip(ids, (-0.5, -0.25, 0.0), strict=True)
         choice = {
-            "token_ids": [total, body["token_ids"][0]],
-            "logprobs": {"content": [{"logprob": -0.5}, {"logprob": -0.25}]},
+            "token_ids": ids,
+            "logprobs": {"content": [{"token_id": token, "logprob": value} for token, value in logprobs]},
             "finish_reason": "stop",
-            "weight_versions": [{"version": self.version, "start": 0, "end": 2}],
+            "weight_versions": [{"version": self.version, "start": 0, "end": 3}],
         }
         return {"choices": [{**choice, "index": i} for i in reversed(range(params["n"]))]}
 
@@ -119,4 +122,4 @@ def raising(error, times=10**9):
 def sampled(engine, counts=(3, 1, 9)):
     results = engine.generate(Request(PROMPTS, list(counts), SAMPLING, 0))
     assert [len(samples) for samples in results] == list(counts)
-    return {tuple(sample.token_ids.tolist()) for samples in results for sample in samples}
+    return {tuple(sample.token_ids[:-1].tolist()) for samples in results for sample in samples}

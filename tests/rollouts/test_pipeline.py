@@ -29,6 +29,8 @@ from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 from tests.helpers import on_two_ranks
 
 IDS = torch.tensor([7, 8])
+LONG = Completion(token_ids=torch.full((999,), 7), logprobs=torch.zeros(999), truncated=True)
+"""A response beyond every length limit."""
 TERMS = {"many": lambda rollouts, groups: rollouts.lengths.max() * torch.ones(len(rollouts))}
 """A reward term that needs a response."""
 
@@ -483,6 +485,34 @@ def test_a_reformulator_that_lacks_something_or_has_nobody_to_ask_is_refused():
         make_pipeline(Engine(), reformulator=object())
     with pytest.raises(ValueError, match=r"reformulated=… with rollout.reformulator, but got none"):
         make_pipeline(Engine(), reformulator=Varying("r")).roll_out(asking("mixed"), make_policy(), 0)
+
+
+@pytest.mark.parametrize("parts", [None, 3, [None], ["batch"], [asking("mixed")], (part for part in ())], ids=repr)
+def test_a_reformulator_that_returns_something_else_than_scored_batches_is_named(parts):
+    class Mine(Varying):
+        def extend(self, batch, ask):
+            return parts
+
+    with pytest.raises(TypeError, match=r"Mine \(rollout\.reformulator\) to return a sequence of batches"):
+        make_pipeline(Engine(), reformulator=Mine("r")).roll_out(asking("mixed"), make_policy(), 0)
+
+
+@pytest.mark.parametrize(
+    "responses",
+    [
+        lambda right: None, lambda right: 3, lambda right: [None] * len(right), lambda right: [[None]] * len(right),
+        lambda right: [[torch.ones(2)]] * len(right), lambda right: [samples[:-1] for samples in right],
+        lambda right: right[:-1], lambda right: [samples * 2 for samples in right],
+        lambda right: [[LONG] * len(samples) for samples in right],
+    ],
+)  # fmt: skip
+def test_an_engine_that_returns_something_else_than_the_responses_is_named(responses):
+    class Mine(Engine):
+        def generate(self, request, deliver=types.ignore):
+            return responses(super().generate(request))
+
+    with pytest.raises((TypeError, EngineError), match=r"rollout\.engine"):
+        make_pipeline(Mine()).roll_out(asking("mixed"), make_policy(), 0)
 
 
 def test_the_state_of_a_reformulator_is_resumed():

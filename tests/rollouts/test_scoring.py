@@ -236,7 +236,7 @@ def test_a_reward_that_is_not_finite_is_refused_by_the_name_of_its_term(make_bat
         "fine": lambda rollouts, groups: torch.ones(2),
         "broken": lambda rollouts, groups: torch.tensor([1.0, -torch.inf]),
     }
-    with pytest.raises(FloatingPointError, match=r"rollout.reward_terms.broken returned 1 others for 2 responses"):
+    with pytest.raises(FloatingPointError, match=r"rollout.reward_terms.broken"):
         with_terms(batch.rollouts, batch, terms)
     assert with_terms(batch.rollouts, batch, {"fine": terms["fine"]}).rewards.tolist() == [2.0, 1.0]
 
@@ -248,3 +248,92 @@ def test_responses_that_are_all_empty_have_means_but_no_entropy(make_batch):
     means = means_of({**totals_of(batch), "failed": 0, "sampled": 1})
     assert (means["rollout/length"], means["rollout/correct"]) == (0.0, 0.5)
     assert "rollout/entropy" not in means
+
+
+class Returns(types.Verifier):
+    """Returns something else than scores."""
+
+    def __init__(self, one=None, batch=None, late=None):
+        self.one, self.batch, self.late = one, batch, late
+        self.in_background = late is not None
+
+    def __call__(self, text, references):
+        return self.one(text)
+
+    def score_batch(self, texts, references):
+        return self.batch(texts) if self.batch else super().score_batch(texts, references)
+
+    def score_async(self, texts, references):
+        return lambda: self.late(texts)
+
+
+def leave(_):
+    raise SystemExit(0)
+
+
+RIGHT = Score(True, "0")
+NO_SCORES = {
+    "a float": {"one": lambda _: 1.0},
+    "None": {"one": lambda _: None},
+    "a bool": {"one": lambda _: True},
+    "a tuple": {"one": lambda _: (True, "0")},
+    "an answer that is an int": {"one": lambda _: Score(True, 27)},
+    "a verdict that is a float": {"one": lambda _: Score(-1.0, "0")},
+    "a verdict that is an int": {"one": lambda _: Score(1, "0")},
+    "swapped fields": {"one": lambda _: Score("0", True)},
+    "no list": {"batch": lambda _: RIGHT},
+    "None for all": {"batch": lambda _: None},
+    "a generator": {"batch": lambda texts: (RIGHT for _ in texts)},
+    "one too few": {"batch": lambda texts: [RIGHT] * (len(texts) - 1)},
+    "one too many": {"batch": lambda texts: [RIGHT] * (len(texts) + 1)},
+    "a float for the last": {"batch": lambda texts: [RIGHT] * (len(texts) - 1) + [0.0]},
+    "in the background one too few": {"late": lambda texts: [RIGHT] * (len(texts) - 1)},
+    "in the background a float": {"late": lambda texts: [0.5] * len(texts)},
+    "in the background an int as answer": {"late": lambda texts: [Score(True, 3) for _ in texts]},
+    "an end of the program": {"one": leave},
+    "an end of the program in the background": {"late": leave},
+}
+
+
+@pytest.mark.parametrize("case", NO_SCORES)
+def test_a_verifier_that_gives_no_scores_is_named_with_its_setting(case):
+    with pytest.raises((TypeError, ValueError, RuntimeError), match=r"Returns \(rollout\.verifier\)"):
+        rolled_out(Returns(**NO_SCORES[case]))
+
+
+def test_a_verifier_may_return_a_tuple_of_scores():
+    assert rolled_out(Returns(batch=lambda texts: (RIGHT,) * len(texts))).correct.all()
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        lambda *_: [1.0, 0.0], lambda *_: None, lambda *_: 1.0, lambda *_: torch.ones(3), lambda *_: torch.ones(2, 1),
+        lambda *_: torch.tensor(1.0), lambda *_: torch.tensor([1.0, torch.nan]), lambda *_: torch.full((2,), 3e38),
+        lambda *_: torch.tensor([1e39, 0.0], dtype=torch.float64), lambda *_: torch.ones(2) + 0j, leave,
+    ],
+)  # fmt: skip
+def test_a_term_that_is_no_finite_number_for_each_response_is_named(make_batch, term):
+    batch = make_batch([[[1.0, 0.0]]])
+    with pytest.raises((TypeError, ValueError, FloatingPointError, RuntimeError), match=r"rollout\.reward_terms\.mine"):
+        with_terms(batch.rollouts, batch, {"mine": (lambda *_: leave(0)) if term is leave else term})
+
+
+def test_terms_whose_sum_overflows_are_refused_and_flags_are_numbers(make_batch):
+    batch = make_batch([[[1.0, 0.0]]])
+    half = torch.full((2,), 0.6e18)
+    with pytest.raises(FloatingPointError, match=r"rollout\.reward_terms\.\*"):
+        with_terms(batch.rollouts, batch, {"a": lambda *_: half, "b": lambda *_: half})
+    rewarded = with_terms(batch.rollouts, batch, {"flag": lambda *_: torch.tensor([True, False])})
+    assert rewarded.rewards.tolist() == [2.0, 0.0]
+
+
+@pytest.mark.parametrize("delivered", [None, 3, [None], [torch.ones(2)]])
+def test_an_engine_that_delivers_something_else_than_responses_is_named(delivered):
+    class Mine(Engine):
+        def generate(self, request, deliver=types.ignore):
+            deliver(0, delivered)
+
+    pipeline = RolloutPipeline(lambda: Mine(None), Early(), decode, SamplingConfig(max_new_tokens=4))
+    with pytest.raises(TypeError, match=r"Mine \(rollout\.engine\)"):
+        pipeline.evaluate(two_questions(), torch.nn.Linear(1, 1), 0, ("validate", 0, 0))

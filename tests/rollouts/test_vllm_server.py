@@ -101,7 +101,7 @@ def test_what_fails_beside_an_update_is_tried_again_by_who_waits_and_with_the_we
     results = finish()
     assert server.calls.count("collective_rpc") == before + 1
     assert [len(samples) for samples in results] == [3, 1, 9]
-    assert {tuple(s.token_ids.tolist()) for samples in results for s in samples} == {(30, 10), (30, 20), (30, 30)}
+    assert {tuple(s.token_ids[:-1].tolist()) for samples in results for s in samples} == {(30, 10), (30, 20), (30, 30)}
     assert sorted(delivered) == [0, 1, 2]
 
 
@@ -256,9 +256,9 @@ def test_a_receiver_may_take_long_while_it_takes_anything_and_is_noticed_when_it
 def test_a_transfer_listens_only_at_the_address_towards_its_server(server, make_engine, monkeypatch):
     addresses = []
 
-    def watched(weights, timeout, host, stalled):
+    def watched(weights, timeout, host, *callbacks):
         addresses.append(host)
-        return offered(weights, timeout, host, stalled)
+        return offered(weights, timeout, host, *callbacks)
 
     monkeypatch.setattr(server_calls, "offered", watched)
     make_engine(server.url).sync(WEIGHTS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -11,6 +11,8 @@ def question_data(
     task: str | None = None,  # noqa: ARG001
     environment: str | None = None,  # noqa: ARG001
     python: str | None = None,  # noqa: ARG001
+    load_seconds: float = 600.0,  # noqa: ARG001
+    variables: Sequence[str] = (),  # noqa: ARG001
     **settings: Any,
 ) -> Any:
     """A data module of `settings`. To the others, the sources and the verifier refer.
@@ -20,6 +22,9 @@ def question_data(
         task: A generator of reasoning-gym, see docs/reasoning_gym.md.
         environment: A taskset of verifiers that is installed, such as `gsm8k-v1`.
         python: The interpreter in which `verifiers` and the taskset are installed; null: this one.
+        load_seconds: Seconds in which a taskset loads its tasks, and each process that scores starts.
+        variables: Names of environment variables that a taskset gets, such as `[HF_HOME]`. It gets PATH, HOME, LANG,
+            TMPDIR, PYTHONPATH and numbers of threads in any case, and no other: keys stay here.
         settings: Of `QuestionDataModule`.
     """
     from ...datamodules.questions import QuestionDataModule

@@ -7,7 +7,6 @@ scorers are never called: several evaluate the answer as Python.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import zlib
@@ -20,6 +19,7 @@ import yaml
 
 from ...datamodules.overlap import words
 from ...datamodules.sources.base import Source, SourceReport, plain
+from ...rewards.child_environment import child_environment
 from ...rewards.plain_answer import PlainAnswerReward
 from ...seeds import derive_seed
 from ...types import QuestionGroup
@@ -103,8 +103,8 @@ class ReasoningGymSource(Source):
         """Yield question, answers and difficulty, from a process with a fixed hash seed and its own numpy state."""
         job = json.dumps([self.task, self.options, derive_seed(self.seed, "reasoning_gym", self.task) % 2**31, count])
         command = [sys.executable, "-P", "-W", "ignore", "-c", PROGRAM, job]
-        environment = {**os.environ, "PYTHONHASHSEED": "0"}
-        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, env=child_environment(), **pipes) as process:
             yield from map(json.loads, process.stdout or ())
             if process.wait():
                 raise ValueError(

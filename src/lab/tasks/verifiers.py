@@ -2,26 +2,35 @@
 
 The package needs another version of openai than this one, and an environment is a stranger's code: both live in a
 Python of their own (`data.python`), of which processes with limits load tasks and score responses. Nothing of an
-environment runs in this process.
+environment runs in this process, and these processes see neither its terminal nor its environment variables, but for
+those of `child_environment` and `data.variables`.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from ...datamodules.sources.base import Source, SourceReport
+from ...foreign import Count, Finite, ForeignDataError, Message, Text, read, read_json
 from ...rewards.canonical import Reference, normalize_answer, references_of
+from ...rewards.child_environment import child_environment
 from ...rewards.extraction import extract_answer
+from ...rewards.sandbox import next_line
 from ...rewards.workers import BackgroundVerifier, WorkerPool
 from ...types import QuestionGroup, Score
 
 PROGRAM = Path(__file__).with_name("verifiers_program.py")
+REMEDY = "Correct the environment's package, or set data.environment to another."
 
 
 def interpreter(python: str | None) -> str:
@@ -29,9 +38,56 @@ def interpreter(python: str | None) -> str:
     return str(Path(python).expanduser()) if python else sys.executable
 
 
-def variables(environment: str, options: Mapping[str, Any] | None) -> dict[str, str]:
-    """Environment variables of the program."""
+class TaskLine(Message):
+    """A line of the program: a task, or why there is none, or the end."""
+
+    question: Text | None = None
+    """What the model is asked."""
+    data: Text | None = None
+    """The task's data, as JSON."""
+    refused: Text | None = None
+    """Why the environment can't be trained in."""
+    end: Count | None = None
+    """Number of tasks that came before."""
+
+
+class TaskData(Message):
+    """What is read of a task's data; the environment's rewards read the rest."""
+
+    idx: Annotated[int, Field(ge=0, lt=10**9)]
+    """Its place."""
+    id: Text | int | None = None
+    """Its own id."""
+    name: Text | None = None
+    """Its name."""
+
+
+def read_line(content: bytes, source: str) -> TaskLine:
+    """Read a line of the program; ForeignDataError if it is neither a task nor a refusal nor the end."""
+    line = read_json(TaskLine, content, source=source, remedy=REMEDY)
+    given = {name for name in TaskLine.model_fields if getattr(line, name) is not None}
+    if given not in ({"question", "data"}, {"refused"}, {"end"}):
+        raise ForeignDataError(
+            f"Expected {source} to have question and data, or refused, or end, but got {sorted(given)}. {REMEDY}"
+        )
+    return line
+
+
+def read_data(text: str, source: str) -> TaskData:
+    """Read a task's data; ForeignDataError if they are no task's."""
+    return read_json(TaskData, text, source=source, remedy=REMEDY)
+
+
+def taskset(environment: str, options: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the environment variable that tells the program what to load."""
     return {"TAGRPO_TASKSET": json.dumps({"environment": environment, "options": dict(options or {})})}
+
+
+def check_seconds(load_seconds: float) -> float:
+    """Return `load_seconds`, a positive number of seconds; ValueError if it is none."""
+    if not load_seconds > 0:
+        raise ValueError(f"Expected data.load_seconds to be greater than 0, but got {load_seconds}.")
+    return load_seconds
 
 
 class VerifiersSource(Source):
@@ -45,9 +101,12 @@ class VerifiersSource(Source):
         size: Number of tasks; the report warns where there are fewer.
         options: Settings of the taskset.
         python: The interpreter in which it is installed; None is this one.
+        load_seconds: Time limit for loading the tasks.
+        variables: Names of environment variables that it gets, such as `HF_HOME`, beside `child_environment`.
 
     Raises:
-        ValueError: on loading, the environment is not installed or not single-turn, or there is no task.
+        ValueError: on loading, the environment is not installed or not single-turn, there is no task, or loading takes
+            too long; ForeignDataError if the tasks are not what they should be.
     """
 
     def __init__(
@@ -57,36 +116,92 @@ class VerifiersSource(Source):
         size: int = 512,
         options: Mapping[str, Any] | None = None,
         python: str | None = None,
+        load_seconds: float = 600.0,
+        variables: Sequence[str] = (),
     ) -> None:
+        self.load_seconds, self.variables = check_seconds(load_seconds), tuple(variables)
         self.environment, self.start, self.size = environment, start, size
         self.options, self.python = dict(options or {}), interpreter(python)
 
     def load(self) -> list[QuestionGroup]:
         """Load the tasks, in a process of their own."""
-        command = [self.python, "-P", str(PROGRAM), str(self.start), str(self.size)]
-        surroundings = {**os.environ, **variables(self.environment, self.options)}
-        ended = subprocess.run(command, env=surroundings, stdout=subprocess.PIPE, text=True, check=False)
-        rows = [json.loads(line) for line in ended.stdout.splitlines()]
-        if rows and isinstance(rows[0], dict):
+        lines = self._lines()
+        if lines and lines[0].refused is not None:
             raise ValueError(
                 f"Expected data.environment to be a single-turn taskset of verifiers, but got {self.environment!r}: "
-                f"{rows[0]['refused']}."
+                f"{lines[0].refused}."
             )
-        if ended.returncode:
-            raise ValueError(
-                f"Expected {self.python} to load the tasks of {self.environment} with {self.options}, but it failed; "
-                "see its error above. Where the package verifiers is missing there, install it and the environment's "
-                "package into a Python of its own, and set data.python to that; docs/data.md has the commands."
-            )
-        if not rows:
+        groups: dict[int, QuestionGroup] = {}
+        for number, line in enumerate(lines):
+            group, idx = self._group(line, number)
+            if idx in groups:
+                raise ForeignDataError(
+                    f"Expected each task of {self.environment!r} to have an idx of its own, but task {number} has "
+                    f"{idx}, as an earlier one. {REMEDY}"
+                )
+            groups[idx] = group
+        if not groups:
             raise ValueError(f"Expected tasks of {self.environment} from {self.start} on, but there are none.")
-        fewer = [f"Expected {self.size} tasks, but found {len(rows)}"] * (len(rows) < self.size)
-        self.report = SourceReport(origin=f"verifiers, {self.environment}", read=len(rows), warnings=fewer)
-        return [self._group(*row) for row in rows]
+        fewer = [f"Expected {self.size} tasks, but found {len(groups)}"] * (len(groups) < self.size)
+        self.report = SourceReport(origin=f"verifiers, {self.environment}", read=len(groups), warnings=fewer)
+        return list(groups.values())
 
-    def _group(self, question: str, data: Mapping[str, Any]) -> QuestionGroup:
-        facts = {"environment": self.environment, "id": data.get("id"), "name": data.get("name")}
-        return QuestionGroup(f"{self.environment}-{data['idx']:05d}", question, (), (json.dumps(data),), facts)
+    def _lines(self) -> list[TaskLine]:
+        """Run the program, and return its lines but the last, which says that they are complete."""
+        command = [self.python, "-P", str(PROGRAM), str(self.start), str(self.size)]
+        surroundings = {**child_environment(self.variables), **taskset(self.environment, self.options)}
+        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "bufsize": 0}
+        try:
+            process = subprocess.Popen(command, env=surroundings, start_new_session=True, **pipes)
+        except OSError as error:
+            raise ValueError(f"Expected data.python to be an interpreter, but got {self.python}: {error}.") from error
+        assert process.stdout is not None
+        try:
+            return self._read(process.stdout.fileno())
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)  # the tasks are complete, or will never be
+            process.stdout.close()
+            process.wait()
+
+    def _read(self, reading: int) -> list[TaskLine]:
+        """Read the program's lines up to the one that says that they are complete."""
+        buffer, lines, deadline = bytearray(), list[TaskLine](), time.monotonic() + self.load_seconds
+        expected = f"Expected {self.python} to load the tasks of {self.environment} with {self.options}"
+        while True:
+            source = f"line {len(lines)} of the taskset {self.environment!r}"
+            try:
+                content = next_line(reading, buffer, deadline)
+            except TimeoutError:
+                raise ForeignDataError(
+                    f"{expected} within {self.load_seconds:g} s, but got {len(lines)}. Raise data.load_seconds, or "
+                    "load its data into its cache beforehand. It has no terminal to ask."
+                ) from None
+            except ValueError as error:
+                raise ForeignDataError(f"Expected {source} to have an end, but got {error}. {REMEDY}") from None
+            if content is None:
+                raise ValueError(
+                    f"{expected}, but it failed; see its error above. Where the package verifiers is missing there, "
+                    "install it and the environment's package into a Python of its own, and set data.python to that; "
+                    "docs/data.md has the commands."
+                )
+            line = read_line(content, source)
+            if line.end is not None:
+                if line.end != len(lines):
+                    raise ForeignDataError(f"Expected {line.end} tasks before {source}, but got {len(lines)}. {REMEDY}")
+                return lines
+            lines.append(line)
+            if line.refused is not None:
+                return lines
+            if len(lines) > self.size:
+                raise ForeignDataError(f"Expected {self.size} tasks at most, but got {source}. {REMEDY}")
+
+    def _group(self, line: TaskLine, number: int) -> tuple[QuestionGroup, int]:
+        """Return a task as a question, and its idx."""
+        assert line.question is not None
+        assert line.data is not None
+        data = read_data(line.data, f"task {number} of the taskset {self.environment!r}")
+        facts = {"environment": self.environment, "id": data.id, "name": data.name}
+        return QuestionGroup(f"{self.environment}-{data.idx:05d}", line.question, (), (line.data,), facts), data.idx
 
 
 class VerifiersReward(BackgroundVerifier):
@@ -103,6 +218,12 @@ class VerifiersReward(BackgroundVerifier):
         workers: Processes that score.
         cpu_seconds: CPU time per response.
         memory_bytes: Memory that scoring one response may take.
+        load_seconds: As that of the source, for each worker.
+        variables: As those of the source.
+
+    Raises:
+        ForeignDataError: when scores are waited for, a reward is no finite number.
+        RuntimeError: likewise, a worker can't load the environment, or not within `load_seconds`.
     """
 
     def __init__(
@@ -114,28 +235,52 @@ class VerifiersReward(BackgroundVerifier):
         workers: int = 2,
         cpu_seconds: float = 5.0,
         memory_bytes: int = 1 << 30,
+        load_seconds: float = 600.0,
+        variables: Sequence[str] = (),
     ) -> None:
-        self.threshold = threshold
-        limits, surroundings = (workers, cpu_seconds, memory_bytes), variables(environment, options)
-        self._pool = WorkerPool(PROGRAM, *limits, python=interpreter(python), variables=surroundings)
+        self.environment, self.threshold = environment, threshold
+        self._pool = WorkerPool(
+            PROGRAM,
+            workers,
+            cpu_seconds,
+            memory_bytes,
+            python=interpreter(python),
+            variables=taskset(environment, options),
+            inherited=variables,
+            start_seconds=check_seconds(load_seconds),
+            source=f"the environment {environment!r}",
+            remedy=f"{REMEDY} Time limits are data.load_seconds and reward.cpu_seconds.",
+        )
 
     def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
         """Start scoring; returns a function that waits for the scores."""
-        jobs = [
-            (json.loads(references_of(reference)[0]), response)
-            for response, reference in zip(responses, references, strict=True)
-        ]
+        jobs = []
+        for response, reference in zip(responses, references, strict=True):
+            jobs.append((self._data(reference), response))
         wait = self._pool.submit(jobs)
 
         def scores() -> list[Score]:
             found = []
             for response, outcome in zip(responses, wait(), strict=True):
                 answer = extract_answer(response)
-                right = outcome.value is not None and outcome.value >= self.threshold
+                right = outcome.failure is None and self._reward(outcome.value) >= self.threshold
                 found.append(Score(right, answer if answer is None else normalize_answer(answer), outcome.failure))
             return found
 
         return scores
+
+    def check_reference(self, reference: Reference) -> None:
+        """Refuse references that are not a task's data; ForeignDataError."""
+        self._data(reference)
+
+    def _data(self, reference: Reference) -> dict[str, Any]:
+        """Return the data of a task, which are its reference answer."""
+        source = f"the reference answer of a task of {self.environment!r}"
+        return read_json(dict[str, Any], references_of(reference)[0], source=source, remedy=REMEDY)
+
+    def _reward(self, value: object) -> float:
+        """Return the reward of a response; ForeignDataError if it is no finite number."""
+        return read(Finite, value, source=f"the reward of the environment {self.environment!r}", remedy=REMEDY)
 
     def close(self) -> None:
         """End the workers; the next call starts new ones."""

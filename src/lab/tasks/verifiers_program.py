@@ -1,8 +1,10 @@
 """Runs a taskset of the package verifiers, in the Python in which both are installed: of ours it imports nothing.
 
-`python verifiers_program.py START COUNT` prints tasks as lines of JSON, `[question, data]` each, or one of
-`{"refused": …}`. As a file of `WorkerPool` it defines `compare([data, response])`, the weighted sum of the task's
-rewards. The variable `TAGRPO_TASKSET` names the taskset and has its options, as JSON.
+`python verifiers_program.py START COUNT` prints lines of JSON: `{"question": …, "data": …}` for each task, where the
+data are JSON within a text, then `{"end": number of tasks}`; or `{"refused": …}`. It prints to what was its standard
+output at the start: child processes do not inherit that, and their standard output is standard error. As a file of
+`WorkerPool` it defines `compare([data, response])`, the weighted sum of the task's rewards. The variable
+`TAGRPO_TASKSET` names the taskset and has its options, as JSON.
 """
 
 from __future__ import annotations
@@ -66,22 +68,25 @@ def opened() -> Any:
 
 def main(start: str, count: str) -> None:
     """Print the tasks from `start` on, at most `count`."""
-    pipe, sys.stdout = sys.stdout, sys.stderr  # what a taskset prints is not for the reader
+    pipe = os.fdopen(os.dup(1), "w", encoding="ascii")
+    os.dup2(2, 1)  # what a taskset or its child processes print is not for the reader
     name = json.loads(os.environ["TAGRPO_TASKSET"])["environment"]
     try:
         taskset = opened()
     except ModuleNotFoundError as error:
         missing = error.name or getattr(error.__cause__, "name", name)
         text = f"{missing} is not installed: install the package that has it into {sys.executable}"
-        print(json.dumps({"refused": text}), file=pipe)
+        print(json.dumps({"refused": text}), file=pipe, flush=True)
         return
+    number = -1
     for number, task in enumerate(itertools.islice(taskset, int(start), int(start) + int(count))):
         if number == 0 and (reason := refusal(taskset, task)):
             text = f"{reason}, and only single-turn environments are supported. Train in {name} with prime-rl"
-            print(json.dumps({"refused": text}), file=pipe)
+            print(json.dumps({"refused": text}), file=pipe, flush=True)
             return
-        row = question_of(task.data), task.data.model_dump(mode="json", exclude_defaults=True)
-        print(json.dumps(row), file=pipe, flush=True)
+        data = json.dumps(task.data.model_dump(mode="json", exclude_defaults=True))
+        print(json.dumps({"question": question_of(task.data), "data": data}), file=pipe, flush=True)
+    print(json.dumps({"end": number + 1}), file=pipe, flush=True)
 
 
 def compare(job: list[Any]) -> float:

@@ -1,34 +1,44 @@
 """Assigns credit per token to an experience, mini-batch by mini-batch; with helpers that several credits use."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ...distributed import gather_objects
-from ...types import AdvantageStrategy, CreditInputs, History, RewardGroups, TokenCredit
+from ...types import Credit, CreditInputs, History, RewardGroups, TokenCredit
+from ...types.checks import check_column, found, name_of, own_code
+from ..advantages.pools import check_choice
 from ..experience import Experience, reward_groups
+from ..losses import TOKEN_TERMS
 
 
 def assign_credit(credit: TokenCredit, experience: Experience, progress: float, mini_batches: Sequence[Tensor]) -> None:
     """Set advantages and terms of tokens, and `experience.advantages` to their means per response. Collective.
 
     `mini_batches` are the rows of each mini-batch; `experience.scores` has the responses that count in the loss. A
-    credit with `whole_batch` gets all mini-batches at once. One that is not finite is a FloatingPointError.
+    credit with `whole_batch` gets all mini-batches at once.
+
+    Raises:
+        TypeError: the credit returns no `Credit` of tensors.
+        ValueError: the credit returns a tensor of another shape or device, or a term of a name that no loss has.
+        FloatingPointError: the credit returns a number that is not finite.
+        RuntimeError: the credit calls `sys.exit`.
     """
     columns, groups = experience.columns, reward_groups(experience.rollouts, None, progress)
     columns.advantages = torch.zeros(int(experience.lengths.sum()))
     for rows in [torch.arange(len(experience.rollouts))] if credit.whole_batch else mini_batches:
         learned = rows[experience.in_loss[rows]]
-        given, tokens = credit(_inputs(experience, groups, rows)), experience.tokens(learned)
-        for name, values in {"advantages": given.advantages, **given.terms}.items():
-            check_finite(f"{name} of tokens", values, credit)
-        columns.advantages[tokens] = given.advantages.float()
+        inputs, tokens = _inputs(experience, groups, rows), experience.tokens(learned)
+        with own_code(credit, "credit"):
+            returned = credit(inputs)
+        given = check_credit(returned, len(inputs.response), credit)
+        columns.advantages[tokens] = given.advantages
         parts = columns.advantages[tokens].split(experience.lengths[learned].tolist())
         experience.advantages[learned] = torch.tensor([float(values.mean()) for values in parts])
         for name, coefficients in given.terms.items():
-            columns.terms.setdefault(name, torch.zeros_like(columns.advantages))[tokens] = coefficients.float()
+            columns.terms.setdefault(name, torch.zeros_like(columns.advantages))[tokens] = coefficients
 
 
 def _inputs(experience: Experience, groups: RewardGroups, rows: Tensor) -> CreditInputs:
@@ -51,13 +61,21 @@ def _inputs(experience: Experience, groups: RewardGroups, rows: Tensor) -> Credi
     )
 
 
-def check_finite(name: str, values: Tensor, part: AdvantageStrategy | TokenCredit) -> None:
-    """Refuse values of a strategy or a credit that are not finite."""
-    if others := int((~torch.isfinite(values)).sum()):
-        raise FloatingPointError(
-            f"Expected finite {name}, but {type(part).__name__} returned {others} others. "
-            "Check the rewards of this batch."
-        )
+def check_credit(returned: object, size: int, credit: TokenCredit) -> Credit:
+    """Check that a credit has returned finite advantages, and terms, of `size` tokens; return them as float32.
+
+    Raises:
+        TypeError: `returned` is no `Credit` of tensors.
+        ValueError: a tensor has another shape or device, or a term a name that is not in `TOKEN_TERMS`.
+        FloatingPointError: a number is not finite.
+    """
+    if not isinstance(returned, Credit) or not isinstance(returned.terms, Mapping):
+        raise TypeError(f"Expected {name_of(credit)} (credit) to return a Credit, but got {found(returned)}.")
+    terms = {}
+    for name, values in returned.terms.items():
+        check_choice("terms", name, tuple(TOKEN_TERMS), "credit")
+        terms[name] = check_column(values, size, credit, "credit", f"{name} of tokens")
+    return Credit(check_column(returned.advantages, size, credit, "credit", "advantages of tokens"), terms)
 
 
 def largest_over_ranks(values: Tensor, count: int) -> float:

@@ -11,6 +11,7 @@ from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from ...runs.identity import own_part
 from ...types import Completion, Finish, Request, SamplingConfig
+from ...types.checks import found, name_of
 
 T = TypeVar("T")
 NO_PROBABILITIES = "Expected the policy to give probabilities, but its logits are not finite after {} of {} sequences."
@@ -56,29 +57,53 @@ def check_context(request: Request, context: int) -> None:
         )
 
 
-def checked(finish: Finish, request: Request, policy: nn.Module) -> list[list[Completion]]:
-    """Wait for the responses of `finish`, and check their number and that their log-probs are finite.
+def check_completions(completions: object, engine: object) -> list[list[Completion]]:
+    """Check that an engine has returned lists of `Completion`; TypeError if not."""
+    expected = f"Expected {name_of(engine)} (rollout.engine) to return a list of Completion for each prompt, but got"
+    if not isinstance(completions, list | tuple):
+        raise TypeError(f"{expected} {found(completions)}.")
+    for prompt, samples in enumerate(completions):
+        if not isinstance(samples, list | tuple):
+            raise TypeError(f"{expected} {found(samples)} for prompt {prompt}.")
+        for sample in samples:
+            if not isinstance(sample, Completion) or sample.token_ids.is_cuda or sample.logprobs.is_cuda:
+                raise TypeError(f"{expected} {found(sample)} for prompt {prompt}. Its tensors are on the CPU.")
+    return [list(samples) for samples in completions]
 
-    EngineError or FloatingPointError if not; the latter says whether the weights of `policy` are finite.
+
+def checked(finish: Finish, request: Request, policy: nn.Module, engine: object) -> list[list[Completion]]:
+    """Wait for the responses of `finish`, and check what `engine` returns.
+
+    Raises:
+        TypeError: the engine returns something else than lists of `Completion`.
+        EngineError: the number of responses is not the one that was asked for, or a response is too long.
+        FloatingPointError: a log-prob is not finite. The message says whether the weights of `policy` are.
     """
     try:
-        completions = finish()
+        completions = check_completions(finish(), engine)
         logprobs = [sample.logprobs for samples in completions for sample in samples]
         if broken := sum(not bool(values.isfinite().all()) for values in logprobs):
             raise FloatingPointError(NO_PROBABILITIES.format(broken, len(logprobs)))
     except FloatingPointError as error:
         parts = {name: own_part(parameter) for name, parameter in policy.named_parameters()}
         names = [name for name, part in parts.items() if not bool(part.isfinite().all())]
-        found = f"{len(names)} of its {len(parts)} parameters hold NaN or infinity, such as {names[0]}" if names else ""
+        reason = "Its parameters are finite: it overflows in rollout.engine.dtype"
+        if names:
+            reason = f"{len(names)} of its {len(parts)} parameters hold NaN or infinity, such as {names[0]}"
         raise FloatingPointError(
-            f"{error} {found or 'Its parameters are finite: it overflows in rollout.engine.dtype'}. Check model.path, "
-            "the checkpoint, and how they were trained."
+            f"{error} {reason}. Check model.path, the checkpoint, and how they were trained."
         ) from error
     counts = [len(samples) for samples in completions]
     if counts != list(request.num_samples):
         raise EngineError(
             f"Expected {sum(request.num_samples)} responses of the engine, {list(request.num_samples)[:8]} to the "
             f"first prompts, but got {sum(counts)}, {counts[:8]}. Correct rollout.engine."
+        )
+    longest, limit = max(map(len, logprobs), default=0), request.sampling.max_new_tokens
+    if longest > limit:
+        raise EngineError(
+            f"Expected responses of at most {limit} tokens (rollout.sampling.max_new_tokens), but {name_of(engine)} "
+            f"(rollout.engine) returned one of {longest}."
         )
     return completions
 
@@ -111,3 +136,9 @@ def stop_token_ids(model_path: str) -> list[int]:
             "Add it: without one, responses never end."
         )
     return sorted(ids)
+
+
+def vocabulary_size(model_path: str) -> int:
+    """Return the number of tokens that a model can give, padding of its embeddings included."""
+    config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
+    return int(config.get_text_config().vocab_size)

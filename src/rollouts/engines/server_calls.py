@@ -9,24 +9,29 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 
+from ...foreign import ForeignDataError, read_json
 from .access import FILE, VARIABLE
 from .base import EngineError
+from .server_replies import REMEDY, Models, WeightInfo
 from .weight_stream import Weights, address_towards, offered
 
+T = TypeVar("T")
 Json = dict[str, Any]
 PROBE_SECONDS = 15.0
 """Time limit of a probe; the engine answers between two steps."""
 CONTROL_SECONDS = 45.0
 """Time limit of calls that neither sample nor move weights, and of a pause in a transfer of weights."""
+CONTROL_BYTES = 1 << 20
+"""Size of the largest reply to calls that do not sample."""
 START = "Start the server with `python -m tagrpo.rollouts.engines.serve`."
 TOKEN = f"Its token is another one: set {VARIABLE} to the same value for the server and all ranks, or copy {FILE}."
 HINTS = {401: TOKEN, 403: START, 404: START}
-FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, EngineError)  # of calls to a server
+FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, EngineError, ForeignDataError)  # of calls to a server
 
 
 def listed(entry: str) -> list[str]:
@@ -49,72 +54,147 @@ def listed(entry: str) -> list[str]:
     return [entry.rstrip("/")]
 
 
+class _Deadline:
+    """Ends the connections of a `with` block after `seconds`, however slowly bytes arrive.
+
+    The block then raises httpx.ReadTimeout. `sockets` gets the newest connection of each thread.
+    """
+
+    def __init__(self, seconds: float, sockets: dict[int, socket.socket]) -> None:
+        self.seconds, self.sockets = seconds, sockets
+        self.passed = threading.Event()
+        self.opened: list[socket.socket] = []
+        self.timer = threading.Timer(seconds, self._end)
+        self.timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self.timer.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self.timer.cancel()
+        if self.passed.is_set() and isinstance(error, httpx.HTTPError | OSError):
+            raise httpx.ReadTimeout(f"no complete reply within {self.seconds:.0f} s") from error
+
+    def note_socket(self, event: str, details: Mapping[str, Any]) -> None:
+        """Take a connection when httpx has opened one; a `trace` of httpx."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            connection = details["return_value"].get_extra_info("socket")
+            self.sockets[threading.get_ident()] = connection
+            self.opened.append(connection)
+            if self.passed.is_set():
+                self._end()
+
+    def _end(self) -> None:
+        self.passed.set()
+        for connection in list(self.opened):
+            shut_down(connection)
+
+
+def shut_down(connection: socket.socket) -> None:
+    """End a connection, so that whoever waits for it fails at once."""
+    with suppress(OSError):  # it has been closed
+        connection.shutdown(socket.SHUT_RDWR)
+
+
 class Server:
-    """Calls to one server. They raise EngineError if it refuses, another of `FAILURES` if it is gone or fails."""
+    """Calls to one server.
+
+    They raise EngineError if it refuses, ForeignDataError if its reply breaks its contract, and another of `FAILURES`
+    if it is gone or fails.
+    """
 
     def __init__(self, url: str, timeout: float, token: str) -> None:
         self.url = url
         self.timeout = timeout
         self.answers = False
+        self.distrusted = False  # whether a reply of it has broken its contract
         self.state = ""  # why it gets no more requests; empty while it holds the current weights
         self.context = 0
         self.under_way = 0
         self.sockets: dict[int, socket.socket] = {}  # by thread
         self.client = httpx.Client(
-            headers={"Authorization": f"Bearer {token}"},
+            # Compressed replies could be of any size.
+            headers={"Authorization": f"Bearer {token}", "Accept-Encoding": "identity"},
             # A connection for each request: kept ones are dead after a restart or an error of the server.
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
             trust_env=False,  # no proxy between trainer and engine
         )
 
-    def get(self, path: str) -> Json:
-        """GET JSON within `PROBE_SECONDS`."""
-        return self.post(path, None, PROBE_SECONDS, "GET")
+    def get(self, path: str, kind: type[T]) -> T:
+        """GET JSON that is a `kind` within `PROBE_SECONDS`."""
+        reply = self.post(path, None, PROBE_SECONDS, "GET")
+        return read_json(kind, reply, source=f"the reply of {self.url}{path}", remedy=REMEDY)
 
-    def post(self, path: str, body: Json | None = None, timeout: float | None = None, method: str = "POST") -> Json:
-        """POST JSON and return the JSON answer, within `timeout` (default `CONTROL_SECONDS`) and `self.timeout`."""
-        limits = httpx.Timeout(min(timeout or CONTROL_SECONDS, self.timeout), connect=10.0)
-        trace = {"trace": self._note_socket}
-        response = self.client.request(method, self.url + path, json=body, timeout=limits, extensions=trace)
+    def post(
+        self,
+        path: str,
+        body: Json | None = None,
+        timeout: float | None = None,
+        method: str = "POST",
+        most: int = CONTROL_BYTES,
+    ) -> bytes:
+        """POST JSON and return the body of the reply.
+
+        Args:
+            path: Route.
+            body: JSON to send; None sends nothing.
+            timeout: Seconds until the reply is complete, at most `self.timeout`; None is `CONTROL_SECONDS`.
+            method: Of HTTP.
+            most: Bytes of the largest reply.
+
+        Raises:
+            EngineError: the server refuses the request, or its reply is larger than `most`.
+            httpx.HTTPError: the server is gone, fails, or takes too long.
+        """
+        seconds = min(timeout or CONTROL_SECONDS, self.timeout)
+        limits = httpx.Timeout(seconds, connect=min(seconds, 10.0))  # of each read; the deadline is that of all reads
+        with (
+            _Deadline(seconds, self.sockets) as deadline,
+            self.client.stream(
+                method, self.url + path, json=body, timeout=limits, extensions={"trace": deadline.note_socket}
+            ) as response,
+        ):
+            content = bytearray()
+            for chunk in response.iter_raw():
+                content += chunk
+                if len(content) > most:
+                    raise EngineError(f"Expected {self.url}{path} to reply with at most {most} bytes, but got more.")
         if 400 <= response.status_code < 500:
+            said = bytes(content[:500]).decode(errors="replace")
             raise EngineError(
                 f"Expected {response.request.url} to accept the request, but it answered {response.status_code}: "
-                f"{response.text[:500]}. {HINTS.get(response.status_code, '')}"
+                f"{said!r}. {HINTS.get(response.status_code, '')}"
             )
         response.raise_for_status()
-        try:
-            return response.json() if response.content else {}
-        except ValueError as error:
-            raise EngineError(f"Expected JSON from {response.request.url}, but got: {response.text[:500]}") from error
-
-    def _note_socket(self, event: str, details: Mapping[str, Any]) -> None:
-        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-            self.sockets[threading.get_ident()] = details["return_value"].get_extra_info("socket")
+        return bytes(content)
 
     def give_up(self, why: str) -> None:
         """Send it no more requests, and make those under way, in any thread, fail at once."""
         self.state = self.state or why
         for connection in list(self.sockets.values()):
-            with suppress(OSError):  # it has been closed
-                connection.shutdown(socket.SHUT_RDWR)
+            shut_down(connection)
 
     def why(self, error: Exception) -> str:
         """Why a call failed; if the server was given up meanwhile, the reason for that comes first."""
         return ": ".join(filter(None, (self.state, type(error).__name__, str(error))))
 
     def failure_to_hold(self, version: str, send: Weights | None = None) -> str:
-        """Why it does not hold the weights `version`, empty when it does; the weights `send` are sent to it first."""
+        """Check that the server holds weights `version`, after sending `send` if given.
+
+        Returns an error message, empty on success.
+        """
         try:
-            held = self.get("/weight_info")["weight_version"]
+            held = self.get("/weight_info", WeightInfo).weight_version
             self.answers = True
             if send is not None:
                 if held != version:
                     self.exchange_weights(send, version)
-                    held = version
-                self.context = int(self.get("/v1/models")["data"][0]["max_model_len"])
-        except (*FAILURES, LookupError, TypeError) as error:  # the latter two of a program that is no such server
+                    held = self.get("/weight_info", WeightInfo).weight_version
+                self.context = self.get("/v1/models", Models).data[0].max_model_len
+        except FAILURES as error:
             return self.why(error)
-        return "" if held == version else f"it holds the weights {held}"
+        return "" if held == version else f"it holds the weights {held[:80]!r}"
 
     def exchange_weights(self, weights: Weights, version: str) -> None:
         """Stop what is being sampled, let the workers receive the weights, forget cached prefixes.
@@ -124,8 +204,12 @@ class Server:
         self.post("/update_weight_version", {"new_version": "unfinished"})
         self.post("/pause?mode=abort")
         limit, host = min(CONTROL_SECONDS, self.timeout), address_towards(urlsplit(self.url).hostname or "")
-        with offered(weights, limit, host, partial(self.give_up, f"it took no weights for {limit:.0f} s")) as where:
+        stalled = partial(self.give_up, f"it took no weights for {limit:.0f} s")
+        taken = threading.Event()
+        with offered(weights, limit, host, stalled, taken.set) as where:
             self.post("/collective_rpc", {"method": "take_weights", "kwargs": where}, self.timeout)
+            if not taken.wait(limit):
+                raise EngineError(f"Expected {self.url} to take the weights, but it only says so. {START}")
         self.post("/reset_prefix_cache")
         self.post("/update_weight_version", {"new_version": version})
         self.post("/resume")

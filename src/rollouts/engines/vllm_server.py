@@ -1,6 +1,7 @@
 """vLLM servers on devices of their own; weights go from the trainer's memory to theirs, never through files.
 
-Every response comes back with the version of the weights that sampled it, which the server keeps beside the weights. A
+Every response comes back with the version of the weights that sampled it, which the server keeps beside the weights.
+Replies are checked (`server_replies`): a server that breaks its contract loses the request to another, as a dead one. A
 server that was killed and started again has no such version: its responses are thrown away, and sampled again once it
 holds the current weights.
 
@@ -21,16 +22,20 @@ import torch
 from torch import Tensor
 
 from ...distributed import gather_objects, rank
+from ...foreign import ForeignDataError
 from ...runs.preemption import asked_to_stop
 from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Finish, Request, ignore
 from .access import shared_token
-from .base import EngineError, check_context, in_thread, stop_token_ids, vllm_sampling
+from .base import EngineError, check_context, in_thread, stop_token_ids, vllm_sampling, vocabulary_size
 from .server_calls import FAILURES, START, Json, Server, listed
+from .server_replies import Asked, read_generated
 
 LOG = logging.getLogger(__name__)
 MOST_SAMPLES = 64
 """Most samples of one request: vLLM refuses more than its `max_num_seqs`."""
+ROUTE = "/inference/v1/generate"
+"""Samples: tokens in, tokens out."""
 PROBE_EVERY = 5.0
 """Seconds between probes of a server that is sampling."""
 
@@ -83,6 +88,7 @@ class VLLMServerEngine(Engine):
         self.timeout, self.retries, self.patience = timeout, retries, patience
         self.token = gather_objects(shared_token())[0]
         self.stop_ids = stop_token_ids(model_path)
+        self.vocabulary = vocabulary_size(model_path)
         self.context = 0
         self.version = "none"  # of the weights; no other run has the same
         self.weights: dict[str, Tensor] = {}
@@ -192,8 +198,17 @@ class VLLMServerEngine(Engine):
                     params = vllm_sampling(request.sampling, count, self.stop_ids)
                     # vLLM adds the index of each sample within the request.
                     params["seed"] = derive_seed(request.seed, prompt) + len(completions)
-                    drawn = self._ask({"token_ids": request.prompts[prompt].tolist(), "sampling_params": params})
-                    completions += drawn * (count // len(drawn))
+                    body = {"token_ids": request.prompts[prompt].tolist(), "sampling_params": params}
+                    asked = Asked(
+                        num_samples=params["n"],
+                        max_new_tokens=request.sampling.max_new_tokens,
+                        vocabulary=self.vocabulary,
+                        stop_ids=self.stop_ids,
+                        version=self.version,
+                        random=request.sampling.temperature > 0,
+                    )
+                    drawn = self._ask(body, asked)
+                    completions += drawn if asked.random else drawn * count
             except EngineError as error:
                 return str(error)
             results[prompt] = completions
@@ -211,8 +226,11 @@ class VLLMServerEngine(Engine):
         finally:
             done.set()
 
-    def _ask(self, body: Json) -> list[Completion]:
-        """Ask the least busy server, and where that fails the next one; the error has the reason of each."""
+    def _ask(self, body: Json, asked: Asked) -> list[Completion]:
+        """Ask the least busy server, and if that fails the next one.
+
+        A reply that is not what was `asked` is a failure, too. EngineError with the reason of each server if all fail.
+        """
         failed: dict[str, str] = {}
         began = time.monotonic()
         while left := [server for server in self.servers.values() if not server.state and server.url not in failed]:
@@ -221,28 +239,17 @@ class VLLMServerEngine(Engine):
                 server.under_way += 1
             try:
                 rest = max(began + self.timeout - time.monotonic(), 0.001)
-                choices = server.post("/inference/v1/generate", body, rest)["choices"]
-                return [self._completion(choice) for choice in sorted(choices, key=lambda choice: choice["index"])]
+                reply = server.post(ROUTE, body, rest, most=asked.most_bytes)
+                return read_generated(reply, asked, f"the reply of {server.url}{ROUTE}")
             except FAILURES as error:
                 failed[server.url] = server.why(error)
+                if isinstance(error, ForeignDataError) and not server.distrusted:
+                    server.distrusted = True
+                    LOG.warning("Asking other servers again what %s got wrong: %s", server.url, error)
             finally:
                 with self.choosing:
                     server.under_way -= 1
         raise EngineError("; ".join(f"{url}: {failed.get(url, server.state)}" for url, server in self.servers.items()))
-
-    def _completion(self, choice: Json) -> Completion:
-        """Return a finished response that the current weights sampled from first token to last; refuse any other."""
-        versions = {span["version"] for span in choice.get("weight_versions") or ()}
-        if versions != {self.version} or choice["finish_reason"] not in ("stop", "length"):
-            raise EngineError(
-                f"expected a finished response of weights {self.version}, but it is of {sorted(versions)} and "
-                f"ended by {choice['finish_reason']}"
-            )
-        return Completion(
-            token_ids=torch.tensor(choice["token_ids"], dtype=torch.long),
-            logprobs=torch.tensor([entry["logprob"] for entry in choice["logprobs"]["content"]], dtype=torch.float32),
-            truncated=choice["finish_reason"] == "length",
-        )
 
     def watch(self, server: Server, done: threading.Event) -> None:
         """Until `done`, probe a server that is being asked, and give it up after two failures in a row."""

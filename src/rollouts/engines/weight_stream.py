@@ -29,10 +29,13 @@ FAMILIES = {True: socket.AF_INET6, False: socket.AF_INET}
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, weights: Weights, timeout: float, host: str, stalled: Callable[[], None]) -> None:
+    def __init__(
+        self, weights: Weights, timeout: float, host: str, stalled: Callable[[], None], taken: Callable[[], None]
+    ) -> None:
         self.weights = weights
         self.seconds = timeout
         self.stalled = stalled
+        self.taken = taken
         self.moved = time.monotonic()
         self.token = secrets.token_hex(16)
         self.address_family = FAMILIES[":" in host]
@@ -67,19 +70,27 @@ class _Handler(BaseHTTPRequestHandler):
             for start in range(0, len(content), CHUNK):
                 self.wfile.write(content[start : start + CHUNK])
                 self.server.moved = time.monotonic()
+        self.server.taken()
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
 
 
 @contextmanager
-def offered(weights: Weights, timeout: float, host: str, stalled: Callable[[], None]) -> Iterator[dict[str, Any]]:
+def offered(
+    weights: Weights,
+    timeout: float,
+    host: str,
+    stalled: Callable[[], None],
+    taken: Callable[[], None] = lambda: None,
+) -> Iterator[dict[str, Any]]:
     """Offer tensors while the block runs; yields the arguments of `receive_weights`.
 
     `weights` are on the CPU and contiguous; `host` is the address of this machine to listen at. When no receiver has
-    taken any bytes for `timeout` seconds, `stalled` is called, again and again, also after the last byte.
+    taken any bytes for `timeout` seconds, `stalled` is called, again and again, also after the last byte. `taken` is
+    called when a receiver has got the last byte.
     """
-    with _Server(weights, timeout, host, stalled) as server:
+    with _Server(weights, timeout, host, stalled, taken) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         try:
             yield {"host": host, "port": server.server_port, "token": server.token, "timeout": timeout}

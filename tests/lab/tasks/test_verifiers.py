@@ -12,8 +12,10 @@ from contextlib import closing
 import pandas as pd
 import pytest
 
+from tagrpo.foreign import ForeignDataError
 from tagrpo.lab.tasks.verifiers import PROGRAM, VerifiersReward, VerifiersSource
 from tests.helpers import forked
+from tests.lab.tasks.fake_interpreter import fake_interpreter
 
 HERE = sys.executable if importlib.util.find_spec("verifiers") else None
 PYTHON = os.environ.get("TAGRPO_VERIFIERS_PYTHON", HERE)
@@ -36,6 +38,8 @@ class SumTask(vf.Task[SumData]):
             os._exit(1)
         if trace.last_reply == "fail":
             raise ValueError("of the environment")
+        if trace.last_reply == "nan":
+            return float("nan")
         if trace.last_reply == "hoard":
             return float(len(bytearray(1 << 40)))
         return float(trace.last_reply.split()[-1] == task.answer)
@@ -54,6 +58,8 @@ class SumConfig(vf.TasksetConfig):
 class Sums(vf.Taskset[SumTask, SumConfig]):
     def load(self):
         print("noise of the environment")
+        os.system("echo noise of a child; cat")
+        assert not os.isatty(0) and "OPENAI_API_KEY" not in os.environ
         for a in range(1, self.config.top + 1):
             yield SumTask(SumData(prompt=f"{a} + 2?", system_prompt="Add.", answer=str(a + 2)), self.config.task)
 
@@ -111,10 +117,11 @@ MANY = """
 import json, os, runpy, sys
 for name in sys.argv[2:]:
     os.environ["TAGRPO_TASKSET"] = json.dumps({"environment": name, "options": {}})
-    arguments, out = sys.argv, sys.stdout
+    arguments, out = sys.argv, os.dup(1)
     sys.argv = [arguments[1], "0", "4"]
     runpy.run_path(sys.argv[0], run_name="__main__")
-    sys.argv, sys.stdout = arguments, out
+    sys.argv = arguments
+    os.dup2(out, 1)
 """
 
 
@@ -128,6 +135,7 @@ def environments(tmp_path_factory):
         (folder / f"odd_{name}.py").write_text(ODD.format(**defaults | parts))
     patch = pytest.MonkeyPatch()
     patch.setenv("PYTHONPATH", str(folder))
+    patch.setenv("OPENAI_API_KEY", "the secret")
     yield folder
     patch.undo()
 
@@ -150,6 +158,8 @@ def test_tasks_are_questions_and_their_rewards_decide(environments):
     assert scores[4].answer == "4"
     with VerifiersReward("sums-v1", {}, PYTHON, threshold=0.75, workers=1) as lenient:
         assert lenient("it is, I am sure, 4", groups[0].answer).correct
+        with pytest.raises(ForeignDataError, match=r"reward of the environment 'sums-v1'"):
+            lenient("nan", groups[0].answer)
     assert not {"sums_v1", "verifiers"} & set(sys.modules), "nothing of an environment runs in this process"
 
 
@@ -190,3 +200,108 @@ def test_a_run_trains_on_an_environment(environments, tmp_path):
     assert len(rollouts) == 2 * 2 * 2
     assert set(rollouts["question"]) <= {f"sums-v1-{row:05d}" for row in range(2, 6)}
     assert json.loads((tmp_path / "run" / "test.json").read_text())["splits"]["test"]["num_questions"] == 2
+
+
+def printing(folder, *lines):
+    """An interpreter that prints these lines, which are texts or objects for JSON."""
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    return fake_interpreter(folder, f"import sys\nsys.stdout.buffer.write({chr(10).join([*texts, '']).encode()!r})\n")
+
+
+def task(idx=0, question="q", **data):
+    return {"question": question, "data": json.dumps({"idx": idx, **data})}
+
+
+END = {"end": 1}
+LINES = {
+    "a number": ["3"], "a list": [["q"]], "null and data": [[None, {"idx": 0}]], "a text": ['"q"'], "null": ["null"],
+    "an empty line": ["", END], "no JSON": ["noise of a child process", END], "half a line": ['{"question": "q', END],
+    "no data": [{"question": "q"}, END], "no question": [{"data": '{"idx": 0}'}, END], "nothing": [{}, END],
+    "a question that is null": [{**task(), "question": None}, END], "of a number": [{**task(), "question": 3}, END],
+    "data that are no text": [{**task(), "data": {"idx": 0}}, END], "no JSON as data": [{**task(), "data": "{"}, END],
+    "data that are a list": [{**task(), "data": "[0]"}, END], "no idx": [{**task(), "data": "{}"}, END],
+    "a negative idx": [task(-1), END], "a float as idx": [task(1.0), END], "a text as idx": [task("0"), END],
+    "a bool as idx": [task(True), END], "a huge idx": [task(10**30), END], "a list as name": [task(name=["n"]), END],
+    "a lone surrogate in the question": [task(question="\ud800"), END],
+    "a lone surrogate in the name": [task(name="\ud800"), END], "the same idx twice": [task(), task(), {"end": 2}],
+    "NaN": ['{"question": "q", "data": NaN}', END], "NaN as data": [{**task(), "data": '{"idx": 0, "x": NaN}'}, END],
+    "too many tasks": [task(0), task(1), task(2), task(3), {"end": 4}], "another number of tasks": [task(), {"end": 2}],
+    "a negative number of tasks": [task(), {"end": -1}], "nested deeply": ["[" * 100_000, END],
+    "a refusal that is no text": [{"refused": 3}], "a refusal beside a task": [{**task(), "refused": "no"}, END],
+    "a task beside the end": [{**task(), "end": 1}], "digits": ['{"end": ' + "9" * 5000 + "}"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_lines_that_are_no_tasks_are_one_error_with_the_name_of_the_environment_and_the_setting(tmp_path, case):
+    source = VerifiersSource("mine-v1", size=3, python=printing(tmp_path, *LINES[case]))
+    with pytest.raises(ForeignDataError, match="mine-v1") as error:
+        source.load()
+    assert "data.environment" in str(error.value)
+    assert str(error.value).isprintable()
+
+
+def test_tasks_are_read_as_they_are(tmp_path):
+    lines = [task(3, "q\n2", id="a", name="b", extra={"x": [1.5, None, "\ud800"]}), task(1, id=7), {"end": 2}]
+    first, second = VerifiersSource("mine-v1", size=3, python=printing(tmp_path, *lines)).load()
+    assert (first.id, first.question, first.metadata["id"], first.metadata["name"]) == (
+        "mine-v1-00003",
+        "q\n2",
+        "a",
+        "b",
+    )
+    assert json.loads(first.answer[0]) == {"idx": 3, "id": "a", "name": "b", "extra": {"x": [1.5, None, "\ud800"]}}
+    assert (second.id, second.metadata["id"], second.metadata["name"]) == ("mine-v1-00001", 7, None)
+
+
+def test_a_program_that_ends_before_its_tasks_do_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match=r"mine-v1 .*failed.*data\.python"):
+        VerifiersSource("mine-v1", python=printing(tmp_path, task())).load()
+    with pytest.raises(ValueError, match=r"data\.python to be an interpreter"):
+        VerifiersSource("mine-v1", python=str(tmp_path / "none")).load()
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import time; time.sleep(3600)",
+        "import time, os\nwhile True:\n    os.write(1, b' ')\n    time.sleep(0.01)",
+        "import os, time\nif os.fork() == 0:\n    os.setsid()\n    time.sleep(30)",  # and keeps the pipe open
+    ],
+)
+def test_loading_ends_at_its_time_limit(tmp_path, script):
+    source = VerifiersSource("mine-v1", python=fake_interpreter(tmp_path, script), load_seconds=1.0)
+    with pytest.raises(ForeignDataError, match=r"mine-v1 .*within 1 s.*data\.load_seconds"):
+        source.load()
+
+
+def test_a_program_has_no_terminal_and_a_session_of_its_own(tmp_path):
+    script = """
+        import json, os, sys
+        facts = {"idx": 0, "read": sys.stdin.read(), "session": os.getsid(0) == os.getpid()}
+        print(json.dumps({"question": "q", "data": json.dumps(facts)}))
+        print(json.dumps({"end": 1}))
+    """
+    (group,) = VerifiersSource("mine-v1", size=1, python=fake_interpreter(tmp_path, script)).load()
+    assert json.loads(group.answer[0]) == {"idx": 0, "read": "", "session": True}
+
+
+def test_complete_tasks_are_not_waited_for_any_longer(tmp_path):
+    script = f"import os, time\nprint({json.dumps(task())!r})\nprint({json.dumps(END)!r}, flush=True)\ntime.sleep(3600)"
+    assert len(VerifiersSource("mine-v1", size=1, python=fake_interpreter(tmp_path, script)).load()) == 1
+
+
+def test_references_are_the_data_of_a_task_and_rewards_are_finite(tmp_path):
+    with closing(VerifiersReward("mine-v1")) as reward:
+        reward.check_reference(('{"idx": 0}',))
+        for reference in ("3", "[]", "{", "4 apples", "NaN", "[" * 9000):
+            with pytest.raises(ForeignDataError, match="mine-v1"):
+                reward.check_reference(reference)
+            with pytest.raises(ForeignDataError, match="mine-v1"):
+                reward.score_batch(["x"], [reference])
+        assert reward._reward(1) == 1.0
+        for value in (float("nan"), float("inf"), "1.0", None, True, [1.0], 10**400):
+            with pytest.raises(ForeignDataError, match=r"reward of the environment 'mine-v1'.*data\.environment"):
+                reward._reward(value)
+    with pytest.raises(ValueError, match=r"data\.load_seconds"):
+        VerifiersReward("mine-v1", load_seconds=0)

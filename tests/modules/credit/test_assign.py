@@ -123,7 +123,7 @@ def test_a_term_that_is_not_finite_is_refused_by_its_name(make_batch):
         def __call__(self, inputs):
             return super().__call__(inputs)._replace(terms={"nll": torch.full((len(inputs.response),), torch.inf)})
 
-    with pytest.raises(FloatingPointError, match="finite nll of tokens, but Broken returned"):
+    with pytest.raises(FloatingPointError, match="Broken .credit.*nll of tokens"):
         assigned(Broken(), make_batch(REWARDS).rollouts)
 
 
@@ -131,3 +131,36 @@ def test_a_term_that_is_not_finite_is_refused_by_its_name(make_batch):
 def test_the_nth_largest_or_the_smallest_where_there_are_fewer(count, found):
     assert largest_over_ranks(torch.tensor([1.0, 5.0, 3.0]), count) == found
     assert largest_over_ranks(torch.zeros(0), count) == torch.inf
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda inputs: None,
+        lambda inputs: inputs.advantages[inputs.response],
+        lambda inputs: Credit(None),
+        lambda inputs: Credit(inputs.advantages[inputs.response].tolist()),
+        lambda inputs: Credit(torch.zeros(len(inputs.response) + 1)),
+        lambda inputs: Credit(torch.zeros(len(inputs.response), 1)),
+        lambda inputs: Credit(torch.full((len(inputs.response),), 1e39, dtype=torch.float64)),
+        lambda inputs: Credit(inputs.advantages[inputs.response], terms=None),
+        lambda inputs: Credit(inputs.advantages[inputs.response], terms={"nll": 1.0}),
+        lambda inputs: Credit(inputs.advantages[inputs.response], terms={"nll": torch.ones(1)}),
+    ],
+)
+def test_credit_of_another_kind_is_refused_with_its_class(make_batch, returned):
+    class Mine(TokenCredit):
+        def __call__(self, inputs):
+            return returned(inputs)
+
+    with pytest.raises((TypeError, ValueError, FloatingPointError), match=r"Mine \(credit\) to return"):
+        assigned(Mine(), make_batch(REWARDS).rollouts)
+
+
+def test_a_term_that_no_loss_has_is_refused(make_batch):
+    class Mine(TokenCredit):
+        def __call__(self, inputs):
+            return Credit(inputs.advantages[inputs.response], terms={"mine": torch.ones(len(inputs.response))})
+
+    with pytest.raises(ValueError, match=r"credit\.terms to be one of log_ratio, nll"):
+        assigned(Mine(), make_batch(REWARDS).rollouts)

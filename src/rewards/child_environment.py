@@ -1,0 +1,34 @@
+"""Environment variables of child processes that run strangers' code: an allow-list, so that no key is handed on."""
+
+import os
+from collections.abc import Sequence
+
+ALLOWED = frozenset(
+    {
+        "PATH", "HOME", "TMPDIR", "TZ", "LANG", "LANGUAGE",
+        "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME",  # without which an interpreter may not start
+        "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "TOKENIZERS_PARALLELISM",
+    }
+)  # fmt: skip
+"""Variables that every child gets, beside those whose names begin with `LC_`."""
+
+
+def child_environment(names: Sequence[str] = (), setting: str = "data.variables") -> dict[str, str]:
+    """Return the variables of this process that a stranger's program may see; the hash seed is fixed.
+
+    Args:
+        names: Further variables that the user names, such as `HF_HOME`.
+        setting: The setting that has the names.
+
+    Raises:
+        ValueError: a variable of `names` is not set.
+    """
+    if missing := [name for name in names if name not in os.environ]:
+        raise ValueError(
+            f"Expected the environment variables that {setting} names to be set, but {', '.join(missing)} are not. "
+            f"Set them, or take them out of {setting}."
+        )
+    passed = {
+        name: value for name, value in os.environ.items() if name in ALLOWED or name in names or name.startswith("LC_")
+    }
+    return {**passed, "PYTHONHASHSEED": "0"}

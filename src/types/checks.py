@@ -1,0 +1,83 @@
+"""Checks of what users' own parts return: strategies, losses, reward terms, verifiers, credits, reformulators.
+
+Each error is one sentence with the part's class and setting, what was expected and what was found.
+"""
+
+import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+
+def found(value: object) -> str:
+    """Describe a value in an error: type, shape and device of a tensor, else the start of its `repr` and its type.
+
+    >>> found(torch.zeros(2, 3)), found(1.5), found(None)
+    ('float32 [2, 3] on cpu', '1.5 (float)', 'None')
+    """
+    if isinstance(value, Tensor):
+        return f"{_name_of(value.dtype)} {list(value.shape)} on {value.device}"
+    if value is None:
+        return "None"
+    text = reprlib.repr(value)
+    if not text.isprintable():
+        text = text.encode("unicode_escape").decode()
+    return f"{text} ({type(value).__name__})"
+
+
+def name_of(part: object) -> str:
+    """Return the name of a part's class, or of a function.
+
+    >>> name_of([]), name_of(len)
+    ('list', 'len')
+    """
+    return str(getattr(part, "__name__", type(part).__name__))
+
+
+@contextmanager
+def own_code(part: object, setting: str) -> Iterator[None]:
+    """Turn a SystemExit of a part into an error: it would end the run in silence, and with exit code 0.
+
+    Raises:
+        RuntimeError: the block has called `sys.exit`.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        raise RuntimeError(
+            f"Expected {name_of(part)} ({setting}) to return or raise an error, but it called sys.exit({error.code!r})."
+        ) from error
+
+
+def check_column(value: object, size: int, part: object, setting: str, what: str = "") -> Tensor:
+    """Check that a part has returned one finite number for each of `size` rows, and return them as float32.
+
+    Args:
+        value: What the part returned.
+        size: Rows that were asked for.
+        part: The part, which errors name by its class.
+        setting: The setting that chooses the part.
+        what: Which of several values it is, such as `advantages`; empty if there is one.
+
+    Raises:
+        TypeError: `value` is no tensor, or one of complex numbers.
+        ValueError: the tensor has another shape, or is not on the CPU.
+        FloatingPointError: a number is not finite, or too large for float32.
+    """
+    expected = f"Expected {name_of(part)} ({setting}) to return {what + ' as ' if what else ''}"
+    if not isinstance(value, Tensor) or value.is_complex():
+        raise TypeError(f"{expected}a float tensor of shape [{size}], but got {found(value)}.")
+    if value.shape != (size,) or value.device.type != "cpu":
+        raise ValueError(f"{expected}a float tensor of shape [{size}] on cpu, but got {found(value)}.")
+    column = value.detach().float()
+    if others := int((~column.isfinite()).sum()):
+        raise FloatingPointError(
+            f"{expected}finite numbers, but {others} of {size} are not: {reprlib.repr(value.tolist())}."
+        )
+    return column
+
+
+def _name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -41,7 +41,8 @@ _STATED = re.compile(
 )
 _INLINE = re.compile(r"\$(?!\s)([^$]*[^$\s])\$(?!\d)")
 _DISPLAYS = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
-_REASON = re.compile(r"(?:,\s?|\s)(?:because|since|which)\b|\.(?:\s|\Z)", re.IGNORECASE)
+_SENTENCE_END = re.compile(r"\.(?=\s|\Z)")
+_REASON = re.compile(rf"(?:,\s?|\s)(?:because|since|which)\b|{_SENTENCE_END.pattern}", re.IGNORECASE)
 
 _FIGURE = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)
 _ASKS_FOR_ALL = re.compile(
@@ -176,8 +177,7 @@ def extract_answers(response: str) -> tuple[str, ...]:
     found = last_boxes(answer)
     if found:
         return found
-    text = without_answer_marks(answer)
-    last = _marked_answer(text) or _stated_answer(text, 0) or last_answer_block(answer)
+    last = marked_or_stated(answer) or last_answer_block(answer)
     return (last,) if last else ()
 
 
@@ -189,6 +189,15 @@ def extract_answer(response: str) -> str | None:
     """
     found = extract_answers(response)
     return found[-1] if found else None
+
+
+def marked_or_stated(answer: str, *, reasons: bool = False) -> str | None:
+    """Return what follows the last `####` or the last "answer is"; None without any.
+
+    A statement ends before "because", "since" or "which" unless `reasons`.
+    """
+    text = without_answer_marks(answer)
+    return _marked_answer(text) or _stated_answer(text, 0, reasons=reasons)
 
 
 def _marked_answer(text: str) -> str | None:
@@ -215,7 +224,7 @@ def _reads_as_answer(text: str) -> bool:
     return len(words) <= 3 and not any(word.istitle() for word in words)
 
 
-def _stated_answer(text: str, start: int) -> str | None:
+def _stated_answer(text: str, start: int, *, reasons: bool = False) -> str | None:
     """Return the answer of the last statement that begins at or after `start`; None without any."""
     statements = list(_STATED.finditer(text, start))
     if not statements:
@@ -233,8 +242,8 @@ def _stated_answer(text: str, start: int) -> str | None:
         return formula[1].strip()
     if "**" in statement[0] or "__" in statement[0]:
         line = line.replace("__", "**").partition("**")[0]
-    reason = _REASON.search(line)
-    line = line[: reason.start()] if reason else line
+    end = (_SENTENCE_END if reasons else _REASON).search(line)
+    line = line[: end.start()] if end else line
     return line.strip(" *_`\t\r") or None
 
 

@@ -104,6 +104,7 @@ class MixedReward(BackgroundVerifier):
     def __init__(self, choice: MultipleChoiceReward, free: Verifier) -> None:
         self.choice = choice
         self.free = free
+        self.reads_response = free.reads_response
 
     def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
         """Score letters and start comparing free answers; returns a function that waits for the scores."""

@@ -113,6 +113,11 @@ class ResponseParts:
         return self.spans[-1][1]
 
 
+def whole_response(text: str) -> ResponseParts:
+    """Return a response as one answer, whatever marks it has."""
+    return ResponseParts("", text, True, ((0, len(text)),))
+
+
 def split_response(text: str, *, opened: bool = False, truncated: bool = False) -> ResponseParts:
     r"""Split a response into thoughts and answer, by the marks of public models.
 
@@ -137,10 +142,10 @@ def split_response(text: str, *, opened: bool = False, truncated: bool = False) 
     """
     marks = _marks(text)
     if not marks and not (opened and truncated):
-        return ResponseParts("", text, True, ((0, len(text)),))
+        return whole_response(text)
     thoughts, finished = _thoughts(text, marks, opened, truncated)
     if not thoughts:
-        return ResponseParts("", text, finished, ((0, len(text)),))
+        return whole_response(text)
     spans = []
     position = 0
     for thought in [*thoughts, _Thought(len(text), (0, 0), len(text))]:

@@ -78,9 +78,10 @@ class JsonLinesSource(Source):
         rephrasings = row.get(self.rephrasings) or []
         if not isinstance(rephrasings, list) or not all(isinstance(text, str) and text.strip() for text in rephrasings):
             raise RowError(f"a list of texts in `{self.rephrasings}`, but got {rephrasings!r}")
-        accepted = answers(extract_reference(str(answer)) if self.worked and is_known(answer) else answer)
+        worked = self.worked and is_known(answer)
+        accepted = answers(list(extract_reference(str(answer), question) or ()) if worked else answer)
         if not accepted:
-            said = "has no box and no `####`, where `worked` looks" if self.worked and is_known(answer) else "is empty"
+            said = "has no box and no `####`, where `worked` looks" if worked else "is empty"
             raise RowError(f"an answer in `{self.answer}`, but it {said}. Correct the row, or leave it out")
         known = (self.question, self.answer, self.rephrasings, self.id, "kinds")
         return QuestionGroup(

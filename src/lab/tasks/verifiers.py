@@ -93,7 +93,8 @@ class VerifiersReward(BackgroundVerifier):
     """Correct where the environment's rewards, weighted and summed, reach `threshold`.
 
     They are computed by worker processes of the environment's own Python, each response within limits; one that exceeds
-    them counts as wrong, and `Score.failure` says why. The answer is what `extract_answer` finds.
+    them counts as wrong, and `Score.failure` says why. They get whole responses, thoughts included: environments have
+    parsers of their own. The answer is what `extract_answer` finds.
 
     Args:
         environment: As that of the source.
@@ -104,6 +105,8 @@ class VerifiersReward(BackgroundVerifier):
         cpu_seconds: CPU time per response.
         memory_bytes: Memory that scoring one response may take.
     """
+
+    reads_response = True
 
     def __init__(
         self,

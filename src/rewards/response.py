@@ -138,7 +138,7 @@ def split_response(text: str, *, opened: bool = False, truncated: bool = False) 
             a cut thought if it was truncated; otherwise the model did without thoughts, and all of it is the answer.
 
     >>> split_response(r"<think>Try \boxed{4}</think> The answer is 5.")
-    ResponseParts(thoughts='Try \\boxed{4}', answer='The answer is 5.', finished=True, spans=((30, 46),))
+    ResponseParts(thoughts='Try \\boxed{4}', answer='The answer is 5.', finished=True, spans=((29, 45),))
     >>> split_response("Try 4.</think>It is 5.").answer, split_response("<think>Perhaps 4. Let me").finished
     ('It is 5.', False)
     """

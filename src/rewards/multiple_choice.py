@@ -51,7 +51,8 @@ class MultipleChoiceReward(Verifier):
             rf"(?:[,;]\s{{0,4}})?(?:[-–—/&+|]|(?i:or|and|to|through)\b)[\s(*_$'\"`“‘]{{0,8}}(?:{named})?{any_case}(?!\w){article}"
             r"(?!\s(?:is|was|can|does|would|has)\b)"
             rf"|[,;][\s(*_$'\"`“‘]{{0,8}}{any_case}[)\]*_$'\"`”’]{{0,8}}\s{{0,4}}(?:[,;/&.]|$|(?i:or|and)\b)"
-            rf"|(?:\s[{choices}])+[.)]?\s{{0,4}}$"
+            rf"|(?:\s[{choices}][.):]?)+\s{{0,4}}$"
+            rf"|(?<=[.)])(?:[{choices}][.)]?)+$"
             rf"|[^\n(]*(?<![\w(])(?:{any_case}\)|[{choices}]:)"
             r")",
             re.MULTILINE,

@@ -66,6 +66,8 @@ ANSWER_MARKS = (
 )
 """Regular expressions of other marks around the answer."""
 
+_MARK_PARTS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|channel>", "<channel|>", "<unused94>")
+"""Special tokens of which marks of thoughts begin or consist."""
 _ROLES = {"begin": "open", "finish": "close"}
 """Role of a mark of `MATCHED_MARKS` → role of a mark of `THOUGHT_MARKS`."""
 
@@ -178,6 +180,16 @@ def opens_thoughts(prompt: str) -> bool:
         return False
     behind = prompt[marks[-1].end :]
     return not behind.strip() or (marks[-1].begins and not _TURN.search(behind))
+
+
+def is_mark(token: str) -> bool:
+    """Check whether a special token is a mark of thoughts, or a part of one, so that texts must keep it.
+
+    >>> is_mark("[THINK]"), is_mark("<|channel|>"), is_mark("<|im_end|>")
+    (True, True, False)
+    """
+    found = _MARK.fullmatch(token)
+    return token in _MARK_PARTS or (found is not None and str(found.lastgroup).startswith(("open", "close")))
 
 
 def without_answer_marks(answer: str) -> str:

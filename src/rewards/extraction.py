@@ -87,9 +87,12 @@ def boxes(text: str) -> list[Box]:
     >>> [box.content for box in boxes(r"so \boxed{1}, or \boxed{\frac{1}{2}}, in \boxed{}, not \boxed{3")]
     ['1', '\\frac{1}{2}']
     """
+    first = min((place for place in map(text.find, ("\\boxed", "\\fbox")) if place >= 0), default=None)
+    if first is None:
+        return []
     found: list[Box] = []
     open_braces: list[tuple[int, int] | None] = []  # command and content of a box, None for other braces
-    for token in _BOX_OR_BRACE.finditer(text):
+    for token in _BOX_OR_BRACE.finditer(text, first):
         box = None
         if token["open"]:
             open_braces.append((token.start(), token.end()))

@@ -236,6 +236,9 @@ def _named(patterns: dict[str, str]) -> str:
 
 
 _MARK, _ANSWER = _compiled()
+_HINTS = ("[THINK]", "[/THINK]", "◁", " FINAL RESPONSE]", "assistantfinal", " my response:", " reasoning steps:")
+_TAG = re.compile(r"<[/|A-Za-z]")
+"""Each mark but `analysis` has a hint or begins with this."""
 _TURN = re.compile(r"<[|｜]|\[/INST\]|</s>|<(?:start|end)_of_turn>")
 """Marks of the turns of a conversation."""
 _QUOTES = {"`": "`", "'": "'", '"': '"', "“": "”", "‘": "’", "«": "»", "(": ")"}
@@ -244,6 +247,12 @@ _PUNCTUATION = ".,;:!?)"
 
 def _marks(text: str, *, pairs: bool = True) -> list[_Mark]:
     """Return the marks of a text in order, without quoted ones; `MATCHED_MARKS` only in pairs, or all of them."""
+    if (
+        not any(hint in text for hint in _HINTS)
+        and not ("<" in text and _TAG.search(text))
+        and not text.startswith("analysis")
+    ):
+        return []  # as in most responses, many times faster
     found = []
     before = 0
     for match in _MARK.finditer(text):

@@ -44,7 +44,6 @@ _DISPLAYS = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
 _SENTENCE_END = re.compile(r"\.(?=\s|\Z)")
 _REASON = re.compile(rf"(?:,\s?|\s)(?:because|since|which)\b|{_SENTENCE_END.pattern}", re.IGNORECASE)
 
-_FIGURE = re.compile(r"\[asy\].*?\[/asy\]", re.DOTALL)
 _ASKS_FOR_ALL = re.compile(
     r"\bseparated\sby\b|\b(?:find|list|enter|give|determine|state|name|compute|are)\sall\b"
     r"|\bthe\s(?:two|three|four)\s(?:\w+\s){0,2}(?:solutions|values|roots)\b",
@@ -143,11 +142,11 @@ def last_boxes(text: str) -> tuple[str, ...]:
     found = boxes(text)
     group = found[-1:]
     for box in reversed(found[:-1]):
-        gap = text[box.end : group[0].start]
+        gap = text[box.end : group[-1].start]
         if len(gap) > _LONGEST_GAP or not _BETWEEN.fullmatch(gap):
             break
-        group.insert(0, box)
-    contents = tuple(box.content for box in group)
+        group.append(box)
+    contents = tuple(box.content for box in reversed(group))
     return contents[:1] if len(set(contents)) == 1 else contents
 
 
@@ -265,7 +264,7 @@ def extract_reference(solution: str, question: str = "") -> tuple[str, ...] | No
     >>> extract_reference(r"$k=\boxed{5}$ or $k=\boxed{-3}$", "Find all $k$."), extract_reference("It is 5. #### 5")
     (('5, -3',), ('5',))
     """
-    solution = _FIGURE.sub("", solution)
+    solution = _without_figures(solution)
     found = boxes(solution)
     if not found:
         marked = after_marker(solution, "####")
@@ -279,6 +278,16 @@ def extract_reference(solution: str, question: str = "") -> tuple[str, ...] | No
     if _ASKS_FOR_ALL.search(question):
         return (_joined(contents),)
     return (_joined(neighbours),)
+
+
+def _without_figures(solution: str) -> str:
+    """Drop the code of figures, `[asy]…[/asy]`, which may write boxes."""
+    first, *others = solution.split("[asy]")
+    kept = [first]
+    for other in others:
+        _, closed, behind = other.partition("[/asy]")
+        kept.append(behind if closed else other)
+    return "".join(kept)
 
 
 def _offers_alternatives(solution: str, question: str, found: list[Box]) -> bool:

@@ -219,6 +219,8 @@ def test_separators_join_boxes_and_other_words_do_not(values, separator):
         (r"It is \boxed{a}. An answer of \boxed{b} is also acceptable.", "Find the phase shift.", ("a", "b")),
         (r"\boxed{2} and \boxed{3}", "", ("3",)),
         (r"\boxed{\phantom{1}} is \boxed{5}", "Find all $k$.", ("5",)),
+        (r'[asy] label("\boxed{1}"); [/asy] It is \boxed{5}.', "Find all $k$.", ("5",)),
+        (r"[asy] It is \boxed{5}.", "Find all $k$.", ("5",)),
         ("3 + 4 = 7 #### 7", "How many?", ("7",)),
         (r"\boxed{}", "How many?", None),
         ("no answer", "", None),
@@ -302,7 +304,19 @@ def test_a_box_is_found_again_whatever_stands_before_it(content, before):
 
 
 BOXES = [r"\boxed{", r"\boxed{1}", r"\boxed ", r"\boxed 1", r"\boxed{\text{", r"\text{", r"\text "]
-WORDS = ["answer is ", "answer    ", "#### ", r"\frac 1", "a $ ", ", ", "9,"]
+WORDS = [
+    "[asy]",
+    "[asy][/asy]",
+    r"\boxed{1}, ",
+    "<think>",
+    "answer is ",
+    "answer    ",
+    "#### ",
+    r"\frac 1",
+    "a $ ",
+    ", ",
+    "9,",
+]
 
 
 @pytest.mark.parametrize("unit", [*BOXES, *WORDS, *"{}\\.$(\n\x00"])
@@ -311,7 +325,8 @@ def test_half_a_megabyte_is_read_in_linear_time(unit):
     noise = unit * (500_000 // len(unit))
     assert extract_answer(noise + "\n" + r"\boxed{42}") == "42"
     assert normalize_answer(noise + " z").endswith("z")
-    assert (extract_answer(noise) == "1") == (unit in (r"\boxed{1}", r"\boxed 1"))
+    assert (extract_answer(noise) == "1") == (unit in (r"\boxed{1}", r"\boxed 1", r"\boxed{1}, "))
+    extract_reference(noise, "Find all $k$, separated by commas.")
 
 
 def test_marker_and_number_helpers():

@@ -308,7 +308,6 @@ WORDS = [
     "[asy]",
     "[asy][/asy]",
     r"\boxed{1}, ",
-    "<think>",
     "answer is ",
     "answer    ",
     "#### ",

@@ -14,19 +14,20 @@ from pathlib import Path
 
 def extraction(data: bytes) -> None:
     """Answers of responses and their normal forms."""
+    from tagrpo.rewards import canonical
     from tagrpo.rewards import extraction as module
 
     text = data.decode("utf-8", "replace")
     answer = module.extract_answer(text)
     assert answer is None or answer in text
-    assert module.extract_reference(text) is None or module.extract_reference(text) in text
+    assert all(reference in text for reference in module.extract_reference(text) or ())
     for part in (text, answer or ""):
-        normal = module.normalize_answer(part)
+        normal = canonical.normalize_answer(part)
         assert normal == normal.lstrip().rstrip(" .,")
-        value = module.exact_value(normal)
-        assert value is None or module.exact_value(str(value)) == value
-        number = module.canonical_number(part)
-        assert number is None or module.canonical_number(number) == number
+        value = canonical.exact_value(normal)
+        assert value is None or canonical.exact_value(str(value)) == value
+        number = canonical.canonical_number(part)
+        assert number is None or canonical.canonical_number(number) == number
 
 
 @cache

@@ -174,7 +174,8 @@ def real_questions(name, count):
     """(question, answer) of a random sample."""
     rows = [json.loads(line) for line in (DATA / f"{name}.jsonl").read_text().strip().split("\n")]
     pairs = [(row.get("question") or row["problem"], row.get("answer") or row["solution"]) for row in rows]
-    return [(text, extract_reference(answer) or "?") for text, answer in random.Random(0).sample(pairs, count)]
+    sample = random.Random(0).sample(pairs, count)
+    return [(text, (extract_reference(answer, text) or ("?",))[-1]) for text, answer in sample]
 
 
 @needs_data

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..datamodules.memory import QuestionMemory, Visit
 from ..modules.policy.sharding import full_tensors
+from ..rewards.response import is_mark
 from ..rollouts.pipeline import RolloutPipeline
 from ..runs.files import write_json
 from ..runs.scalars import Stage, log_scalars
@@ -59,7 +60,15 @@ class RolloutCallback(Callback):
         self.pipeline = pipeline(decode=self._decode, weights=partial(weights_of, policy=policy))
 
     def _decode(self, token_ids: list[Tensor]) -> list[str]:
-        texts: list[str] = self._tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+        """Decode responses without special tokens, except those that mark thoughts, which tell where the answer is."""
+        special = getattr(self._tokenizer, "all_special_tokens", ())
+        texts: list[str]
+        if not any(map(is_mark, special)):
+            texts = self._tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+            return texts
+        dropped = set(self._tokenizer.convert_tokens_to_ids([token for token in special if not is_mark(token)]))
+        kept = [[number for number in row.tolist() if number not in dropped] for row in token_ids]
+        texts = self._tokenizer.batch_decode(kept, skip_special_tokens=False)
         return texts
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:

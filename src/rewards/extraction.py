@@ -1,17 +1,72 @@
-"""From a response to its final answer, as it was written.
+r"""From a response to its final answer, as it was written.
 
 Responses are untrusted: they may be megabytes long, hold control characters or never close a brace. No function here
 raises on them or backtracks; the cost is proportional to the length.
 """
 
 import re
+from typing import NamedTuple
+
+from .canonical import normalize_answer
+from .response import last_answer_block, split_response, without_answer_marks
 
 _BOX_OR_BRACE = re.compile(
     r"\\(?:boxed|fbox)(?![A-Za-z])"
-    r"(?:\s*(?P<open>\{)|[ \t]*(?P<bare>(?!\\boxed|\\fbox)[^\s{}$](?:(?!\\boxed|\\fbox)[^$\n])*))?"
+    r"(?:\s*(?P<open>\{)|[ \t]*(?=(?P<bare>(?!\\boxed|\\fbox)[^\s{}$](?:(?!\\boxed|\\fbox)[^$\n])*)(?P<dollar>\$?)))?"
     r"|\\[{}]|\\\\(?!boxed|fbox)|(?P<brace>[{}])"
 )
-_ANSWER_IS = re.compile(r"\banswer\s*(?:is\b|:)[\s:*]*", re.IGNORECASE)
+_BLANK = re.compile(
+    r"(?:[\s~._?…{}$*]|\\[ ,;:!]|\\(?:ldots|dots|cdots|cdot|quad|qquad)(?![A-Za-z])"
+    r"|\\h?phantom\s*\{[^{}]*\}|\\(?:text|mbox|mathrm|hspace)\s*(?=\{))*"
+    r"(?:(?:(?:the|your|my|final)\s){0,2}(?:answer|result)(?:\shere)?[\s.}]*)?",
+    re.IGNORECASE,
+)
+"""Contents of boxes without an answer: empty ones, dots, and the word `answer`, as in the wording of prompts."""
+_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+_BARE_END = re.compile(r"[.;!?](?:\s|\Z)|,\s")
+_BETWEEN = re.compile(
+    r"(?:[\s$,;&]|\\[,;: ()\[\]]|\\\\|\\q?quad(?![A-Za-z])|\\text\s*\{\s*,?\s*(?:and|or)?\s*\}"
+    r"|\b(?:and|or)\b|(?<![A-Za-z])\\?[A-Za-z]{1,8}(?:_\{?\w{1,3}\}?)?(?:\([a-z]\))?\s?(?:=|\\in)(?![=\w]))*"
+)
+"""What may stand between boxes that are one answer: separators, dollars, and `x =` in front of the next."""
+_LONGEST_GAP = 60
+
+_MARKED = re.compile(r"#{4,}\s*((?:(?!####)[^\n])*)")
+_ITEM = re.compile(r"(?:\d+|[A-Za-z])[.):]\s+[A-Za-z]{2}")
+_MATHEMATICAL = re.compile(r"[-+±≈~<>=$€£¥\\(\[{|.\d√π∞]|[A-Za-z](?![A-Za-z])")
+_STATED = re.compile(
+    r"\banswers?[\s*_]*(?:is\b|are\b|:|=)[\s:*_=]*"
+    r"|^[#*_> \t]{1,12}(?:(?:the|my|final)[ ]){0,2}answers?[*_ \t]{0,8}$[\s:*_]*",
+    re.IGNORECASE | re.MULTILINE,
+)
+_INLINE = re.compile(r"\$(?!\s)([^$]*[^$\s])\$(?!\d)")
+_DISPLAYS = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
+_SENTENCE_END = re.compile(r"\.(?=\s|\Z)")
+_REASON = re.compile(rf"(?:,\s?|\s)(?:because|since|which)\b|{_SENTENCE_END.pattern}", re.IGNORECASE)
+
+_ASKS_FOR_ALL = re.compile(
+    r"\bseparated\sby\b|\b(?:find|list|enter|give|determine|state|name|compute|are)\sall\b"
+    r"|\bthe\s(?:two|three|four)\s(?:\w+\s){0,2}(?:solutions|values|roots)\b",
+    re.IGNORECASE,
+)
+_ASKS_FOR_ONE = re.compile(r"\beither\sof\b|\b(?:only|any)\sone\b|\bnot\sboth\b", re.IGNORECASE)
+_ASKS_FOR_ANY = re.compile(r"\b(?:find|give|name|enter|state|determine)\s(?:an?|any|one)\b", re.IGNORECASE)
+_ALSO_RIGHT = re.compile(r"\balso\s(?:\w+\s){0,2}(?:acceptable|accepted|correct|right)\b|\beither\b", re.IGNORECASE)
+_PLURAL = re.compile(r"\b(?:solve|solutions|roots|zeros|values|what\sare)\b", re.IGNORECASE)
+_OR = re.compile(r"[\s$,;.]*\bor\b[\s$,;]*")
+_SEPARATOR = re.compile(r"[,;]|\b(?:and|or)\b")
+_ALSO = re.compile(r"\b(?:also|or|alternatively)\b", re.IGNORECASE)
+
+
+class Box(NamedTuple):
+    r"""A complete `\boxed` or `\fbox` with content; positions are characters of the text."""
+
+    start: int
+    """Where the command begins."""
+    content: str
+    """What stands in the box, stripped; never empty."""
+    end: int
+    """Where the box ends, exclusive."""
 
 
 def after_marker(response: str, marker: str) -> str | None:
@@ -21,72 +76,235 @@ def after_marker(response: str, marker: str) -> str | None:
     return lines[0].strip() if found and lines else None
 
 
-def last_boxed(text: str) -> str | None:
-    r"""The content of the last complete `\boxed` or `\fbox`, stripped; None without one.
+def boxes(text: str) -> list[Box]:
+    r"""Return the complete boxes of a text in order, without empty ones; of nested boxes the innermost.
 
-    Of nested boxes the innermost counts. A box that never closes (a truncated response) is skipped for the one before
-    it. Without braces (`\boxed 9$`) the rest of the line counts, up to the closing dollar.
+    A box that never closes (a truncated response) is left out. Without braces (`\boxed 9$`) a box holds the rest of
+    the line, up to the closing dollar or the end of the sentence, unless that is prose (`in \boxed as you asked`).
+    Boxes of dots or of the word `answer` count as empty.
 
-    >>> last_boxed(r"so \boxed{1}, or \boxed{\frac{1}{2}}, not \boxed{3"), last_boxed(r"\boxed{}"), last_boxed("9")
-    ('\\frac{1}{2}', '', None)
+    >>> [box.content for box in boxes(r"so \boxed{1}, or \boxed{\frac{1}{2}}, in \boxed{}, not \boxed{3")]
+    ['1', '\\frac{1}{2}']
     """
-    last = max(text.rfind("\\boxed"), text.rfind("\\fbox"))
-    if last < 0:
-        return None
-    span = _last_box_span(text, last) or _last_box_span(text, 0)
-    return None if span is None else text[slice(*span)].strip()
-
-
-def _last_box_span(text: str, position: int) -> tuple[int, int] | None:
-    span: tuple[int, int] | None = None
-    open_braces: list[int | None] = []  # where a box's content starts, None for a brace that belongs to no box
-    for token in _BOX_OR_BRACE.finditer(text, position):
-        closed: tuple[int, int] | None = None
+    first = min((place for place in map(text.find, ("\\boxed", "\\fbox")) if place >= 0), default=None)
+    if first is None:
+        return []
+    found: list[Box] = []
+    open_braces: list[tuple[int, int] | None] = []  # command and content of a box, None for other braces
+    for token in _BOX_OR_BRACE.finditer(text, first):
+        box = None
         if token["open"]:
-            open_braces.append(token.end())
+            open_braces.append((token.start(), token.end()))
         elif token["bare"]:
-            closed = token.span("bare")
+            content = _bare_content(token["bare"], closed=bool(token["dollar"]))
+            box = Box(token.start(), content, token.start("bare") + len(content))
         elif token["brace"] == "{":
             open_braces.append(None)
-        elif token["brace"] == "}" and open_braces and (start := open_braces.pop()) is not None:
-            closed = (start, token.start())
-        if closed and (span is None or closed[0] > span[0]):
-            span = closed
-    return span
+        elif token["brace"] == "}" and open_braces:
+            begin = open_braces.pop()
+            if begin is not None and not (found and found[-1].start > begin[0]):
+                box = Box(begin[0], text[begin[1] : token.start()].strip(), token.end())
+        if box is not None and not _BLANK.fullmatch(box.content):
+            found.append(box)
+    return found
+
+
+def _bare_content(line: str, *, closed: bool) -> str:
+    """Return what a box without braces holds of the rest of its line; empty if that is prose."""
+    end = None if closed else _BARE_END.search(line)
+    line = line[: end.start()] if end else line
+    words = [word.start() for word in _WORD.finditer(line)]
+    if words and words[0] == 0 and not (closed and len(words) == 1):
+        return ""
+    if len(words) > 1:
+        line = line[: words[0]]
+    line = line.strip().rstrip(" ,;&")
+    for word in (" and", " or"):
+        line = line.removesuffix(word).rstrip(" ,;&")
+    depth = 0
+    for place, character in enumerate(line):
+        depth += {"{": 1, "}": -1}.get(character, 0)
+        if depth < 0:
+            line = line[:place].rstrip()
+            break
+    return "" if line[:1] in {"", *".,;:!?)]}'\"`”’*"} else line
+
+
+def last_boxes(text: str) -> tuple[str, ...]:
+    r"""Return the contents of the last box and of its neighbours before it; empty without any.
+
+    Boxes are neighbours if only separators stand between them: spaces, dollars, commas, `and`, `or`, `x =`. Equal
+    ones are one.
+
+    >>> last_boxes(r"Not \boxed{1}, but $x=\boxed{2}$ or $x=\boxed{3}$.")
+    ('2', '3')
+    """
+    found = boxes(text)
+    group = found[-1:]
+    for box in reversed(found[:-1]):
+        gap = text[box.end : group[-1].start]
+        if len(gap) > _LONGEST_GAP or not _BETWEEN.fullmatch(gap):
+            break
+        group.append(box)
+    contents = tuple(box.content for box in reversed(group))
+    return contents[:1] if len(set(contents)) == 1 else contents
+
+
+def last_boxed(text: str) -> str | None:
+    r"""Return the content of the last complete box that is not empty (`boxes`), stripped; None without one.
+
+    >>> last_boxed(r"so \boxed{1}, or \boxed{\frac{1}{2}}, not \boxed{3"), last_boxed(r"\boxed{}"), last_boxed("9")
+    ('\\frac{1}{2}', None, None)
+    """
+    found = boxes(text)
+    return found[-1].content if found else None
+
+
+def extract_answers(response: str) -> tuple[str, ...]:
+    r"""Return the final answers as they were written; empty without any.
+
+    Only the answer of the response is read, not its thoughts (`split_response`). The first of these that it has
+    decides:
+
+    1. the last box, with its neighbours (`last_boxes`): several answers if there are several neighbours;
+    2. the rest of the line after the last `####`; if that is a heading, such as `#### Step 3`, the statement (3.);
+    3. what follows the last "answer is" or "answer:" on its line: the formula or the bold text that begins there,
+       else the text up to the end of the sentence or to "because", "since" or "which";
+    4. what stands between the last `<answer>` and `</answer>`.
+
+    >>> extract_answers(r"<think>\boxed{1}?</think> $x=\boxed{2}$ or $x=\boxed{3}$"), extract_answers("#### 7")
+    (('2', '3'), ('7',))
+    """
+    answer = split_response(response).answer
+    found = last_boxes(answer)
+    if found:
+        return found
+    last = marked_or_stated(answer) or last_answer_block(answer)
+    return (last,) if last else ()
 
 
 def extract_answer(response: str) -> str | None:
-    r"""The final answer as it was written, None where the response has none.
-
-    The first of these that is there and not empty: the last complete box (`last_boxed`); the rest of the line
-    after the last `####`; what follows the last "answer is" or "answer:" on its line: the first `$…$` span if
-    there is one, else the text up to the end of the sentence.
+    r"""Return the last of the final answers (`extract_answers`); None without any.
 
     >>> [extract_answer(text) for text in ("3 + 4 = 7 #### 7", "The answer is $9$. I hope so.", "Seven.")]
     ['7', '9', None]
     """
-    return last_boxed(response) or after_marker(response, "####") or _stated_answer(response) or None
+    found = extract_answers(response)
+    return found[-1] if found else None
 
 
-def extract_answers(response: str) -> tuple[str, ...]:
-    r"""The final answers as they were written, of which the last is `extract_answer`; empty without any."""
-    answer = extract_answer(response)
-    return () if answer is None else (answer,)
+def marked_or_stated(answer: str, *, reasons: bool = False) -> str | None:
+    """Return what follows the last `####` or the last "answer is"; None without any.
+
+    A statement ends before "because", "since" or "which" unless `reasons`.
+    """
+    text = without_answer_marks(answer)
+    return _marked_answer(text) or _stated_answer(text, 0, reasons=reasons)
 
 
-def _stated_answer(response: str) -> str | None:
-    statements = list(_ANSWER_IS.finditer(response))
+def _marked_answer(text: str) -> str | None:
+    """Return what follows the last `####`, None if there is nothing, or a heading and a statement."""
+    marks = [mark for mark in _MARKED.finditer(text) if mark[1].strip()] if "####" in text else []
+    if not marks:
+        return None
+    found = next((mark for mark in reversed(marks) if _reads_as_answer(mark[1])), None)
+    if found is None:
+        found = marks[-1]
+        begins = text[: found.start()].rpartition("\n")[2].strip() == ""
+        has_body = text[found.end() :].strip() != ""
+        if _stated_answer(text, 0 if begins and has_body else found.start()):
+            return None
+    return found[1].splitlines()[0].strip() or None
+
+
+def _reads_as_answer(text: str) -> bool:
+    """Check whether the rest of a line may be an answer: a formula, or a number with a unit; no heading."""
+    text = text.strip(" \t\r*_`")
+    if not _MATHEMATICAL.match(text) or _ITEM.match(text):
+        return False
+    words = _WORD.findall(re.sub(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}", "", text))
+    return len(words) <= 3 and not any(word.istitle() for word in words)
+
+
+def _stated_answer(text: str, start: int, *, reasons: bool = False) -> str | None:
+    """Return the answer of the last statement that begins at or after `start`; None without any."""
+    statements = list(_STATED.finditer(text, start))
     if not statements:
         return None
-    line = response[statements[-1].end() :].partition("\n")[0]
-    span = re.search(r"\$([^$]+)\$", line)
-    return (span[1] if span else re.split(r"\.(?=\s|$)", line, maxsplit=1)[0]).strip(" *\t\r")
+    statement = statements[-1]
+    rest = text[statement.end() :]
+    opening = next((mark for mark in _DISPLAYS if rest.startswith(mark)), None)
+    if opening is not None:
+        content, closed, _ = rest[len(opening) :].partition(_DISPLAYS[opening])
+        if closed and content.strip():
+            return content.strip()
+    line = rest.partition("\n")[0]
+    formula = _INLINE.search(line)
+    if formula and not any(character.isdigit() for character in line[: formula.start()]):
+        return formula[1].strip()
+    if "**" in statement[0] or "__" in statement[0]:
+        line = line.replace("__", "**").partition("**")[0]
+    end = (_SENTENCE_END if reasons else _REASON).search(line)
+    line = line[: end.start()] if end else line
+    return line.strip(" *_`\t\r") or None
 
 
-def extract_reference(solution: str) -> str | None:
-    r"""The reference answer of a worked solution: its last box, else what follows its last `####`.
+def extract_reference(solution: str, question: str = "") -> tuple[str, ...] | None:
+    r"""Return the reference answers of a worked solution, any of which is correct; None if it has none.
 
-    None when there is none, or an empty box, as in two solutions of the MATH training set.
+    The reference is the last box, else what follows the last `####`. If boxes differ, the question decides:
+
+    - It asks for all values ("find all …", "separated by commas"): one reference with the contents of all boxes, or
+      of the last one if that repeats the others.
+    - It asks for one of several ("either of them", "a unit vector"), or the solution offers its boxes as
+      alternatives (`\boxed{20:34}` or `\boxed{8:34\text{ p.m.}}`, "is also acceptable"): one reference for each.
+    - Otherwise neighbouring boxes (`last_boxes`) are one reference with all of their values; of others, the last
+      counts.
+
+    >>> extract_reference(r"$k=\boxed{5}$ or $k=\boxed{-3}$", "Find all $k$."), extract_reference("It is 5. #### 5")
+    (('5, -3',), ('5',))
     """
-    boxed = last_boxed(solution)
-    return (after_marker(solution, "####") if boxed is None else boxed) or None
+    solution = _without_figures(solution)
+    found = boxes(solution)
+    if not found:
+        marked = after_marker(solution, "####")
+        return (marked,) if marked else None
+    contents = tuple({normalize_answer(box.content): box.content for box in found}.values())
+    if len(contents) == 1 or not question:
+        return (found[-1].content,)
+    if _ASKS_FOR_ONE.search(question) or _offers_alternatives(solution, question, found):
+        return contents
+    neighbours = last_boxes(solution)
+    if _ASKS_FOR_ALL.search(question):
+        return (_joined(contents),)
+    return (_joined(neighbours),)
+
+
+def _without_figures(solution: str) -> str:
+    """Drop the code of figures, `[asy]…[/asy]`, which may write boxes."""
+    first, *others = solution.split("[asy]")
+    kept = [first]
+    for other in others:
+        _, closed, behind = other.partition("[/asy]")
+        kept.append(behind if closed else other)
+    return "".join(kept)
+
+
+def _offers_alternatives(solution: str, question: str, found: list[Box]) -> bool:
+    """Check whether each box of a solution answers a question that does not ask for all values."""
+    if _ASKS_FOR_ALL.search(question):
+        return False
+    before, last = found[-2:]
+    gap = solution[before.end : last.start]
+    if _ALSO_RIGHT.search(solution, before.end):
+        return True
+    if _ASKS_FOR_ANY.search(question) and _ALSO.search(gap):
+        return True
+    return _OR.fullmatch(gap) is not None and not _PLURAL.search(question)
+
+
+def _joined(contents: tuple[str, ...]) -> str:
+    """Return the values of several boxes as a list; the last box if it has all of them."""
+    values = {normalize_answer(value) for value in _SEPARATOR.split(contents[-1])}
+    others = {normalize_answer(content) for content in contents[:-1]}
+    return contents[-1] if others <= values else ", ".join(contents)

@@ -9,7 +9,8 @@ from functools import partial
 
 from ..types import Score, Verifier
 from .canonical import Reference, canonical_number, references_of
-from .extraction import after_marker, extract_answer, last_boxed
+from .extraction import after_marker, last_boxes, marked_or_stated
+from .response import split_response, without_answer_marks
 
 LONGEST = 8_000
 """Characters at the end of a response that are read, so that no response costs more than milliseconds."""
@@ -18,6 +19,19 @@ _NUMBER = re.compile(
 )
 _THOUSANDS = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3}){1,20}(?![\d,])", re.ASCII)
 _FRACTION = re.compile(r"(?<!\d)\\[dt]?frac\{(\d{1,60})\}\{(\d{1,60})\}", re.ASCII)
+_ASIDE = re.compile(r"\([^()]{0,1000}\)")
+_COMPARISON = re.compile(
+    r"(?:,\s?|\s)which\b(?!\s(?:is|equals|makes|gives)\s\W{0,3}[\d.,]{1,60}(?![\d.,]|\s?\\?%|\s(?:percent|times|more|less|of)\b))"
+    r"|,?\s(?:because|since)\b",
+    re.IGNORECASE,
+)
+_LEAD = re.compile(
+    r"[\s$€£¥*_~≈\"'`\\({\[]{0,8}"
+    r"(?:(?:about|approximately|around|roughly|exactly|just|only|simply|therefore|thus|equal to)\s){0,2}"
+    r"(?:\\?[A-Za-z]\w{0,12}\s?=)?[\s$€£¥*_~≈\"'`\\({\[]{0,8}",
+    re.IGNORECASE,
+)
+_CONTINUED = re.compile(r"\s?(?:[-+*/×·÷^=]|\\(?:times|cdot|div)|(?:is|equals|times|plus|minus|and|or|to)\b)")
 _WORD = r"(?<!\w)(?:-(?=\d))?\w+(?:['’-]\w+)*"
 _NOT_CELLS = str.maketrans(dict.fromkeys("[,|<>∧∨'\"`$", " "))
 
@@ -33,8 +47,30 @@ def _numbers(text: str) -> list[str]:
 
 
 def _number(text: str) -> str | None:
-    found = _numbers(_THOUSANDS.sub(lambda match: match[0].replace(",", ""), text))
-    return found[-1] if found else None
+    """Return the last number of a text, but of no aside that derives it and of no comparison that follows it."""
+    text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+    said = _ASIDE.sub(lambda aside: "" if len(_numbers(aside[0])) > 1 else aside[0], text)
+    comparison = _COMPARISON.search(said)
+    for part in (said[: comparison.start()] if comparison else said, said, text):
+        found = _numbers(part)
+        if found:
+            return found[-1]
+    return None
+
+
+def _stated_number(text: str) -> str | None:
+    """Return the number that a statement begins with, or that its equation ends with; else `_number`."""
+    said = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+    said = _FRACTION.sub(r"\1/\2", said)
+    lead = _LEAD.match(said)
+    first = _NUMBER.match(said, lead.end() if lead else 0)
+    if first is None:
+        return _number(text)
+    clause = _ASIDE.sub("", said[first.start() :]).partition(", ")[0]
+    result = _numbers(clause.rpartition("=")[2]) if "=" in clause else []
+    if result:
+        return result[0]
+    return _number(text) if _CONTINUED.match(said, first.end()) else _numbers(first[0])[0]
 
 
 def _sequence(text: str, order: Callable[[list[str]], list[str]]) -> str | None:
@@ -65,16 +101,22 @@ def _grid(text: str) -> str | None:
 class PlainAnswerReward(Verifier):
     r"""Correct when the final answer, read in a given form, is a reference answer.
 
-    If there is a box, the last box alone decides. Otherwise the first of these that has the form does: what follows
-    `####`, "answer is" or "answer:" (`extract_answer`); the last line; the lines before it. `Score.answer` is None if
-    none has it. Case, quotes and other decoration never count. Nothing is evaluated. An unknown form is a ValueError.
+    Only the answer of the response is read, not its thoughts (`split_response`). If it has a box, the last box
+    alone decides. Otherwise the first of these that has the form does: what follows `####`, "answer is" or
+    "answer:" (`marked_or_stated`); the last line; the lines before it. `Score.answer` is None if none has it. Case,
+    quotes and other decoration never count. Nothing is evaluated. An unknown form is a ValueError.
 
     | form | what is read, and when it is correct |
     |---|---|
-    | `number` | the last number: equal in value; `1,000.0`, `1e3` and `2000/2` are `1000` |
+    | `number` | the number: equal in value; `1,000.0`, `1e3` and `2000/2` are `1000` |
     | `numbers`, `multiset` | all numbers of the last `[…]`, or behind the last `=` or `:`: in order, or in any order |
     | `word`, `text`, `set` | the last match of `pattern`, by default a word; the line; all matches, in any order |
     | `grid` | the last block of rows without words, also as `[[…], […]]`: the same cells |
+
+    The number of a box, or of what follows `####` or "answer is", is the one that it begins with, perhaps after
+    `x =`, `about` or a currency: 42 of `42 apples (3 bags of 14)`. If an equation begins there, it is what the
+    equation ends with: 7 of `3 + 4 = 7`. Otherwise, and in lines, the last number counts, but none of a derivation in
+    parentheses and none of a comparison: 42 of `Tom has 42 apples, which is 50% more than 28`.
 
     Args:
         form: One of the forms in the table.
@@ -100,7 +142,7 @@ class PlainAnswerReward(Verifier):
 
     def __call__(self, response: str, reference: Reference) -> Score:
         """Score one response against its reference answers."""
-        answer = self._final(response[-LONGEST:])
+        answer = self._final(response)
         return Score(any(self._same(answer, self._read(text)) for text in references_of(reference)), answer)
 
     def check_reference(self, reference: Reference) -> None:
@@ -109,13 +151,23 @@ class PlainAnswerReward(Verifier):
             if self._read(text) is None:
                 raise ValueError(f"Expected a reference answer of the form `{self.form}`, but got {text[:80]!r}.")
 
-    def _read(self, text: str) -> str | None:
-        return self._reader(unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-"))
+    def _read(self, text: str, *, stated: bool = False) -> str | None:
+        reader = _stated_number if stated and self.form == "number" else self._reader
+        return reader(unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-"))
 
     def _final(self, response: str) -> str | None:
-        boxed, lines = last_boxed(response), [extract_answer(response) or "", *reversed(response.splitlines())]
-        texts = [boxed] if boxed is not None else [response] if self.form == "grid" else lines
-        return next((answer for text in texts if (answer := self._read(text)) is not None), None)
+        answer = without_answer_marks(split_response(response).answer)[-LONGEST:]
+        boxed = last_boxes(answer)
+        if boxed:
+            several = self.form in ("numbers", "multiset", "set")
+            return self._read(", ".join(boxed) if several else boxed[-1], stated=True)
+        if self.form == "grid":
+            return self._read(answer)
+        said = self._read(marked_or_stated(answer, reasons=True) or "", stated=True)
+        if said is not None:
+            return said
+        read = map(self._read, reversed(answer.splitlines()))
+        return next((found for found in read if found is not None), None)
 
     def _same(self, answer: str | None, reference: str | None) -> bool:
         if answer is None or reference is None or self.form not in ("number", "numbers", "multiset"):
@@ -135,7 +187,7 @@ class FinalAnswerReward(Verifier):
     """Correct when the rest of the line after the last `marker` is a reference answer, as in GSM8K (`#### 72`).
 
     Plain numbers are compared by value (see `canonical_number`), anything else letter by letter: `27 apples` is not
-    `27`. Fractions and formulas are for `MathReward`.
+    `27`. Fractions and formulas are for `MathReward`. Thoughts (`split_response`) are not read.
 
     >>> reward = FinalAnswerReward()
     >>> reward("12 + 15 = 27 #### 27", "27"), reward("I do not know", "27")
@@ -159,6 +211,6 @@ class FinalAnswerReward(Verifier):
 
     def __call__(self, response: str, reference: Reference) -> Score:
         """Score one response against its reference answers."""
-        texts = [after_marker(response, self.marker), *references_of(reference)]
+        texts = [after_marker(split_response(response).answer, self.marker), *references_of(reference)]
         answer, *right = (text and (canonical_number(text) or text.strip()) for text in texts)
         return Score(answer in right, answer)

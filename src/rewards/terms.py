@@ -42,7 +42,8 @@ def format_reward(response: str, markers: Sequence[str]) -> float:
 class TemplateFormatTerm:
     """weight · the format reward of the template that each response was sampled in (arXiv 2602.03190; 1 in its code).
 
-    A tokenizer that counts `<think>` among its *special* tokens drops it from the text, and the reward with it.
+    A tokenizer that counts a marker among its *special* tokens drops it from the text, and the reward with it; marks of
+    thoughts (`<think>`) stay.
     ValueError if a marker is empty, or if a response comes from a template that has no format reward.
 
     Args:

@@ -9,7 +9,7 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import torch
 from torch import nn
@@ -38,7 +38,7 @@ from .cache import RolloutCache, request_key
 from .dynamic_sampling import DynamicSampling, join_batches, no_draw
 from .engines.base import check_completions, checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
-from .scoring import Decode, Scoring, assemble, means_of, totals_of, with_terms
+from .scoring import Decode, Reads, Scoring, assemble, means_of, totals_of, with_terms
 
 Position = tuple[str, int, int]
 """Stage and two counters, together unique in the run; in training the counters are the iteration and the draw."""
@@ -86,6 +86,8 @@ class RolloutPipeline:
             `VLLMServerEngine`). Not together with `replay`, nor above 1 with `dynamic_sampling` or a curriculum.
         weights: See `NamedWeights`.
         cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
+        verifier_reads: `answer`: verifiers get responses without their thoughts (`split_response`). `response`: they
+            get whole responses; the verifiers of this package skip thoughts by themselves.
 
     Attributes:
         iteration: Training batches so far.
@@ -115,12 +117,18 @@ class RolloutPipeline:
         ahead: int = 0,
         weights: NamedWeights = own_parameters,
         cache: RolloutCache | None = None,
+        verifier_reads: Reads = "answer",
     ) -> None:
         require(verifier, Verifier, "rollout.verifier")
         for name, term in (reward_terms or {}).items():
             require(term, RewardTerm, f"rollout.reward_terms.{name}")
         if reformulator is not None:
             require(reformulator, Reformulator, "rollout.reformulator")
+        if verifier_reads not in get_args(Reads):
+            raise ValueError(
+                f"Expected rollout.verifier_reads to be answer or response, but got {verifier_reads!r}. "
+                "Set rollout.verifier_reads=answer, or =response for a verifier that judges thoughts, too."
+            )
         if ahead < 0:
             raise ValueError(f"Expected rollout.ahead to be 0 or a number of batches, but got {ahead}.")
         if ahead and replay is not None:
@@ -146,6 +154,7 @@ class RolloutPipeline:
         self.seed = seed
         self.ahead = ahead
         self.cache = cache
+        self.verifier_reads = verifier_reads
         self.iteration = 0
         self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
         self.failures: Counter[str] = Counter()  # `timeout`, … → responses on this rank without a verdict: wrong ones
@@ -251,7 +260,7 @@ class RolloutPipeline:
         pairs = zip(batch.prompts, generation.result(seconds), strict=True)
         completions = [samples if prompt.past is None else [*samples, prompt.past] for prompt, samples in pairs]
         with seconds.measure("score"):
-            scoring = generation.scoring or Scoring(batch, self.verifier, self.decode)
+            scoring = generation.scoring or Scoring(batch, self.verifier, self.decode, self.verifier_reads)
             texts, scores = scoring.scored(completions)
             rollouts = assemble(batch, completions, texts, scores, step - generation.step, seconds)
             if position[0] == "fit":
@@ -269,7 +278,7 @@ class RolloutPipeline:
         Where the cache lacks one of the batches, all are sampled, in one request.
         """
         requests = [self._request(batch, position) for batch, position in asked]
-        scorings = [Scoring(batch, self.verifier, self.decode) for batch, _ in asked]
+        scorings = [Scoring(batch, self.verifier, self.decode, self.verifier_reads) for batch, _ in asked]
         block = Block(requests, scorings)
         generations = [Generation(request_key(r), step, scoring) for r, scoring in zip(requests, scorings, strict=True)]
         if self.cache is not None and all(position[0] == "fit" for _, position in asked):

@@ -6,10 +6,12 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import accumulate, chain, islice
 from math import isfinite
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ..rewards.response import ResponseParts, opens_thoughts, split_response, whole_response
 from ..types import Completion, InvalidScoreError, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Step, Verifier
 from ..types.checks import check_column, found, name_of, own_code
 
@@ -21,46 +23,97 @@ LARGEST_REWARD = 1e18
 """Largest absolute reward: sums of squares of larger ones overflow float32."""
 
 
-class Scoring:
-    """The scoring of one batch. Made before it is sampled, so that workers can score while the engine samples."""
+Reads = Literal["answer", "response"]
+"""What a verifier gets of a response: its answer, or all of it."""
+_Scored = tuple[str, ResponseParts, Score]
+"""Text of a response, the parts that its verifier read, and the score."""
 
-    def __init__(self, batch: QuestionBatch, verifier: Verifier, decode: Decode) -> None:
+
+class Scoring:
+    """The scoring of one batch. Made before it is sampled, so that workers can score while the engine samples.
+
+    Verifiers get the answer of each response, without its thoughts (`split_response`), or the whole response if
+    `verifier_reads` is `response` or they ask for it (`Verifier.reads_response`). Texts are whole in any case.
+    """
+
+    def __init__(
+        self, batch: QuestionBatch, verifier: Verifier, decode: Decode, verifier_reads: Reads = "answer"
+    ) -> None:
         self.references = [batch.groups[prompt.question].answer for prompt in batch.prompts]
+        self.opened = [opens_thoughts(prompt.text) for prompt in batch.prompts]
         self.verifier = verifier
         self.decode = decode
-        self._early: dict[int, tuple[list[str], Callable[[], list[Score]]]] = {}
+        self.reads_answer = verifier_reads == "answer" and not verifier.reads_response
+        self._early: dict[int, tuple[list[str], list[ResponseParts], Callable[[], list[Score]]]] = {}
 
     def deliver(self, prompt: int, completions: list[Completion]) -> None:
         """Hand the responses to one prompt to the verifier's workers, if it has any; returns at once."""
         if self.verifier.in_background:
-            text = self.decode([completion.token_ids for completion in completions])
+            texts, parts = self._read([(prompt, completion) for completion in completions])
+            answers = [part.answer for part in parts]
             with own_code(self.verifier, SETTING):
-                wait = self.verifier.score_async(text, [self.references[prompt]] * len(text))
-            self._early[prompt] = text, partial(checked_scores, self.verifier, len(text), wait)
+                wait = self.verifier.score_async(answers, [self.references[prompt]] * len(answers))
+            self._early[prompt] = texts, parts, partial(checked_scores, self.verifier, len(answers), wait)
 
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
         """Texts [R] and scores [R] of all responses, given as [P][G] by prompt, with steps counted in tokens.
 
         Responses that were delivered early are with the workers already; the others are scored now. ValueError if the
-        verifier has returned a step that is no part of its response.
+        verifier has returned a step that is no part of what it read.
         """
-        early = [self._early.get(prompt, ([], list)) for prompt in range(len(completions))]
+        early = [self._early.get(prompt, ([], [], list)) for prompt in range(len(completions))]
         # Replayed ones are late, too.
         late = [(p, c) for p, samples in enumerate(completions) for c in samples[len(early[p][0]) :]]
-        # A tokenizer decodes an empty list to one text, and a rank may have no question in the last evaluation batch.
-        texts = self.decode([completion.token_ids for _, completion in late]) if late else []
+        texts, parts = self._read(late)
+        answers = [part.answer for part in parts]
         references = [self.references[prompt] for prompt, _ in late]
-        ask = partial(self.verifier.score_batch, texts, references)
-        scores = checked_scores(self.verifier, len(texts), ask) if late else []
-        others = iter(list(zip(texts, scores, strict=True)))
-        pairs: list[tuple[str, Score]] = []
-        for samples, (delivered, wait) in zip(completions, early, strict=True):
-            pairs += [*zip(delivered, wait(), strict=True), *islice(others, len(samples) - len(delivered))]
-        for row, (sample, (text, score)) in enumerate(zip(chain.from_iterable(completions), pairs, strict=True)):
+        ask = partial(self.verifier.score_batch, answers, references)
+        scores = checked_scores(self.verifier, len(answers), ask) if late else []
+        others = iter(list(zip(texts, parts, scores, strict=True)))
+        rows: list[_Scored] = []
+        for samples, (delivered, read, wait) in zip(completions, early, strict=True):
+            rows += zip(delivered, read, wait(), strict=True)
+            rows += islice(others, len(samples) - len(delivered))
+        scored = []
+        for sample, (text, part, score) in zip(chain.from_iterable(completions), rows, strict=True):
             if score.steps:
-                steps = in_tokens(score.steps, text, sample.token_ids, self.decode)
-                pairs[row] = text, score._replace(steps=steps)
-        return [text for text, _ in pairs], [score for _, score in pairs]
+                steps = in_tokens(in_response(score.steps, part), text, sample.token_ids, self.decode)
+                score = score._replace(steps=steps)  # noqa: PLW2901
+            scored.append(score)
+        return [text for text, _, _ in rows], scored
+
+    def _read(self, responses: Sequence[tuple[int, Completion]]) -> tuple[list[str], list[ResponseParts]]:
+        """Return texts and what the verifier reads of them, of responses given with the rows of their prompts."""
+        if not responses:  # a tokenizer decodes an empty list to one text, and a rank may have no question
+            return [], []
+        texts = self.decode([completion.token_ids for _, completion in responses])
+        if not self.reads_answer:
+            return texts, [whole_response(text) for text in texts]
+        parts = [
+            split_response(text, opened=self.opened[prompt], truncated=completion.truncated)
+            for text, (prompt, completion) in zip(texts, responses, strict=True)
+        ]
+        return texts, parts
+
+
+def in_response(steps: Sequence[Step], parts: ResponseParts) -> list[Step]:
+    """Convert steps from characters of what the verifier read, `parts.answer`, to characters of the response.
+
+    ValueError if a step has no character of the answer, or its value is not finite.
+    """
+    found = []
+    for start, end, value in steps:
+        _check(Step(start, end, value), len(parts.answer))
+        found.append(Step(*parts.in_response(start, end), value))
+    return found
+
+
+def _check(step: Step, length: int) -> None:
+    if not (0 <= step.start < step.end <= length and isfinite(step.value)):
+        raise ValueError(
+            f"Expected steps within the {length} characters of a response and finite values, but the verifier "
+            f"returned {step}. Correct its `Score.steps`."
+        )
 
 
 def checked_scores(verifier: Verifier, count: int, score: Callable[[], object]) -> list[Score]:
@@ -110,11 +163,7 @@ def in_tokens(steps: Sequence[Step], text: str, token_ids: Tensor, decode: Decod
 
     found = []
     for start, end, value in steps:
-        if not (0 <= start < end <= len(text) and isfinite(value)):
-            raise ValueError(
-                f"Expected steps within the {len(text)} characters of a response and finite values, but the verifier "
-                f"returned {Step(start, end, value)}. Correct its `Score.steps`."
-            )
+        _check(Step(start, end, value), len(text))
         first, last = tokens(start), tokens(end)
         if last <= first:
             first = bisect_left(counts, end, key=characters)

@@ -203,7 +203,7 @@ class Rollouts:
     truncated: Tensor
     """[R] bool, ended by the length limit."""
     text: Sequence[str]
-    """[R] decoded responses, special tokens left out."""
+    """[R] decoded responses, special tokens left out but those that mark thoughts (`[THINK]`)."""
     correct: Tensor
     """[R] bool, the verifier's verdict. Pass@k counts this and nothing else."""
     answers: Sequence[str | None]

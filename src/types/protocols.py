@@ -117,6 +117,8 @@ class Verifier(Protocol):
 
     in_background: bool = False
     """Whether `score_async` scores in the background, so that it pays to call it while other responses are sampled."""
+    reads_response: bool = False
+    """Whether the verifier gets whole responses, thoughts included, even where `rollout.verifier_reads` is `answer`."""
 
     def __call__(self, response: str, reference: str | Sequence[str]) -> Score:
         """Score one response against its reference answers, any of which is correct."""
@@ -145,6 +147,9 @@ class Verifier(Protocol):
 @runtime_checkable
 class EnumeratingVerifier(Verifier, Protocol):
     """A verifier of tasks whose correct responses can all be listed, which makes pass@k exact."""
+
+    reads_response: bool = True
+    """Whole responses are listed, so whole responses are judged."""
 
     def correct_responses(self, reference: str | Sequence[str]) -> Sequence[str]:
         """Every text that is scored as correct, verbatim, each once."""

@@ -219,7 +219,7 @@ def references(name):
     with (DATA / f"{name}.jsonl").open() as lines:
         rows = [json.loads(line) for line in lines]
     if name in ("math_train", "gsm8k_train"):
-        found = [extract_reference(row.get("solution") or row["answer"]) for row in rows]
+        found = [extract_reference(row.get("solution") or row["answer"], row.get("problem", "")) for row in rows]
         return [reference for reference in found if reference is not None]
     return [tuple(a) if isinstance(a := row["answer"], list) else str(a) for row in rows]
 

@@ -33,6 +33,35 @@ from tagrpo.rewards import MathReward, MixedReward, MultipleChoiceReward, Score
         "I compare all of them.\n\nB.",
         "I compare all of them.\n**B**\n",
         "(A) 1\n(B) 2\n(C) 3\n(D) 4\nSo it must be (B).",
+        "Answer: Option B",
+        "The answer is option (B).",
+        "Answer: 'B'",
+        'Answer: "B"',
+        "Answer: “B”",
+        "The answer is `B`.",
+        "Answer - B",
+        "Answer — (B)",
+        "Answer -> B",
+        "Answer → **B**",
+        "The answer is therefore B.",
+        "Answer: B, because A is wrong",
+        "Answer: B, C is too large",
+        "Answer: (B), since (A) is too small",
+        "The answer is B and A is wrong.",
+        "Answer: B or a guess",
+        "Answer: B) 42",
+        "Option B",
+        "I compare all of them.\n\n'B'",
+        r"\boxed{\text{Option B}}",
+        r"\boxed{'B'}",
+        r"\boxed{B: 20\text{ C}}",
+        r"\boxed{B} and once more $\boxed{B}$",
+        r"\boxed{B}. I have put my answer in \boxed as you asked.",
+        r"\boxed{B}. (I used \boxed{} for the final answer.)",
+        r"The answer is B. (I used \boxed{} for it.)",
+        "<think>Answer: A</think>Answer: B",
+        "<think>Answer: A</think><answer>B</answer>",
+        "Answer: A</think>\n\nB.",
     ],
 )
 def test_the_chosen_letter_is_found(response):
@@ -61,6 +90,31 @@ def test_the_chosen_letter_is_found(response):
         r"The answer is B but \boxed{E}",
         "The answer is E.",
         "\x00\\boxed{",
+        "Answer: B, C, D, A",
+        "Answer: B, C",
+        "Answer: B, C, or D.",
+        "Answer: B; C",
+        "Answer: B or C",
+        "Answer: either B or C",
+        "Answer: **B** or **C**",
+        "Answer: (B) and (C)",
+        "Answer: Options B and C",
+        "Answer: Option B or option C",
+        "Answer: B/C",
+        "Answer: B & C",
+        "Answer: B C D",
+        "Answer: B-D",
+        "Answer: B to D",
+        "Answer: B) 12 C) 13",
+        "The answer is 'B' or 'C'.",
+        r"\boxed{B}, \boxed{C}",
+        r"\boxed{(B) or C}",
+        r"\boxed{B: 1, C: 2}",
+        r"\boxed{B. C. D.}",
+        "B or C",
+        "<think>Answer: B</think>",
+        "<think>Answer: B",
+        r"<think>\boxed{B}</think> I do not know.",
     ],
 )
 def test_what_names_no_choice_is_no_answer(response):
@@ -82,13 +136,38 @@ def test_a_megabyte_of_near_misses_is_read_to_its_end():
 
 
 @pytest.mark.parametrize(
-    "unit", ["*", " ", "\t", "* ", ".", "(", "(A", "A", "A*", "a\n", "\\boxed{A", "answer:", "option is ("]
+    "unit",
+    [
+        "*",
+        " ",
+        "\t",
+        "* ",
+        ".",
+        "(",
+        "(A",
+        "A",
+        "A*",
+        "a\n",
+        "\\boxed{A",
+        "answer:",
+        "option is (",
+    ],
 )
 def test_half_a_megabyte_of_one_character_costs_no_more_than_its_length(unit):
     """Quadratic time would be hours. The last line decides, and it is no choice but where the noise is blank."""
     noise = unit * (500_000 // len(unit))
     assert MultipleChoiceReward()(f"A{noise}x", "A").answer is None
     assert MultipleChoiceReward()(f"x{noise}x\n{noise}\nC.", "C") == Score(True, "C")
+
+
+@pytest.mark.parametrize(
+    "unit", ["answer: A, ", "A or ", " A", "A) ", "answer the ", "answer: A (", "<think>", "</think>"]
+)
+def test_half_a_megabyte_of_lists_is_read_to_its_end(unit):
+    """Quadratic time would be hours."""
+    noise = unit * (500_000 // len(unit))
+    assert MultipleChoiceReward()(f"{noise}</think>\nAnswer: C", "C") == Score(True, "C")
+    MultipleChoiceReward()(f"answer: A{noise}", "A")
 
 
 @given(st.text(st.sampled_from("ABDabx() \t*.)\n"), max_size=12))

@@ -38,6 +38,32 @@ NUMBER = PlainAnswerReward("number")
         ("no idea", None),
         ("", None),
         (r"\boxed{no} 36", None),
+        # What is stated, not what it is compared with or derived from.
+        ("The answer is 42, which is 50% more than 28.", "42"),
+        ("Answer: 42 apples (3 bags of 14)", "42"),
+        ("Answer: x = 42 (from 84 / 2)", "42"),
+        ("#### 42 (6 * 7)", "42"),
+        (r"\boxed{42\text{ (3 bags of 14)}}", "42"),
+        ("The answer is about $1,042.50, 3 times 347.5", "1042.5"),
+        ("The answer is **42** apples, not 43", "42"),
+        ("The answer is 42 out of 100.", "42"),
+        (r"Answer: \frac{3}{4} of 100", "3/4"),
+        ("The final answer is $42$ dollars for 3 people", "42"),
+        ("Answer: 3 + 4 = 7", "7"),
+        ("Answer: 3 + 4 = 7, 50% more than 4.67", "7"),
+        ("Answer: 3 dozen = 36", "36"),
+        ("Answer: 12 * 3 is 36", "36"),
+        ("The answer is the sum of 3 and 4, 7.", "7"),
+        ("The answer is twice 21, which is 42.", "42"),
+        ("The answer is that Tom has 42 apples, which is 50% more than 28.", "42"),
+        ("Tom has 42 apples, which is 50% more than 28.", "42"),
+        ("There are 42 apples (3 bags of 14).", "42"),
+        ("12 is 3 * 4", "4"),
+        ("#### Step 3\nThe answer is 72.", "72"),
+        (r"\boxed{36}. I used \boxed{} as you asked, 1 time.", "36"),
+        ("<think>The answer is 3.</think>\n42", "42"),
+        ("<answer>42</answer>", "42"),
+        ("<think>The answer is 3.", None),
     ],
 )
 def test_the_number_of_a_response(response, answer):
@@ -87,6 +113,12 @@ def test_the_last_word_and_the_last_match():
     assert fraction(r"4/8 is $\frac{1}{2}$", "1/2").correct
     assert not fraction("2/4", "1/2").correct, "not in lowest terms"
     assert not fraction("11/2", "1/12").correct
+
+
+def test_marks_of_an_answer_are_no_words():
+    word, numbers = PlainAnswerReward("word"), PlainAnswerReward("numbers")
+    assert word("<think>Monday</think><answer>Friday</answer>", "Friday").answer == "friday"
+    assert numbers(r"$\boxed{2}$, $\boxed{3}$ and $\boxed{5}$", "2 3 5").correct
 
 
 def test_a_set_counts_every_match_so_that_nobody_hedges():
@@ -183,6 +215,8 @@ def test_a_group_that_matches_nothing_is_empty():
         ("#### 5 #### 6", "6", "6"),
         ("#### Paris", "Paris", "Paris"),
         ("#### 2", ("1", "2"), "2"),
+        ("<think>#### 1</think>\n#### 2", "2", "2"),
+        ("#### 1</think>\n#### 2", "2", "2"),
     ],
 )
 def test_equal_answers_are_correct(response, reference, answer):
@@ -194,6 +228,8 @@ def test_equal_answers_are_correct(response, reference, answer):
     [
         ("#### 4 2", "42", "4 2"),
         ("#### 27 apples", "27", "27 apples"),
+        ("<think>#### 27</think>", "27", None),
+        ("<think>#### 27", "27", None),
         ("#### -27", "27", "-27"),
         ("#### 27.5", "27", "27.5"),
         ("#### 2,7", "27", "2,7"),

@@ -222,6 +222,108 @@ def test_a_verifier_without_steps_costs_nothing(monkeypatch):
     assert rolled_out(Late()).steps is None
 
 
+class Reader(types.Verifier):
+    """Remembers what it was given; its step is the last number."""
+
+    def __init__(self):
+        self.read = []
+
+    def __call__(self, text, references):
+        self.read.append(text)
+        place = text.rfind("5")
+        return Score(text.endswith("5"), text, steps=[Step(place, place + 1, 1.0)] if place >= 0 else ())
+
+
+class BackgroundReader(Reader):
+    in_background = True
+
+
+class WholeReader(Reader):
+    reads_response = True
+
+
+THOUGHT = "<think>5?</think>It is 5"
+CUT = "5 and 5"
+"""A response that has no marks: the prompt opened its thoughts."""
+
+
+def scored_texts(verifier, prompts, *, truncated=False, verifier_reads="answer"):
+    """Texts, scores and rollouts of one response to each of (prompt text, response), tokens being bytes."""
+    batch = QuestionBatch(
+        groups=GROUPS[:1], prompts=[Prompt(0, 0, "plain", prompt, IDS, IDS, 1) for prompt, _ in prompts]
+    )
+    samples = [
+        [Completion(token_ids=torch.tensor(list(text.encode())), logprobs=torch.zeros(len(text)), truncated=truncated)]
+        for _, text in prompts
+    ]
+    scoring = Scoring(batch, verifier, by_bytes, verifier_reads)
+    scoring.deliver(0, samples[0])
+    return scoring.scored(samples)
+
+
+@pytest.mark.parametrize("reader", [Reader, BackgroundReader])
+def test_verifiers_read_the_answer_and_records_the_response(reader):
+    verifier = reader()
+    texts, scores = scored_texts(verifier, [("q", THOUGHT), ("q", "It is 4")])
+    assert sorted(verifier.read) == ["It is 4", "It is 5"]
+    assert texts == [THOUGHT, "It is 4"]
+    assert [score.correct for score in scores] == [True, False]
+    last = len(THOUGHT)
+    assert scores[0].steps == [Step(last - 1, last, 1.0)], "counted in tokens of the whole response"
+
+
+@pytest.mark.parametrize(("verifier", "reads"), [(Reader(), "response"), (WholeReader(), "answer")])
+def test_an_option_or_the_verifier_itself_asks_for_the_whole_response(verifier, reads):
+    texts, _ = scored_texts(verifier, [("q", THOUGHT)], verifier_reads=reads)
+    assert verifier.read == texts == [THOUGHT]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "truncated", "read"),
+    [
+        ("q<think>\n", True, ""),  # cut within the thought that the prompt opened
+        ("q<think>\n", False, CUT),  # ended by itself, without thoughts
+        ("q", True, CUT),
+        ("q<think>\n\n</think>\n\n", True, CUT),
+    ],
+)
+def test_the_prompt_and_the_length_limit_tell_what_a_response_without_marks_is(prompt, truncated, read):
+    verifier = Reader()
+    texts, scores = scored_texts(verifier, [(prompt, CUT)], truncated=truncated)
+    assert verifier.read == [read]
+    assert texts == [CUT]
+    assert scores[0].correct is (read == CUT)
+
+
+def test_a_step_outside_of_the_answer_is_refused():
+    class Outside(Reader):
+        def __call__(self, text, references):
+            return Score(True, text, steps=[Step(0, len(THOUGHT), 1.0)])
+
+    with pytest.raises(ValueError, match=r"within the 7 characters.*Score\.steps"):
+        scored_texts(Outside(), [("q", THOUGHT)])
+
+
+def test_the_pipeline_gives_verifiers_what_the_option_says():
+    def read(**options):
+        verifier = Reader()
+        pipeline = RolloutPipeline(
+            lambda: Engine(None),
+            verifier,
+            lambda ids: [THOUGHT] * len(ids),
+            SamplingConfig(max_new_tokens=4),
+            **options,
+        )
+        rollouts = pipeline.evaluate(two_questions(), torch.nn.Linear(1, 1), 0, ("validate", 0, 0)).rollouts
+        assert set(rollouts.text) == {THOUGHT}
+        return set(verifier.read)
+
+    assert read() == {"It is 5"}
+    assert read(verifier_reads="response") == {THOUGHT}
+    with pytest.raises(ValueError, match=r"rollout\.verifier_reads"):
+        read(verifier_reads="thoughts")
+
+
 def test_a_batch_without_prompts_is_neither_decoded_nor_scored():
     def refuse(_):
         raise AssertionError("tokenizers make one text of nothing")

@@ -139,12 +139,13 @@ class HubSource(Source):
         metadata = {field: row[field] for field in known.metadata if field in row}
         if known.wrong_choices:
             metadata["wrong_choices"] = [str(row[choice]).strip() for choice in known.wrong_choices]
+        question = question_text(row["a question"])
         answer = row["an answer"]
         if known.worked and isinstance(answer, str):
-            answer = extract_reference(answer)
+            answer = list(extract_reference(answer, question) or ())
         return QuestionGroup(
             id=f"{self.dataset}-{number if name is None else name}",
-            question=question_text(row["a question"]),
+            question=question,
             rephrasings=(),
             answer=tuple(text for text in answers(answer) if text.lower() not in known.no_answer),
             metadata=metadata,

@@ -84,7 +84,7 @@ class JsonLinesSource(Source):
         worked = self.worked and is_known(answer)
         if worked and not isinstance(answer, str):
             raise RowError(f"a worked solution in `{self.answer}`, but got {type(answer).__name__}. Set worked=false")
-        accepted = answers(extract_reference(str(answer)) if worked else answer)
+        accepted = answers(list(extract_reference(str(answer), question) or ()) if worked else answer)
         if not accepted:
             said = "has no box and no `####`, where `worked` looks" if worked else "is empty"
             raise RowError(f"an answer in `{self.answer}`, but it {said}. Correct the row, or leave it out")

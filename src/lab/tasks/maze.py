@@ -15,6 +15,7 @@ from typing import Literal
 from ...datamodules.sources.base import Source
 from ...rewards.canonical import Reference, references_of
 from ...rewards.extraction import last_boxed
+from ...rewards.response import split_response
 from ...types import QuestionGroup, Score, Verifier
 
 LOOPS = 0.5
@@ -82,7 +83,7 @@ class MazeReward(Verifier):
     The reference is the maze: lines of `*` (wall), `.`, one `S` and one `E`. The answer is the last box within the last
     `<answer>…</answer>`, else all text between these tags, else, without tags, the last box. Its letters U, D, L and R
     are the steps, in either case; everything else in it is skipped. Any way is correct, also one that passes E and
-    comes back.
+    comes back. Thoughts (`split_response`) are not read.
 
     The authors' verifier (`code/maze_verifier.py` of RUCAIBox/Passk_Training) judges such answers alike. Of a response
     with neither tags nor box it reads every letter; here that is no answer, and wrong.
@@ -96,6 +97,7 @@ class MazeReward(Verifier):
 
     def __call__(self, response: str, reference: Reference) -> Score:
         """Score one response. `answer` is its steps."""
+        response = split_response(response).answer
         _, begun, rest = response.rpartition("<answer>")
         inside, ended, _ = rest.partition("</answer>")
         text = (last_boxed(inside) or inside) if begun and ended else last_boxed(response)

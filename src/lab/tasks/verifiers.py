@@ -208,7 +208,8 @@ class VerifiersReward(BackgroundVerifier):
     """Correct where the environment's rewards, weighted and summed, reach `threshold`.
 
     They are computed by worker processes of the environment's own Python, each response within limits; one that exceeds
-    them counts as wrong, and `Score.failure` says why. The answer is what `extract_answer` finds.
+    them counts as wrong, and `Score.failure` says why. They get whole responses, thoughts included: environments have
+    parsers of their own. The answer is what `extract_answer` finds.
 
     Args:
         environment: As that of the source.
@@ -225,6 +226,8 @@ class VerifiersReward(BackgroundVerifier):
         ForeignDataError: when scores are waited for, a reward is no finite number.
         RuntimeError: likewise, a worker can't load the environment, or not within `load_seconds`.
     """
+
+    reads_response = True
 
     def __init__(
         self,

@@ -108,9 +108,6 @@ def plan(cfg: DictConfig) -> Setup:
     check(cfg)
     if cfg.gpu not in cfg.gpus:
         raise ValueError(f"Expected gpu to be one of {', '.join(cfg.gpus)}, but got {cfg.gpu!r}.")
-    for name in ("gpus_per_node", "gpus_per_server"):
-        if cfg[name] < 1:
-            raise ValueError(f"Expected {name} to be at least 1, but got {cfg[name]}. Set it to a number of GPUs.")
     gpu, devices, model = cfg.gpus[cfg.gpu], cfg.trainer.devices, model_of(cfg)
     devices = len(devices) if isinstance(devices, ListConfig) else devices
     ranks = (cfg.gpus_per_node if devices in ("auto", -1) else int(devices)) * cfg.trainer.num_nodes
@@ -163,3 +160,7 @@ def main(cfg: DictConfig) -> None:
         check_given(cfg)
         setup = plan(cfg)
     show(setup, cfg.gpu, Console())
+
+
+if __name__ == "__main__":
+    main()

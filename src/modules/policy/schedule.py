@@ -20,8 +20,9 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 
 _NOT_BY_STEP = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
 """Schedules that follow a metric, which the update has none to give."""
+_FUNCTIONS: Any = TYPE_TO_SCHEDULER_FUNCTION
 SCHEDULES: dict[str, Callable[..., Any]] = {
-    str(kind.value): make for kind, make in TYPE_TO_SCHEDULER_FUNCTION.items() if kind not in _NOT_BY_STEP
+    str(kind.value): _FUNCTIONS[kind] for kind in _FUNCTIONS if kind not in _NOT_BY_STEP
 }
 """Name → function of transformers that makes the schedule."""
 _GIVEN = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")

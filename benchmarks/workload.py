@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
-from tagrpo.modules.policy.sharding import compile_layers
+from tagrpo.modules.policy.sharding import compile_layers, decoder_layers
 from tagrpo.packing.attention import PREFIX_ATTENTION
 from tagrpo.packing.batch import pack, plan_micro_batches
 from tagrpo.packing.head import token_scores
@@ -35,6 +35,8 @@ MODELS = {
 }
 """Name → its `SIZES`."""
 WAYS = ("trl", "trl_shared", "padded", "padding_free", "prefix_shared")
+PACKED = ("padding_free", "prefix_shared", "dropped")
+"""Ways that can use compiled layers."""
 
 
 @dataclass(frozen=True)
@@ -119,15 +121,22 @@ class Updates:
         self.shape, self.data = shape, data
         self.model = build(shape)
         self.policy = CausalPolicy(self.model)
+        self.compiled: dict[Any, Any] = {}
         if shape.compile and shape.device == "cuda":  # attention on a CPU has another graph for every batch
             compile_layers(self.policy)
+            self.compiled = {layer: layer.forward for layer in decoder_layers(self.policy)}
         self.trainer = trl_trainer(self.model, shape, data) if {"trl", "trl_shared"} & {*ways} else None
         if self.trainer is not None:
             share_prefixes(self.trainer)
             self.shared = {name: vars(self.trainer).pop(name) for name in (METHOD, "_prepare_inputs")}
 
     def run(self, way: str) -> None:
-        """One update; leaves gradients on the model."""
+        """One update; leaves gradients on the model. Packed ways alone use compiled layers."""
+        for layer, forward in self.compiled.items():
+            if way in PACKED:
+                layer.forward = forward
+            else:
+                vars(layer).pop("forward", None)
         self.model.set_attn_implementation("sdpa" if way in ("trl", "trl_shared", "padded") else PREFIX_ATTENTION)
         if self.shape.checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -44,6 +44,21 @@ def test_every_way_that_is_timed_has_the_same_gradient(updates):
         assert (gradient(updates, way) - reference).norm() < 1e-4 * reference.norm(), way
 
 
+def test_compiled_layers_are_used_by_packed_ways_alone(updates, monkeypatch):
+    layer, calls = updates.model.model.layers[0], []
+    original = layer.forward
+
+    def compiled(*arguments, **more):
+        calls.append(way)
+        return original(*arguments, **more)
+
+    monkeypatch.setattr(updates, "compiled", {layer: compiled})
+    for way in ("prefix_shared", "padded", "padding_free", "trl", "dropped", "trl_shared"):
+        updates.run(way)
+    assert {*calls} == {"prefix_shared", "padding_free", "dropped"}
+    assert "forward" not in vars(layer)
+
+
 @pytest.mark.parametrize("way", ["prefix_shared", "trl_shared"])
 def test_a_prefix_shared_update_multiplies_distinct_tokens_and_nothing_twice(updates, way):
     linear = [m for m in updates.model.model.layers.modules() if isinstance(m, torch.nn.Linear)]

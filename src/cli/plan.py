@@ -108,9 +108,6 @@ def plan(cfg: DictConfig) -> Setup:
     check(cfg)
     if cfg.gpu not in cfg.gpus:
         raise ValueError(f"Expected gpu to be one of {', '.join(cfg.gpus)}, but got {cfg.gpu!r}.")
-    for name in ("gpus_per_node", "gpus_per_server"):
-        if cfg[name] < 1:
-            raise ValueError(f"Expected {name} to be at least 1, but got {cfg[name]}. Set it to a number of GPUs.")
     gpu, devices, model = cfg.gpus[cfg.gpu], cfg.trainer.devices, model_of(cfg)
     devices = len(devices) if isinstance(devices, ListConfig) else devices
     ranks = (cfg.gpus_per_node if devices in ("auto", -1) else int(devices)) * cfg.trainer.num_nodes
@@ -149,8 +146,9 @@ def show(s: Setup, gpu: str, console: Console) -> None:
         f"Assumed: responses of {s.mean:.0f} tokens on average{', a guess (response_tokens)' * s.assumed}; half "
         f"of the peak rate in updates, a quarter in micro-batches of {HALF_TOKENS:,} tokens; {ENGINE_SHARE:.0%} of the "
         f"bandwidth in engines; times right to a factor of {RATE_SPREAD}; {CONTEXT:.0f} GiB of contexts and fragments; "
-        "layers not compiled, which would keep less; too many hours for mixtures of experts. Not in it: evaluation, "
-        "verification, the sending of weights, start-up, and the memory of the processes themselves.",
+        "layers not compiled, which would keep less; too many hours for mixtures of experts. Not in it: what dynamic "
+        "sampling and reformulators ask besides, evaluation, verification, the sending of weights, start-up, and the "
+        "memory of the processes themselves.",
         style="dim",
     )
     if lines := needed(s):
@@ -169,3 +167,7 @@ def main(cfg: DictConfig) -> None:
         check_given(cfg)
         setup = plan(cfg)
     show(setup, cfg.gpu, Console())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,6 @@
 """The Lightning shell of the policy: builds it, gives it an optimizer and a schedule, hands batches to the update."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor
-from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from transformers import PreTrainedModel, PreTrainedTokenizerBase, get_scheduler
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from ..packing.policy import CausalPolicy
 from ..runs.identity import bit_sums, digest
@@ -23,6 +21,7 @@ from .policy.flop import UsefulFlop
 from .policy.logprobs import PromptedResponses, Scorer
 from .policy.lora import adapted_layers
 from .policy.model import resolve_model_path, save_model
+from .policy.schedule import MakeOptimizer, learning_rate_schedule, try_optimizer
 from .policy.sharding import full_tensors, reshard
 from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare, reduced_precision, values_on_rank_0
 from .update import PolicyUpdate, UpdateOptions, check_parts
@@ -36,8 +35,11 @@ class PolicyOptions(UpdateOptions):
     """Tokens per forward on one rank; see `Scorer`."""
     schedule: str = "cosine"
     """Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …"""
+    schedule_options: Mapping[str, Any] | None = None
+    """Further arguments of the schedule, such as `{min_lr_rate: 0.1}` for `cosine_with_min_lr`; None if there are
+    none."""
     warmup: float | int = 0.1
-    """Warm-up: a share of all optimizer steps where it is below 1, else a whole number; `constant` has none."""
+    """Warm-up: a share of all optimizer steps if below 1, else a whole number; `constant` has none."""
     temperature: float = 1.0
     """Sampling temperature; log-probs are taken at it."""
     compute_dtype: ComputeType = "auto"
@@ -66,7 +68,7 @@ class PolicyModule(LightningModule):
         load_model: Returns the policy, on the CPU, when the trainer configures the model. Only rank 0 needs its values;
             under FSDP2 and DDP the other ranks call it under `torch.device("meta")`.
         model_path: Folder or hub name of the policy; checked at once, so that a wrong path fails early.
-        optimizer: Parameters → optimizer.
+        optimizer: Parameters → optimizer. It is tried on two small parameters at once.
         options: How the policy is trained.
         advantage, loss, credit, mismatch: See `PolicyUpdate`.
 
@@ -74,8 +76,9 @@ class PolicyModule(LightningModule):
         loaded: Digest of the weights that `load_model` returned, before a checkpoint replaces them.
 
     Raises:
-        FileNotFoundError: `model_path` leads nowhere.
-        TypeError, ValueError: see `PolicyUpdate`.
+        FileNotFoundError: if `model_path` leads nowhere.
+        TypeError: see `PolicyUpdate`.
+        ValueError: if the optimizer or the schedule refuses its settings; see also `PolicyUpdate`.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class PolicyModule(LightningModule):
         model_path: str,
         advantage: AdvantageStrategy,
         loss: Loss,
-        optimizer: Callable[[Iterable[torch.nn.Parameter]], Optimizer],
+        optimizer: MakeOptimizer,
         options: PolicyOptions,
         *,
         credit: TokenCredit | None = None,
@@ -92,6 +95,7 @@ class PolicyModule(LightningModule):
     ) -> None:
         super().__init__()
         check_parts(advantage, loss, credit)
+        try_optimizer(optimizer, options.schedule, options.warmup, options.schedule_options)
         self.model_path = resolve_model_path(model_path)
         self.automatic_optimization = False
         self.load_model, self.make_optimizer = load_model, optimizer
@@ -123,13 +127,26 @@ class PolicyModule(LightningModule):
             self.policy, self.reference = self._prepared(model).train(), None
         second_copy = self.loss.kl_coef and not any(adapted_layers(self.policy))
         if second_copy and self.reference is None and self.trainer.training:
-            reference = self._prepared(self._load()).eval().requires_grad_(False)
+            reference = self._prepared(self._load_again()).eval().requires_grad_(False)
             # Kept out of the module tree: the reference is neither trained nor checkpointed.
             object.__setattr__(self, "reference", reference)
 
     def _load(self) -> PreTrainedModel:
+        self._random_state = torch.get_rng_state()
         with values_on_rank_0(self.trainer.strategy):
             return self.load_model()
+
+    def _load_again(self) -> PreTrainedModel:
+        """Load the weights that training begins with once more, also where a loader draws them at random."""
+        with torch.random.fork_rng(devices=[]), values_on_rank_0(self.trainer.strategy):
+            torch.set_rng_state(self._random_state)
+            model = self.load_model()
+        if model.device.type != "meta" and digest(bit_sums(model)) != self.loaded:
+            raise ValueError(
+                "Expected model.load to return the same weights each time, because its second model is the KL "
+                "reference, but they differ. Write the weights to a folder and set model.path, or set loss.kl_coef=0."
+            )
+        return model
 
     def _prepared(self, model: PreTrainedModel) -> CausalPolicy:
         policy = CausalPolicy(model, temperature=self.options.temperature)
@@ -139,9 +156,10 @@ class PolicyModule(LightningModule):
         """The optimizer, and a schedule over optimizer steps that the update advances itself."""
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
         self._learning_rates = [group["lr"] for group in optimizer.param_groups]
-        total, warmup = self.total_updates, self.options.warmup
-        warmup = int(warmup) if warmup >= 1 else math.ceil(warmup * total)
-        scheduler = get_scheduler(self.options.schedule, optimizer, num_warmup_steps=warmup, num_training_steps=total)
+        options = self.options
+        scheduler = learning_rate_schedule(
+            options.schedule, optimizer, options.warmup, self.total_updates, options.schedule_options
+        )
         return {"optimizer": optimizer, "lr_scheduler": scheduler}
 
     @property

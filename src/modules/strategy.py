@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, Strategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy, Strategy
 from torch.distributed.checkpoint import state_dict, state_dict_loader, state_dict_saver
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -119,6 +119,23 @@ def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dt
     return torch.bfloat16 if reduced else None
 
 
+def check_strategy(strategy: Strategy) -> None:
+    """Refuse a strategy under which several optimizer steps per batch, made by hand, would fail or go apart.
+
+    Raises:
+        ValueError: if it is none of one device, DDP and `FullyShardedStrategy`.
+    """
+    if isinstance(strategy, SingleDeviceStrategy | DDPStrategy | FullyShardedStrategy):
+        return
+    why = "which is not made for several optimizer steps per batch"
+    if isinstance(strategy, ModelParallelStrategy):
+        why = 'whose data_parallel_size="auto" is the number of nodes, so that ranks would silently train apart'
+    raise ValueError(
+        f"Expected strategy=auto, strategy=ddp or strategy=fsdp2, but got {type(strategy).__name__}, {why}. Use "
+        "strategy=fsdp2 to shard the policy."
+    )
+
+
 def values_on_rank_0(strategy: Strategy) -> AbstractContextManager[Any]:
     """A context in which only rank 0 makes models with values; `prepare` then sends them to the other ranks."""
     sent = isinstance(strategy, FullyShardedStrategy | DDPStrategy) and rank() > 0
@@ -133,6 +150,7 @@ def prepare(policy: CausalPolicy, strategy: Strategy, compute_type: ComputeType,
     Raises:
         ValueError: `compiled` where attention can't be compiled, or a strategy that shards in another way.
     """
+    check_strategy(strategy)
     dtype = reduced_precision(strategy, compute_type)
     possible = strategy.root_device.type == "cuda" and dtype is not None
     if compiled and not possible:
@@ -144,11 +162,6 @@ def prepare(policy: CausalPolicy, strategy: Strategy, compute_type: ComputeType,
         compile_layers(policy)
     if isinstance(strategy, FullyShardedStrategy):
         shard(policy, strategy.mesh, dtype, strategy.cpu_offload)
-    elif isinstance(strategy, ModelParallelStrategy):
-        raise ValueError(
-            f"Expected strategy=fsdp2 for a sharded policy, but got {type(strategy).__name__}, whose "
-            'data_parallel_size="auto" is the number of nodes: ranks would silently train apart.'
-        )
     elif isinstance(strategy, DDPStrategy):
         receive(policy, strategy.root_device)
     return policy

@@ -37,8 +37,8 @@ class UpdateOptions:
     """Score prompt: `original` (TA-GRPO, Eq. 4) or `own` (GRPO, Eq. 2)."""
     mini_batches: int = 2
     """Optimizer steps per batch of rollouts."""
-    max_grad_norm: float = 1.0
-    """Gradients are scaled down to this global L2 norm."""
+    max_grad_norm: float | None = 1.0
+    """Gradients are scaled down to this global L2 norm; None leaves them as they are."""
     mask_truncated: bool = False
     """Leave truncated responses out of the loss and its normalisers (DAPO, overlong filtering)."""
     prompt_correction: float | None = None
@@ -53,6 +53,9 @@ class UpdateOptions:
     """Optimizer steps in a row that may be skipped; one more ends the run."""
 
     def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError(f"Expected policy.{name} to be a finite number, but got {value}.")
         if self.anchor not in ("original", "own"):
             raise ValueError(f"Expected policy.anchor to be `original` or `own`, but got `{self.anchor}`.")
         if self.mini_batches < 1:
@@ -60,7 +63,8 @@ class UpdateOptions:
         if self.prompt_correction is not None and self.anchor == "own":
             raise ValueError(
                 "Expected policy.prompt_correction to be null with policy.anchor=own: responses are scored under the "
-                "prompt that they were sampled from, so there is nothing to correct. Use anchor=original or drop it."
+                "prompt that they were sampled from, so there is nothing to correct. Use policy.anchor=original or "
+                "policy.prompt_correction=null."
             )
         if self.staleness_cap < 1:
             raise ValueError(f"Expected policy.staleness_cap to be at least 1, but got {self.staleness_cap}.")
@@ -238,9 +242,17 @@ def loss_of(scores: TokenScores, batch: MicroBatch | None) -> Tensor:
     return batch(slice(None), scores.logprobs, scores.entropy) if scores.loss is None else scores.loss
 
 
-def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
-    """Scale gradients down to the global L2 norm `max_norm`; returns the norm that they had. Collective under FSDP2."""
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> float:
+    """Scale gradients down to the global L2 norm `max_norm`, and return the norm that they had. Collective under FSDP2.
+
+    None only computes the norm.
+    """
     parameters = list(parameters)
     # On GPUs in a few kernels for all of them: left to itself, torch takes shards one by one.
-    norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=parameters[0].is_cuda or None)
+    together = parameters[0].is_cuda or None
+    if max_norm is None:
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients, foreach=together)
+    else:
+        norm = torch.nn.utils.clip_grad_norm_(parameters, max_norm, foreach=together)
     return float(full_tensor(norm))

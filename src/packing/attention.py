@@ -5,7 +5,7 @@ with `model.set_attn_implementation(PREFIX_ATTENTION)`, and its backbone must be
 transformers hands on to every layer, under gradient checkpointing too.
 
 Queries are [1, H, L, D], keys and values [1, H_kv, L, D], where H is a multiple of H_kv; `scaling` is the factor of the
-dot products, None means 1/√D. There is no dropout: models that have some are scored by their own forward.
+dot products, None means 1/√D. There is no dropout.
 """
 
 from typing import Any
@@ -35,9 +35,6 @@ def supports_prefix_sharing(model: PreTrainedModel) -> tuple[bool, str]:
     obstacle = _adapter_obstacle(model) or _config_obstacle(model.config) or _head_obstacle(model)
     if obstacle:
         return False, obstacle
-    dropped = dropout_of(model)
-    if dropped:
-        return False, f"{dropped}, and the responses of a group would share the noise of their prompt"
     return True, f"model type {model.config.model_type} shares prefixes"
 
 
@@ -72,23 +69,6 @@ def length_dependent_rope(config: PreTrainedConfig) -> str | None:
     """Return the type of a rotary embedding that depends on the longest sequence of a batch; None for any other."""
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
     return rope if rope in ("dynamic", "longrope") else None
-
-
-def dropout_of(model: nn.Module) -> str | None:
-    """Name a module that has dropout in training, with the setting that switches it off; None if none has.
-
-    The modules count, not the model's config: `disable_dropout` and loaders that switch dropout off change modules.
-    """
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Dropout) and module.p > 0:
-            setting = (
-                "lora_dropout=0 in LoraConfig" if "lora_dropout" in name else "disable_dropout=True in TRL's config"
-            )
-            return f"{name} has dropout ({setting} switches it off)"
-        for attribute, rate in vars(module).items():
-            if "dropout" in attribute and isinstance(rate, float) and rate > 0:
-                return f"{name} has dropout ({attribute}=0 in the model's config switches it off)"
-    return None
 
 
 def prefix_shared_attention(

@@ -16,6 +16,7 @@ from transformers import PreTrainedModel
 from .attention import PREFIX_ATTENTION, length_dependent_rope, supports_prefix_sharing
 from .batch import PackedBatch
 from .head import EntropyMode, TokenLoss, TokenScores, head_scores, token_scores
+from .noise import noise_rates
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,10 @@ class CausalPolicy(nn.Module):
 
         A `loss` is taken of all tokens, part by part in their order, with its gradient. The prefix-shared path then
         makes each logit once, not twice.
+
+        Raises:
+            ValueError: if a prompt is to be shared in training mode while the model has dropout, whose noise the
+                responses would share. Padded batches have the noise of the model's own forward.
         """
         if not self.shares_prefix:
             scores = token_scores(self._padded_logits(batch), batch.targets, self.temperature, entropy)
@@ -54,6 +59,8 @@ class CausalPolicy(nn.Module):
             total = loss(slice(0, len(batch.targets)), scores.logprobs, scores.entropy)
             spread = scores.entropy if scores.entropy is None else scores.entropy.detach()
             return TokenScores(scores.logprobs.detach(), spread, total)
+        if self.model.training:
+            refuse_noise(self.model)
         if self.compiled:
             _ = batch.block_mask  # made here, outside of the graphs that read it
         hidden, weight = predicting_states(self.model, batch), self.model.get_output_embeddings().weight
@@ -91,6 +98,15 @@ class CausalPolicy(nn.Module):
                 f"that, but got {length}. Lower data.max_prompt_tokens or rollout.sampling.max_new_tokens, or give the "
                 "model another rope_type, such as yarn."
             )
+
+
+def refuse_noise(model: nn.Module) -> None:
+    """Refuse a model with dropout, layer drop or jitter; a ValueError names the first rate above 0."""
+    for name, _, _, rate in noise_rates(model):
+        raise ValueError(
+            f"Expected a model without dropout in training mode, because responses that share a prompt would share its "
+            f"noise, but {name} is {rate}. Load the model with this rate at 0, as load_causal_lm does, or call eval()."
+        )
 
 
 def predicting_states(model: Any, batch: PackedBatch) -> Tensor:

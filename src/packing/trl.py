@@ -27,6 +27,7 @@ from transformers.cache_utils import DynamicCache
 from .attention import PREFIX_ATTENTION, supports_prefix_sharing
 from .batch import PackedBatch, pack
 from .head import TokenScores, head_scores
+from .noise import noise_rates
 from .policy import predicting_states
 
 METHOD = "_get_per_token_logps_and_entropies"
@@ -70,6 +71,9 @@ def share_prefixes(trainer: Any) -> None:
     models = [trainer.accelerator.unwrap_model(m) for m in (trainer.model, trainer.ref_model) if m is not None]
     for model in models:
         shares, reason = supports_prefix_sharing(model)
+        noise = _noise(model)
+        if shares and noise:
+            shares, reason = False, f"{noise}, and the responses of a group would share the noise of their prompt"
         if not shares:
             raise ValueError(f"Expected a model that can share prefixes, but of {type(model).__name__}: {reason}.")
     if getattr(trainer, "aux_loss_enabled", False):
@@ -138,6 +142,16 @@ def _unserved(trainer: Any, plain: Any) -> str | None:
         "models copied to several GPUs by one process are not served": args.n_gpu > 1,
     }
     return next((reason for reason, applies in reasons.items() if applies), None)
+
+
+def _noise(model: nn.Module) -> str | None:
+    """Return what of `model` has dropout in training, and the setting that switches it off; None if nothing has."""
+    for name, _, attribute, rate in noise_rates(model):
+        off = f"{attribute}=0 in the model's config"
+        if attribute == "p":
+            off = "lora_dropout=0 in LoraConfig" if "lora_dropout" in name else "disable_dropout=True in TRL's config"
+        return f"its {name} is {rate} ({off} switches it off)"
+    return None
 
 
 def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:

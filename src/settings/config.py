@@ -25,6 +25,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from ..runs.directory import wandb_run_id
 from ..starter import starter_path
 from ..starter.smollm2 import smollm2_folder
+from .numbers import check_numbers
+from .trainer import check_trainer
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -60,6 +62,12 @@ def ranks_wait(engine: DictConfig | None) -> int:
     return math.ceil(float(engine.patience + (engine.retries + 1) * engine.timeout) / 60) + 20
 
 
+def sweep_folder(number: int, overrides: str) -> str:
+    """Name of the folder of a run in a sweep: its number and overrides, at most 120 bytes in UTF-8."""
+    name = f"{number},{overrides}".replace("/", "-").encode()[:120]
+    return name.decode(errors="ignore").rstrip(",")
+
+
 RESOLVERS: dict[str, Callable[..., object]] = {
     "fused": lambda accelerator: accelerator in ("gpu", "cuda") or None,  # on CPUs torch's default is best
     "starter": lambda: str(starter_path()),
@@ -69,7 +77,7 @@ RESOLVERS: dict[str, Callable[..., object]] = {
     "longest": longest,
     "ranks_wait": ranks_wait,
     "run_name": run_name,
-    "sweep_folder": lambda number, overrides: f"{number},{overrides}".replace("/", "-")[:120].rstrip(","),
+    "sweep_folder": sweep_folder,
     "evaluation_folder": lambda run, name: f"{run}/diagnose" if run else f"runs/evaluation/{name}",
     "wandb_offline": lambda: "WANDB_API_KEY" not in os.environ,
     "wandb_run_id": wandb_run_id,
@@ -124,10 +132,13 @@ def build(cfg: DictConfig) -> Run:
 
     from ..callbacks import Checkpointer, RolloutCallback
     from ..modules.accelerator import SharedCUDAAccelerator
+    from ..modules.strategy import check_strategy
     from ..rollouts.cache import RolloutCache
     from ..runs.checkpoints import AtomicCheckpointIO
     from ..runs.scalars import ScalarLog, in_order
+    from .typed import check_declared
 
+    check_declared(cfg)
     if cfg.model.get("make"):
         instantiate(cfg.model.make)
     quiet()
@@ -157,6 +168,7 @@ def build(cfg: DictConfig) -> Run:
     if shares_gpus(cfg) and torch.cuda.is_available():
         own["accelerator"] = SharedCUDAAccelerator()
     trainer = instantiate(cfg.trainer, callbacks=callbacks, logger=loggers, **own)
+    check_strategy(trainer.strategy)
     return Run(module, datamodule, trainer, directory, rollout)
 
 
@@ -180,13 +192,13 @@ def policy_module(cfg: DictConfig) -> PolicyModule:
 
 def check(cfg: DictConfig, trains: bool = True) -> None:
     """Refuse settings that would fail only later, or with which a run would train something else than they say."""
+    check_numbers(cfg)
     if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
         raise ValueError(
             f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
             f"there are no settings {settings} for {cfg.name}. Use recipe=paper."
         )
-    if not 0 <= cfg.seed < 2**32:
-        raise ValueError(f"Expected seed to be from 0 to 4294967295, but got {cfg.seed}.")
+    check_trainer(cfg.trainer)
     if trains and cfg.data.batch_size < cfg.policy.mini_batches:
         raise ValueError(
             f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "
@@ -210,8 +222,6 @@ def check(cfg: DictConfig, trains: bool = True) -> None:
             f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses to a "
             "prompt are all the same. Use rollout.evaluation_sampling.temperature=0 for greedy evaluation."
         )
-    if cfg.iterations is not None and (not isinstance(cfg.iterations, int) or cfg.iterations < 0):
-        raise ValueError(f"Expected iterations to be a whole number, but got {cfg.iterations}.")
     if cfg.trainer.max_steps < 0 and (cfg.trainer.max_epochs or -1) < 0:
         raise ValueError(
             "Expected a run that ends, but iterations is null and trainer.max_epochs is "

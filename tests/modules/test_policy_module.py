@@ -17,7 +17,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningDataModule, Trainer
 from torch.utils.data import DataLoader
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import tagrpo
 import tagrpo.modules.policy_module as policy_module
@@ -253,3 +253,63 @@ def test_the_reference_of_a_kl_term_is_loaded_to_train_and_not_to_test(tiny_poli
     fit(module, make_batch(REWARDS))
     assert (len(loaded), module.policy) == (2, policy)
     assert not any(parameter.requires_grad for parameter in module.reference.parameters())
+
+
+def test_the_reference_of_random_weights_is_the_policy_that_training_begins_with(tiny_policy, make_batch):
+    config = AutoConfig.from_pretrained(tiny_policy)
+    module = make_module(tiny_policy, loss=PolicyLoss(kl_coef=0.1), lr=0.0)
+    module.load_model = lambda: AutoModelForCausalLM.from_config(config)
+    torch.manual_seed(3)
+    expected = AutoModelForCausalLM.from_config(config)
+    torch.manual_seed(3)
+    fit(module, make_batch(REWARDS))
+    for policy in (module.policy, module.reference):
+        found = dict(policy.model.named_parameters())
+        assert all(torch.equal(found[name], value) for name, value in expected.named_parameters())
+
+
+def test_a_loader_whose_weights_are_others_each_time_is_refused(tiny_policy, make_batch):
+    module, scales = make_module(tiny_policy, loss=PolicyLoss(kl_coef=0.1)), iter([1.0, 1.5])
+    load = module.load_model
+
+    def other():
+        model, scale = load(), next(scales)
+        with torch.no_grad():
+            next(model.parameters()).mul_(scale)
+        return model
+
+    module.load_model = other
+    with pytest.raises(ValueError, match=r"model\.load .*KL reference"):
+        fit(module, make_batch(REWARDS))
+
+
+def test_a_schedule_with_options_is_followed_to_its_end(tiny_policy, make_batch):
+    options = {"schedule": "cosine_with_min_lr", "schedule_options": {"min_lr_rate": 0.5}, "mini_batches": 2}
+    module = make_module(tiny_policy, lr=0.1, **options)
+    fit(module, make_batch(REWARDS))
+    (group,) = module.optimizers().param_groups
+    assert group["lr"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("name", ["max_grad_norm", "staleness_cap", "warmup", "temperature", "skip_grad_norm"])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_numbers_of_the_options_are_finite(name, value):
+    with pytest.raises(ValueError, match=rf"policy\.{name} "):
+        PolicyOptions(**{name: value})
+
+
+def test_an_optimizer_and_a_schedule_are_tried_before_a_model_is_loaded(tiny_policy):
+    def never():
+        raise AssertionError("loaded a model")
+
+    def make(lr=0.1, **options):
+        optimizer = partial(torch.optim.SGD, lr=lr)
+        PolicyModule(never, str(tiny_policy), GroupAdvantage(), PolicyLoss(), optimizer, PolicyOptions(**options))
+
+    make()
+    with pytest.raises(ValueError, match=r"optimizer\.lr"):
+        make(lr=-1)
+    with pytest.raises(ValueError, match=r"policy\.schedule "):
+        make(schedule="cosin")
+    with pytest.raises(ValueError, match=r"policy\.schedule_options "):
+        make(schedule="cosine_with_min_lr")

@@ -536,3 +536,16 @@ def test_an_update_in_which_every_response_is_masked_leaves_the_policy_alone(tin
     (result,) = learn(update, batch)
     assert result.grad_norms == [0.0, 0.0]
     assert all(torch.equal(parameter, before[name]) for name, parameter in parameters_of(update).items())
+
+
+def test_gradients_that_are_not_clipped_keep_their_norm(tiny_policy, make_batch):
+    batch = make_batch(REWARDS)
+    before, results = {}, {}
+    for norm in (None, 1e9, 1e-3):
+        update = make_update(tiny_policy, mini_batches=1, max_grad_norm=norm)
+        (results[norm],) = learn(update, batch)
+        before[norm] = torch.cat([p.detach().flatten() for p in update.scorer.policy.parameters()])
+    assert torch.equal(before[None], before[1e9])
+    assert not torch.equal(before[None], before[1e-3])
+    assert results[None].grad_norms == results[1e9].grad_norms
+    assert results[None].grad_norms[0] > 1e-3

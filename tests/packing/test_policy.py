@@ -13,6 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from tagrpo.modules.policy.sharding import compile_layers
 from tagrpo.packing.attention import PREFIX_SHARING, supports_prefix_sharing
 from tagrpo.packing.batch import pack
+from tagrpo.packing.noise import without_noise
 from tagrpo.packing.policy import CausalPolicy
 
 SMALL = {
@@ -211,25 +212,6 @@ def test_a_policy_says_why_it_pads(caplog):
     ]
 
 
-def test_dropout_is_honoured_and_each_response_has_noise_of_its_own():
-    model = build("qwen3", attention_dropout=0.5).train()
-    policy = CausalPolicy(model)
-    assert not policy.shares_prefix
-    prompt, response = torch.arange(3, 12), torch.arange(12, 20)
-    batch = pack([prompt], torch.zeros(2, dtype=torch.long), [response, response])
-    torch.manual_seed(0)
-    first, second = policy(batch).logprobs.detach().view(2, -1)
-    assert (first - second).abs().max() > 1e-3, "equal responses, different noise"
-    torch.manual_seed(0)
-    rows = torch.cat([prompt, response]).repeat(2, 1)
-    logits = model(input_ids=rows, attention_mask=torch.ones_like(rows), use_cache=False).logits[
-        :, len(prompt) - 1 : -1
-    ]
-    expected = logits.log_softmax(-1).gather(-1, response.expand(2, -1)[..., None])[..., 0]
-    torch.testing.assert_close(torch.stack([first, second]), expected.detach())
-    assert CausalPolicy(build("qwen3")).shares_prefix
-
-
 def test_rotary_embeddings_that_depend_on_the_batch_are_refused_when_they_do():
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 12}
     policy = CausalPolicy(build("llama", rope_parameters=rope, max_position_embeddings=12))
@@ -367,3 +349,50 @@ def test_the_comparison_of_compiled_layers_finds_none_where_nothing_is_compiled_
 
     assert max(compiled_and_plain("cpu", lambda _: None)) == 0
     assert max(compiled_and_plain("cpu", wrong)) > 5e-2
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "named"),
+    [
+        ("qwen3", {"attention_dropout": 0.1}, "layers.0.self_attn.attention_dropout"),
+        ("llama", {"attention_dropout": 0.3}, "attention_dropout is 0.3"),
+        ("olmo2", {"attention_dropout": 0.1}, "attention_dropout"),
+    ],
+)
+def test_dropout_that_packed_responses_would_share_is_refused_in_training_alone(kind, options, named, sequences):
+    prompts, responses = sequences
+    model, batch = build(kind, **options).eval(), pack(prompts, PROMPT, responses, torch.arange(7))
+    logprobs, _ = plain(model, prompts, responses)
+    policy = CausalPolicy(model)
+    scores = policy(batch)
+    torch.testing.assert_close(
+        scores.logprobs, torch.cat([logprobs[r] for r in batch.rows.tolist()]), atol=1e-5, rtol=1e-5
+    )
+    with pytest.raises(ValueError, match=named):
+        policy.train()(batch)
+    without_noise(policy.model)
+    assert torch.equal(policy(batch).logprobs, scores.logprobs)
+
+
+def test_dropout_of_adapters_is_refused_in_training(sequences):
+    prompts, responses = sequences
+    lora = LoraConfig(r=2, lora_dropout=0.05, target_modules=["q_proj"], task_type="CAUSAL_LM")
+    policy = CausalPolicy(get_peft_model(build("qwen3"), lora))
+    assert policy.shares_prefix
+    with pytest.raises(ValueError, match=r"lora_dropout.*p is 0\.05"):
+        policy.train()(pack(prompts, PROMPT, responses, torch.arange(7)))
+
+
+def test_padded_batches_have_the_dropout_of_the_models_own_forward(sequences):
+    prompts, responses = sequences
+    policy = CausalPolicy(build("gpt2", resid_pdrop=0.3, attn_pdrop=0.2)).train()
+    twice = [responses[1], responses[1]]
+    batch = pack(prompts[:1], torch.tensor([0, 0]), twice, torch.arange(2))
+    torch.manual_seed(5)
+    scores = policy(batch).logprobs.view(2, -1)
+    whole = torch.stack([torch.cat([prompts[0], response]) for response in twice])
+    torch.manual_seed(5)
+    logits = policy.model(input_ids=whole, attention_mask=torch.ones_like(whole), use_cache=False).logits
+    expected = logits[:, len(prompts[0]) - 1 : -1].log_softmax(-1).gather(2, torch.stack(twice)[..., None])[..., 0]
+    torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-5)
+    assert not torch.allclose(scores[0], scores[1], atol=1e-3), "each row has its own noise"

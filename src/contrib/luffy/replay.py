@@ -19,15 +19,13 @@ class Demonstrations:
     Args:
         tokenizer: Folder or hub name of the policy's tokenizer.
         field: Field of a question's metadata that has the response as text, without an end token.
-        form: Response where there is no such field, with `{answer}` for the reference answer; null: none.
+        form: Response to a question without this field, with `{answer}` for the reference answer; None for no response.
         longest: Most tokens of a demonstration, end token included; longer ones are left out.
     """
 
     memory = None
 
-    def __init__(
-        self, tokenizer: str, field: str = "demonstration", form: str | None = "#### {answer}", longest: int = 8192
-    ):
+    def __init__(self, tokenizer: str, field: str = "demonstration", form: str | None = None, longest: int = 8192):
         self.tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
         self.field, self.form, self.longest = field, form, longest
 

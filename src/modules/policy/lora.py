@@ -4,6 +4,7 @@ W' = W + (α / r) · B A, with A [r, in] and B [out, r] trained and W frozen. Th
 Engines and exported folders get W' under the name of W; with the adapters off the model is the reference policy.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ class LoraSettings:
     """Seed of the initial values of A; B begins at zero."""
 
     def __post_init__(self) -> None:
-        if self.rank < 1 or self.alpha <= 0:
+        if self.rank < 1 or not 0 < self.alpha < math.inf:
             raise ValueError(f"Expected lora.rank ≥ 1 and lora.alpha > 0, but got {self.rank} and {self.alpha}.")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from ...packing.noise import without_noise
 from ...runs.files import folder_written_whole
 from .lora import LoraSettings, add_adapters
 from .sharding import decoder_layers, full_tensors
@@ -36,7 +37,8 @@ def load_causal_lm(
 ) -> PreTrainedModel:
     """Load a causal language model for training, on the CPU; under `torch.device("meta")` without any values.
 
-    Its weights are float32: an update of 1e-6 vanishes in bfloat16.
+    Its weights are float32: an update of 1e-6 vanishes in bfloat16. Dropout and other noise are off, also in its
+    configuration.
 
     Args:
         path: Folder or hub name; see `resolve_model_path`.
@@ -73,11 +75,7 @@ def load_causal_lm(
         layers: list[Any] = decoder_layers(model) if share < 1 else []
         for layer in layers[math.ceil(share * len(layers)) :]:
             layer.gradient_checkpointing = False
-    for module in model.modules():  # dropout would make the ratio of the first mini-batch differ from one
-        rates = [name for name, value in vars(module).items() if "dropout" in name and isinstance(value, float)]
-        vars(module).update(dict.fromkeys(rates, 0.0))
-        if isinstance(module, torch.nn.Dropout):
-            module.p = 0.0
+    without_noise(model)  # dropout would make the ratio of the first mini-batch differ from one
     if lora is not None:
         add_adapters(model, lora)
     return model

@@ -82,7 +82,7 @@ def decoder_layers(module: nn.Module) -> list[nn.Module]:
     if not lists:
         raise ValueError(
             f"Expected a model with a ModuleList of decoder layers to shard, but {type(module).__name__} has none. "
-            "Train it with trainer.strategy=auto or ddp."
+            "Train it with strategy=auto or strategy=ddp."
         )
     return max(lists, key=len)
 

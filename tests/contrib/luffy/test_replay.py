@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hydra import compose, initialize_config_module
 from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
@@ -20,7 +22,7 @@ from tagrpo.types import LossInputs
 
 @pytest.fixture(scope="module")
 def make():
-    return lambda **options: Demonstrations(str(starter_path()), **options)
+    return lambda **options: Demonstrations(str(starter_path()), **{"form": "#### {answer}", **options})
 
 
 def with_demonstrations(batch, *texts):
@@ -122,3 +124,12 @@ def test_the_loss_is_that_of_the_authors_code():
     loss = PolicyLoss(clip_low=None, clip_high=None, kl_coef=0.0, aggregation="constant", max_length=width)
     expected = by_the_authors(logprobs, old, advantages, demonstration, mask)
     assert 4 * float(loss(given).loss) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize("recipe", ["paper", "common", "authors"])
+@pytest.mark.parametrize("scale", ["demo", "paper"])
+def test_a_short_demonstration_stands_in_for_one_at_the_scale_of_the_embedded_task_alone(recipe, scale):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", ["experiment=luffy", f"recipe={recipe}", f"scale={scale}", "data=arithmetic"])
+    assert cfg.rollout.replay.get("form") == ("#### {answer}" if scale == "demo" else None)
+    assert inspect.signature(Demonstrations).parameters["form"].default is None

@@ -1,0 +1,67 @@
+"""The directory of a run, checked and made before Hydra makes it: an error there would end in Hydra's traceback."""
+
+import sys
+from pathlib import Path, PurePath
+from typing import Any
+
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+
+class MakeDirectory(Callback):
+    """A callback of Hydra that makes the directory of a run or a sweep, and ends the program if it cannot be made."""
+
+    def on_run_start(self, config: DictConfig, **_: Any) -> None:
+        """Check `name`, and make `hydra.run.dir`."""
+        _leave_if_wrong(config, "hydra.run.dir")
+
+    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        """Check `name`, and make `hydra.sweep.dir`."""
+        _leave_if_wrong(config, "hydra.sweep.dir")
+
+
+def _leave_if_wrong(config: DictConfig, setting: str) -> None:
+    """End the program with a sentence. Hydra would only warn of an exception of a callback."""
+    try:
+        check_name(OmegaConf.select(config, "name"))
+        make_directory(OmegaConf.select(config, setting), setting)
+    except (ValueError, OSError, OmegaConfBaseException) as error:
+        sys.exit(str(error))
+
+
+def check_name(name: object) -> None:
+    """Refuse a name of a run that is no folder inside of another one.
+
+    Raises:
+        ValueError: if the name is empty, no text or number, absolute, has `..` in it, or characters that are not shown.
+    """
+    text = str(name)
+    parts = PurePath(text).parts
+    plain = isinstance(name, str | int | float) and not isinstance(name, bool) and text.isprintable()
+    if not plain or not parts or ".." in parts or text.startswith(("/", "~")):
+        raise ValueError(
+            f"Expected `name` to name a folder inside of runs, such as grpo or mine/grpo, but got {name!r}. Correct "
+            "`name`; hydra.run.dir=… puts a run anywhere else."
+        )
+
+
+def make_directory(path: object, setting: str) -> Path:
+    """Make a directory and those above it; return its path.
+
+    Raises:
+        ValueError: if it cannot be made. The message names `setting` and the reason.
+    """
+    try:
+        if path is None or not str(path):
+            raise ValueError("it is empty")
+        directory = Path(str(path))
+        directory.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        shown = str(path) if len(str(path)) <= 120 else f"{str(path)[:120]}…"
+        raise ValueError(
+            f"Expected {setting} to be a directory that can be made, but {shown!r} cannot: {reason}. Correct {setting} "
+            "or `name`."
+        ) from error
+    return directory

@@ -1,0 +1,70 @@
+"""Directories of runs that cannot be made, and names that lead out of runs."""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from tagrpo.settings.config import sweep_folder
+from tagrpo.settings.place import MakeDirectory, check_name, make_directory
+from tests.helpers import forked
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../evil", "..", "a/../../b", "/tmp/evil", "~/evil", "", ".", None, "a\nb", "a\x1b[2J", "a\0b", [1], True],
+)
+def test_a_name_that_is_no_folder_inside_of_runs_is_refused(name):
+    with pytest.raises(ValueError, match="`name` .*hydra.run.dir"):
+        check_name(name)
+
+
+@pytest.mark.parametrize("name", ["grpo", "mine/grpo", "a..b", "größe 2", 7, "...", "x=1,y=2"])
+def test_other_names_are_taken(name):
+    check_name(name)
+
+
+@pytest.mark.parametrize("part", ["file/below", "a" * 300, "ä" * 200, "x\0y", "/".join(["d" * 200] * 30)])
+def test_a_directory_that_cannot_be_made_is_refused_by_setting(tmp_path, part):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match=r"hydra\.run\.dir .*`name`"):
+        make_directory(f"{tmp_path}/{part}", "hydra.run.dir")
+
+
+def test_the_directory_is_made(tmp_path):
+    cfg = OmegaConf.create(
+        {"name": "x", "hydra": {"run": {"dir": f"{tmp_path}/a/b"}, "sweep": {"dir": f"{tmp_path}/c"}}}
+    )
+    MakeDirectory().on_run_start(cfg)
+    MakeDirectory().on_multirun_start(cfg)
+    assert (tmp_path / "a" / "b").is_dir()
+    assert (tmp_path / "c").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("command", "asked", "said"),
+    [
+        ("train", ["hydra.run.dir=file/below"], "hydra.run.dir"),
+        ("train", ["hydra.run.dir=" + "a" * 300], "hydra.run.dir"),
+        ("train", ["name=../../evil"], "`name`"),
+        ("train", ["-m", "seed=0,1", "name=../evil"], "`name`"),
+        ("train", ["-m", "seed=0,1", "hydra.sweep.dir=file/below"], "hydra.sweep.dir"),
+        ("evaluate", ["name=../../evil"], "`name`"),
+        ("evaluate", ["hydra.run.dir=file/below"], "hydra.run.dir"),
+    ],
+)
+def test_commands_end_with_a_sentence_and_write_nothing(tmp_path, command, asked, said):
+    folder = tmp_path / "inside" / "here"
+    folder.mkdir(parents=True)
+    (folder / "file").write_text("")
+    code, output = forked(command, *asked, folder=folder)
+    assert code == 1
+    assert said in output
+    assert "Traceback" not in output
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "here", "inside"]
+
+
+def test_folders_of_a_sweep_have_names_that_file_systems_take():
+    assert sweep_folder(3, "seed=1,name=a/b") == "3,seed=1,name=a-b"
+    assert len(sweep_folder(3, "name=" + "問" * 200).encode()) <= 120
+    assert sweep_folder(3, "name=" + "問" * 200).startswith("3,name=問問")

@@ -1,0 +1,107 @@
+"""Find what readers can't see in a text, and what tokenizers may read as control tokens."""
+
+import re
+import unicodedata
+
+_ZERO_WIDTH_JOINERS = "\u200c\u200d"
+_VISIBLE_FORMATS = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
+"""Signs in front of Arabic, Syriac and Kaithi numbers: Unicode calls them format characters, but fonts draw them."""
+_FILLERS = {0x115F, 0x1160, 0x3164, 0xFFA0, 0x2800}
+"""Letters and symbols of Hangul and Braille that are drawn as nothing."""
+_LAYOUT = "\t\n\r"
+_VIRAMA = 9  # canonical combining class
+
+_NAMES = (
+    "assistant|bos|call|channel|constrain|context|developer|end|endoftext|endofprompt|endofturn|eos|eot|eom|mask"
+    "|message|observation|pad|return|sep|start|startoftext|system|think|tool|turn|unk|user"
+)
+_CONTROL_MARK = re.compile(
+    "|".join(
+        (
+            rf"</?\|/?(?:{_NAMES})/?\|>",  # <|endoftext|>, <|user|>, <|end|>
+            r"<\|(?:[a-z]{2,}[a-z0-9]*(?:_[a-z0-9]+)+)\|>",  # <|im_start|>, <|eot_id|>, <|reserved_special_token_3|>
+            r"<\|(?:turn|tool|tool_call|tool_response|channel|think|image|audio)>",  # Gemma 4 opens: <|turn>
+            r"<(?:turn|tool|tool_call|tool_response|channel|think|image|audio)\|>",  # … and closes: <turn|>
+            r"<｜[^｜<>\n]{1,40}｜>",  # DeepSeek, with wide bars: <｜User｜>
+            r"\[\|/?[a-z]{3,}\|\]",  # EXAONE: [|assistant|]
+            r"\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|THINK|ARGS|PREFIX|SUFFIX)\]",
+            r"\[(?:BOS|EOS|EOT|CLS|SEP|PAD|MASK|UNK|gMASK|UNUSED_TOKEN_\d+|control_\d+)\]",
+            r"<</?SYS>>",
+            r"</?s>|<(?:unk|pad|bos|eos|mask|cls|sep|eop|sop|eot)>",
+            r"<(?:BOS|EOS|PAD|UNK|CLS|SEP|MASK|EOP)_TOKEN>",
+            r"</?(?:start|end)_of_(?:turn|image|audio|text|message|role|sentence)>",
+            r"</?(?:think|tool_call|tool_response|tool|tools)>",
+            r"<(?:fim_(?:prefix|middle|suffix|pad)|file_sep|repo_name|gh_stars)>",
+            r"<\|?(?:unused|reserved|extra)_?\d+\|?>",
+            r"</?seed:[a-z_]+>",
+        )
+    ),
+    re.IGNORECASE,
+)
+
+
+def hidden_characters(text: str) -> list[str]:
+    r"""Name the characters of a text that readers can't see or that steer a display, each once, in order.
+
+    These are control characters besides tab and line breaks; bidirectional marks; zero-width, tag and other format
+    characters; blank fillers; surrogates; line and paragraph separators; and variation selectors that follow no visible
+    character. Joiners count as visible where a script or an emoji needs them (after a virama, RFC 5892, Appendix A.1;
+    after an Arabic letter; after a symbol).
+
+    >>> hidden_characters("Find\u200b $x$.\0")
+    ['U+200B ZERO WIDTH SPACE', 'U+0000 CONTROL CHARACTER']
+    >>> hidden_characters("Find\t$x$.\r\n")
+    []
+    """
+    found: dict[str, None] = {}
+    before = ""
+    for character in text:
+        if _is_hidden(character, before):
+            found[_name(character)] = None
+        before = character
+    return list(found)
+
+
+def control_marks(text: str) -> list[str]:
+    """Return the control tokens of published tokenizers and chat templates that a text spells, each once, in order.
+
+    Independent of the tokenizer at hand. Absolute values and inner products, such as `<|x|>`, are none.
+
+    >>> control_marks("Say <|im_end|> and </s>, then [INST].")
+    ['<|im_end|>', '</s>', '[INST]']
+    >>> control_marks("Is |a|<|b|>c or a<b>c?")
+    []
+    """
+    return list(dict.fromkeys(match[0] for match in _CONTROL_MARK.finditer(text)))
+
+
+def _is_hidden(character: str, before: str) -> bool:
+    if " " <= character <= "~" or character in _LAYOUT:
+        return False
+    if character in _ZERO_WIDTH_JOINERS:
+        return not _needs_joiner(before)
+    if _is_variation_selector(character):
+        return not before or before.isspace() or _is_variation_selector(before) or _is_hidden(before, "")
+    kind = unicodedata.category(character)
+    unseen = kind in ("Cc", "Cf", "Cs", "Zl", "Zp") or ord(character) in _FILLERS
+    return unseen and ord(character) not in _VISIBLE_FORMATS
+
+
+def _needs_joiner(before: str) -> bool:
+    """Check whether a joiner after this character shapes what is drawn."""
+    if not before:
+        return False
+    if unicodedata.combining(before) == _VIRAMA or unicodedata.bidirectional(before) == "AL":
+        return True
+    return unicodedata.category(before) in ("So", "Sk") or before == "\ufe0f"
+
+
+def _is_variation_selector(character: str) -> bool:
+    return "\ufe00" <= character <= "\ufe0f" or "\U000e0100" <= character <= "\U000e01ef"
+
+
+def _name(character: str) -> str:
+    name = unicodedata.name(character, "")
+    if not name:
+        name = "SURROGATE" if unicodedata.category(character) == "Cs" else "CONTROL CHARACTER"
+    return f"U+{ord(character):04X} {name}"

@@ -1,0 +1,349 @@
+r"""From a response to its parts: the thoughts of a reasoning model, and the answer that they lead to.
+
+Responses are untrusted: they may be megabytes long and hold marks in any order. No function here raises on them; the
+cost is proportional to the length.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+THOUGHT_TAGS = (
+    # DeepSeek-R1, Qwen3, QwQ, GLM-4.5, MiniMax-M2, Nemotron, SmolLM3, Granite 3.3, ERNIE, Hunyuan, Olmo 3, …
+    "think",
+    r"think:[^\s<>]{1,40}",  # Hunyuan 4: a suffix of its own in each vocabulary
+    "think_fast",  # K2-V2
+    "think_faster",
+    "thinking",  # prompts in the manner of Claude's, Reflection
+    "thought",  # EXAONE Deep, Marco-o1
+    "thoughts",
+    "reasoning",  # GRPO notebooks
+    "seed:think",  # Seed-OSS
+    "mm:think",  # MiniMax-M3
+    "longcat_think",  # LongCat
+    "scratchpad",
+)
+"""Names of tags around thoughts: `<think>` … `</think>`, in upper or lower case."""
+
+THOUGHT_MARKS = {
+    "mistral": (r"\[THINK\]", r"\[/THINK\]"),  # Magistral
+    "kimi": ("◁think▷", "◁/think▷"),  # Kimi-VL, Kimi k1.5
+    "open_thoughts": (r"<\|begin_of_thought\|>", r"<\|end_of_thought\|>"),  # OpenThinker, Sky-T1
+    "cohere": (r"<\|START_THINKING\|>", r"<\|END_THINKING\|>"),  # Command A Reasoning
+    "medgemma": (r"<unused94>thought\b", "<unused95>"),
+    "gemma": (r"<\|channel>thought\b", r"<channel\|>"),  # Gemma 4
+    "unsloth": ("<start_working_out>", "<end_working_out>"),  # GRPO notebooks for Gemma 3
+    "s1": (r"<\|im_start\|>think\b", r"(?:<\|im_end\|>\s*)?<\|im_start\|>answer\b"),
+    "apriel": (r"\AHere are my reasoning steps:", r"\[BEGIN FINAL RESPONSE\]"),
+    # gpt-oss (harmony): messages in channels, of which `final` is the answer …
+    "harmony": (
+        r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)[^<\n]{0,200}"
+        r"(?:<\|constrain\|>[^<\n]{0,40})?<\|message\|>",
+        r"(?:<\|end\|>\s*)?(?:<\|start\|>assistant)?<\|channel\|>final[^<\n]{0,40}"
+        r"(?:<\|constrain\|>[^<\n]{0,40})?<\|message\|>",
+    ),
+    # … and what is left of them when special tokens are dropped.
+    "harmony_text": (r"\Aanalysis(?=[A-Z])", "assistantfinal"),
+}
+"""Model family → regular expressions of the marks before and after its thoughts, besides `THOUGHT_TAGS`."""
+
+MATCHED_MARKS = {
+    "harmony": (None, r"<\|(?:end|call)\|>"),
+    "granite": (
+        r"(?m:^)Here(?: is|'s) my thought process:",  # Granite 3.2
+        r"(?m:^)Here(?: is|'s) my response:",
+    ),
+}
+"""Like `THOUGHT_MARKS`, for marks that other models write too: they count only where both are there."""
+
+ANSWER_TAGS = ("answer", "final_answer", "response", "output", "solution")
+"""Names of tags around the answer, which stay in it."""
+ANSWER_MARKS = (
+    (r"<\|begin_of_solution\|>", r"<\|end_of_solution\|>"),
+    (r"<\|START_RESPONSE\|>", r"<\|END_RESPONSE\|>"),
+)
+"""Regular expressions of other marks around the answer."""
+
+_Role = Literal["open", "close", "answer", "end"]
+
+
+class _Mark(NamedTuple):
+    start: int
+    end: int
+    kind: str
+    role: _Role
+    begins: bool
+    """Whether a line or a sentence begins with the mark."""
+
+
+class _Thought(NamedTuple):
+    start: int
+    """Where its opening mark begins; 0 or the end of the thought before if it has none."""
+    inner: tuple[int, int]
+    """The range of its text, without marks."""
+    end: int
+
+
+@dataclass(frozen=True)
+class ResponseParts:
+    """The parts of a response."""
+
+    thoughts: str
+    """Text within marks of thoughts, without these marks; several thoughts are joined by line breaks."""
+    answer: str
+    """The rest, stripped; the response itself if it has no thoughts. Marks around an answer (`<answer>`) stay in it."""
+    finished: bool
+    """False if the response ends within its thoughts."""
+    spans: tuple[tuple[int, int], ...]
+    """Ranges of the response, in characters, that joined by line breaks are `answer`."""
+
+    def in_response(self, start: int, end: int) -> tuple[int, int]:
+        """Convert a non-empty range of `answer` to the range of the response, in characters, that it stands in."""
+        return self._place(start), self._place(end - 1) + 1
+
+    def _place(self, position: int) -> int:
+        for first, last in self.spans:
+            if position < last - first:
+                return first + position
+            position -= last - first + 1
+            if position < 0:  # the line break between two ranges
+                return last
+        return self.spans[-1][1]
+
+
+def split_response(text: str, *, opened: bool = False, truncated: bool = False) -> ResponseParts:
+    r"""Split a response into thoughts and answer, by the marks of public models.
+
+    - What stands between an opening and a closing mark is a thought. Marks of the same kind may be nested.
+    - What stands before a closing mark without an opening one is a thought: templates put the opening mark into the
+      prompt.
+    - An opening mark that is never closed begins a thought that was cut, where a line or a sentence begins with the
+      mark or text follows it without a space. Within a sentence ("I need no <think> here"), it is a word.
+    - Marks in quotes, backticks or parentheses are words, too, as is a lone closing mark before punctuation.
+    - A thought without a closing mark ends where an `<answer>` begins that is closed or begins a line.
+
+    Args:
+        text: The response.
+        opened: Whether the prompt ended with an opening mark (`opens_thoughts`).
+        truncated: Whether the length limit ended the response. With `opened`, a response without any closing mark is
+            a cut thought if it was truncated; otherwise the model did without thoughts, and all of it is the answer.
+
+    >>> split_response(r"<think>Try \boxed{4}</think> The answer is 5.")
+    ResponseParts(thoughts='Try \\boxed{4}', answer='The answer is 5.', finished=True, spans=((30, 46),))
+    >>> split_response("Try 4.</think>It is 5.").answer, split_response("<think>Perhaps 4. Let me").finished
+    ('It is 5.', False)
+    """
+    marks = _marks(text)
+    if not marks and not (opened and truncated):
+        return ResponseParts("", text, True, ((0, len(text)),))
+    thoughts, finished = _thoughts(text, marks, opened, truncated)
+    if not thoughts:
+        return ResponseParts("", text, finished, ((0, len(text)),))
+    spans = []
+    position = 0
+    for thought in [*thoughts, _Thought(len(text), (0, 0), len(text))]:
+        between = text[position : thought.start]
+        if between.strip():
+            start = position + len(between) - len(between.lstrip())
+            spans.append((start, start + len(between.strip())))
+        position = thought.end
+    inner = [text[slice(*thought.inner)].strip() for thought in thoughts]
+    return ResponseParts(
+        thoughts="\n".join(filter(None, inner)),
+        answer="\n".join(text[first:last] for first, last in spans),
+        finished=finished,
+        spans=tuple(spans),
+    )
+
+
+def opens_thoughts(prompt: str) -> bool:
+    r"""Check whether a prompt ends within a thought, which the response continues.
+
+    The last mark of the prompt must be an opening one, at its end or before the beginning of an assistant's turn.
+
+    >>> [opens_thoughts(prompt) for prompt in ("1 + 1? <think>\n", "1 + 1? <think>\n\n</think>\n\n", "1 + 1?")]
+    [True, False, False]
+    """
+    marks = [mark for mark in _marks(prompt) if mark.role in ("open", "close")]
+    if not marks or marks[-1].role == "close":
+        return False
+    behind = prompt[marks[-1].end :]
+    return not behind.strip() or (marks[-1].begins and not _TURN.search(behind))
+
+
+def without_answer_marks(answer: str) -> str:
+    """Replace marks around answers (`<answer>`, `</answer>`, …) by line breaks."""
+    return _ANSWER.sub("\n", answer) if "<" in answer or "[" in answer else answer
+
+
+def last_answer_block(answer: str) -> str | None:
+    """Return the text in the last complete pair of answer marks, stripped; None if there is none or it is empty."""
+    start: int | None = None
+    found = None
+    for mark in _ANSWER.finditer(answer):
+        if mark.lastgroup == "answer":
+            start = mark.end()
+        elif start is not None:
+            found = answer[start : mark.start()].strip() or found
+            start = None
+    return found
+
+
+def _alternatives(patterns: list[str]) -> str:
+    return "|".join(f"(?:{pattern})" for pattern in patterns)
+
+
+def _compiled() -> tuple[re.Pattern[str], re.Pattern[str]]:
+    tags, answers = "|".join(THOUGHT_TAGS), "|".join(ANSWER_TAGS)
+    named = {f"open_{kind}": opening for kind, (opening, _) in THOUGHT_MARKS.items()}
+    named |= {f"close_{kind}": closing for kind, (_, closing) in THOUGHT_MARKS.items()}
+    named |= {f"begin_{kind}": opening for kind, (opening, _) in MATCHED_MARKS.items() if opening}
+    named |= {f"finish_{kind}": closing for kind, (_, closing) in MATCHED_MARKS.items()}
+    named |= {"open": f"(?i:<(?:{tags})[ ]?>)", "close": f"(?i:</(?:{tags})[ ]?>)"}
+    around = {
+        "answer": _alternatives([f"(?i:<(?:{answers})>)", *(begin for begin, _ in ANSWER_MARKS)]),
+        "end": _alternatives(
+            [f"(?i:</(?:{answers})>)", *(end for _, end in ANSWER_MARKS), r"\[END FINAL RESPONSE\]", r"<\|return\|>"]
+        ),
+    }
+    marks = "|".join(f"(?P<{name}>{pattern})" for name, pattern in (named | around).items())
+    return re.compile(f"(?=[<\\[◁aH])(?:{marks})"), re.compile(
+        "|".join(f"(?P<{name}>{pattern})" for name, pattern in around.items())
+    )
+
+
+_MARK, _ANSWER = _compiled()
+_TURN = re.compile(r"<[|｜]|\[/INST\]|</s>|<(?:start|end)_of_turn>")
+"""Marks of the turns of a conversation."""
+_QUOTES = {"`": "`", "'": "'", '"': '"', "“": "”", "‘": "’", "«": "»", "(": ")"}
+_PUNCTUATION = ".,;:!?)"
+
+
+def _marks(text: str) -> list[_Mark]:
+    """Return the marks of a text in order, without quoted ones."""
+    found = []
+    before = 0
+    for match in _MARK.finditer(text):
+        start, end = match.span()
+        gap = text[before:start].rstrip(" \t*_")
+        before = end
+        if start and end < len(text) and _QUOTES.get(text[start - 1]) == text[end]:
+            continue
+        role, _, kind = str(match.lastgroup).partition("_")
+        kind = kind or match[0].strip("</ >").lower()
+        found.append((start, end, kind, role, not gap or gap[-1] in "\n\r.!?:;…。"))
+    return list(_counted(found))
+
+
+def _counted(found: list[tuple[int, int, str, str, bool]]) -> Iterator[_Mark]:
+    """Yield marks with their roles; those of `MATCHED_MARKS` only if they have a counterpart."""
+    last_finish = {kind: place for place, (_, _, kind, role, _) in enumerate(found) if role in ("finish", "close")}
+    begun: set[str] = set()
+    for place, (start, end, kind, role, begins) in enumerate(found):
+        if role in ("begin", "open"):
+            if role == "begin" and last_finish.get(kind, -1) < place:
+                continue
+            begun.add(kind)
+            yield _Mark(start, end, kind, "open", begins)
+        elif role in ("finish", "close"):
+            if role == "close" or kind in begun:
+                yield _Mark(start, end, kind, "close", begins)
+            begun.discard(kind) if role == "finish" else None
+        else:
+            yield _Mark(start, end, kind, "answer" if role == "answer" else "end", begins)
+
+
+def _thoughts(text: str, marks: list[_Mark], opened: bool, truncated: bool) -> tuple[list[_Thought], bool]:
+    """Return the thoughts of a text in order, and whether the last of them is complete."""
+    last_close = {mark.kind: place for place, mark in enumerate(marks) if mark.role == "close"}
+    last_lone = _last_lone_close(marks)
+    thoughts: list[_Thought] = []
+    place = 0
+    while place < len(marks):
+        mark = marks[place]
+        if mark.role == "open" and last_close.get(mark.kind, -1) > place:
+            closing = _closing(marks, place, last_close[mark.kind])
+            first = opened and not thoughts
+            start, inner = (0, 0) if first else (mark.start, mark.end)
+            thoughts.append(_Thought(start, (inner, marks[closing].start), marks[closing].end))
+            place = closing
+        elif mark.role == "open" and place > last_lone and _opens_alone(text, mark):
+            return _cut(text, marks, thoughts, (mark.start, mark.end))
+        elif mark.role == "close" and _closes_alone(text, mark, opened and not thoughts):
+            start = thoughts[-1].end if thoughts else 0
+            if thoughts and not text[mark.end :].strip():
+                start = mark.start  # an answer that ends with the mark once more
+            thoughts.append(_Thought(start, (start, mark.start), mark.end))
+        place += 1
+    if opened and truncated and not thoughts:
+        return _cut(text, marks, thoughts, (0, 0))
+    return thoughts, True
+
+
+def _cut(
+    text: str, marks: list[_Mark], thoughts: list[_Thought], opening: tuple[int, int]
+) -> tuple[list[_Thought], bool]:
+    """Add a thought without a closing mark: up to an answer in marks, else the rest of the text."""
+    start, inner = opening
+    block = _answer_block(text, marks, inner)
+    if block is None:
+        return [*thoughts, _Thought(start, (inner, len(text)), len(text))], False
+    thoughts.append(_Thought(start, (inner, block[0]), block[0]))
+    if text[block[1] :].strip():
+        thoughts.append(_Thought(block[1], (block[1], len(text)), len(text)))
+    return thoughts, True
+
+
+def _last_lone_close(marks: list[_Mark]) -> int:
+    """Return the place of the last closing mark that has no opening one of its kind, −1 if there is none."""
+    depth: Counter[str] = Counter()
+    last = -1
+    for place, mark in enumerate(marks):
+        if mark.role == "open":
+            depth[mark.kind] += 1
+        elif mark.role == "close" and depth[mark.kind]:
+            depth[mark.kind] -= 1
+        elif mark.role == "close":
+            last = place
+    return last
+
+
+def _closing(marks: list[_Mark], place: int, last: int) -> int:
+    """Return the place of the mark that closes the opening one at `place`, at most `last`."""
+    kind = marks[place].kind
+    depth = 0
+    for number in range(place, last):
+        if marks[number].kind == kind:
+            depth += {"open": 1, "close": -1}.get(marks[number].role, 0)
+            if not depth:
+                return number
+    return last
+
+
+def _closes_alone(text: str, mark: _Mark, opened: bool) -> bool:
+    return opened or text[mark.end : mark.end + 1] not in tuple(_PUNCTUATION)
+
+
+def _opens_alone(text: str, mark: _Mark) -> bool:
+    following = text[mark.end : mark.end + 1]
+    return mark.begins or not (not following or following in " \t\"'`" or following in _PUNCTUATION)
+
+
+def _answer_block(text: str, marks: list[_Mark], after: int) -> tuple[int, int] | None:
+    """Return the range of the last answer with marks behind `after`, if it is closed or begins a line."""
+    found = None
+    begin: _Mark | None = None
+    for mark in marks:
+        if mark.start < after:
+            continue
+        if mark.role == "answer":
+            begin = mark
+        elif mark.role == "end" and begin is not None:
+            if text[begin.end : mark.start].strip():
+                found = (begin.start, mark.end)
+            begin = None
+    if begin is not None and begin.begins and text[begin.end :].strip():
+        return begin.start, len(text)
+    return found

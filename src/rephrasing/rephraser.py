@@ -247,10 +247,11 @@ def _last_word(text: str) -> tuple[bool | None, str]:
 
 def _is_doubtful(before: str) -> bool:
     """Check whether the text before a `yes` denies it, or introduces it as a quotation."""
-    quoted = before.count("```") % 2 == 1 or before.count('"') % 2 == 1 or before.count("“") > before.count("”")
-    last = before.rpartition("\n")[2]
-    introduced = last.rstrip(" *_").endswith(":") and not _HEADING.fullmatch(last)
-    return quoted or introduced or bool(_CONTRADICTION.search(before))
+    lines = before.split("\n")
+    fenced = before.count("```") % 2 == 1
+    quoted = any(line.count('"') % 2 == 1 or line.count("“") > line.count("”") for line in lines)
+    introduced = lines[-1].rstrip(" *_").endswith(":") and not _HEADING.fullmatch(lines[-1])
+    return fenced or quoted or introduced or bool(_CONTRADICTION.search(before))
 
 
 async def rephrase(

@@ -31,7 +31,7 @@ _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _FORMATS = [
     re.compile(pattern)
     for pattern in (
-        r"\b[scpr]k-(?:(?=[\w-]{0,64}\d)[\w-]{8,}|[\w-]{32,})",  # OpenAI, Anthropic, OpenRouter, DeepSeek, Cerebras
+        r"\b(?:[spr]|cs)k-(?:(?=[\w-]{0,64}\d)[\w-]{8,}|[\w-]{32,})",  # OpenAI, Anthropic, OpenRouter, Cerebras
         r"\b(?:[spr]k|whsec)_(?:live_|test_)?[^\W_]{20,}",  # Stripe
         r"\b(?:gsk|r8|fw|tgp_v1|dop_v1|npm|lin_api|ntn)_[\w-]{20,}",  # Groq, Replicate, Fireworks, Together, …
         r"\b(?:xai|pplx|nvapi|pypi)-[\w-]{20,}",  # xAI, Perplexity, NVIDIA, PyPI
@@ -57,7 +57,7 @@ _REFERENCE = re.compile(r"(?<!\\)\$\{oc\.env:")
 _PAIR = re.compile(
     r"(?P<name>[\w.@/+~-]{1,64})\\?[\"']?\s{0,8}[:=]\s{0,8}(?:(?i:bearer|basic|token|apikey|digest|negotiate)\s{1,8})?"
     r"(?:\\?\"(?P<double>[^\"\\]{1,4096})|'(?P<single>[^']{1,4096})"
-    r"|(?![{\[\"'])(?P<bare>[^\s,}\"'\]]{1,4096}(?:;\s?[^\s,}\"'\]]{1,4096}){0,64}))"
+    r"|(?![{\[\"'])(?P<bare>(?:[^\s,;}\"'\]]|;(?!\s)|;\s(?=[^\s=]{1,64}=)){1,4096}))"
 )
 """`name=value`, `name: value` and `"name": "value"`, as in overrides, headers and JSON."""
 

@@ -42,8 +42,9 @@ def special_tokens(tokenizer: str | None) -> frozenset[str]:
     try:
         added = AutoTokenizer.from_pretrained(tokenizer).added_tokens_decoder.values()
     except (OSError, ValueError) as error:
+        said = " ".join(str(error).split())[:200]
         raise ValueError(
-            f"Expected a tokenizer at {tokenizer}, but it cannot be loaded ({str(error)[:200]}). "
+            f"Expected a tokenizer at {tokenizer}, but it cannot be loaded ({said}). "
             "Set `tokenizer` to the policy's folder or name, or to null."
         ) from error
     # A padding token of one letter or word, such as "!", occurs in any text.

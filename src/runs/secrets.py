@@ -113,8 +113,9 @@ def without_secrets(text: str, *known: str) -> str:
 
 @lru_cache(maxsize=1)
 def _of_environment(variables: frozenset[tuple[str, str]]) -> list[str]:
-    """Return the values of variables whose names say that they are secret."""
-    return [value for name, value in variables if _named_secret(name, value) or name.upper().endswith("TOKEN")]
+    """Return the values of variables whose names say that they are secret; PWD is the shell's working directory."""
+    named = [(name, value) for name, value in variables if name != "PWD"]
+    return [value for name, value in named if _named_secret(name, value) or name.upper().endswith("TOKEN")]
 
 
 def _named_secret(name: str, value: object) -> bool:

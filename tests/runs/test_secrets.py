@@ -406,3 +406,9 @@ def test_values_of_known_variables_are_removed_in_urls_too(monkeypatch):
     assert redacted({"a": ["it is a plain/text", "http://h/?x=a%20plain%2Ftext", "abc123def456"]}) == {
         "a": ["it is <removed>", "http://h/?x=<removed>", "<removed>"]
     }
+
+
+def test_the_working_directory_is_no_secret(monkeypatch):
+    monkeypatch.setenv("PWD", "/home/me/project")
+    assert redacted({"a": "/home/me/project/runs"}) == {"a": "/home/me/project/runs"}
+    assert redacted({"pwd": "abc"}) == {"pwd": "<removed>"}

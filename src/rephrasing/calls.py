@@ -97,7 +97,7 @@ def read_reply(body: str, time: str = "") -> Reply:
 
 
 def valid_unicode(text: str) -> str:
-    """The text with U+FFFD in place of lone surrogates, which no encoding can write."""
+    """Replace lone surrogates, which no encoding can write, by U+FFFD."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
@@ -178,9 +178,10 @@ class _Completion(Message):
 
 
 def _completion(body: str) -> _Completion:
-    """Parse a body; Python's JSON, since some servers write NaN among log-probs and have been paid all the same."""
+    """Parse a body. NaN is allowed: servers that write it among log-probs have been paid all the same."""
     try:
-        completion = read(_Completion, json.loads(body), source="a reply", remedy="Check server.base_url.")
+        content = json.loads(body.removeprefix("\ufeff"))  # a byte order mark
+        completion = read(_Completion, content, source="a reply", remedy="Check server.base_url.")
     except (ValueError, RecursionError):
         raise NoCompletionError(read_error(body)) from None
     if is_error(completion.error):

@@ -74,7 +74,7 @@ class Server:
         return os.environ.get(self.api_key_env, "")
 
     def connect(self) -> openai.AsyncOpenAI:
-        """Connect, retrying errors in bodies of status 200 as errors of their own status.
+        """Connect; errors in bodies of status 200 are retried like errors with a status of their own.
 
         Raises:
             ValueError: if OpenAI's own server is meant and there is no key.
@@ -102,8 +102,8 @@ class Server:
 
 
 async def _give_errors_their_status(response: Any) -> None:
-    """Give a response of status 200 without a chat completion the status of its error, so that clients retry it."""
-    if response.status_code == 200:
+    """Give a successful response without a chat completion the status of its error, so that the client retries it."""
+    if response.is_success:
         await response.aread()
         try:
             read_reply(response.text)

@@ -40,6 +40,7 @@ MALFORMED = {
     "charged without a choice": b'{"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}',
     "not UTF-8": b'{"choices": [{"message": {"content": "\xff\xfe"}}]}',
     "NaN": b'{"choices": [{"message": {"content": "?"}, "logprobs": {"content": [{"logprob": NaN}]}}]}',
+    "byte order mark": "\ufeff".encode() + completion_of({"content": "?"}),
     "lone surrogate": completion_of({"content": "<rephrasing>Add 1 and 2, please \ud83d.</rephrasing>"}),
     "odd usage": completion_of({"content": "?"}, usage=[1]),
     "infinite usage": completion_of({"content": "?"}, usage={"prompt_tokens": float("inf"), "completion_tokens": True}),

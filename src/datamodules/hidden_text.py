@@ -8,7 +8,7 @@ _VISIBLE_FORMATS = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x1
 """Signs in front of Arabic, Syriac and Kaithi numbers: Unicode calls them format characters, but fonts draw them."""
 _FILLERS = {0x115F, 0x1160, 0x3164, 0xFFA0, 0x2800}
 """Letters and symbols of Hangul and Braille that are drawn as nothing."""
-_LAYOUT = "\t\n\r"
+_NOT_ASCII_TEXT = re.compile(r"[^\t\n\r -~]")
 _VIRAMA = 9  # canonical combining class
 
 _NAMES = (
@@ -54,11 +54,10 @@ def hidden_characters(text: str) -> list[str]:
     []
     """
     found: dict[str, None] = {}
-    before = ""
-    for character in text:
-        if _is_hidden(character, before):
-            found[_name(character)] = None
-        before = character
+    for match in _NOT_ASCII_TEXT.finditer(text):
+        before = text[match.start() - 1] if match.start() else ""
+        if _is_hidden(match[0], before):
+            found[_name(match[0])] = None
     return list(found)
 
 
@@ -72,11 +71,13 @@ def control_marks(text: str) -> list[str]:
     >>> control_marks("Is |a|<|b|>c or a<b>c?")
     []
     """
+    if "<" not in text and "[" not in text:
+        return []
     return list(dict.fromkeys(match[0] for match in _CONTROL_MARK.finditer(text)))
 
 
 def _is_hidden(character: str, before: str) -> bool:
-    if " " <= character <= "~" or character in _LAYOUT:
+    if not _NOT_ASCII_TEXT.match(character):
         return False
     if character in _ZERO_WIDTH_JOINERS:
         return not _needs_joiner(before)

@@ -40,13 +40,14 @@ def special_tokens(tokenizer: str | None) -> frozenset[str]:
     from transformers import AutoTokenizer  # takes seconds
 
     try:
-        added = AutoTokenizer.from_pretrained(tokenizer).added_tokens_decoder.values()
+        loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
     except (OSError, ValueError) as error:
         said = " ".join(str(error).split())[:200]
         raise ValueError(
             f"Expected a tokenizer at {tokenizer}, but it cannot be loaded ({said}). "
             "Set `tokenizer` to the policy's folder or name, or to null."
         ) from error
+    added = loaded.added_tokens_decoder.values()
     # A padding token of one letter or word, such as "!", occurs in any text.
     return frozenset(token.content for token in added if token.special and re.search(r"[<\[{|｜]", token.content))
 

@@ -6,9 +6,8 @@ cost is proportional to the length.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 THOUGHT_TAGS = (
     # DeepSeek-R1, Qwen3, QwQ, GLM-4.5, MiniMax-M2, Nemotron, SmolLM3, Granite 3.3, ERNIE, Hunyuan, Olmo 3, …
@@ -36,7 +35,7 @@ THOUGHT_MARKS = {
     "gemma": (r"<\|channel>thought\b", r"<channel\|>"),  # Gemma 4
     "unsloth": ("<start_working_out>", "<end_working_out>"),  # GRPO notebooks for Gemma 3
     "s1": (r"<\|im_start\|>think\b", r"(?:<\|im_end\|>\s*)?<\|im_start\|>answer\b"),
-    "apriel": (r"\AHere are my reasoning steps:", r"\[BEGIN FINAL RESPONSE\]"),
+    "apriel": (None, r"\[BEGIN FINAL RESPONSE\]"),
     # gpt-oss (harmony): messages in channels, of which `final` is the answer …
     "harmony": (
         r"(?:<\|start\|>assistant)?<\|channel\|>(?:analysis|commentary)[^<\n]{0,200}"
@@ -51,12 +50,13 @@ THOUGHT_MARKS = {
 
 MATCHED_MARKS = {
     "harmony": (None, r"<\|(?:end|call)\|>"),
+    "apriel": (r"(?m:^)Here are my reasoning steps:", None),
     "granite": (
         r"(?m:^)Here(?: is|'s) my thought process:",  # Granite 3.2
         r"(?m:^)Here(?: is|'s) my response:",
     ),
 }
-"""Like `THOUGHT_MARKS`, for marks that other models write too: they count only where both are there."""
+"""Like `THOUGHT_MARKS`, for marks that other models write too: they count only if their counterpart is there."""
 
 ANSWER_TAGS = ("answer", "final_answer", "response", "output", "solution")
 """Names of tags around the answer, which stay in it."""
@@ -66,14 +66,18 @@ ANSWER_MARKS = (
 )
 """Regular expressions of other marks around the answer."""
 
-_Role = Literal["open", "close", "answer", "end"]
+_MARK_PARTS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|channel>", "<channel|>", "<unused94>")
+"""Special tokens of which marks of thoughts begin or consist."""
+_ROLES = {"begin": "open", "finish": "close"}
+"""Role of a mark of `MATCHED_MARKS` → role of a mark of `THOUGHT_MARKS`."""
 
 
 class _Mark(NamedTuple):
     start: int
     end: int
     kind: str
-    role: _Role
+    role: str
+    """`open` or `close` (thoughts), `answer` or `end` (an answer); before pairing also `begin` and `finish`."""
     begins: bool
     """Whether a line or a sentence begins with the mark."""
 
@@ -113,6 +117,11 @@ class ResponseParts:
         return self.spans[-1][1]
 
 
+def whole_response(text: str) -> ResponseParts:
+    """Return a response as one answer, whatever marks it has."""
+    return ResponseParts("", text, True, ((0, len(text)),))
+
+
 def split_response(text: str, *, opened: bool = False, truncated: bool = False) -> ResponseParts:
     r"""Split a response into thoughts and answer, by the marks of public models.
 
@@ -131,16 +140,16 @@ def split_response(text: str, *, opened: bool = False, truncated: bool = False) 
             a cut thought if it was truncated; otherwise the model did without thoughts, and all of it is the answer.
 
     >>> split_response(r"<think>Try \boxed{4}</think> The answer is 5.")
-    ResponseParts(thoughts='Try \\boxed{4}', answer='The answer is 5.', finished=True, spans=((30, 46),))
+    ResponseParts(thoughts='Try \\boxed{4}', answer='The answer is 5.', finished=True, spans=((29, 45),))
     >>> split_response("Try 4.</think>It is 5.").answer, split_response("<think>Perhaps 4. Let me").finished
     ('It is 5.', False)
     """
     marks = _marks(text)
     if not marks and not (opened and truncated):
-        return ResponseParts("", text, True, ((0, len(text)),))
+        return whole_response(text)
     thoughts, finished = _thoughts(text, marks, opened, truncated)
     if not thoughts:
-        return ResponseParts("", text, finished, ((0, len(text)),))
+        return whole_response(text)
     spans = []
     position = 0
     for thought in [*thoughts, _Thought(len(text), (0, 0), len(text))]:
@@ -166,11 +175,21 @@ def opens_thoughts(prompt: str) -> bool:
     >>> [opens_thoughts(prompt) for prompt in ("1 + 1? <think>\n", "1 + 1? <think>\n\n</think>\n\n", "1 + 1?")]
     [True, False, False]
     """
-    marks = [mark for mark in _marks(prompt) if mark.role in ("open", "close")]
+    marks = [mark for mark in _marks(prompt, pairs=False) if mark.role in ("open", "close")]
     if not marks or marks[-1].role == "close":
         return False
     behind = prompt[marks[-1].end :]
     return not behind.strip() or (marks[-1].begins and not _TURN.search(behind))
+
+
+def is_mark(token: str) -> bool:
+    """Check whether a special token is a mark of thoughts, or a part of one, so that texts must keep it.
+
+    >>> is_mark("[THINK]"), is_mark("<|channel|>"), is_mark("<|im_end|>")
+    (True, True, False)
+    """
+    found = _MARK.fullmatch(token)
+    return token in _MARK_PARTS or (found is not None and str(found.lastgroup).startswith(("open", "close")))
 
 
 def without_answer_marks(answer: str) -> str:
@@ -197,10 +216,10 @@ def _alternatives(patterns: list[str]) -> str:
 
 def _compiled() -> tuple[re.Pattern[str], re.Pattern[str]]:
     tags, answers = "|".join(THOUGHT_TAGS), "|".join(ANSWER_TAGS)
-    named = {f"open_{kind}": opening for kind, (opening, _) in THOUGHT_MARKS.items()}
-    named |= {f"close_{kind}": closing for kind, (_, closing) in THOUGHT_MARKS.items()}
-    named |= {f"begin_{kind}": opening for kind, (opening, _) in MATCHED_MARKS.items() if opening}
-    named |= {f"finish_{kind}": closing for kind, (_, closing) in MATCHED_MARKS.items()}
+    named: dict[str, str] = {}
+    for roles, marks in (("open", "close"), THOUGHT_MARKS), (("begin", "finish"), MATCHED_MARKS):
+        for kind, patterns in marks.items():
+            named |= {f"{role}_{kind}": pattern for role, pattern in zip(roles, patterns, strict=True) if pattern}
     named |= {"open": f"(?i:<(?:{tags})[ ]?>)", "close": f"(?i:</(?:{tags})[ ]?>)"}
     around = {
         "answer": _alternatives([f"(?i:<(?:{answers})>)", *(begin for begin, _ in ANSWER_MARKS)]),
@@ -208,21 +227,32 @@ def _compiled() -> tuple[re.Pattern[str], re.Pattern[str]]:
             [f"(?i:</(?:{answers})>)", *(end for _, end in ANSWER_MARKS), r"\[END FINAL RESPONSE\]", r"<\|return\|>"]
         ),
     }
-    marks = "|".join(f"(?P<{name}>{pattern})" for name, pattern in (named | around).items())
-    return re.compile(f"(?=[<\\[◁aH])(?:{marks})"), re.compile(
-        "|".join(f"(?P<{name}>{pattern})" for name, pattern in around.items())
-    )
+    every = f"(?=[<\\[◁aH])(?:{_named(named | around)})"
+    return re.compile(every), re.compile(_named(around))
+
+
+def _named(patterns: dict[str, str]) -> str:
+    return "|".join(f"(?P<{name}>{pattern})" for name, pattern in patterns.items())
 
 
 _MARK, _ANSWER = _compiled()
+_HINTS = ("[THINK]", "[/THINK]", "◁", " FINAL RESPONSE]", "assistantfinal", " my response:", " reasoning steps:")
+_TAG = re.compile(r"<[/|A-Za-z]")
+"""Each mark but `analysis` has a hint or begins with this."""
 _TURN = re.compile(r"<[|｜]|\[/INST\]|</s>|<(?:start|end)_of_turn>")
 """Marks of the turns of a conversation."""
 _QUOTES = {"`": "`", "'": "'", '"': '"', "“": "”", "‘": "’", "«": "»", "(": ")"}
 _PUNCTUATION = ".,;:!?)"
 
 
-def _marks(text: str) -> list[_Mark]:
-    """Return the marks of a text in order, without quoted ones."""
+def _marks(text: str, *, pairs: bool = True) -> list[_Mark]:
+    """Return the marks of a text in order, without quoted ones; `MATCHED_MARKS` only in pairs, or all of them."""
+    if (
+        not any(hint in text for hint in _HINTS)
+        and not ("<" in text and _TAG.search(text))
+        and not text.startswith("analysis")
+    ):
+        return []  # as in most responses, many times faster
     found = []
     before = 0
     for match in _MARK.finditer(text):
@@ -233,26 +263,26 @@ def _marks(text: str) -> list[_Mark]:
             continue
         role, _, kind = str(match.lastgroup).partition("_")
         kind = kind or match[0].strip("</ >").lower()
-        found.append((start, end, kind, role, not gap or gap[-1] in "\n\r.!?:;…。"))
-    return list(_counted(found))
+        found.append(_Mark(start, end, kind, role, not gap or gap[-1] in "\n\r.!?:;…。"))
+    return _paired(found) if pairs else [mark._replace(role=_ROLES.get(mark.role, mark.role)) for mark in found]
 
 
-def _counted(found: list[tuple[int, int, str, str, bool]]) -> Iterator[_Mark]:
-    """Yield marks with their roles; those of `MATCHED_MARKS` only if they have a counterpart."""
-    last_finish = {kind: place for place, (_, _, kind, role, _) in enumerate(found) if role in ("finish", "close")}
+def _paired(marks: list[_Mark]) -> list[_Mark]:
+    """Return the marks that count, `begin` and `finish` as `open` and `close` if they have a counterpart."""
+    last_closing = {mark.kind: mark.start for mark in marks if mark.role in ("finish", "close")}
     begun: set[str] = set()
-    for place, (start, end, kind, role, begins) in enumerate(found):
-        if role in ("begin", "open"):
-            if role == "begin" and last_finish.get(kind, -1) < place:
-                continue
-            begun.add(kind)
-            yield _Mark(start, end, kind, "open", begins)
-        elif role in ("finish", "close"):
-            if role == "close" or kind in begun:
-                yield _Mark(start, end, kind, "close", begins)
-            begun.discard(kind) if role == "finish" else None
-        else:
-            yield _Mark(start, end, kind, "answer" if role == "answer" else "end", begins)
+    found = []
+    for mark in marks:
+        if mark.role == "begin" and last_closing.get(mark.kind, -1) < mark.start:
+            continue
+        if mark.role == "finish" and mark.kind not in begun:
+            continue
+        if mark.role in ("begin", "open"):
+            begun.add(mark.kind)
+        elif mark.role in ("finish", "close"):
+            begun.discard(mark.kind)
+        found.append(mark._replace(role=_ROLES.get(mark.role, mark.role)))
+    return found
 
 
 def _thoughts(text: str, marks: list[_Mark], opened: bool, truncated: bool) -> tuple[list[_Thought], bool]:
@@ -260,22 +290,30 @@ def _thoughts(text: str, marks: list[_Mark], opened: bool, truncated: bool) -> t
     last_close = {mark.kind: place for place, mark in enumerate(marks) if mark.role == "close"}
     last_lone = _last_lone_close(marks)
     thoughts: list[_Thought] = []
+    last_character = len(text.rstrip())
+    pending: int | None = None  # where an opening mark stands that a mark of another kind will close
     place = 0
     while place < len(marks):
         mark = marks[place]
         if mark.role == "open" and last_close.get(mark.kind, -1) > place:
-            closing = _closing(marks, place, last_close[mark.kind])
-            first = opened and not thoughts
-            start, inner = (0, 0) if first else (mark.start, mark.end)
-            thoughts.append(_Thought(start, (inner, marks[closing].start), marks[closing].end))
-            place = closing
-        elif mark.role == "open" and place > last_lone and _opens_alone(text, mark):
-            return _cut(text, marks, thoughts, (mark.start, mark.end))
+            place = _closing(marks, place, last_close[mark.kind])
+            closing = marks[place]
+            start = mark.start if pending is None else pending
+            inner = mark.end if pending is None else pending
+            if opened and not thoughts:
+                start = inner = 0
+            thoughts.append(_Thought(start, (inner, closing.start), closing.end))
+            pending = None if pending is None else closing.end
+        elif mark.role == "open" and _opens_alone(text, mark):
+            if place > last_lone:
+                return _cut(text, marks, thoughts, (mark.start, mark.end))
+            pending = mark.start if pending is None else pending
         elif mark.role == "close" and _closes_alone(text, mark, opened and not thoughts):
             start = thoughts[-1].end if thoughts else 0
-            if thoughts and not text[mark.end :].strip():
+            if thoughts and pending is None and mark.end >= last_character:
                 start = mark.start  # an answer that ends with the mark once more
             thoughts.append(_Thought(start, (start, mark.start), mark.end))
+            pending = None
         place += 1
     if opened and truncated and not thoughts:
         return _cut(text, marks, thoughts, (0, 0))
@@ -340,6 +378,8 @@ def _answer_block(text: str, marks: list[_Mark], after: int) -> tuple[int, int] 
             continue
         if mark.role == "answer":
             begin = mark
+        elif mark.role == "close" or (mark.role == "open" and _opens_alone(text, mark)):
+            begin = None  # with a thought within, it is no answer
         elif mark.role == "end" and begin is not None:
             if text[begin.end : mark.start].strip():
                 found = (begin.start, mark.end)

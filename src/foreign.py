@@ -74,9 +74,20 @@ def read_json(kind: type[T], text: str | bytes, *, source: str, remedy: str) -> 
     except (ValueError, RecursionError) as error:  # bad UTF-8 and integers of thousands of digits are ValueErrors too
         found = _shown(text)
         raise ForeignDataError(
-            f"Expected {source} to be JSON, but got {found} ({_plain(str(error))}). {remedy}"
+            f"Expected {source} to be JSON, but got {found} ({printable(str(error))}). {remedy}"
         ) from None
     return read(kind, value, source=source, remedy=remedy)
+
+
+def printable(text: str) -> str:
+    r"""Escape the characters of a text that a terminal would obey or could not show, and put the text on one line.
+
+    Every text that a model, a server or a file brought passes through here before it is printed or logged.
+
+    >>> printable("slow\x1b[2J down\u202e\n")
+    'slow\\x1b[2J down\\u202e\\n'
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
 
 
 def _refuse_constant(name: str) -> Any:
@@ -87,9 +98,9 @@ def _explained(error: ValidationError, source: str, remedy: str) -> str:
     """Return the message for the first thing that is wrong."""
     first = error.errors(include_url=False, include_context=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
-    where = f" at {_plain(place)}" if place else ""
+    where = f" at {printable(place)}" if place else ""
     if first["type"] == "missing":
-        return f"Expected {source} to have {_plain(place)}, but it is missing. {remedy}"
+        return f"Expected {source} to have {printable(place)}, but it is missing. {remedy}"
     wanted = first["msg"].removeprefix("Input should be ")
     if wanted.startswith("Value error"):
         wanted = "text that UTF-8 can encode"
@@ -102,9 +113,4 @@ def _shown(value: object) -> str:
         text = repr(value)
     except Exception:  # integers of thousands of digits, objects nested too deeply, foreign __repr__
         text = f"<{type(value).__name__}>"
-    return _plain(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")
-
-
-def _plain(text: str) -> str:
-    """Escape what a terminal would obey or could not show: control characters, bidirectional marks, lone surrogates."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    return printable(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…")

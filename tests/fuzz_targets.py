@@ -58,14 +58,33 @@ def verdicts(data: bytes) -> None:
 
 
 def replies(data: bytes) -> None:
-    """Replies of an API."""
+    """Replies of an API: a completion, an error, and what a judge says."""
     from tagrpo.rephrasing.calls import read_reply
+    from tagrpo.rephrasing.errors import NoCompletionError, read_error
+    from tagrpo.rephrasing.rephraser import read_judgement, read_rephrasings
 
-    reply = read_reply(data.decode("utf-8", "replace"))
-    assert bool(reply.text) != bool(reply.fault)
-    json.dumps([reply.text, reply.fault, reply.model]).encode()
-    (reply.text + reply.model).encode()
-    assert all(0 <= count < 2**53 for count in reply.usage)
+    body = data.decode("utf-8", "replace")
+    error = read_error(body)
+    assert error.message
+    said, refusal = [body], error.message + error.code + error.parameter
+    try:
+        reply = read_reply(body)
+    except NoCompletionError as refused:
+        refusal += str(refused)
+    else:
+        assert bool(reply.text) != bool(reply.fault)
+        assert reply.fault.isprintable()
+        json.dumps([reply.text, reply.fault, reply.model]).encode()
+        (reply.text + reply.model).encode()
+        assert all(0 <= count < 2**53 for count in reply.usage)
+        said.append(reply.text)
+    assert refusal.isprintable()
+    for text in said:
+        assert all(wording and wording in text for wording in read_rephrasings(text))
+        equivalent, reason = read_judgement(text)
+        lines = [line for line in text.splitlines() if line.strip()]
+        assert not equivalent or "equivalent" in (lines[-1].lower() if lines[-1][-1:] != "}" else text)
+        assert len(reason) <= 300
 
 
 @cache
@@ -202,7 +221,17 @@ def seeds(target: str) -> list[bytes]:
     if target == "replies":
         choice = {"message": {"content": "<think>a</think> b \ud83d"}, "finish_reason": "length"}
         usage = {"prompt_tokens": 1, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
-        return [json.dumps({"id": "x", "model": "m", "choices": [choice], "usage": usage}).encode()]
+        parts = [{"type": "text", "text": "<rephrasing>Add 1.</rephrasing>"}, {"type": "thinking", "thinking": []}]
+        rich = {"message": {"content": parts, "refusal": None, "tool_calls": []}, "finish_reason": "stop"}
+        failed = {"finish_reason": "error", "error": {"code": 429, "message": "slow", "param": "max_tokens"}}
+        return [
+            json.dumps({"id": "x", "model": "m", "choices": [choice], "usage": usage}).encode(),
+            json.dumps({"choices": [rich], "error": None}).encode(),
+            json.dumps([{"error": {"errors": [failed]}, "choices": [failed]}]).encode(),
+            json.dumps({"detail": [{"loc": ["body", "top_k"], "msg": "no", "type": "int_parsing"}]}).encode(),
+            b"The order differs.\n**EQUIVALENT:** yes",
+            b'{"equivalent": true, "reason": "ok"}',
+        ]
     return [
         rb"so \boxed{\text{(B)}}, or $\dfrac{1}{2}$ #### 1,234.50", b"**Answer:** $\\mathrm{B}$. The answer is 27.",
         b"4 * ( 9 - 3 )", b"right down", b"<think>\n1\n</think>\n<answer>\n2\n</answer>",

@@ -23,7 +23,6 @@ def test_inputs_of_the_corpus_and_seeds_are_read_without_an_exception(target):
 
 
 def test_what_is_asserted_can_fail(monkeypatch):
-    monkeypatch.setattr("tagrpo.rephrasing.calls.json.loads", lambda body: {"choices": [None]})
-    monkeypatch.setattr("tagrpo.rephrasing.calls._at", lambda value, *_: value)
-    with pytest.raises(TypeError):
-        fuzz.replies(b"{}")
+    monkeypatch.setattr("tagrpo.rephrasing.calls._fault", lambda *_: "")
+    with pytest.raises(AssertionError):
+        fuzz.replies(b'{"choices": [{"message": {}}]}')

@@ -18,6 +18,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from ..foreign import printable
 from ..runs.files import write_text
 from ..runs.secrets import refuse_secrets, save_resolved
 from ..settings.checks import check_types, missing_settings
@@ -51,8 +52,9 @@ def execute(cfg: DictConfig) -> bool:
     work, checks = Path(cfg.work), {name: instantiate(check) for name, check in cfg.checks.items() if check}
     judge = built(cfg.judge) if cfg.judge.model else None
     prices = {part.model: Prices(**part.price) for part in (cfg.rephraser, cfg.judge) if part.get("price")}
-    with ReplyCache(work / "replies.jsonl") as cache:
-        client = Client(instantiate(cfg.server), cache)
+    server = instantiate(cfg.server)
+    with ReplyCache(work / "replies.jsonl", secrets=[server.key]) as cache:
+        client = Client(server, cache)
         if cfg.command == "audit":
             reviewed = read_reviewed(cfg.input)
             recheck(reviewed, checks)
@@ -65,7 +67,8 @@ def execute(cfg: DictConfig) -> bool:
             if old := [group.id for group in groups if group.rephrasings]:
                 raise ValueError(
                     f"Expected questions without rephrasings in {cfg.input}, but {len(old)} have some, such as "
-                    f"{old[0]}, which `output` would lack. Give the questions alone as `input`, or audit what there is."
+                    f"{printable(old[0])}, which `output` would lack. "
+                    "Give the questions alone as `input`, or audit what there is."
                 )
             if cfg.dry_run:
                 usages = expected(planned_calls(groups, rephraser, judge), cache)
@@ -78,7 +81,7 @@ def execute(cfg: DictConfig) -> bool:
             print(f"Written: {cfg.output}")
         paid = [(call, cache[key].usage) for key, call in client.calls.items() if key in cache]
     print(f"Account:\n{account(paid, prices)}")
-    print(f"Verdicts:\n{by_check(reviewed).to_string()}")
+    print(f"Verdicts:\n{by_check(reviewed).rename(index=printable).to_string()}")
     counts = ", ".join(f"{questions} with {kept}" for kept, questions in coverage(reviewed).items())
     print(f"Questions by number of accepted rephrasings: {counts}.")
     if client.failures:
@@ -116,14 +119,21 @@ def run(cfg: DictConfig) -> None:
         check(cfg)
     for library in ("httpx", "httpx2", "openai"):
         logging.getLogger(library).setLevel(logging.WARNING)  # they log every request
+    try:
+        with explained():
+            sys.exit(0 if finished(cfg) else 1)
+    except KeyboardInterrupt:
+        sys.exit("Nothing written yet: interrupted. The same command goes on.")
+
+
+def finished(cfg: DictConfig) -> bool:
+    """Execute the command, and exit with the server's reason if it refuses all calls."""
     from ..rephrasing.client import ServerRefusedError
 
     try:
-        sys.exit(0 if execute(cfg) else 1)
+        return execute(cfg)
     except ServerRefusedError as reason:
         sys.exit(f"Nothing written yet. {reason}")
-    except KeyboardInterrupt:
-        sys.exit("Nothing written yet: interrupted. The same command goes on.")
 
 
 def main() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from ..datamodules.sources.jsonl import JsonLinesSource
+from ..foreign import printable
 from .candidates import Checks, Reviewed, accepted, review
 
 
@@ -60,7 +61,11 @@ def listing(sample: Iterable[Reviewed]) -> str:
     """Questions with their answers, candidates and verdicts, as Markdown in which no text of a model becomes markup."""
     parts = ["# Is each rephrasing the same problem as its question?"]
     for item in sample:
-        parts += [f"## Question {item.group.id}", _quoted(item.group.question), _quoted(" or ".join(item.group.answer))]
+        parts += [
+            f"## Question {printable(item.group.id)}",
+            _quoted(item.group.question),
+            _quoted(" or ".join(item.group.answer)),
+        ]
         for candidate in item.candidates:
             state = "accepted" if accepted(candidate.verdicts) else "refused"
             found = [f"{v.check}: {v.reason}" for v in candidate.verdicts if not v.passed]
@@ -69,4 +74,6 @@ def listing(sample: Iterable[Reviewed]) -> str:
 
 
 def _quoted(text: str) -> str:
-    return textwrap.indent(text, "    ", lambda _: True)
+    """Indent a text, with escapes in place of characters that its reader could not see."""
+    shown = "\n".join(printable(line) for line in text.split("\n"))
+    return textwrap.indent(shown, "    ", lambda _: True)

@@ -1,13 +1,23 @@
-"""Calls of a chat model and its replies, which are untrusted: reading one never raises."""
+"""Calls of a chat model and their replies, which are untrusted: reading one raises nothing but `NoCompletionError`."""
 
 import hashlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Annotated, Any, NamedTuple
 
-T = TypeVar("T")
+from pydantic import BeforeValidator, Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+
+from ..foreign import ForeignDataError, Message, printable, read
+from ..rewards.response import ResponseParts, split_response
+from .errors import NoCompletionError, is_error, read_error
+
+_FINISHED = {"", "stop", "end_turn", "eos", "eos_token", "stop_sequence", "complete", "tool_calls", "function_call"}
+"""`finish_reason` of a whole reply, in lower case; empty if the server gives none."""
+_CUT = {"length", "max_tokens", "max_output_tokens", "model_length"}
+_SHOWN = 200
+"""Characters of foreign text that a fault quotes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,51 +52,174 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """A chat completion, or the reason why there is none."""
+    """A chat completion that was paid for: its text, or the reason why it has none."""
 
-    text: str = ""  # the completion without the reasoning in think tags
-    fault: str = ""  # why there is no text; empty where there is one
-    model: str = ""  # the server's name of the model that replied
+    text: str = ""
+    """The completion without thoughts, stripped; empty if there is a fault."""
+    fault: str = ""
+    """Why there is no text, in printable characters; empty if there is one."""
+    model: str = ""
+    """The server's name of the model that replied."""
     usage: Usage = Usage()  # noqa: RUF009 (a tuple, which nobody can change)
-    time: str = ""  # when it arrived: UTC, ISO 8601
+    time: str = ""
+    """When the reply arrived: UTC, ISO 8601."""
 
 
 def read_reply(body: str, time: str = "") -> Reply:
-    r"""The reply in the body of a response; values that are missing or of another type count as empty.
+    r"""Read the reply in the body of a response.
+
+    A reply counts as paid for if it has a choice with a message, or if the server charged for completion tokens. Other
+    fields may be missing or of any type. Only a finished reply has a text: nobody can tell whether a reply that was
+    cut off is still a draft.
+
+    Args:
+        body: The body of a response of status 200.
+        time: When the body arrived.
+
+    Raises:
+        NoCompletionError: if the body holds no chat completion, but an error, something else, or nothing.
 
     >>> read_reply('{"choices": [{"message": {"content": "Add 1 \\ud83d"}}]}').text
     'Add 1 \ufffd'
     >>> read_reply('{"choices": [{"message": {"content": null}, "finish_reason": "length"}]}').fault
     'it was cut off at its limit of tokens'
-    >>> read_reply("<html>").fault
-    "it holds no text: '<html>'"
+    >>> read_reply('{"error": {"message": "slow down", "code": 429}}')
+    Traceback (most recent call last):
+    tagrpo.rephrasing.errors.NoCompletionError: Expected the server's reply to be a chat completion, but got: slow ...
     """
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):  # RecursionError: brackets by the thousand
-        content = None
-    choice = _at(content, dict, "choices", 0)
-    said, fault = valid_unicode(_at(choice, str, "message", "content")), ""
-    unfinished = said.lstrip().startswith("<think>") and "</think>" not in said  # reasoning that some servers leave in
-    text = "" if unfinished else said.rpartition("</think>")[2].strip()
-    if not text:
-        cut = choice.get("finish_reason") == "length"
-        fault = "it was cut off at its limit of tokens" if cut else f"it holds no text: {body[:200]!r}"
-    counts = (_at(content, int, "usage", name) for name in Usage._fields)
-    usage = Usage(*(count if 0 <= count < 2**53 else 0 for count in counts))
-    return Reply(text=text, fault=fault, model=valid_unicode(_at(content, str, "model")), usage=usage, time=time)
-
-
-def _at(value: Any, kind: type[T], *path: str | int) -> T:
-    """The value at a path in parsed JSON; an empty one of this type if it is missing or of another type."""
-    for key in path:
-        try:
-            value = value[key]
-        except (LookupError, TypeError):
-            return kind()
-    return value if type(value) is kind else kind()
+    completion = _completion(body)
+    choice = _choice(completion, body)
+    parts = split_response(choice.message.content)
+    fault = _fault(choice, parts, body)
+    text = "" if fault else parts.answer.strip()
+    usage = Usage(completion.usage.prompt_tokens, completion.usage.completion_tokens)
+    return Reply(text=text, fault=fault, model=completion.model, usage=usage, time=time)
 
 
 def valid_unicode(text: str) -> str:
-    """The text with U+FFFD in place of lone surrogates, which no encoding can write."""
+    """Replace lone surrogates, which no encoding can write, by U+FFFD."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def _or(empty: Any) -> WrapValidator:
+    """Return a validator that takes the empty value for a value of another type: a paid reply is read all the same."""
+
+    def validated(value: object, validate: ValidatorFunctionWrapHandler) -> Any:
+        try:
+            return validate(value)
+        except ValidationError:
+            return empty
+
+    return WrapValidator(validated)
+
+
+def _repaired(value: object) -> object:
+    return valid_unicode(value) if isinstance(value, str) else value
+
+
+def _sequence(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _as_message(value: object) -> object:
+    """Take a bare text for a message that says it."""
+    return {"content": value} if isinstance(value, str) else value
+
+
+def _joined(content: object) -> object:
+    """Join the parts of a content that are text; thoughts, images and calls of tools are left out."""
+    parts = content if isinstance(content, list) else [content]
+    return "".join(_text_of(part) for part in parts)
+
+
+def _text_of(part: object) -> str:
+    if isinstance(part, str):
+        return part
+    try:
+        read_part = _Part.model_validate(part)
+    except ValidationError:
+        return ""
+    return read_part.text if read_part.type in ("", "text", "output_text") else ""
+
+
+_Words = Annotated[str, BeforeValidator(_repaired), _or("")]
+_Tokens = Annotated[int, Field(ge=0, lt=2**53), _or(0)]
+
+
+class _Part(Message):
+    type: _Words = ""
+    text: _Words = ""
+
+
+class _Usage(Message):
+    prompt_tokens: _Tokens = 0
+    completion_tokens: _Tokens = 0
+
+
+class _Said(Message):
+    content: Annotated[_Words, BeforeValidator(_joined)] = ""
+    refusal: _Words = ""
+    tool_calls: Any = None
+    function_call: Any = None
+    error: Any = None
+
+
+class _Choice(Message):
+    message: Annotated[_Said, BeforeValidator(_as_message)]
+    finish_reason: _Words = ""
+    error: Any = None
+
+
+class _Completion(Message):
+    choices: Annotated[tuple[Any, ...], BeforeValidator(_sequence), _or(())] = ()
+    model: _Words = ""
+    usage: Annotated[_Usage, _or(_Usage())] = _Usage()
+    error: Any = None
+
+
+def _completion(body: str) -> _Completion:
+    """Parse a body. NaN is allowed: servers that write it among log-probs have been paid all the same."""
+    try:
+        content = json.loads(body.removeprefix("\ufeff"))  # a byte order mark
+        completion = read(_Completion, content, source="a reply", remedy="Check server.base_url.")
+    except (ValueError, RecursionError):
+        raise NoCompletionError(read_error(body)) from None
+    if is_error(completion.error):
+        raise NoCompletionError(read_error(body))
+    return completion
+
+
+def _choice(completion: _Completion, body: str) -> _Choice:
+    """Return the first choice, an empty one if the server charged for tokens without sending one."""
+    first = completion.choices[0] if completion.choices else None
+    try:
+        choice = read(_Choice, first, source="a choice", remedy="Check server.base_url.")
+    except ForeignDataError:
+        choice = _Choice(message=_Said())
+        failed = completion.usage.completion_tokens == 0 or (isinstance(first, dict) and is_error(first.get("error")))
+    else:
+        failed = choice.finish_reason.casefold() == "error" or is_error(choice.error) or is_error(choice.message.error)
+    if failed:
+        raise NoCompletionError(read_error(body))
+    return choice
+
+
+def _fault(choice: _Choice, parts: ResponseParts, body: str) -> str:
+    """Return why a choice has no text that may be used; empty if it has one."""
+    reason, message = choice.finish_reason.casefold(), choice.message
+    if reason in _CUT:
+        return "it was cut off at its limit of tokens"
+    if reason not in _FINISHED:
+        return f"it did not finish: its finish_reason is {printable(choice.finish_reason[:_SHOWN])}"
+    if not parts.finished:
+        return "it holds no text: it ends within its thoughts"
+    return "" if parts.answer.strip() else _silence(message, body)
+
+
+def _silence(message: _Said, body: str) -> str:
+    """Return why a finished reply has no text."""
+    if message.refusal:
+        return f"the model refused: {printable(message.refusal[:_SHOWN])}"
+    if message.tool_calls or message.function_call:
+        return "it calls a tool and says nothing"
+    return f"it holds no text: {printable(body[:_SHOWN])!r}"

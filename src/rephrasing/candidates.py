@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..foreign import printable
 from ..runs.files import write_text
 from ..types import QuestionGroup
+from .texts import hidden_text
 
 
 class Pair(NamedTuple):
@@ -25,7 +27,7 @@ class Verdict(NamedTuple):
     """The result of one check of a pair."""
 
     check: str
-    passed: bool | None  # None where the check could not decide
+    passed: bool | None  # None if the check could not decide: the rephrasing is not accepted
     reason: str  # what was found
     value: float | None = None  # what was measured, if anything
 
@@ -35,8 +37,8 @@ Checks = Mapping[str, Check]
 
 
 def accepted(verdicts: Iterable[Verdict]) -> bool:
-    """Whether no check failed."""
-    return all(verdict.passed is not False for verdict in verdicts)
+    """Check that every check passed: an undecided one, such as a judge without a clear word, accepts nothing."""
+    return all(verdict.passed is True for verdict in verdicts)
 
 
 @dataclass
@@ -78,7 +80,7 @@ class Reviewed:
         return Pair(self.group.question, candidate.text, self.group.answer, tuple(others))
 
     def kept(self) -> list[Candidate]:
-        """The candidates that no check refused."""
+        """The candidates that passed every check."""
         return [c for c in self.candidates if accepted(c.verdicts)]
 
     def to_row(self) -> dict[str, Any]:
@@ -109,22 +111,26 @@ class Reviewed:
             candidates = [_candidate(**entry) for entry in [*made, *(refused or [])]]
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"Question {group.id}: expected `provenance`, one entry per rephrasing, and `refused` as "
-                f"tagrpo-rephrase writes them, but: {error}. Edit `provenance` along with rephrasings: it says "
-                "which checks each need not pass."
+                f"Question {printable(group.id)}: expected `provenance`, one entry per rephrasing, and `refused` as "
+                f"tagrpo-rephrase writes them, but: {printable(str(error))}. Edit `provenance` along with rephrasings: "
+                "it says which checks each need not pass."
             ) from error
         return cls(group._replace(metadata=metadata, rephrasings=(), kinds=()), candidates, str(shortfall or ""))
 
 
 def review(pair: Pair, checks: Checks, unchecked: Sequence[str] = ()) -> list[Verdict]:
-    """Return a verdict of every check except the `unchecked`; for a broken or overlong text only `readable`.
+    """Return a verdict of every check except the `unchecked`; for a text that is not readable only `readable`.
 
-    With `readable` among the `unchecked` a text may be of any length.
+    A readable text has no broken or hidden characters, spells no control token of a published tokenizer, and is not
+    overlong. With `readable` among the `unchecked` a text may be of any length and hold hidden text.
     """
     if "\ufffd" in pair.rephrasing and "\ufffd" not in pair.question:
         return [Verdict("readable", False, "holds broken characters")]
-    if len(pair.rephrasing) > max(2000, 4 * len(pair.question)) and "readable" not in unchecked:
-        return [Verdict("readable", False, f"{len(pair.rephrasing):,} characters are too many")]
+    if "readable" not in unchecked:
+        if len(pair.rephrasing) > max(2000, 4 * len(pair.question)):
+            return [Verdict("readable", False, f"{len(pair.rephrasing):,} characters are too many")]
+        if hidden := hidden_text(pair.rephrasing):
+            return [Verdict("readable", False, f"holds {', '.join(hidden[:5])}")]
     return [check(pair)._replace(check=name) for name, check in checks.items() if name not in unchecked]
 
 

@@ -5,30 +5,73 @@ something else with the same numbers). `judge` asks a model instead.
 """
 
 import re
+from collections.abc import Collection
 
 from ..rewards.canonical import normalize_answer
 from .candidates import Check, Pair, Verdict
 from .symbols import differences, symbols_kept
-from .texts import compact, holds, loose_numbers, numbers, without_examples
+from .texts import compact, hidden_text, holds, loose_numbers, numbers, without_examples
 
 _CHATTER = re.compile(
     r"\A\W*(?:sure|certainly|of course|here (?:is|are)|rephras|reworded|okay|the answer is|solution\b|question \d)",
     re.IGNORECASE,
 )
 _SOLVED = re.compile(r"\\boxed|####|\b(?:final )?answer\s*(?:is|=)\s*[-$\\\d]|\btherefore\b[^.]*=", re.IGNORECASE)
+_OVERRULES = re.compile(
+    r"\b(?:ignore|disregard|forget|overlook)\b"
+    r"(?=[^.?!\n]{0,60}\b(?:above|previous|preceding|prior|earlier|foregoing|original|system)\b)"
+    r"(?=[^.?!\n]{0,60}\b(?:problem|question|instruction|prompt|task|message)s?\b)",
+    re.IGNORECASE,
+)
+"""An order to the reader about the text before: "ignore the problem above". Other orders are left to the judge."""
 
 
-def well_formed(pair: Pair) -> Verdict:
+def special_tokens(tokenizer: str | None) -> frozenset[str]:
+    """Return the special tokens of a tokenizer, for `well_formed`.
+
+    Args:
+        tokenizer: A folder or a name on the hub; None for no tokenizer.
+
+    Raises:
+        ValueError: if the tokenizer cannot be loaded.
+    """
+    if tokenizer is None:
+        return frozenset()
+    from transformers import AutoTokenizer  # takes seconds
+
+    try:
+        loaded = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        said = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"Expected a tokenizer at {tokenizer}, but it cannot be loaded ({said}). "
+            "Set `tokenizer` to the policy's folder or name, or to null."
+        ) from error
+    added = loaded.added_tokens_decoder.values()
+    # A padding token of one letter or word, such as "!", occurs in any text.
+    return frozenset(token.content for token in added if token.special and re.search(r"[<\[{|｜]", token.content))
+
+
+def well_formed(pair: Pair, control_tokens: Collection[str] = ()) -> Verdict:
     r"""Check that the rephrasing is a problem statement of similar length, without chatter or a solution.
 
     Braces and dollars have to come in pairs. A text has 0.4 to 3 times the original's characters, or up to 200 of them.
+    Hidden characters, control tokens and orders to ignore what stands before are refused.
+
+    Args:
+        pair: The question and its rephrasing.
+        control_tokens: Control tokens of the policy's tokenizer; the published ones are always refused.
 
     >>> well_formed(Pair("What is $1+1$?", "Find $x+1$ if $x=1.")).reason
     'a dollar sign or brace without its partner'
     """
     text, share = pair.rephrasing, len(pair.rephrasing) / max(len(pair.question), 1)
     reason = ""
-    if _CHATTER.match(text) and not _CHATTER.match(pair.question):
+    if hidden := hidden_text(text, control_tokens):
+        reason = f"holds {', '.join(hidden[:5])}"
+    elif _OVERRULES.search(text) and not _OVERRULES.search(pair.question):
+        reason = "tells its reader to ignore another text"
+    elif _CHATTER.match(text) and not _CHATTER.match(pair.question):
         reason = f"comments instead of rephrasing: {text[:20]}"
     elif _SOLVED.search(text) and not _SOLVED.search(pair.question):
         reason = "holds a solution"

@@ -7,30 +7,48 @@ import asyncio
 import json
 import logging
 import os
+import re
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from math import nan
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import openai
 import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
+from ..foreign import ForeignDataError, Message, printable, read_json
 from ..runs.files import lock
+from ..runs.secrets import SHORTEST, without_secrets
 from .calls import ApiCall, Reply, Usage, read_reply
+from .errors import ApiError, NoCompletionError, read_error
 
 logger = logging.getLogger(__name__)
 
 _REFUSES_EVERYBODY = (401, 402, 403, 404)
+_BAD_REQUEST = (400, 422)
 _FAILURES_IN_A_ROW = 4
+_LONGEST = 500
+"""Characters of a server's error that are shown."""
 CHARACTERS_PER_TOKEN = 3.5  # about 4 in English, fewer in LaTeX
+
+_LONGEST_WORD = 6
+"""Letters of the longest parameter that counts only in quotes: `stop`, `n` and `seed` are words of any message."""
+_TOO_LONG = re.compile(
+    r"context[ _](?:length|window|size)|input tokens|prompt is too long|reduce the (?:length|size|prompt|messages)",
+    re.IGNORECASE,
+)
+"""What servers say about a question that is too long, which concerns that question alone."""
+_LIMIT = re.compile(r"context (?:length|window|size)\D{0,20}(\d{1,9})", re.IGNORECASE)
+_INSTEAD = re.compile(r"\buse\W{1,3}(\w{1,64})\W{1,3}instead", re.IGNORECASE)
+_JSON_TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 
 
 class ServerRefusedError(RuntimeError):
-    """The server will answer no call: a wrong key or model, an empty account, or it cannot be reached."""
+    """The server will answer no call: a wrong key, model or parameter, an empty account, or it cannot be reached."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,32 +68,71 @@ class Server:
         if self.concurrency < 1 or self.timeout <= 0 or self.max_retries < 0:
             raise ValueError(f"Expected server.concurrency ≥ 1, timeout > 0 and max_retries ≥ 0, but got {self}.")
 
+    @property
+    def key(self) -> str:
+        """The key in the environment; empty if there is none."""
+        return os.environ.get(self.api_key_env, "")
+
     def connect(self) -> openai.AsyncOpenAI:
-        """A connection; OpenAI's own server needs a key."""
-        url, key = self.base_url or os.environ.get("OPENAI_BASE_URL") or None, os.environ.get(self.api_key_env)
-        if not key and url is None:
+        """Connect; errors in bodies of status 200 are retried like errors with a status of their own.
+
+        Raises:
+            ValueError: if OpenAI's own server is meant and there is no key.
+        """
+        url = self.base_url or os.environ.get("OPENAI_BASE_URL") or None
+        if not self.key and url is None:
             raise ValueError(f"Expected a key in {self.api_key_env}, but it is empty. Set it, or server.base_url.")
         return openai.AsyncOpenAI(
-            base_url=url, api_key=key or "none", max_retries=self.max_retries, timeout=self.timeout
+            base_url=url,
+            api_key=self.key or "none",
+            max_retries=self.max_retries,
+            timeout=self.timeout,
+            http_client=openai.DefaultAsyncHttpxClient(event_hooks={"response": [_give_errors_their_status]}),
         )
 
     def explain(self, error: openai.APIError) -> str:
-        """The error in words, without the key, which servers like to quote."""
+        """Return the error in words, in printable characters, without the keys that servers like to quote."""
         cause = f" ({error.__cause__})" if isinstance(error, openai.APIConnectionError) else ""
-        key = os.environ.get(self.api_key_env) or "\0"
-        return f"{error}{cause}".replace(key, "[key]")[:500]
+        said = f"{error}{cause}"
+        if isinstance(error, openai.APIStatusError):
+            said = f"Error code: {error.status_code} - {read_error(error.response.text).message}"
+        if self.key:
+            said = said.replace(self.key, "[key]")
+        return printable(without_secrets(said)[:_LONGEST])
+
+
+async def _give_errors_their_status(response: Any) -> None:
+    """Give a successful response without a chat completion the status of its error, so that the client retries it."""
+    if response.is_success:
+        await response.aread()
+        try:
+            read_reply(response.text)
+        except NoCompletionError as error:
+            response.status_code = error.status
+
+
+class _Row(Message):
+    key: str
+    time: str
+    body: str
 
 
 class ReplyCache(dict[str, Reply]):
     """Key of a call → reply, in an append-only file of JSON lines; a context manager.
 
-    The body of a response is saved as it came and read afterwards, so that a malformed one is not paid for again.
-    People can read the file, unlike a database (`diskcache`). Lines that a kill or an editor broke are skipped with a
-    warning. A second process, which would pay too, is refused.
+    The body of a response is saved as it came, but for secrets that it echoes, and read afterwards, so that a
+    malformed one is not paid for again. People can read the file, unlike a database (`diskcache`). Lines that a kill or
+    an editor broke, and bodies that hold no reply, are skipped with a warning. A second process, which would pay too,
+    is refused.
+
+    Args:
+        path: The file; it is made if it is missing.
+        secrets: Keys that never reach the file or a `Reply`, besides all that `without_secrets` knows.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, secrets: Sequence[str] = ()) -> None:
         super().__init__()
+        self._secrets = secrets
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a+b")
         lock(self._file, "Wait for it, or set another `work`.")
@@ -83,20 +140,41 @@ class ReplyCache(dict[str, Reply]):
         line = b"\n"
         for number, line in enumerate(self._file, start=1):
             try:
-                row = json.loads(line)
-                self[row["key"]] = read_reply(row["body"], row["time"])
-            except (ValueError, LookupError, TypeError):
+                row = read_json(_Row, line, source=f"{path}, line {number}", remedy="")
+                self[row.key] = read_reply(self._cleaned(row.body), row.time)
+            except ForeignDataError:
                 logger.warning("%s, line %d: skipped what is no reply; it will be asked again.", path, number)
         if not line.endswith(b"\n"):  # torn by a kill
             self._file.write(b"\n")
 
     def add(self, key: str, body: str) -> None:
-        """Save the body of a response, then read it."""
+        """Save the body of a response, then read it.
+
+        Raises:
+            NoCompletionError: if the body holds no reply; nothing is saved then.
+        """
         time = datetime.now(UTC).isoformat(timespec="seconds")
+        body = self._cleaned(body)
+        reply = read_reply(body, time)
         self._file.write(json.dumps({"key": key, "time": time, "body": body}).encode() + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
-        self[key] = read_reply(body, time)
+        self[key] = reply
+
+    def _cleaned(self, body: str) -> str:
+        """Return a JSON body without secrets, however their characters are escaped."""
+
+        def cleaned(match: re.Match[str]) -> str:
+            if len(match[0]) <= SHORTEST:
+                return match[0]
+            try:
+                text = json.loads(match[0], strict=False)
+            except ValueError:
+                return match[0]
+            without = without_secrets(text, *self._secrets)
+            return match[0] if without == text else json.dumps(without)
+
+        return _JSON_TEXT.sub(cleaned, body)
 
     def __enter__(self) -> Self:
         return self
@@ -109,33 +187,45 @@ class Client:
     """Answers calls from the cache, else by asking the server, many at a time.
 
     A reply that never arrived (a dropped connection, a timeout, a kill) is asked for again under the same
-    `Idempotency-Key`, which servers may use to charge once.
+    `Idempotency-Key`, which servers may use to charge once. Until a model has answered, its calls are sent one at a
+    time: a server that refuses the key, the model or a parameter refuses it once.
     """
 
     def __init__(self, server: Server, cache: ReplyCache) -> None:
         self.server, self.cache = server, cache
         self.calls: dict[str, ApiCall] = {}  # key → call: all that was asked through this client, for the account
         self.failures: dict[str, str] = {}  # key → why there is no reply: nothing was paid, the next session asks again
+        self._answered: set[tuple[str, str]] = set()  # purposes and models that have replied in this session
         self._failed_in_a_row = 0
+        self._bad_requests = 0
         self._refusal: ServerRefusedError | None = None
 
     async def complete(self, calls: Sequence[ApiCall]) -> list[Reply]:
-        """One reply per call; if it has no text, `fault` says why. Equal calls are asked once.
+        """Send each distinct call once and return one reply per call; `Reply.fault` explains a missing text.
 
-        A ServerRefusedError says that no further call would be answered. What was answered is stored.
+        Raises:
+            ServerRefusedError: if the server would answer no further call; earlier replies are kept.
         """
         wanted = {call.key: call for call in calls}
         self.calls |= wanted
         if missing := {key: call for key, call in wanted.items() if key not in self.cache}:
-            slots, screen = asyncio.Semaphore(self.server.concurrency), Console(stderr=True)
             async with self.server.connect() as connection:
-                sent = [asyncio.create_task(self._ask(connection, slots, *item)) for item in missing.items()]
-                done = asyncio.as_completed(sent)
-                for task in track(done, "replies", len(sent), console=screen, disable=not screen.is_terminal):
-                    await task
+                await self._ask_all(connection, missing)
             if self._refusal:
                 raise self._refusal
         return [self.cache.get(key) or Reply(fault=self.failures[key]) for key in (call.key for call in calls)]
+
+    async def _ask_all(self, connection: openai.AsyncOpenAI, missing: Mapping[str, ApiCall]) -> None:
+        """Ask one at a time until each model has answered, or failed for a passing reason; then many at a time."""
+        slots, screen = asyncio.Semaphore(self.server.concurrency), Console(stderr=True)
+        waiting = dict(missing)
+        for key, call in missing.items():
+            if (call.purpose, call.model) not in self._answered and not self._failed_in_a_row:
+                await self._ask(connection, slots, key, waiting.pop(key))
+        sent = [asyncio.create_task(self._ask(connection, slots, *item)) for item in waiting.items()]
+        done = asyncio.as_completed(sent)
+        for task in track(done, "replies", len(sent), console=screen, disable=not screen.is_terminal):
+            await task
 
     async def _ask(self, connection: openai.AsyncOpenAI, slots: asyncio.Semaphore, key: str, call: ApiCall) -> None:
         """Ask the server; the reply goes to the cache, an error to the failures. Does nothing after a refusal."""
@@ -149,24 +239,76 @@ class Client:
                 )
             except openai.APIError as error:
                 self.failures[key] = self.server.explain(error)
-                self._refusal = self._refusal or self._refused(error)
+                self._refusal = self._refusal or self._refused(error, call)
                 return
         self.cache.add(key, response.text)
         self.failures.pop(key, None)
+        self._answered.add((call.purpose, call.model))
         self._failed_in_a_row = 0
 
-    def _refused(self, error: openai.APIError) -> ServerRefusedError | None:
+    def _refused(self, error: openai.APIError, call: ApiCall) -> ServerRefusedError | None:
         """Return the refusal of all further calls; None if the error concerns this call alone."""
-        status = error.status_code if isinstance(error, openai.APIStatusError) else 500
+        status, said = 500, ApiError(message="")
+        if isinstance(error, openai.APIStatusError):
+            status, said = error.status_code, read_error(error.response.text)
+        part = "judge" if call.purpose == "judge" else "rephraser"
         self._failed_in_a_row += status >= 500 or status == 429
-        if status in _REFUSES_EVERYBODY or error.code == "insufficient_quota":
+        if status in _REFUSES_EVERYBODY or "insufficient_quota" in said.code:
             advice = "Correct the key, the model's name, server.base_url or the account"
         elif self._failed_in_a_row >= _FAILURES_IN_A_ROW:
             advice = f"{self._failed_in_a_row} calls in a row failed {self.server.max_retries + 1} times each. Wait"
+        elif status in _BAD_REQUEST and (call.purpose, call.model) not in self._answered:
+            self._bad_requests += 1
+            if name := _refused_parameter(said, call):
+                advice = _advice(name, part, said, call)
+            elif self._bad_requests >= _FAILURES_IN_A_ROW:
+                advice = (
+                    f"The first {self._bad_requests} calls were all refused. Correct {part}.model or {part}.parameters"
+                )
+            else:
+                return None
         else:
             return None
-        said = self.server.explain(error)
-        return ServerRefusedError(f"{advice}, then run the same command again: replies are kept. Server: {said}")
+        shown = self.server.explain(error)
+        return ServerRefusedError(f"{advice}, then run the same command again: replies are kept. Server: {shown}")
+
+
+def _refused_parameter(said: ApiError, call: ApiCall) -> str | None:
+    """Return the parameter that a server refuses in this call, and so in every call; None if it names none.
+
+    A question that is too long for the model says nothing about other questions, unless the limit of the reply alone
+    reaches the model's.
+    """
+    limit = _LIMIT.search(said.message)
+    if limit or _TOO_LONG.search(f"{said.message} {said.code}"):
+        longest = int(limit[1]) if limit else 2**63
+        for name in ("max_tokens", "max_completion_tokens"):
+            value = call.parameters.get(name)
+            if isinstance(value, int) and value >= longest:
+                return name
+        return None
+    if said.parameter == "model" or said.parameter in call.parameters:
+        return said.parameter
+    for name in call.parameters:
+        spelled = re.escape(name)
+        pattern = rf"['\"`]{spelled}['\"`]"
+        if "_" in name or len(name) > _LONGEST_WORD:
+            pattern += rf"|\b{spelled}\b"
+        if re.search(pattern, said.message):
+            return name
+    return None
+
+
+def _advice(name: str, part: str, said: ApiError, call: ApiCall) -> str:
+    """Return what to do about a refused parameter, with settings that can be copied to the command line."""
+    if name == "model":
+        return f"Correct {part}.model"
+    if name == "seed" and part == "rephraser":
+        return "Set rephraser.seed=null"
+    setting, other = f"{part}.parameters.{name}", _INSTEAD.search(said.message)
+    if other:
+        return f"Set '~{setting}' '+{part}.parameters.{other[1]}={call.parameters[name]}'"
+    return f"Change {setting}, or leave it out by '~{setting}'"
 
 
 class Prices(NamedTuple):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from ..datamodules.sources.base import plain
+from ..foreign import ForeignDataError, Message, read_json
 from ..types import QuestionGroup
 from .calls import ApiCall, Reply
 from .candidates import Candidate, Checks, Pair, Reviewed, Verdict, accepted
@@ -30,6 +31,9 @@ is asked for, in the same form; no roles are swapped; no part of the solution is
 format and names of people or variables do not matter. Do not solve the problem.
 
 Give your reason in one sentence, then a last line: EQUIVALENT: yes, or EQUIVALENT: no."""
+
+_LONGEST_REASON = 300
+"""Characters of a judge's reason that are kept."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,13 +169,18 @@ class Judge:
     async def review(self, reviewed: Sequence[Reviewed], client: Client) -> None:
         """Add the judge's verdict to every candidate that no check of the text refused; drop its earlier verdicts.
 
-        The verdict is undecided (None) where the judge does not reply, or does not say if the two are equivalent.
+        The verdict is undecided (None), which accepts nothing, if the judge does not reply or gives no clear word. A
+        text that spells a verdict itself is refused without asking: the judge may quote it.
         """
         places = []
         for item in reviewed:
             for candidate in item.candidates:
                 candidate.verdicts = [verdict for verdict in candidate.verdicts if verdict.check != "judge"]
-                if accepted(candidate.verdicts) and "judge" not in candidate.unchecked:
+                if not accepted(candidate.verdicts) or "judge" in candidate.unchecked:
+                    continue
+                if _SPELLED_VERDICT.search(f"{item.group.question}\n{candidate.text}"):
+                    candidate.verdicts.append(Verdict("judge", False, "not asked: the texts spell a verdict"))
+                else:
                     places.append((candidate, self.call(item.pair(candidate))))
         replies = await client.complete([call for _, call in places])
         for (candidate, _), reply in zip(places, replies, strict=True):
@@ -179,13 +188,70 @@ class Judge:
             candidate.verdicts.append(Verdict("judge", equivalent, reason or "no reason given"))
 
 
+_LAST_LINE = re.compile(r"[\s*_#]*equivalent[\s*_]*:[\s*_]*(yes|true|no|false)[\s*_.]*", re.IGNORECASE)
+"""The line that the judge is asked for, with the emphasis that models put around it."""
+_SPELLED_VERDICT = re.compile(r"equivalent[\W_]{0,8}:[\W_]{0,8}(?:yes|true)", re.IGNORECASE)
+_CONTRADICTION = re.compile(
+    r"\bequivalent[\s*_\"'`]{0,4}(?::|=|\bis\b)[\s*_\"'`]{0,4}(?:no|false)\b|\b(?:in|non-?)equivalent"
+    r"|(?:\b(?:not|never|no longer|hardly)|n[’']t)(?:[\s*_]{1,4}\w{1,20}){0,3}[\s*_]{1,4}equivalent",
+    re.IGNORECASE,
+)
+"""What denies equivalence elsewhere in a reply, so that its last line is not clear."""
+_HEADING = re.compile(
+    r"\W*(?:(?:my|the|so|final|last|overall)\W+){0,3}(?:verdict|conclusion|answer|judge?ment|decision|result|line)\W*",
+    re.IGNORECASE,
+)
+
+
+class _Judgement(Message):
+    equivalent: bool
+    reason: str = ""
+
+
 def read_judgement(text: str) -> tuple[bool | None, str]:
-    """Whether a judge calls two problems equivalent, and why; None where the text does not say."""
-    found = list(re.finditer(r"\bequivalent\W{0,4}(yes|no|true|false)\b", text, re.IGNORECASE))
-    if not found:
-        return None, text.strip()[:300]
-    last = found[-1]
-    return last[1].lower() in ("yes", "true"), text[: last.start()].strip(" \n*")[:300]
+    r"""Read a judge's word and its reason.
+
+    The last line counts, and only if it is `EQUIVALENT: yes` or `EQUIVALENT: no` and nothing else, or the whole reply
+    is a JSON object with `equivalent` and `reason`. A `yes` is None if it may be a quotation, or if the reply denies
+    the equivalence elsewhere.
+
+    Returns:
+        Whether the judge calls two problems equivalent, None if this is not clear; and the reason, the beginning of the
+        text if it is not clear.
+
+    >>> read_judgement("Only the order differs.\nEQUIVALENT: yes")
+    (True, 'Only the order differs.')
+    >>> read_judgement("NOT EQUIVALENT")[0] is read_judgement("EQUIVALENT: yes, but")[0] is None
+    True
+    """
+    equivalent, before = _last_word(text)
+    if equivalent is None or (equivalent and _is_doubtful(before)):
+        return None, text.strip()[:_LONGEST_REASON]
+    return equivalent, before.strip(" \n*")[:_LONGEST_REASON]
+
+
+def _last_word(text: str) -> tuple[bool | None, str]:
+    """Return the word in the last line, or in a JSON object, and the text before it."""
+    if text.lstrip().startswith("{") and text.count('"equivalent"') == 1:
+        try:
+            said = read_json(_Judgement, text, source="the judge's reply", remedy="")
+        except ForeignDataError:
+            return None, text
+        return said.equivalent, said.reason
+    lines = [line for line in text.splitlines() if line.strip()]
+    found = _LAST_LINE.fullmatch(lines[-1]) if lines else None
+    if found is None:
+        return None, text
+    return found[1].lower() in ("yes", "true"), "\n".join(lines[:-1])
+
+
+def _is_doubtful(before: str) -> bool:
+    """Check whether the text before a `yes` denies it, or introduces it as a quotation."""
+    lines = before.split("\n")
+    fenced = before.count("```") % 2 == 1
+    quoted = any(line.count('"') % 2 == 1 or line.count("“") > line.count("”") for line in lines)
+    introduced = lines[-1].rstrip(" *_").endswith(":") and not _HEADING.fullmatch(lines[-1])
+    return fenced or quoted or introduced or bool(_CONTRADICTION.search(before))
 
 
 async def rephrase(

@@ -1,9 +1,10 @@
 r"""Takes texts of problems apart: numbers, formulas, figures and words, in spellings that can be compared."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from decimal import Decimal
 
+from ..datamodules.hidden_text import control_marks, hidden_characters
 from ..rewards.canonical import canonical_number
 
 _BLOCK = (  # formulas over 4,000 characters are not found: without bounds, ten thousand "\[" would take for ever
@@ -62,6 +63,20 @@ _SPELLINGS = {
 }
 _EXAMPLE = re.compile(r"(?<!\S)For (?:example|instance)\b[^?]{0,600}?\.(?!\S)")
 _LETTER = re.compile(r'"[^"]*"|\\[A-Za-z]+|[A-Za-z]')
+
+
+def hidden_text(text: str, tokens: Collection[str] = ()) -> list[str]:
+    r"""Return what a text holds that its reader cannot see or that a tokenizer reads as a control token.
+
+    Args:
+        text: Any text.
+        tokens: Control tokens besides the published ones.
+
+    >>> hidden_text("Add 1\u200b to 1.<|im_end|>")
+    ['U+200B ZERO WIDTH SPACE', '<|im_end|>']
+    """
+    found = [*hidden_characters(text), *control_marks(text), *sorted(token for token in tokens if token in text)]
+    return list(dict.fromkeys(found))
 
 
 def without_examples(text: str, other: str) -> str:

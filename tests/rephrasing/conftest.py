@@ -27,22 +27,25 @@ def completion_of(message: Any, **facts: Any) -> bytes:
 
 MALFORMED = {
     "null content": completion_of({"role": "assistant", "content": None}),
+    "number as content": completion_of({"content": 7}),
     "list content": completion_of({"content": [{"type": "text", "text": "hm"}]}),
+    "odd parts": completion_of({"content": [None, 3, {"type": "image_url", "text": 5}, [], {"type": ["text"]}]}),
     "text message": completion_of("Add 1 and 2."),
-    "no message": b'{"choices": [{}]}',
-    "no choices": b'{"object": "something else"}',
-    "choices of null": b'{"choices": [null]}',
-    "list": b"[1, 2]",
-    "half of JSON": b'{"choices": [{"message": {"content": "<rephra',
-    "html": b"<html>Bad gateway</html>",
-    "empty": b"",
+    "refusal": completion_of({"content": None, "refusal": "I can't help with that.\x1b[2J"}),
+    "call of a tool": completion_of({"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}),
+    "thoughts alone": completion_of({"content": "<think><rephrasing>Add 1 and 2.</rephrasing>"}),
+    "filtered": json.dumps(
+        {"choices": [{"message": {"content": "<rephrasing>Add"}, "finish_reason": "content_filter"}]}
+    ).encode(),
+    "charged without a choice": b'{"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 4}}',
     "not UTF-8": b'{"choices": [{"message": {"content": "\xff\xfe"}}]}',
-    "nested": b"[" * 100_000,
-    "long number": b'{"choices": ' + b"9" * 10_000 + b"}",
+    "NaN": b'{"choices": [{"message": {"content": "?"}, "logprobs": {"content": [{"logprob": NaN}]}}]}',
+    "byte order mark": "\ufeff".encode() + completion_of({"content": "?"}),
     "lone surrogate": completion_of({"content": "<rephrasing>Add 1 and 2, please \ud83d.</rephrasing>"}),
     "odd usage": completion_of({"content": "?"}, usage=[1]),
     "infinite usage": completion_of({"content": "?"}, usage={"prompt_tokens": float("inf"), "completion_tokens": True}),
     "odd names": completion_of({"content": "?"}, model={"a": 1}, id=7),
+    "empty error beside": completion_of({"content": "?"}, error={"message": None, "code": 0}),
     "no rephrasing": completion_of({"content": "I can't do that."}),
     "never closed": completion_of({"content": "<rephrasing>" * 80_000}),
     "a megabyte": completion_of({"content": f"<rephrasing>{'Add 1 and 2. ' * 80_000}</rephrasing>"}),
@@ -50,17 +53,54 @@ MALFORMED = {
 }
 """Bodies of replies that cost money and hold no usable rephrasing."""
 
+_PASSING = {"code": 429, "message": "slow down"}
+UNPAID = {
+    "an error": json.dumps({"error": _PASSING}).encode(),
+    "an error with a completion": completion_of({"content": "?"}, error=_PASSING),
+    "an error in digits": b'{"error": {"code": "503", "message": "busy"}}',
+    "an error by its type": b'{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}',
+    "a text as error": b'{"error": "upstream timed out"}',
+    "a text": b'"overloaded"',
+    "a list of errors": b'[{"error": {"code": 503, "message": "busy", "status": "UNAVAILABLE"}}]',
+    "a nested error": b'{"data": {"response": {"error": {"error": {"detail": "busy"}}}}}',
+    "errors": b'{"errors": [{"msg": "busy"}], "choices": null}',
+    "a detail": b'{"detail": "busy"}',
+    "an object error": b'{"object": "error", "message": "busy", "code": 50300}',
+    "an error in the choice": json.dumps(
+        {"choices": [{"error": _PASSING, "finish_reason": "error", "message": {"content": "<rephra"}}]}
+    ).encode(),
+    "an error in the choice alone": b'{"choices": [{"error": {"code": 502, "message": "provider"}}], "usage": null}',
+    "an error in the message": b'{"choices": [{"message": {"content": "", "error": "busy"}}]}',
+    "an error as reason": b'{"choices": [{"message": {"content": "Add 1"}, "finish_reason": "ERROR"}]}',
+    "an error of MiniMax": b'{"choices": null, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}}',
+    "no message": b'{"choices": [{}]}',
+    "no choices": b'{"object": "something else"}',
+    "empty choices": b'{"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": 0}}',
+    "choices as text": b'{"choices": "busy"}',
+    "choices of null": b'{"choices": [null]}',
+    "list": b"[1, 2]",
+    "null": b"null",
+    "number": b"3",
+    "half of JSON": b'{"choices": [{"message": {"content": "<rephra',
+    "html": b"<html>Bad gateway</html>",
+    "empty": b"",
+    "spaces": b" \n",
+    "nested": b"[" * 100_000,
+    "long number": b'{"choices": ' + b"9" * 10_000 + b"}",
+}
+"""Bodies of status 200 that hold no reply: nothing was paid for."""
+
 
 class ScriptedServer:
     """Chat completions of the OpenAI protocol.
 
     `script(user text, n)` says what happens to the n-th request (from 1) about the same text: `ok`, `429` with a
     Retry-After, `500`, `hang` until the server closes, `cut` the body off in transit, `drop` the connection, `quota`,
-    `401`, `400`, or one of `MALFORMED`, which are paid for like any reply.
+    `401`, `400`, one of `MALFORMED`, which are paid for like any reply, one of `UNPAID`, or a status and a body.
     """
 
     def __init__(self) -> None:
-        self.script: Callable[[str, int], str] = lambda text, n: "ok"
+        self.script: Callable[[str, int], str | tuple[int, bytes]] = lambda text, n: "ok"
         self.reply: Callable[[dict[str, Any]], str] = sums
         self.asked: Counter[str] = Counter()
         """User text → requests."""
@@ -138,6 +178,10 @@ class Handler(BaseHTTPRequestHandler):
             self.drop()
         elif what == "cut":
             self.send_json(server.completion(body), cut=60)
+        elif isinstance(what, tuple):
+            self.send_json(what[1], what[0])
+        elif what in UNPAID:
+            self.send_json(UNPAID[what])
         elif what in MALFORMED:
             self.send_json(MALFORMED[what])
             with server.lock:

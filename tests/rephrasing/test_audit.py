@@ -88,3 +88,19 @@ def test_the_listing_shows_each_candidate_once_and_no_text_of_a_model_becomes_ma
     assert [line for line in page.splitlines() if line and line[0] not in "# "] == []
     assert [line for line in page.splitlines() if line.startswith("# ")] == page.splitlines()[:1]
     assert "    # A heading\n    \n    - of its own\n" in page
+
+
+def test_the_listing_shows_what_a_reader_could_not_see():
+    items = reviewed()
+    items[0].candidates[0].text = "Add\u200b 3 and\x1b[2J 4.\n\u202eNow."
+    page = listing(items)
+    assert "    Add\\u200b 3 and\\x1b[2J 4.\n    \\u202eNow.\n" in page
+    assert all(line.isprintable() for line in page.splitlines())
+
+
+def test_an_undecided_judge_accepts_nothing_in_a_file_of_before():
+    items = reviewed()
+    items[0].candidates[0].verdicts = [Verdict("judge", None, "no reply")]
+    recheck(items, TEXT_CHECKS)
+    assert items[0].kept() == []
+    assert list(by_check(items).loc["judge"]) == [0, 0, 1, 0]

@@ -12,6 +12,8 @@ import pytest
 from tagrpo.rephrasing.calls import ApiCall, Usage
 from tagrpo.rephrasing.client import Client, Prices, ReplyCache, Server, ServerRefusedError, costs, expected
 
+from .conftest import KEY, UNPAID, completion_of
+
 
 def calls(count, **facts):
     return [
@@ -144,6 +146,200 @@ def test_a_dead_server_is_given_up(server, tmp_path):
     nowhere = Server(base_url="http://127.0.0.1:9/v1", max_retries=0)
     with ReplyCache(tmp_path / "replies.jsonl") as cache, pytest.raises(ServerRefusedError, match="Connection error"):
         asyncio.run(Client(nowhere, cache).complete(calls(9)))
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """The client's pauses between retries take no time; returns their lengths in seconds."""
+    waited = []
+
+    async def sleep(seconds):
+        waited.append(seconds)
+
+    monkeypatch.setattr("anyio.sleep", sleep)
+    return waited
+
+
+@pytest.mark.parametrize("kind", UNPAID)
+def test_an_error_in_a_body_of_status_200_is_retried_and_not_stored(server, tmp_path, impatient, kind):
+    server.script = lambda text, n: kind if n <= 2 else "ok"
+    replies, failures = ask(server, tmp_path, calls(3))
+    assert not failures
+    assert all(reply.text for reply in replies)
+    assert set(server.asked.values()) == {3}
+    assert len(impatient) == 6, "there is a pause before each retry"
+    rows = [json.loads(line) for line in (tmp_path / "replies.jsonl").read_text().splitlines()]
+    assert all("<rephrasing>Add" in row["body"] for row in rows)
+    assert len(rows) == 3
+
+
+def test_an_error_that_stays_is_no_reply_and_the_next_session_asks_again(server, tmp_path, impatient):
+    server.script = lambda text, n: "an error in the choice" if text == "What is 1 + 1?" and n <= 3 else "ok"
+    replies, failures = ask(server, tmp_path, calls(3))
+    assert [bool(reply.text) for reply in replies] == [True, False, True]
+    assert list(failures.values()) == ["Error code: 429 - slow down"]
+    assert replies[1].fault == "Error code: 429 - slow down"
+    again, failures = ask(server, tmp_path, calls(3))
+    assert not failures
+    assert all(reply.text for reply in again)
+    assert set(server.paid.values()) == {1}
+
+
+def test_errors_that_were_stored_as_replies_are_asked_again(server, tmp_path, caplog):
+    rows = [
+        {"key": call.key, "time": "2026-01-01T00:00:00+00:00", "body": body.decode()}
+        for call, body in zip(calls(3), [UNPAID["an error"], UNPAID["empty"], completion_of("Add.")], strict=True)
+    ]
+    (tmp_path / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    replies, failures = ask(server, tmp_path, calls(3))
+    assert not failures
+    assert [reply.text == "Add." for reply in replies] == [False, False, True]
+    assert sum(server.paid.values()) == 2
+    assert "line 1: skipped" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"error": {"code": 402, "message": "no credit"}}', b'[{"error": {"type": "not_found_error"}}]']
+)
+def test_a_refusal_of_everybody_in_a_body_of_status_200_ends_the_job(server, tmp_path, body):
+    server.script = lambda text, n: (200, body)
+    with pytest.raises(ServerRefusedError, match="server.base_url"):
+        ask(server, tmp_path, calls(40), concurrency=32)
+    assert sum(server.asked.values()) == 1
+
+
+def refused(message, **facts):
+    return json.dumps({"error": {"message": message, "type": "invalid_request_error", **facts}}).encode()
+
+
+PARAMETERS = {"max_tokens": 2048, "temperature": 0.0, "seed": 1, "top_k": 5}
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "advice"),
+    [
+        (
+            400,
+            refused(
+                "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' "
+                "instead.",
+                param="max_tokens",
+                code="unsupported_parameter",
+            ),
+            "Set '~rephraser.parameters.max_tokens' '+rephraser.parameters.max_completion_tokens=2048'",
+        ),
+        (
+            400,
+            refused("max_tokens is too large: 2048. This model supports at most 1024."),
+            "rephraser.parameters.max_tokens",
+        ),
+        (200, refused("max_tokens must be at most 1024"), "rephraser.parameters.max_tokens"),
+        (
+            400,
+            refused("'max_tokens' is too large: 2048. This model's maximum context length is 1024 tokens."),
+            "max_tokens",
+        ),
+        (
+            400,
+            refused("Unsupported value: 'temperature' does not support 0.0.", param="temperature"),
+            "parameters.temperature",
+        ),
+        (422, b'{"detail": [{"loc": ["body", "top_k"], "msg": "extra fields not permitted"}]}', "parameters.top_k"),
+        (400, refused("Unrecognized request argument supplied: top_k"), "~rephraser.parameters.top_k"),
+        (400, refused("invalid", param="seed"), "rephraser.seed=null"),
+        (400, refused("invalid model", param="model"), "rephraser.model"),
+    ],
+)
+def test_a_parameter_that_the_server_refuses_ends_the_job_at_the_first_call(server, tmp_path, status, body, advice):
+    server.script = lambda text, n: (status, body)
+    with pytest.raises(ServerRefusedError) as refusal:
+        ask(server, tmp_path, calls(40, parameters=PARAMETERS), concurrency=32)
+    assert advice in str(refusal.value)
+    assert json.loads(body).get("error", {}).get("message", "not permitted") in str(refusal.value)
+    assert sum(server.asked.values()) == 1
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "This model's maximum context length is 8192 tokens. However, your messages resulted in 9000 tokens.",
+        "max_tokens is too large: 2048. Your request has 7000 input tokens.",
+        "Please reduce the length of the messages or completion.",
+        "Your request was rejected by the safety system",
+    ],
+)
+def test_a_question_that_the_server_refuses_costs_nobody_else(server, tmp_path, message):
+    body = refused(message, param="messages")
+    server.script = lambda text, n: (400, body) if text in ("What is 0 + 1?", "What is 3 + 1?") else "ok"
+    replies, failures = ask(server, tmp_path, calls(6, parameters=PARAMETERS))
+    assert [bool(reply.text) for reply in replies] == [False, True, True, False, True, True]
+    assert set(failures.values()) == {f"Error code: 400 - {message}"}
+
+
+def test_a_server_that_refuses_every_question_is_left_after_a_few(server, tmp_path):
+    server.script = lambda text, n: (400, refused("no"))
+    with pytest.raises(ServerRefusedError, match="rephraser.parameters"):
+        ask(server, tmp_path, calls(40), concurrency=32)
+    assert sum(server.asked.values()) == 4
+
+
+def test_later_calls_are_not_ended_by_a_parameter_that_was_accepted(server, tmp_path):
+    server.script = lambda text, n: (400, refused("max_tokens")) if text == "What is 2 + 1?" else "ok"
+    replies, _ = ask(server, tmp_path, calls(5, parameters=PARAMETERS))
+    assert [bool(reply.text) for reply in replies] == [True, True, False, True, True]
+
+
+ECHOES = {
+    "model": lambda key: completion_of({"content": "Add 1."}, model=key),
+    "id": lambda key: completion_of({"content": "Add 1."}, id=f"for {key}"),
+    "text": lambda key: completion_of({"content": f"Add 1. {key}"}),
+    "part": lambda key: completion_of({"content": [{"type": "text", "text": f"Add 1. {key}"}]}),
+    "fault": lambda key: completion_of({"content": None, "note": key}),
+    "refusal": lambda key: completion_of({"content": None, "refusal": f"wrong key {key}"}),
+    "name of a field": lambda key: completion_of({"content": "Add 1.", key: 1}),
+    "escaped": lambda key: completion_of({"content": "Add 1."}, model="MODEL").replace(
+        b"MODEL", "".join(f"\\u{ord(letter):04x}" for letter in key).encode()
+    ),
+    "given twice": lambda key: (
+        completion_of({"content": "Add 1."}, model=key)
+        .replace(b'"choices"', b'"model": "m", "choices"', 1)
+        .replace(b"}]}", b'}], "model": "m"}')
+    ),
+}
+
+
+@pytest.mark.parametrize("variable", ["OPENAI_API_KEY", "WHAT_I_PAY_WITH"])
+@pytest.mark.parametrize("place", ECHOES)
+def test_a_key_that_the_server_echoes_is_never_kept(server, tmp_path, monkeypatch, caplog, place, variable):
+    key = KEY if variable == "OPENAI_API_KEY" else "correct horse battery staple"
+    monkeypatch.setenv(variable, key)
+    server.script = lambda text, n: (200, ECHOES[place](key))
+    settings = Server(base_url=server.url, api_key_env=variable)
+    for _ in range(2):  # asked, then read from the file
+        with ReplyCache(tmp_path / "replies.jsonl", secrets=[settings.key]) as cache:
+            (reply,) = asyncio.run(Client(settings, cache).complete(calls(1)))
+        assert key not in str(reply) + caplog.text
+        content = (tmp_path / "replies.jsonl").read_text()
+        assert key not in content + json.loads(content)["body"]
+        assert "removed" in json.loads(content)["body"]
+    assert sum(server.asked.values()) == 1
+
+
+def test_a_key_in_a_file_of_before_is_not_read(tmp_path):
+    row = {"key": "k", "time": "", "body": completion_of({"content": "Add 1."}, model="a key of mine").decode()}
+    (tmp_path / "replies.jsonl").write_text(json.dumps(row) + "\n")
+    with ReplyCache(tmp_path / "replies.jsonl", secrets=["a key of mine"]) as cache:
+        assert cache["k"].model == "<removed>"
+
+
+def test_an_error_message_is_shown_without_escapes_and_keys(server, tmp_path):
+    said = f"\x1b]0;pwned\x07\x1b[2J key {KEY} and gsk_{'a1' * 20}\n\u202e"
+    server.script = lambda text, n: (404, json.dumps({"error": {"message": said}}).encode())
+    with pytest.raises(ServerRefusedError) as refusal:
+        ask(server, tmp_path, calls(2))
+    shown = str(refusal.value)
+    assert shown.isprintable()
+    assert r"\x1b]0;pwned\x07\x1b[2J key [key] and <removed>" in shown
 
 
 def test_concurrency_is_bounded(server, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from tagrpo.cli import rephrase
 from tagrpo.datamodules.sources.jsonl import JsonLinesSource, read_rephrasings
 from tagrpo.rephrasing.client import ServerRefusedError
 
-from .conftest import MALFORMED, rephrasings
+from .conftest import MALFORMED, completion_of, rephrasings
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 KEY = os.environ.get("OPENAI_API_KEY", "sk-this-must-never-be-written")
@@ -117,11 +118,12 @@ def test_malformed_opinions_leave_the_judge_undecided(server, questions, tmp_pat
     given = {}
     server.script = lambda text, n: given.setdefault(text, next(kinds, "ok")) if "Second statement" in text else "ok"
     assert run(tmp_path, server, "rephraser.model=m", "judge.model=j", "server.concurrency=1")
-    verdicts = [
-        entry["verdicts"][-1] for row in rows(tmp_path / "out.jsonl") for entry in row["provenance"] + row["refused"]
-    ]
-    assert {verdict["check"] for verdict in verdicts} == {"judge"}
-    assert [verdict["passed"] for verdict in verdicts[: len(MALFORMED)]] == [None] * len(MALFORMED)
+    written = rows(tmp_path / "out.jsonl")
+    kept = [entry["verdicts"][-1] for row in written for entry in row["provenance"]]
+    refused = [entry["verdicts"][-1] for row in written for entry in row["refused"]]
+    assert {verdict["check"] for verdict in kept + refused} == {"judge"}
+    assert {verdict["passed"] for verdict in kept} == {True}
+    assert [verdict["passed"] for verdict in refused].count(None) == len(MALFORMED)
 
 
 def test_rephrasings_that_are_there_are_not_left_out_of_the_output(server, tmp_path):
@@ -368,3 +370,113 @@ def test_box_1_is_sent_word_for_word_and_only_the_form_of_the_reply_is_ours(serv
 def test_an_audit_refuses_what_would_not_be_obeyed(setting, tmp_path):
     with pytest.raises(ValueError, match="command=generate alone"):
         rephrase.check(composed("audit", f"input={tmp_path}/x.jsonl", "judge.model=m", setting))
+
+
+def test_an_error_in_a_body_of_status_200_is_asked_again_by_the_same_command(server, questions, tmp_path, capsys):
+    groups = questions(3)
+    server.script = lambda text, n: "an error in the choice" if groups[1].question in text and n == 1 else "ok"
+    assert not run(tmp_path, server, "rephraser.model=m"), "it exits with 1"
+    assert "1 calls got no reply, one because: Error code: 429 - slow down. The same command" in capsys.readouterr().out
+    assert run(tmp_path, server, "rephraser.model=m")
+    assert [len(row["rephrasings"]) for row in rows(tmp_path / "out.jsonl")] == [3, 3, 3]
+    assert set(server.paid.values()) == {1}
+
+
+def test_the_settings_that_a_refusal_advises_can_be_set_as_printed(server, questions, tmp_path):
+    questions(40)
+    said = "Unsupported parameter: 'max_tokens' is not supported. Use 'max_completion_tokens' instead."
+    body = json.dumps({"error": {"message": said, "param": "max_tokens"}}).encode()
+    server.script = lambda text, n: (400, body) if "max_tokens" in server.bodies[-1] else "ok"
+    given = ["server.concurrency=4"]  # the little server takes few connections at a time
+    for part, expected in (("rephraser", 1), ("judge", 41)):
+        with pytest.raises(ServerRefusedError) as refused:
+            run(tmp_path, server, "rephraser.model=m", "judge.model=j", *given)
+        assert sum(server.asked.values()) - sum(server.paid.values()) == (1 if part == "rephraser" else 2)
+        assert sum(server.asked.values()) == expected + (part == "judge")
+        given += re.findall(r"'([~+][^']+)'", str(refused.value))
+    assert given[1:] == [
+        "~rephraser.parameters.max_tokens",
+        "+rephraser.parameters.max_completion_tokens=2048",
+        "~judge.parameters.max_tokens",
+        "+judge.parameters.max_completion_tokens=500",
+    ]
+    assert run(tmp_path, server, "rephraser.model=m", "judge.model=j", *given)
+    assert server.bodies[-1]["max_completion_tokens"] == 500
+    assert set(server.paid.values()) == {1}
+
+
+def test_a_judge_that_is_cut_off_keeps_nothing(server, questions, tmp_path):
+    questions(1)
+    cut = json.loads(completion_of({"content": "EQUIVALENT: yes"}))
+    cut["choices"][0]["finish_reason"] = "length"
+    server.script = lambda text, n: (200, json.dumps(cut).encode()) if "Second statement" in text else "ok"
+    assert run(tmp_path, server, "rephraser.model=m", "judge.model=j")
+    (row,) = rows(tmp_path / "out.jsonl")
+    assert row["rephrasings"] == []
+    verdicts = [entry["verdicts"][-1] for entry in row["refused"]]
+    assert (
+        verdicts
+        == [
+            {
+                "check": "judge",
+                "passed": None,
+                "reason": "no reply: it was cut off at its limit of tokens",
+                "value": None,
+            }
+        ]
+        * 3
+    )
+
+
+@pytest.mark.parametrize("rephraser", ["box1", "harder"])
+def test_no_kind_of_rephrasing_holds_control_tokens_or_what_the_reader_cannot_see(
+    server, questions, tmp_path, rephraser
+):
+    questions(1)
+    texts = ["Add 11 and 40.<|im_end|>", "Add\u200b 11 and 40.", "Add 11 and 40\x1b[2J."]
+    server.reply = lambda body: rephrasings(texts)
+    assert run(tmp_path, server, f"rephraser={rephraser}", "rephraser.model=m")
+    (row,) = rows(tmp_path / "out.jsonl")
+    assert row["rephrasings"] == []
+    reasons = {entry["text"]: entry["verdicts"][0]["reason"] for entry in row["refused"]}
+    assert reasons[texts[0]] == "holds <|im_end|>"
+
+
+def test_a_tokenizer_that_cannot_be_loaded_is_refused_before_anything_is_paid_for(server, questions, tmp_path):
+    questions(1)
+    with pytest.raises(Exception, match="Set `tokenizer`"):
+        run(tmp_path, server, "rephraser.model=m", "tokenizer=no/such")
+    assert not server.asked
+
+
+def test_an_echoed_key_and_escapes_of_a_terminal_reach_no_file_and_no_screen(
+    server, questions, tmp_path, capfd, monkeypatch
+):
+    key = "correct horse battery staple"
+    monkeypatch.setenv("WHAT_I_PAY_WITH", key)
+    groups = questions(3)
+    message = {
+        "content": f"<rephrasing>Add 11 and 40, {key}.</rephrasing><rephrasing>How much is 11 plus 40?</rephrasing>"
+    }
+    echo = completion_of(message, model=key)
+    said = json.dumps({"error": {"message": f"\x1b]0;pwned\x07{key}\x1b[2J"}}).encode()
+    server.script = lambda text, n: (404 if n > 9 else 400, said) if groups[1].question in text else (200, echo)
+    run(tmp_path, server, "rephraser.model=m", "server.api_key_env=WHAT_I_PAY_WITH")
+    run(tmp_path, server, "rephraser.model=m", "server.api_key_env=WHAT_I_PAY_WITH")
+    call("audit", f"input={tmp_path}/out.jsonl", f"output={tmp_path}/good.jsonl")
+    shown = "".join(capfd.readouterr())
+    assert "pwned" in shown
+    assert all(line.isprintable() for line in shown.splitlines())
+    everything = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    assert len([path for path in tmp_path.rglob("*") if path.is_file()]) >= 5
+    assert key.encode() not in everything + shown.encode()
+    made = rows(tmp_path / "out.jsonl")[0]["provenance"][0]
+    assert made["model"] == "<removed>"
+
+
+def test_names_of_checks_in_a_file_are_shown_in_printable_characters(tmp_path, capsys):
+    row = {"id": "a", "question": "1 + 1?", "answer": "2", "rephrasings": ["Add 1 and 1."]}
+    row["provenance"] = [{"verdicts": [{"check": "own\x1b[2J", "passed": True, "reason": ""}]}]
+    (tmp_path / "theirs.jsonl").write_text(json.dumps(row))
+    call("audit", f"input={tmp_path}/theirs.jsonl")
+    assert r"own\x1b[2J" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from tagrpo.cli.console import entry_point
 from tagrpo.cli.train import train
 from tagrpo.runs.files import write_json
 from tagrpo.runs.grid import GridRun
-from tagrpo.runs.secrets import literal_secrets, redacted, refuse_secrets, save_resolved
+from tagrpo.runs.secrets import is_secret, literal_secrets, redacted, refuse_secrets, save_resolved, without_secrets
 from tagrpo.settings.config import build, compose_run
 from tests.helpers import forked
 
@@ -257,3 +257,158 @@ def test_numbers_and_secrets_that_begin_alike_are_removed_as_a_whole(monkeypatch
     settings = {"logger": {"password": 123456789, "port": 123456789}, "token": 5}
     assert list(literal_secrets(settings)) == ["logger.password"]
     assert redacted(settings) == {"logger": {"password": "<removed>", "port": 123456789}, "token": 5}
+
+
+A, HEX = "aB3dE5fG7hJ9kL1mN3pQ5rS7tU9vW1xY", "0123456789abcdef"
+FORMATS = {
+    "OpenAI": f"sk-{A}",
+    "OpenAI, of a project": f"sk-proj-{A}_{A}-{A}",
+    "OpenAI, without digits": "sk-abcdefghijklmnopqrstuvwxyzabcdefghijkl",
+    "Anthropic": f"sk-ant-api03-{A}-{A}AA",
+    "OpenRouter": f"sk-or-v1-{HEX * 4}",
+    "Stripe": f"sk_live_{A}",
+    "Groq": f"gsk_{A}{A}",
+    "Cerebras": f"csk-{A}",
+    "xAI": f"xai-{A}{A}",
+    "Perplexity": f"pplx-{A}{A}",
+    "NVIDIA": f"nvapi-{A}_{A}",
+    "Replicate": f"r8_{A}",
+    "Hugging Face": f"hf_{A}ab",
+    "GitHub": f"ghp_{A}abcd",
+    "GitHub, of an app": f"ghs_{A}abcd",
+    "GitHub, fine-grained": f"github_pat_11ABCDEFG0_{A}{A}",
+    "GitLab": f"glpat-{A[:20]}",
+    "AWS": "AKIAIOSFODNN7EXAMPLE",
+    "AWS, of a session": "ASIAIOSFODNN7EXAMPLE",
+    "Google": f"AIza{A}abc",
+    "Google, access": f"ya29.{A}-{A}",
+    "Google, client": f"GOCSPX-{A[:28]}",
+    "Slack, bot": "xoxb-123456789012-123456789012-abcdefABCDEF",
+    "Slack, app": "xapp-1-A0123456789-0123456789012-abcdef",
+    "W&B, new": f"wandb_v1_{A}",
+    "SendGrid": f"SG.{A[:22]}.{A}abcdefghijk",
+    "npm": f"npm_{A}abcd",
+    "PyPI": f"pypi-{A}{A}",
+    "Telegram": f"123456789:AA{A}x",
+    "JSON web token": f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.{A}",
+    "PEM": f"-----BEGIN RSA PRIVATE KEY-----\n{A}\n{A}==\n-----END RSA PRIVATE KEY-----",
+    "PEM on one line": rf"-----BEGIN PRIVATE KEY-----\n{A}\n-----END PRIVATE KEY-----",
+    "PEM, encrypted": (
+        f"-----BEGIN ENCRYPTED PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\n{A}\n-----END ENCRYPTED PRIVATE KEY-----"
+    ),
+    "OpenSSH, cut": f"-----BEGIN OPENSSH PRIVATE KEY-----\n{A}",
+    "PGP": f"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\n{A}\n=abcd\n-----END PGP PRIVATE KEY BLOCK-----",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", FORMATS.values(), ids=FORMATS)
+def test_a_key_of_a_published_format_is_removed_wherever_it_stands(key):
+    for text in (key, f"run of {key}", f"a={key},b=1", f"['{key}']", f"https://host/{key}"):
+        assert redacted({"name": [text]})["name"][0].count("<removed>") == 1
+        for part in key.split():
+            assert len(part) < 16 or part not in without_secrets(text)
+        assert list(literal_secrets({"a": {"b": text}})) == ["a.b"]
+
+
+@pytest.mark.parametrize(
+    ("text", "cleaned"),
+    [
+        ("https://me:pa$$word@host/v1", "https://me:<removed>@host/v1"),
+        ("https://me:p@ss@host/v1", "https://me:<removed>@host/v1"),
+        ("redis://:hunter2@host:6379/0", "redis://:<removed>@host:6379/0"),
+        (f"https://{HEX}{HEX}@host/v1", "https://<removed>@host/v1"),
+        ("https://host/v1?api-key=abc&n=1", "https://host/v1?api-key=<removed>&n=1"),
+        ("https://host/v1?n=1&accessToken=abc", "https://host/v1?n=1&accessToken=<removed>"),
+        ("https://host/b?sv=1&sig=abc%3D", "https://host/b?sv=1&sig=<removed>"),
+        ("Authorization: Bearer abc", "Authorization: Bearer <removed>"),
+        ("authorization: token abc", "authorization: token <removed>"),
+        ("Authorization: Basic dXNlcjpwYXNzd29yZA==", "Authorization: Basic <removed>"),
+        ("Proxy-Authorization: Digest abc", "Proxy-Authorization: Digest <removed>"),
+        ("X-Api-Key: abc", "X-Api-Key: <removed>"),
+        ("x-goog-api-key:abc", "x-goog-api-key:<removed>"),
+        ("Ocp-Apim-Subscription-Key: abc", "Ocp-Apim-Subscription-Key: <removed>"),
+        ("Cookie: session=abc; csrf=def", "Cookie: <removed>"),
+        ("Accept: */*\r\nX-Api-Key: abc\r\nHost: h", "Accept: */*\r\nX-Api-Key: <removed>\r\nHost: h"),
+        ('{"clientSecret": "a b", "n": 1}', '{"clientSecret": "<removed>", "n": 1}'),
+        (r"{\"apiKey\": \"abc\", \"n\": 1}", r"{\"apiKey\": \"<removed>\", \"n\": 1}"),
+        ("+logger.wandb.api_key=abc", "+logger.wandb.api_key=<removed>"),
+        ("{client: {secret: abc, id: 1}}", "{client: {secret: <removed>, id: 1}}"),
+        ("--password=abc --n=1", "--password=<removed> --n=1"),
+        ("machine api.wandb.ai login user password abc", "machine api.wandb.ai login user password <removed>"),
+        ("WANDB_KEY is 0123456789abcdef0123456789abcdef01234567", "WANDB_KEY is <removed>"),
+        ("aws_secret_access_key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "aws_secret_access_key = <removed>"),
+        ("AccountName=a;AccountKey=abcdefghijklmnopqrstuvwx==", "AccountName=a;AccountKey=<removed>"),
+        ("https://hooks.slack.com/services/T0/B0/abcdefghijklmnop", "https://hooks.slack.com/services/<removed>"),
+    ],
+)  # fmt: skip
+def test_a_secret_in_a_text_is_removed_and_nothing_else(text, cleaned):
+    assert redacted({"a": [text]}) == {"a": [cleaned]}
+    assert redacted(cleaned) == cleaned
+    assert is_secret("a", text)
+
+
+NAMES = [
+    "api_key", "apiKey", "api-key", "APIKey", "API_KEY", "apikey", "OPENAI_API_KEY", "openaiApiKey",
+    "x-api-key", "api_keys", "clientSecret", "client_secret", "client-secret", "clientsecret",
+    "CLIENT_SECRET", "secret", "secrets", "appSecret", "secretAccessKey", "aws_secret_access_key",
+    "secret-key", "privateKey", "private_key", "signingKey", "encryption-key", "accessToken", "access-token",
+    "refresh_token", "authToken", "bearerToken", "id_token", "sasToken", "sessionToken", "hf_token", "token",
+    "Token", "password", "Password", "dbPassword", "db-password", "passwd", "passphrase", "pwd", "smtp_pass",
+    "credentials", "awsCredentials", "Authorization", "Proxy-Authorization", "Cookie", "Set-Cookie",
+    "connectionString", "basicAuth", "server.api_key", "logger/wandb.apiKey",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_value_of_a_secret_name_is_removed_at_any_depth(name):
+    removed = "<removed>"
+    for content, cleaned in [
+        ({name: "abc"}, {name: removed}),
+        ({name: ["abc", "def"]}, {name: [removed, removed]}),
+        ({name: {"value": "abc", "other": ["def"]}}, {name: {"value": removed, "other": [removed]}}),
+        ([{"name": name, "value": "abc"}], [{"name": name, "value": removed}]),
+        ([[name, "abc"]], [[name, removed]]),
+        ([(name, "abc")], [[name, removed]]),
+        ([f"{name}: abc"], [f"{name}: {removed}"]),
+        (f"{name}=abc", f"{name}={removed}"),
+        ({name: 123456789}, {name: removed}),
+    ]:
+        for _ in range(3):
+            assert redacted(content) == cleaned
+            assert list(literal_secrets({"settings": content}))
+            content, cleaned = {"a": [content]}, {"a": [cleaned]}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"eos_token": "</s>"}, {"pad_token": "<|end_of_text_12|>"}, {"max_new_tokens": "4096"}, {"tokens": ["a", "b"]},
+        {"tokenizer": "qwen3_1.7b"}, {"token_budget": 123456789}, {"api_key_env": "OPENAI_API_KEY"}, {"monkey": "abc"},
+        {"sort_key": "question"}, {"key": "k"}, {"keys": ["id"]}, {"secret": None}, {"password": ""}, {"token": 5},
+        {"apiKeyEnv": "MY_KEY"}, {"api_key": "${oc.env:OPENAI_API_KEY}"}, {"columns": ["token", "text"]},
+        {"compass": "north"},
+        {"bypass": "x"}, {"pass@k": "8"}, {"credits": "gpt"}, {"name": "a", "value": "b"}, {"author": "x"},
+        "full_key: callbacks.pass_at_8", "risk-free-rate-2024", "task-1234-5678", "a wandb run of 12 minutes",
+        "https://host:8000/v1?n=1", "see https://host/a@b", "s3://bucket/key", "11:30", "1e-6", "2024-01-05 00:00:00",
+        "The bearer of bad news", "basic arithmetic", "Tom, login 3 times", "hf_models_qwen3_1b_instruct",
+        "${oc.env:HF_TOKEN}", "https://x?key=${oc.env:HF_TOKEN}", "https://me:${oc.env:PASSWORD}@host",
+    ],
+    ids=str,
+)  # fmt: skip
+def test_what_is_no_secret_stays(content):
+    assert redacted(content) == content
+    assert list(literal_secrets({"settings": content})) == []
+
+
+def test_values_of_known_variables_are_removed_in_urls_too(monkeypatch):
+    monkeypatch.setenv("PGPASSWORD", "a plain/text")
+    monkeypatch.setenv("AZURE_OPENAI_KEY", "abc123def456")
+    assert redacted({"a": ["it is a plain/text", "http://h/?x=a%20plain%2Ftext", "abc123def456"]}) == {
+        "a": ["it is <removed>", "http://h/?x=<removed>", "<removed>"]
+    }
+
+
+def test_the_working_directory_is_no_secret(monkeypatch):
+    monkeypatch.setenv("PWD", "/home/me/project")
+    assert redacted({"a": "/home/me/project/runs"}) == {"a": "/home/me/project/runs"}
+    assert redacted({"pwd": "abc"}) == {"pwd": "<removed>"}

@@ -1,0 +1,128 @@
+"""Errors of chat APIs, in whatever wrapping they arrive: with a status of their own, or in a body of status 200."""
+
+import json
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..foreign import ForeignDataError, printable
+
+UNREADABLE = 502
+"""Status of a body that is neither a chat completion nor an error with a status: a passing fault, so it is retried."""
+_LONGEST = 300
+_STATUS_OF_WORD = {
+    "rate_limit": 429, "quota": 429, "exhausted": 429, "too_many": 429, "overloaded": 503, "unavailable": 503,
+    "authentication": 401, "unauthorized": 401, "unauthenticated": 401, "api_key": 401, "billing": 402,
+    "permission": 403, "forbidden": 403, "not_found": 404, "invalid_request": 400, "invalid_argument": 400,
+    "unsupported": 400, "context_length": 400, "bad_request": 400, "validation": 400,
+}  # fmt: skip
+"""Word in an error's code or type → the HTTP status that APIs send with it; the first that occurs counts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiError:
+    """What a server said about a call that it did not answer. Every text is printable."""
+
+    message: str
+    """The server's words, the beginning of the body if it has none."""
+    status: int | None = None
+    """HTTP status that the body names, 400 to 599; None if it names none."""
+    code: str = ""
+    """The server's codes and types: `insufficient_quota invalid_request_error`."""
+    parameter: str = ""
+    """The argument of the request that the server refuses; empty if it names none."""
+
+
+class NoCompletionError(ForeignDataError):
+    """A body that holds no chat completion: nothing was paid for, and the call may be sent again.
+
+    Args:
+        error: What the body says.
+    """
+
+    def __init__(self, error: ApiError) -> None:
+        super().__init__(
+            f"Expected the server's reply to be a chat completion, but got: {error.message}. "
+            "The same command asks again. If this recurs, check server.base_url."
+        )
+        self.error = error
+        self.status = error.status or UNREADABLE
+
+
+def read_error(body: str) -> ApiError:
+    """Read an error from a body: an object, a list, a text, or any nesting of them; never raises.
+
+    >>> read_error('{"error": {"message": "slow down", "code": 429}}')
+    ApiError(message='slow down', status=429, code='', parameter='')
+    >>> read_error('[{"error": {"errors": [{"detail": "no such model", "type": "not_found_error"}]}}]').status
+    404
+    """
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        content = body
+    if isinstance(content, str):
+        return ApiError(message=_shown(content) or "an empty body")
+    message = _first(content, ("message", "msg", "detail", "error", "error_message", "status_msg", "reason"), _is_text)
+    number = _first(content, ("code", "status", "status_code", "http_status", "error_code"), _is_status)
+    codes = [_first(content, (name,), _is_text) for name in ("code", "type", "status", "error_code")]
+    code = " ".join(found for found in codes if found)
+    place = _first(content, ("param", "parameter"), _is_text) or _first(content, ("loc",), _is_place)
+    return ApiError(
+        message=_shown(message or body) or "an empty body",
+        status=int(number) if number else _status_of(code),
+        code=_shown(code),
+        parameter=_shown(place[-1] if isinstance(place, list) else place or ""),
+    )
+
+
+def is_error(value: object) -> bool:
+    """Check that the field `error` of a body says something; servers also send `null`, `""` and an empty object.
+
+    >>> is_error({"message": None, "code": 0}), is_error({"message": "slow down"}), is_error("slow down")
+    (False, True, True)
+    """
+    if isinstance(value, Mapping):
+        return any(value.values())
+    return bool(value)
+
+
+def _first(content: Any, names: tuple[str, ...], accept: Callable[[Any], bool]) -> Any:
+    """Return the value that is accepted under one of the names, the least nested one; None if there is none."""
+    waiting = deque([content])
+    while waiting:
+        value = waiting.popleft()
+        if isinstance(value, Mapping):
+            for name in names:
+                if accept(value.get(name)):
+                    return value[name]
+            waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+    return None
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_status(value: object) -> bool:
+    """Check for 400 to 599, as a number or in digits."""
+    if isinstance(value, str):
+        return len(value) == 3 and value.isascii() and value.isdecimal() and 400 <= int(value) <= 599
+    return type(value) is int and 400 <= value <= 599
+
+
+def _is_place(value: object) -> bool:
+    """Check for the place of an error as pydantic and FastAPI write it: `["body", "max_tokens"]`."""
+    return isinstance(value, list) and bool(value) and _is_text(value[-1])
+
+
+def _status_of(code: str) -> int | None:
+    spelled = code.casefold().replace(" ", "_").replace("-", "_")
+    return next((status for word, status in _STATUS_OF_WORD.items() if word in spelled), None)
+
+
+def _shown(text: str) -> str:
+    return printable(text.strip()[:_LONGEST])

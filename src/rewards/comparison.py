@@ -53,7 +53,7 @@ def compare_forms(reference: Form, answer: Form, conventions: Conventions = Conv
     In a reference, a letter behind a number (`6m`) is a variable unless it stands in `\\text`; in an answer to a
     reference without variables it is a unit.
     """
-    if isinstance(reference, Quantity) and not reference.unit.certain:
+    if isinstance(reference, Quantity) and not reference.unit.certain and reference.product is not None:
         reference = reference.product
     return _Comparison(conventions).plan(reference, answer)
 
@@ -194,7 +194,7 @@ class _Comparison:
         if not isinstance(other, Formula):
             return False
         if _has_variables(other):
-            return self._formulas(one.product, other)
+            return one.product is not None and self._formulas(one.product, other)
         if one.unit.name == "percent" and one.amount.number is not None:
             return self._percent(one, other)
         return self.conventions.bare_unit and self._formulas(one.amount, other)

@@ -1,6 +1,6 @@
 """Forms that an answer can have. Equal forms are equal answers, and `str` of a form is the answer in votes and reports."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from .arithmetic import Number
@@ -13,6 +13,7 @@ class Formula:
     """Mathematics without structure of its own: a number, a polynomial, or LaTeX for a computer algebra system."""
 
     latex: str
+    """For a computer algebra system: of the value or normal form, if there is one, else as it was written."""
     number: Number | None = None
     """Value, if there are no variables and it could be computed."""
     polynomial: str | None = None
@@ -33,8 +34,8 @@ class Quantity:
 
     amount: Formula
     unit: Unit
-    product: Formula
-    """The same letters as variables."""
+    product: Formula | None = field(default=None, compare=False)
+    """The same letters as variables; None if they can only be a unit."""
 
     def __str__(self) -> str:
         """Print the number alone: a unit may be left out, so answers with and without it vote together."""
@@ -62,7 +63,7 @@ class Group:
     items: "tuple[Form, ...]"
     ends: str = ""
     """Brackets of a tuple or an interval."""
-    latex: str = ""
+    latex: str = field(default="", compare=False)
 
     def __str__(self) -> str:
         """Print the values; those of lists and sets once each, in alphabetical order."""

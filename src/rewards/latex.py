@@ -35,6 +35,7 @@ _REWRITES = (
     (re.compile(r"\\(?:lbrace)(?![A-Za-z])"), r"\\{"),
     (re.compile(r"\\(?:rbrace)(?![A-Za-z])"), r"\\}"),
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\frac ?([0-9]) ?([0-9])"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\[dt]binom(?![A-Za-z])"), r"\\binom"),
     (re.compile(r"\\(?:leqslant|leq)(?![A-Za-z])|<="), r"\\le "),
     (re.compile(r"\\(?:geqslant|geq)(?![A-Za-z])|>="), r"\\ge "),
@@ -57,6 +58,7 @@ _SCIENTIFIC = re.compile(r"(?<![A-Za-z\\])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([+-]?[0
 _SCANNED = re.compile(
     rf"\\begin(?![A-Za-z])|\\end(?![A-Za-z])|\\[A-Za-z]+|\\.|{OPEN}[^{CLOSE}]*{CLOSE}|[A-Za-z]+|.", re.DOTALL
 )
+_LATEX_TOKEN = re.compile(rf"\\[A-Za-z]+|\\.|{OPEN}[^{CLOSE}]*{CLOSE}|\s+|.", re.DOTALL)
 _OPENING = frozenset(("(", "[", "{", r"\{", r"\langle", r"\begin", r"\lfloor", r"\lceil"))
 _CLOSING = frozenset((")", "]", "}", r"\}", r"\rangle", r"\end", r"\rfloor", r"\rceil"))
 
@@ -65,7 +67,7 @@ def clean(text: str) -> str:
     r"""Spell an answer in one way: no layout, one name for each symbol, digits ungrouped, words of `\text` marked.
 
     >>> clean(r"$\left(3,\;\dfrac12\right)$."), clean(r"10{,}000"), clean(r"5~\mathrm{cm}").encode()
-    ('(3, \\frac12)', '10000', b'5 \x02cm\x03')
+    ('(3, \\frac{1}{2})', '10000', b'5 \x02cm\x03')
     """
     text = re.sub(r"[\x00-\x1f\x7f]", " ", text).translate(_TRANSLATED)
     text = _dollars(_unformatted(text.strip()))
@@ -128,6 +130,28 @@ def latex_of(text: str) -> str:
     return re.sub(f"{OPEN}([^{CLOSE}]*){CLOSE}", r"\\text{\1}", text).strip()
 
 
+def tight(text: str) -> str:
+    r"""Keep only the spaces that LaTeX needs: behind a command in front of a letter, and between digits.
+
+    >>> tight(r"\cos 2 t - \pi r"), tight("a b"), tight("1 2")
+    ('\\cos2t-\\pi r', 'ab', '1 2')
+    """
+    kept: list[str] = []
+    spaced = False
+    for token in _LATEX_TOKEN.findall(text):
+        if token.isspace():
+            spaced = True
+            continue
+        before = kept[-1] if kept else ""
+        if before.startswith("\\") and before[-1].isalpha() and token[0].isalpha():
+            kept.append(" ")
+        elif spaced and before[-1:].isdigit() and token[0].isdigit():
+            kept.append(" ")
+        kept.append(token)
+        spaced = False
+    return "".join(kept)
+
+
 def scanned(text: str) -> Iterator[tuple[int, int, str]]:
     """Each token with its place and the number of brackets around it."""
     depth = 0
@@ -144,7 +168,7 @@ def split(text: str, separators: frozenset[str]) -> list[str]:
     """Split at separators outside all brackets; marks around words do not count."""
     parts, start = [], 0
     for place, depth, token in scanned(text):
-        if not depth and unmarked(token) in separators:
+        if not depth and unmarked(token).lower() in separators:
             parts.append(text[start:place])
             start = place + len(token)
     return [*parts, text[start:]]

@@ -11,12 +11,12 @@ from functools import lru_cache
 from . import arithmetic
 from .arithmetic import Number, number_of, polynomial_of
 from .forms import Based, Choice, Conditioned, Equation, Form, Formula, Group, Matrix, Quantity, Words, compact
-from .latex import CLOSE, OPEN, bracketed, clean, latex_of, scanned, split, trimmed, unmarked
+from .latex import CLOSE, OPEN, bracketed, clean, latex_of, scanned, split, tight, trimmed, unmarked
 from .units import CURRENCIES, NUMBER_WORDS, PLAIN_LETTERS, Unit, unit_of
 
 _MAX_DEPTH = 6
 _LISTED = frozenset((",", ";", "and", "or"))
-_LISTS = re.compile(r"[,;]|(?<![A-Za-z])(?:and|or)(?![A-Za-z])")
+_LISTS = re.compile(r"[,;]|(?<![A-Za-z])(?:and|or)(?![A-Za-z])", re.IGNORECASE)
 _GROUPS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 _PLAIN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)")
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9.]+ ?\\times ?10\^\{?[+-]?[0-9]+\}?)")
@@ -27,8 +27,8 @@ _MIXED = re.compile(r"([+-]?)([0-9]{1,40}) ([0-9]{1,40}) ?/ ?([0-9]{1,40})")
 _SPACED = re.compile(r"[+-]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?")
 _ADJACENT = re.compile(r"[0-9.] +[0-9.]")
 _ORDINAL = re.compile(rf"([0-9]+) ?\^? ?\{{? ?{OPEN}?(?:st|nd|rd|th){CLOSE}? ?\}}?")
-_BASE_SUFFIX = re.compile(r"\(?([0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)\)? ?_ ?(?:\{ ?\(?([0-9]{1,2}|[a-z]+)\)? ?\}|([0-9])|([a-z]{3,}))")
-_BASE_WORDS = re.compile(r"([0-9A-Z]+(?:\.[0-9A-Z]+)?) ?\(?(?:in )?base[ -]([0-9]{1,2}|[a-z]+)\)?")
+_BASE_SUFFIX = re.compile(r"\(?(-?[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)\)? ?_ ?(?:\{ ?\(?([0-9]{1,2}|[a-z]+)\)? ?\}|([0-9])|([a-z]{3,}))")
+_BASE_WORDS = re.compile(r"(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?) ?\(?(?:in )?base[ -]([0-9]{1,2}|[a-z]+)\)?")
 _CLOCK = re.compile(r"(0?)([0-9]{1,2}):([0-9]{2})(:[0-9]{2})?(?: ?([apAP])\.? ?[mM]\.?)?")
 _CURRENCY = re.compile(r"([+-]?) ?(?:(?:US|USD|usd) ?)?(\\\$|[€£¥₹]|Rs\.?(?![A-Za-z])|(?:USD|EUR|GBP)(?![A-Za-z])) ?")
 _CHOICE = re.compile(r"\(?([A-Z])\) ?[:.]? ?(?![\s({\[,;^_+=*/<>-])(.+)|([A-Z])[.:] (?![({\[,;^_+=*/<>-])(.+)", re.DOTALL)
@@ -75,6 +75,7 @@ def _read(text: str, depth: int) -> Form:
     prefix = _PREFIX.match(unmarked(text)) if text else None
     if prefix and prefix.end() < len(unmarked(text)):
         text = trimmed(_without(text, prefix.end()))
+    text = _ungrouped(text)
     if depth > _MAX_DEPTH or not text:
         return Words(compact(text).casefold())
     found = _choice(text, depth) or _listed(text, depth) or _conditioned(text, depth)
@@ -104,28 +105,27 @@ def _choice(text: str, depth: int) -> Form | None:
 
 
 def _listed(text: str, depth: int) -> Form | None:
-    if not depth or "," in text:
-        text = _ungrouped(text)
     if not _LISTS.search(text):
         return None
     parts = [part for part in (trimmed(part) for part in split(text, _LISTED)) if part]
     if len(parts) < 2:
         return None
-    conditions = [part for part in parts[1:] if _is_condition(part)]
-    if conditions:
-        values = ", ".join(part for part in parts if part not in conditions)
-        condition = ", ".join(conditions)
-        first = unmarked(condition).split(" ", 1)[0]
-        return Conditioned(_read(values, depth + 1), compact(condition).casefold(), first in _CASES)
+    first = next((place for place, part in enumerate(parts) if place and _is_condition(part)), None)
+    if first is not None:
+        condition = compact(", ".join(parts[first:])).casefold()
+        is_case = condition.split(" ", 1)[0] in _CASES
+        return Conditioned(_read(", ".join(parts[:first]), depth + 1), condition, is_case)
     items: list[Form] = []
     for part in parts:
         item = _read(part, depth + 1)
         items += item.items if isinstance(item, Group) and item.kind == "list" else (item,)
-    return Group("list", tuple(items), latex=latex_of(text))
+    return Group("list", tuple(items), latex=tight(latex_of(text)))
 
 
 def _ungrouped(text: str) -> str:
     """Drop the commas between groups of three digits: outside brackets, and everywhere before `000`."""
+    if "," not in text:
+        return text
     spans = []
     for place, depth, token in scanned(text):
         if token == "," and not depth:
@@ -166,7 +166,7 @@ def _union(text: str, depth: int) -> Form | None:
     parts = split(text, frozenset((r"\cup",)))
     if len(parts) < 2:
         return None
-    return Group("union", tuple(_read(part, depth + 1) for part in parts), latex=latex_of(text))
+    return Group("union", tuple(_read(part, depth + 1) for part in parts), latex=tight(latex_of(text)))
 
 
 def _has_relation(text: str) -> bool:
@@ -176,7 +176,7 @@ def _has_relation(text: str) -> bool:
 def _equation(text: str, depth: int) -> Form | None:
     membership = re.match(rf"({_NAMED.pattern}) ?\\in (.*)", text, re.DOTALL)
     if membership and not _has_relation(membership[2]):
-        return Equation(latex_of(text), compact(membership[1]), _read(membership[2], depth + 1))
+        return Equation(tight(latex_of(text)), compact(membership[1]), _read(membership[2], depth + 1))
     if "=" not in text and r"\approx" not in text:
         return None
     if _has_relation(text):
@@ -184,7 +184,7 @@ def _equation(text: str, depth: int) -> Form | None:
     sides = [trimmed(side) for side in split(text, frozenset(("=", r"\approx")))]
     if len(sides) < 2:
         return None
-    latex = latex_of(text)
+    latex = tight(latex_of(text))
     if not all(sides):
         return Equation(latex)
     first, *others = sides
@@ -207,7 +207,10 @@ def _equation(text: str, depth: int) -> Form | None:
 
 def _amount(form: Form) -> Number | None:
     if isinstance(form, Quantity):
-        return form.amount.number
+        number = form.amount.number
+        if number is None or form.unit.name != "percent":
+            return number
+        return Number(number.real / 100, number.imaginary / 100, number.exact)
     return form.number if isinstance(form, Formula) else None
 
 
@@ -217,8 +220,9 @@ def _all_equal(values: list[Form]) -> bool:
     for value, number in zip(values[1:], numbers[1:], strict=True):
         first, leader = numbers[0], values[0]
         if first is not None and number is not None:
-            rounded = isinstance(value, Formula) and value.is_decimal
-            near = abs(first.real - number.real) * 200 <= abs(first.real) and first.imaginary == number.imaginary
+            written = value.amount if isinstance(value, Quantity) else value
+            rounded = isinstance(written, Formula) and written.is_decimal
+            near = abs(first.real - number.real) * 100 <= abs(first.real) and first.imaginary == number.imaginary
             if arithmetic.same_number(first, number) is False and not (rounded and near):
                 return False
         elif (first is None) != (number is None) and isinstance(leader, Formula) and isinstance(value, Formula):
@@ -249,7 +253,7 @@ def _enclosed(text: str, depth: int) -> Form | None:
     if opening == r"\{" and closing == r"\}":
         if "|" in content or ":" in content:
             return None
-        return Group("set", tuple(_read(item, depth + 1) for item in items if item), latex=latex_of(text))
+        return Group("set", tuple(_read(item, depth + 1) for item in items if item), latex=tight(latex_of(text)))
     if ends == "langlerangle":
         ends = "()"
     if len(items) == 1:
@@ -259,7 +263,7 @@ def _enclosed(text: str, depth: int) -> Form | None:
     interval = len(items) == 2 and ends != "()"
     if not interval and ends not in ("()", "[]"):
         return None
-    return Group("interval" if interval else "tuple", tuple(_read(i, depth + 1) for i in items), ends, latex_of(text))
+    return Group("interval" if interval else "tuple", tuple(_read(i, depth + 1) for i in items), ends, tight(latex_of(text)))
 
 
 def _is_call(text: str) -> bool:
@@ -292,7 +296,7 @@ def _either_sign(text: str, depth: int) -> Form | None:
         return None
     upper = re.sub(r"\\pm(?![A-Za-z])", "+", re.sub(r"\\mp(?![A-Za-z])", "-", text))
     lower = re.sub(r"\\pm(?![A-Za-z])", "-", re.sub(r"\\mp(?![A-Za-z])", "+", text))
-    return Group("list", (_read(upper, depth + 1), _read(lower, depth + 1)), latex=latex_of(text))
+    return Group("list", (_read(upper, depth + 1), _read(lower, depth + 1)), latex=tight(latex_of(text)))
 
 
 def _single(text: str) -> Form:
@@ -319,7 +323,10 @@ def formula(text: str) -> Formula:
     if polynomial is not None and not re.search(r"[A-Za-z]", polynomial.replace(r"\sqrt", "").replace(r"\frac", "")):
         polynomial = None
     decimal = number is not None and _DECIMAL.fullmatch(text) is not None
-    return Formula(text, number, polynomial, decimal, _has_relation(text))
+    latex = tight(text)
+    if number is not None and number.exact and number.real.numerator.bit_length() < 100 > number.real.denominator.bit_length():
+        latex = str(number)
+    return Formula(polynomial or latex, number, polynomial, decimal, _has_relation(text))
 
 
 def _fraction_of(text: str) -> str:
@@ -342,7 +349,7 @@ def _numeral(plain: str) -> Form | None:
 
 def _ordinal(text: str) -> Form | None:
     match = _ORDINAL.fullmatch(text)
-    return Quantity(formula(match[1]), Unit("ordinal"), formula(match[1])) if match else None
+    return Quantity(formula(match[1]), Unit("ordinal")) if match else None
 
 
 def _clock(plain: str) -> Form | None:
@@ -365,12 +372,12 @@ def _based(plain: str) -> Form | None:
         assert words is not None
         digits, base = words[1], words[2]
     number = int(base) if base.isdigit() else NUMBER_WORDS.get(base, 0)
-    digits = digits.upper()
-    if not 2 <= number <= 36 or not digits[0].isdigit() and not any(character.isdigit() for character in digits):
+    sign, digits = ("-" if digits.startswith("-") else ""), digits.removeprefix("-").upper()
+    if not 2 <= number <= 36 or not any(character.isdigit() for character in digits):
         return None
     if any(int(character, 36) >= number for character in digits.replace(".", "")):
         return None
-    return Based(digits.lstrip("0") or "0", number)
+    return Based(sign + (digits.lstrip("0") or "0"), number)
 
 
 def _quantity(text: str) -> Form | None:
@@ -379,14 +386,12 @@ def _quantity(text: str) -> Form | None:
         sign = currency[2].removeprefix("\\").rstrip(".")
         name = CURRENCIES.get(sign) or {"Rs": "rupee", "USD": "dollar", "EUR": "euro", "GBP": "pound"}[sign]
         rest = _single(currency[1] + text[currency.end() :])
-        amount, scale, unit = rest, 1, Unit("")
-        if isinstance(rest, Quantity):
-            amount, unit = rest.amount, rest.unit
+        amount, unit = (rest.amount, rest.unit) if isinstance(rest, Quantity) else (rest, Unit(""))
         if not isinstance(amount, Formula) or amount.number is None or unit.is_noun:
             return None
         if unit.name not in ("", name):
             name = f"{name} {unit.name}"
-        return Quantity(amount, Unit(name, scale=scale), amount)
+        return Quantity(amount, Unit(name))
     for place, depth, token in scanned(text):
         marked = token.startswith(OPEN)
         if depth or not (marked or (token.isalpha() and token.isascii()) or token in ("€", "£", "¥", "₹", "¢", r"\$")):
@@ -430,11 +435,16 @@ def _with_unit(text: str, head: str, tail: str, *, spaced: bool) -> Form | None:
         if amount.number is None:
             return None
         amount = formula(f"({head}) \\times {unit.scale}")
-    return Quantity(amount, unit, formula(unmarked(text))) if unit.name else amount
+    if not unit.name:
+        return amount
+    is_unit = unit.certain and len(letters) > 1
+    return Quantity(amount, unit, None if is_unit else formula(unmarked(text)))
 
 
 def _is_text(text: str) -> bool:
     """Whether the text has words or signs that no formula has, or numbers side by side."""
+    if _CAPITALS.fullmatch(text):
+        return True
     bare = re.sub(r"[_^] ?\{[^{}]*\}|[_^] ?\x02[^\x03]*\x03", "", text)
     bare = re.sub(r"\\(?:operatorname|mathbb|begin|end) ?\{[^{}]*\}", "", bare).replace(f"{OPEN}degree{CLOSE}", "")
     if _ADJACENT.search(bare) and r"\begin" not in text:
@@ -455,15 +465,12 @@ def _is_text(text: str) -> bool:
 
 
 def _is_word(run: str) -> bool:
-    """Whether letters are a word or a sequence, and no product of variables."""
-    if len(run) < 2:
-        return False
-    if _CAPITALS.fullmatch(run):
-        return True
-    if len(run) > 3:
-        return True
+    """Whether letters in a row are a word, and no product of variables."""
     letters = set(run.lower())
-    return len(run) == 3 and (len(letters) < 3 or bool(letters & _VOWELS - {"a"}) or ("a" in letters and not letters <= _FACTORS))
+    if len(run) < 3 or (run.isupper() and len(run) < 5):
+        return False
+    vowels = letters & _VOWELS
+    return len(run) > 3 or len(letters) < 3 or bool(vowels - {"a"}) or bool(vowels and not letters <= _FACTORS)
 
 
 def _letters(text: str) -> str:

@@ -54,6 +54,12 @@ class Number:
     exact: bool = True
     """Whether both parts are exact; else they are rounded."""
 
+    @property
+    def is_short(self) -> bool:
+        """Whether `str` gives the number exactly."""
+        parts = (self.real, self.imaginary)
+        return self.exact and all(max(abs(part.numerator), part.denominator).bit_length() < 200 for part in parts)
+
     def __str__(self) -> str:
         """Print a fraction or a short decimal; irrational parts with 12 digits."""
         if not self.imaginary:

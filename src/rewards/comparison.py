@@ -134,8 +134,8 @@ class _Comparison:
     def _choices(self, one: Choice, other: Form) -> Plan:
         if isinstance(other, Choice):
             return one.letter == other.letter
-        if isinstance(other, Formula) and other.latex == one.letter:
-            return True
+        if isinstance(other, Formula) and len(other.latex) == 1 and other.latex.isupper():
+            return other.latex == one.letter
         return self.plan(one.content, other)
 
     def _groups(self, one: Group, other: Form) -> Plan:

@@ -81,7 +81,7 @@ def clean(text: str) -> str:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", text)
-    return _unwrapped(trimmed(text))
+    return _unwrapped(trimmed(text).rstrip("\\"))
 
 
 def trimmed(text: str) -> str:

@@ -28,9 +28,9 @@ _SPACED = re.compile(r"[+-]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?")
 _ADJACENT = re.compile(r"[0-9.] +[0-9.]")
 _ORDINAL = re.compile(rf"([0-9]+) ?\^? ?\{{? ?{OPEN}?(?:st|nd|rd|th){CLOSE}? ?\}}?")
 _BASE_SUFFIX = re.compile(r"\(?(-?[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)\)? ?_ ?(?:\{ ?\(?([0-9]{1,2}|[a-z]+)\)? ?\}|([0-9])|([a-z]{3,}))")
-_BASE_WORDS = re.compile(r"(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?) ?\(?(?:in )?base[ -]([0-9]{1,2}|[a-z]+)\)?")
+_BASE_WORDS = re.compile(r"(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?) ?\(? ?(?:in )?base[ -]([0-9]{1,2}|[a-z]+) ?\)?")
 _CLOCK = re.compile(r"(0?)([0-9]{1,2}):([0-9]{2})(:[0-9]{2})?(?: ?([apAP])\.? ?[mM]\.?)?")
-_CURRENCY = re.compile(r"([+-]?) ?(?:(?:US|USD|usd) ?)?(\\\$|[€£¥₹]|Rs\.?(?![A-Za-z])|(?:USD|EUR|GBP)(?![A-Za-z])) ?")
+_CURRENCY = re.compile(r"([+-]?) ?(?:\x02?US\x03? ?)?(\\\$|\x02?(?:[€£¥₹]|(?:Rs|USD|EUR|GBP)(?![A-Za-z]))\x03?)\.? ?(?=[0-9.(\\-])")
 _CHOICE = re.compile(r"\(?([A-Z])\) ?[:.]? ?(?![\s({\[,;^_+=*/<>-])(.+)|([A-Z])[.:] (?![({\[,;^_+=*/<>-])(.+)", re.DOTALL)
 _OTHER_CHOICE = re.compile(r"(?<![A-Za-z])\(?[A-Z]\)(?![A-Za-z])")
 _MATRIX = re.compile(r"\\begin ?\{([pbBsv]?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end ?\{\1\}", re.DOTALL)
@@ -41,7 +41,7 @@ _RESTRICTION = re.compile(r"[A-Za-z](?:_\{?[0-9A-Za-z]\}?)? ?(?:\\ne|\\in|\\ge|\
 _PREFIX = re.compile(r"(?:(?:the )?(?:final |correct )?answer(?: is| ?:| ?=)|approximately|approx\.?|about|roughly|\\approx) *", re.I)
 _VOWELS = frozenset("aeiou")
 _FACTORS = frozenset("abcdhkmnpqrxyz")
-_CAPITALS = re.compile(r"[A-Z]{2,}")
+_CAPITALS = re.compile(r"[A-Z](?: ?[A-Z])+")
 _NAMED = re.compile(
     r"(?:\\(?:angle|triangle|overline|vec|hat|bar|overrightarrow|widehat|measuredangle|ell|mathbf|measure) ?)*(?:m ?\\angle ?)?"
     r"(?:"
@@ -244,7 +244,7 @@ def _is_name(text: str) -> bool:
 def _enclosed(text: str, depth: int) -> Form | None:
     if compact(text) in (r"\emptyset", r"\{\}"):
         return Group("set", ())
-    parts = _interval_parts(text)
+    parts = bracketed(text)
     if parts is None:
         return None
     opening, content, closing = parts
@@ -257,7 +257,7 @@ def _enclosed(text: str, depth: int) -> Form | None:
     if ends == "langlerangle":
         ends = "()"
     if len(items) == 1:
-        return _read(content, depth + 1) if ends in ("()", "[]") and not _is_call(text) else None
+        return _read(content, depth + 1) if ends in ("()", "[]") and not content.startswith(r"\begin") else None
     if ends not in ("()", "[]", "(]", "[)"):
         return None
     interval = len(items) == 2 and ends != "()"
@@ -266,16 +266,8 @@ def _enclosed(text: str, depth: int) -> Form | None:
     return Group("interval" if interval else "tuple", tuple(_read(i, depth + 1) for i in items), ends, tight(latex_of(text)))
 
 
-def _is_call(text: str) -> bool:
-    return r"\begin" in text[:8]
-
-
 def _ungrouped_inside(content: str) -> str:
     return _GROUPS.sub(lambda match: match[0].replace(",", "") if ",0" in match[0] else match[0], content)
-
-
-def _interval_parts(text: str) -> tuple[str, str, str] | None:
-    return bracketed(text)
 
 
 def _matrix(text: str, depth: int) -> Form | None:
@@ -323,10 +315,23 @@ def formula(text: str) -> Formula:
     if polynomial is not None and not re.search(r"[A-Za-z]", polynomial.replace(r"\sqrt", "").replace(r"\frac", "")):
         polynomial = None
     decimal = number is not None and _DECIMAL.fullmatch(text) is not None
-    latex = tight(text)
-    if number is not None and number.exact and number.real.numerator.bit_length() < 100 > number.real.denominator.bit_length():
+    latex = _ascending(tight(text))
+    if number is not None and number.is_short:
         latex = str(number)
     return Formula(polynomial or latex, number, polynomial, decimal, _has_relation(text))
+
+
+def _ascending(latex: str) -> str:
+    r"""Spell `3>x\ge 1` as `1\le x<3`."""
+    turned = {">": "<", r"\ge": r"\le "}
+    signs = [token for _, depth, token in scanned(latex) if not depth and token in _RELATIONS]
+    if not signs or not all(sign in turned for sign in signs):
+        return latex
+    parts = split(latex, frozenset(turned))
+    pieces = [parts[-1].strip()]
+    for part, sign in zip(parts[-2::-1], reversed(signs), strict=True):
+        pieces += (turned[sign], part.strip())
+    return tight("".join(pieces))
 
 
 def _fraction_of(text: str) -> str:
@@ -383,7 +388,7 @@ def _based(plain: str) -> Form | None:
 def _quantity(text: str) -> Form | None:
     currency = _CURRENCY.match(text)
     if currency:
-        sign = currency[2].removeprefix("\\").rstrip(".")
+        sign = unmarked(currency[2]).removeprefix("\\")
         name = CURRENCIES.get(sign) or {"Rs": "rupee", "USD": "dollar", "EUR": "euro", "GBP": "pound"}[sign]
         rest = _single(currency[1] + text[currency.end() :])
         amount, unit = (rest.amount, rest.unit) if isinstance(rest, Quantity) else (rest, Unit(""))
@@ -445,7 +450,7 @@ def _is_text(text: str) -> bool:
     """Whether the text has words or signs that no formula has, or numbers side by side."""
     if _CAPITALS.fullmatch(text):
         return True
-    bare = re.sub(r"[_^] ?\{[^{}]*\}|[_^] ?\x02[^\x03]*\x03", "", text)
+    bare = re.sub(r"[_^] ?(?:\{[^{}]*\}|\x02[^\x03]*\x03|[0-9A-Za-z])", "", text)
     bare = re.sub(r"\\(?:operatorname|mathbb|begin|end) ?\{[^{}]*\}", "", bare).replace(f"{OPEN}degree{CLOSE}", "")
     if _ADJACENT.search(bare) and r"\begin" not in text:
         return True
@@ -476,5 +481,5 @@ def _is_word(run: str) -> bool:
 def _letters(text: str) -> str:
     text = re.sub(r"\\(?:overline|overrightarrow|angle|triangle) ?", "", text)
     text = compact(text).casefold()
-    inner = text.removeprefix("(").removesuffix(")")
-    return inner if inner.isalpha() else text.rstrip(".")
+    inner = text.removeprefix("(").removesuffix(")").replace(" ", "") if _CAPITALS.fullmatch(text.upper()) else text
+    return inner.rstrip(".")

@@ -130,7 +130,7 @@ def unit_of(tail: str, amount: Fraction | None, spaced: bool) -> Unit | None:
     >>> unit_of("perhaps", None, True), unit_of("or 5", None, True), unit_of("thousand", None, True).scale
     (None, None, 1000)
     """
-    words, scale = tail.strip(), 1
+    words, scale = re.sub(r"(\x02?)per(\x03? \x02?)cent", r"\1percent", tail.strip()), 1
     while match := re.match(r"(\x02?)([A-Za-z]+)(\x03?)\s*", words):
         factor = SCALES.get(match[2].lower())
         if factor is None or bool(match[1]) != bool(match[3]):

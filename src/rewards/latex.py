@@ -54,7 +54,7 @@ _REWRITES = (
     (re.compile(r"(?<![\\A-Za-z])(?:infinity|inf)(?![A-Za-z])"), r"\\infty "),
     (re.compile(r"\s+"), " "),
 )
-_SCIENTIFIC = re.compile(r"(?<![A-Za-z\\])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([+-]?[0-9]+)(?![0-9A-Za-z.])")
+_SCIENTIFIC = re.compile(r"(?<![A-Za-z\\])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([+-]?[0-9]+)(?!\.?[0-9A-Za-z])")
 _SCANNED = re.compile(
     rf"\\begin(?![A-Za-z])|\\end(?![A-Za-z])|\\[A-Za-z]+|\\.|{OPEN}[^{CLOSE}]*{CLOSE}|[A-Za-z]+|.", re.DOTALL
 )
@@ -71,6 +71,8 @@ def clean(text: str) -> str:
     """
     text = re.sub(r"[\x00-\x1f\x7f]", " ", text).translate(_TRANSLATED)
     text = _dollars(_unformatted(text.strip()))
+    if r"\begin" not in text:
+        text = re.sub(r"\\\\(?=[A-Za-z{}])", r"\\", text)  # escaped twice, as in JSON
     text = re.sub(r"(?<!\\)\\[()\[\]]", " ", text)
     text = _DEGREES.sub(f" {OPEN}degree{CLOSE} ", text)
     for _ in range(3):

@@ -38,7 +38,14 @@ _CONDITION = frozenset(("for", "where", "with", "if", "when", "whenever", "unles
 _CASES = frozenset(("if", "when", "whenever", "unless", "otherwise", "assuming", "provided"))
 _RELATIONS = frozenset(("<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\subset", r"\subseteq", r"\notin", r"\equiv", r"\sim"))
 _RESTRICTION = re.compile(r"[A-Za-z](?:_\{?[0-9A-Za-z]\}?)? ?(?:\\ne|\\in|\\ge|\\le|<|>)(?![A-Za-z]).*")
-_PREFIX = re.compile(r"(?:(?:the )?(?:final |correct )?answer(?: is| ?:| ?=)|approximately|approx\.?|about|roughly|\\approx) *", re.I)
+_PREFIX = re.compile(
+    r"(?:(?:so|thus|hence|therefore),? (?=[^ ]))?"
+    r"(?:(?:the |our |my )?(?:final |correct )?answer\b(?: is\b| ?:| ?=)?|the (?:[A-Za-z]+ ){1,6}(?:is|are|equals)\b"
+    r"|approximately|approx\.?|about|roughly|\\approx(?![A-Za-z])) *",
+    re.IGNORECASE,
+)
+_JOINING = frozenset(("and", "as", "but", "if", "is", "no", "not", "of", "or", "so", "vs"))
+"""Short words that are no product of variables."""
 _VOWELS = frozenset("aeiou")
 _FACTORS = frozenset("abcdhkmnpqrxyz")
 _CAPITALS = re.compile(r"[A-Z](?: ?[A-Z])+")
@@ -47,13 +54,15 @@ _NAMED = re.compile(
     r"(?:"
     r"\{?(?:[A-Za-z]|\\[A-Za-z]+)'*\}?(?:_(?:\{[^{}]*\}|[0-9A-Za-z]))?'*(?:\^\{-1\}|\^\{\(-1\)\})?"
     r"(?: ?\((?:[A-Za-z0-9+' -]|\\[A-Za-z]+)[^()=]{0,30}\)| ?\([A-Za-z]\))?"
+    r"|[A-Z]{2,4} ?[:/] ?[A-Z]{2,4}|[A-Z]_(?:\{[^{}]*\}|[0-9A-Za-z]) ?[:/] ?[A-Z]_(?:\{[^{}]*\}|[0-9A-Za-z])|[A-Z]:[A-Z]"
+    r"|\\frac ?\{[A-Z]{2,4}\} ?\{[A-Z]{2,4}\}"
     r"|\{?[A-Z]{2,4}\}?|\|[A-Za-z]{1,3}\||\[[A-Z]{3,5}\]|\([A-Za-z](?:, ?[A-Za-z])+\)"
     r")"
 )
 _COMMANDS = frozenset(
     "frac sqrt binom cdot times div sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lfloor rfloor "
-    "lceil rceil sum prod int lim infty pi pm mp cup cap in le ge ne begin end overline vec hat bar text partial to "
-    "circ ldots cdots dots mathbb angle triangle ell gcd lcm max min det operatorname langle rangle emptyset setminus "
+    "lceil rceil sum prod int lim infty pi pm mp cup cap in le ge ne begin end overline vec hat bar text partial "
+    "circ mathbb angle triangle ell gcd lcm max min det operatorname langle rangle emptyset setminus "
     "approx prime choose over dot ddot forall exists mod pmod bmod equiv subset subseteq notin imath hbar nabla".split()
 ) | arithmetic.GREEK  # fmt: skip
 
@@ -115,6 +124,9 @@ def _listed(text: str, depth: int) -> Form | None:
         condition = compact(", ".join(parts[first:])).casefold()
         is_case = condition.split(" ", 1)[0] in _CASES
         return Conditioned(_read(", ".join(parts[:first]), depth + 1), condition, is_case)
+    rows = [trimmed(row) for row in split(text, frozenset(";"))]
+    if len(rows) > 1 and any("," in row and bracketed(row) is None for row in rows):  # `p=5, q=2; p=7, q=2`
+        parts = [f"({row})" if len(split(row, frozenset(","))) > 1 else row for row in rows if row]
     items: list[Form] = []
     for part in parts:
         item = _read(part, depth + 1)
@@ -454,15 +466,17 @@ def _is_text(text: str) -> bool:
     bare = re.sub(r"\\(?:operatorname|mathbb|begin|end) ?\{[^{}]*\}", "", bare).replace(f"{OPEN}degree{CLOSE}", "")
     if _ADJACENT.search(bare) and r"\begin" not in text:
         return True
+    if bare.count("|") % 2:
+        return True
     for _, _, token in scanned(bare):
         if token.startswith(OPEN):
             if len(unmarked(token)) > 1:
                 return True
-        elif token.startswith("\\") and token[1:].isalpha():
-            if token[1:] not in _COMMANDS:
+        elif token.startswith("\\"):
+            if token[1:] not in _COMMANDS and token not in (r"\{", r"\}", r"\|", r"\\"):
                 return True
         elif token.isalpha():
-            if not token.isascii() or _is_word(token):
+            if not token.isascii() or _is_word(token) or token.lower() in _JOINING:
                 return True
         elif token in "?&#@;\"":
             return r"\begin" not in text

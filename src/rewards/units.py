@@ -36,7 +36,7 @@ megahertz: MHz megahertz | gigahertz: GHz gigahertz | mole: mol mole moles | can
 byte: byte bytes | bit: bit bits | decibel: dB decibel decibels
 dollar: $ dollar dollars usd | euro: € euro euros eur | cent: ¢ cent cents | yen: ¥ yen jpy
 rupee: ₹ rupee rupees inr rs | yuan: yuan cny rmb | franc: franc francs chf | peso: peso pesos
-unit: unit units | percent: percent pct percents
+unit: unit units | percent: percent percents pct percentage
 """
 _COMPOUND = {
     "mph": {"mile": 1, "hour": -1}, "kmh": {"kilometer": 1, "hour": -1}, "kmph": {"kilometer": 1, "hour": -1},

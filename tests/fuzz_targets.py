@@ -14,6 +14,7 @@ from pathlib import Path
 
 def extraction(data: bytes) -> None:
     """Answers of responses and their normal forms."""
+    from tagrpo.rewards import canonical
     from tagrpo.rewards import extraction as module
 
     text = data.decode("utf-8", "replace")
@@ -21,12 +22,12 @@ def extraction(data: bytes) -> None:
     assert answer is None or answer in text
     assert module.extract_reference(text) is None or module.extract_reference(text) in text
     for part in (text, answer or ""):
-        normal = module.normalize_answer(part)
+        normal = canonical.normalize_answer(part)
         assert normal == normal.lstrip().rstrip(" .,")
-        value = module.exact_value(normal)
-        assert value is None or module.exact_value(str(value)) == value
-        number = module.canonical_number(part)
-        assert number is None or module.canonical_number(number) == number
+        value = canonical.exact_value(normal)
+        assert value is None or canonical.exact_value(str(value)) == value
+        number = canonical.canonical_number(part)
+        assert number is None or canonical.canonical_number(number) == number
 
 
 @cache
@@ -61,12 +62,23 @@ def forms(data: bytes) -> None:
     from tagrpo.rewards.comparison import compare_forms
     from tagrpo.rewards.reading import read_answer
 
-    read_answer.cache_clear()
     text = data.decode("utf-8", "replace")[:1000]
     form = read_answer(text)
     assert compare_forms(form, read_answer(text)) is not False
     assert isinstance(str(form), str)
-    for reference in ("4", "6m", r"\frac{1}{2}", "1, 2", "(3,4)", "4210_5", "x=5", "B", r"5\text{ cm}", "[1,2)", "x^2+1"):
+    for reference in (
+        "4",
+        "6m",
+        r"\frac{1}{2}",
+        "1, 2",
+        "(3,4)",
+        "4210_5",
+        "x=5",
+        "B",
+        r"5\text{ cm}",
+        "[1,2)",
+        "x^2+1",
+    ):
         one, other = compare_forms(read_answer(reference), form), compare_forms(form, read_answer(reference))
         json.dumps([one, other])
 

@@ -298,8 +298,11 @@ class _Parser:
         return ("/", ("function", "ln", self.of_function()), ("function", "ln", base))
 
     def of_function(self) -> Tree:
-        """The argument of a function: one factor, so that `\\sin 2x` is not read."""
+        """The argument of a function: one factor, perhaps in degrees; `\\sin 2x` is not read."""
         tree = self.atom()
+        if self.tokens[self.at : self.at + 4] == ["^", "{", r"\circ", "}"]:
+            self.at += 4
+            tree = ("*", tree, ("/", ("symbol", r"\pi"), ("number", Fraction(180))))
         if self.next == "^" or self.begins_factor():
             raise _UnreadableError
         return tree
@@ -452,24 +455,21 @@ def _function(name: str, value: Any) -> Any:
 def _rounded(value: Any) -> Number:
     if isinstance(value, Fraction):
         return Number(value)
-    parts = [_part(value.real), _part(value.imag)]
+    real, imaginary = _fraction(value.real), _fraction(value.imag)
+    size = abs(real) + abs(imaginary)
+    parts = [_part(part, size) for part in (real, imaginary)]
     exact = all(is_exact for _, is_exact in parts)
     if not exact:
         parts = [(_to_digits(part), False) for part, _ in parts]
     return Number(parts[0][0], parts[1][0], exact)
 
 
-def _part(value: Any) -> tuple[Fraction, bool]:
-    """One part as a fraction, and whether it is one beyond reasonable doubt."""
-    found = _fraction(value)
-    if not found:
-        return found, True
-    if abs(found) < _NEGLIGIBLE:
-        if abs(found) < _NEGLIGIBLE**2:
-            return Fraction(0), True
-        raise _UnreadableError
-    if abs(found) > _HUGE:
-        raise _UnreadableError
+def _part(found: Fraction, size: Fraction) -> tuple[Fraction, bool]:
+    """One part of a number of this size as a fraction, and whether it is one beyond reasonable doubt."""
+    if abs(found) <= _NEGLIGIBLE**2 * size:
+        return Fraction(0), True
+    if not _NEGLIGIBLE < abs(found) < _HUGE:
+        raise _UnreadableError  # digits may have cancelled
     near = found.limit_denominator(10**9)
     if abs(found - near) < _NEGLIGIBLE * abs(found):
         return near, True

@@ -211,7 +211,11 @@ class _Comparison:
     def _words(self, one: Words, other: Form) -> Plan:
         if isinstance(other, Words):
             return one.text == other.text
-        return isinstance(other, Formula) and other.number is None and compact(latex_of(other.latex)).casefold() == one.text
+        return (
+            isinstance(other, Formula)
+            and other.number is None
+            and compact(latex_of(other.latex)).casefold() == one.text
+        )
 
     def _formulas(self, one: Formula, other: Formula) -> Plan:
         if one.number is not None and other.number is not None:
@@ -264,4 +268,3 @@ def _matching(rows: list[list[Plan]]) -> Plan:
     if any(all(row[column] is False for row in rows) for column in range(len(rows))):
         return False
     return ("match", tuple(map(tuple, rows))) if rows else True
-

@@ -128,7 +128,7 @@ def unmarked(text: str) -> str:
 
 def latex_of(text: str) -> str:
     """Spell marked words as LaTeX again."""
-    text = text.replace(f" {OPEN}degree{CLOSE}", r"^{\circ}").replace(f"{OPEN}percent{CLOSE}", r"\%")
+    text = re.sub(f" ?{OPEN}degree{CLOSE}", r"^{\\circ}", text).replace(f"{OPEN}percent{CLOSE}", r"\%")
     return re.sub(f"{OPEN}([^{CLOSE}]*){CLOSE}", r"\\text{\1}", text).strip()
 
 

@@ -119,7 +119,9 @@ class MathReward(BackgroundVerifier):
         for text in references_of(reference):
             shown = repr(text if len(text) <= 80 else f"{text[:60]} … {text[-15:]}")
             if not text.strip():
-                raise ValueError(f"Expected a final answer for MathReward, but got {shown}. Give the answer, or drop the row.")
+                raise ValueError(
+                    f"Expected a final answer for MathReward, but got {shown}. Give the answer, or drop the row."
+                )
             if "####" in text or r"\boxed" in text or "\n\n" in text:
                 raise ValueError(
                     f"Expected a final answer for MathReward, but got the worked solution {shown}. If the answers are "

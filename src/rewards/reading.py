@@ -27,16 +27,29 @@ _MIXED = re.compile(r"([+-]?)([0-9]{1,40}) ([0-9]{1,40}) ?/ ?([0-9]{1,40})")
 _SPACED = re.compile(r"[+-]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?")
 _ADJACENT = re.compile(r"[0-9.] +[0-9.]")
 _ORDINAL = re.compile(rf"([0-9]+) ?\^? ?\{{? ?{OPEN}?(?:st|nd|rd|th){CLOSE}? ?\}}?")
-_BASE_SUFFIX = re.compile(r"\(?(-?[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)\)? ?_ ?(?:\{ ?\(?([0-9]{1,2}|[a-z]+)\)? ?\}|([0-9])|([a-z]{3,}))")
+_BASE_SUFFIX = re.compile(
+    r"\(?(-?[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)\)? ?_ ?(?:\{ ?\(?([0-9]{1,2}|[a-z]+)\)? ?\}|([0-9])|([a-z]{3,}))"
+)
 _BASE_WORDS = re.compile(r"(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?) ?\(? ?(?:in )?base[ -]([0-9]{1,2}|[a-z]+) ?\)?")
+_UNIT_SIGNS = frozenset(("€", "£", "¥", "₹", "¢", "Ω", "Å", "µ", "μ", r"\$", r"\Omega", r"\AA"))
 _CLOCK = re.compile(r"(0?)([0-9]{1,2}):([0-9]{2})(:[0-9]{2})?(?: ?([apAP])\.? ?[mM]\.?)?")
-_CURRENCY = re.compile(r"([+-]?) ?(?:\x02?US\x03? ?)?(\\\$|\x02?(?:[€£¥₹]|(?:Rs|USD|EUR|GBP)(?![A-Za-z]))\x03?)\.? ?(?=[0-9.(\\-])")
-_CHOICE = re.compile(r"\(?([A-Z])\) ?[:.]? ?(?![\s({\[,;^_+=*/<>-])(.+)|([A-Z])[.:] (?![({\[,;^_+=*/<>-])(.+)", re.DOTALL)
+_CURRENCY = re.compile(
+    r"([+-]?) ?(?:\x02?US\x03? ?)?(\\\$|\x02?(?:[€£¥₹]|(?:Rs|USD|EUR|GBP)(?![A-Za-z]))\x03?)\.? ?(?=[0-9.(\\-])"
+)
+_CHOICE = re.compile(
+    r"\(?([A-Z])\) ?[:.]? ?(?![\s({\[,;^_+=*/<>-])(.+)|([A-Z])[.:] (?![({\[,;^_+=*/<>-])(.+)", re.DOTALL
+)
 _OTHER_CHOICE = re.compile(r"(?<![A-Za-z])\(?[A-Z]\)(?![A-Za-z])")
 _MATRIX = re.compile(r"\\begin ?\{([pbBsv]?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end ?\{\1\}", re.DOTALL)
-_CONDITION = frozenset(("for", "where", "with", "if", "when", "whenever", "unless", "provided", "such", "otherwise", "assuming"))
+_CONDITION = frozenset(
+    ("for", "where", "with", "if", "when", "whenever", "unless", "provided", "such", "otherwise", "assuming")
+)
 _CASES = frozenset(("if", "when", "whenever", "unless", "otherwise", "assuming", "provided"))
-_RELATIONS = frozenset(("<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\subset", r"\subseteq", r"\notin", r"\equiv", r"\sim"))
+_RELATIONS = frozenset(
+    ("<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\subset", r"\subseteq", r"\notin", r"\equiv", r"\sim")
+)
+_OF_ANGLES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
+_BUILDER = re.compile(r"([A-Za-z])(?: ?\\in ?\\mathbb ?\{?R\}?)? ?[|:] ?(.+)")
 _RESTRICTION = re.compile(r"[A-Za-z](?:_\{?[0-9A-Za-z]\}?)? ?(?:\\ne|\\in|\\ge|\\le|<|>)(?![A-Za-z]).*")
 _PREFIX = re.compile(
     r"(?:(?:so|thus|hence|therefore),? (?=[^ ]))?"
@@ -54,7 +67,7 @@ _NAMED = re.compile(
     r"(?:"
     r"\{?(?:[A-Za-z]|\\[A-Za-z]+)'*\}?(?:_(?:\{[^{}]*\}|[0-9A-Za-z]))?'*(?:\^\{-1\}|\^\{\(-1\)\})?"
     r"(?: ?\((?:[A-Za-z0-9+' -]|\\[A-Za-z]+)[^()=]{0,30}\)| ?\([A-Za-z]\))?"
-    r"|[A-Z]{2,4} ?[:/] ?[A-Z]{2,4}|[A-Z]_(?:\{[^{}]*\}|[0-9A-Za-z]) ?[:/] ?[A-Z]_(?:\{[^{}]*\}|[0-9A-Za-z])|[A-Z]:[A-Z]"
+    r"|P ?\([^()]{1,40}\)|[A-Z]{2,4} ?[:/] ?[A-Z]{2,4}|[A-Z]_(?:\{[^{}]*\}|[0-9A-Za-z]) ?[:/] ?[A-Z]_(?:\{[^{}]*\}|[0-9A-Za-z])|[A-Z]:[A-Z]"
     r"|\\frac ?\{[A-Z]{2,4}\} ?\{[A-Z]{2,4}\}"
     r"|\{?[A-Z]{2,4}\}?|\|[A-Za-z]{1,3}\||\[[A-Z]{3,5}\]|\([A-Za-z](?:, ?[A-Za-z])+\)"
     r")"
@@ -157,7 +170,9 @@ def _is_condition(part: str) -> bool:
     words = unmarked(part).split(" ", 1)
     if words[0] in _CONDITION:
         return True
-    return bool(_RESTRICTION.fullmatch(part)) and not re.match(r"[A-Za-z] ?\\in ?[\[({\\]", part.replace(r"\in \mathbb", "∈"))
+    return bool(_RESTRICTION.fullmatch(part)) and not re.match(
+        r"[A-Za-z] ?\\in ?[\[({\\]", part.replace(r"\in \mathbb", "∈")
+    )
 
 
 def _conditioned(text: str, depth: int) -> Form | None:
@@ -182,7 +197,7 @@ def _union(text: str, depth: int) -> Form | None:
 
 
 def _has_relation(text: str) -> bool:
-    return any(token in _RELATIONS for _, _, token in scanned(text))
+    return any(not depth and token in _RELATIONS for _, depth, token in scanned(text))
 
 
 def _equation(text: str, depth: int) -> Form | None:
@@ -203,6 +218,8 @@ def _equation(text: str, depth: int) -> Form | None:
     name: str | None = None
     if _is_name(first):
         name = compact(first)
+        while len(others) > 1 and _is_name(others[0]):
+            del others[0]
     elif len(sides) == 2 and _is_name(sides[1]):
         name, others = compact(sides[1]), [first]
     else:
@@ -264,7 +281,8 @@ def _enclosed(text: str, depth: int) -> Form | None:
     items = [trimmed(part) for part in split(_ungrouped_inside(content), frozenset((",", ";")))]
     if opening == r"\{" and closing == r"\}":
         if "|" in content or ":" in content:
-            return None
+            builder = _BUILDER.fullmatch(content)
+            return formula(builder[2]) if builder and _has_relation(builder[2]) else None
         return Group("set", tuple(_read(item, depth + 1) for item in items if item), latex=tight(latex_of(text)))
     if ends == "langlerangle":
         ends = "()"
@@ -275,7 +293,9 @@ def _enclosed(text: str, depth: int) -> Form | None:
     interval = len(items) == 2 and ends != "()"
     if not interval and ends not in ("()", "[]"):
         return None
-    return Group("interval" if interval else "tuple", tuple(_read(i, depth + 1) for i in items), ends, tight(latex_of(text)))
+    return Group(
+        "interval" if interval else "tuple", tuple(_read(i, depth + 1) for i in items), ends, tight(latex_of(text))
+    )
 
 
 def _ungrouped_inside(content: str) -> str:
@@ -322,7 +342,7 @@ def _single(text: str) -> Form:
 def formula(text: str) -> Formula:
     """Read mathematics without structure of its own."""
     text = _fraction_of(text.removeprefix("+").strip())
-    number = number_of(text)
+    number = number_of(latex_of(text))
     polynomial = polynomial_of(text) if number is None else None
     if polynomial is not None and not re.search(r"[A-Za-z]", polynomial.replace(r"\sqrt", "").replace(r"\frac", "")):
         polynomial = None
@@ -411,7 +431,7 @@ def _quantity(text: str) -> Form | None:
         return Quantity(amount, Unit(name))
     for place, depth, token in scanned(text):
         marked = token.startswith(OPEN)
-        if depth or not (marked or (token.isalpha() and token.isascii()) or token in ("€", "£", "¥", "₹", "¢", r"\$")):
+        if depth or not (marked or (token.isalpha() and token.isascii()) or token in _UNIT_SIGNS):
             continue
         if not place:
             words = _spelled_amount(text)
@@ -436,7 +456,7 @@ def _spelled_amount(text: str) -> Form | None:
 
 def _with_unit(text: str, head: str, tail: str, *, spaced: bool) -> Form | None:
     head = head.removesuffix(r"\cdot").removesuffix(r"\times").removesuffix("-").rstrip()
-    if not head or _is_text(head) or _has_relation(head):
+    if not head or _is_text(head) or _has_relation(head) or _OF_ANGLES.search(head):
         return None
     amount = formula(head)
     value = amount.number.real if amount.number else None
@@ -478,7 +498,7 @@ def _is_text(text: str) -> bool:
         elif token.isalpha():
             if not token.isascii() or _is_word(token) or token.lower() in _JOINING:
                 return True
-        elif token in "?&#@;\"":
+        elif token in '?&#@;"':
             return r"\begin" not in text
     return False
 

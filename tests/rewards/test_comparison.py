@@ -89,7 +89,9 @@ def test_fractions_are_compared_as_fractions(one, other):
     assert read_answer(str(one)).number.real == one == Fraction(str(one))
 
 
-@pytest.mark.parametrize("hedge", [row["answer"] for row in TABLE if row["kind"] == "hedge" and row["reference"] == "4"])
+@pytest.mark.parametrize(
+    "hedge", [row["answer"] for row in TABLE if row["kind"] == "hedge" and row["reference"] == "4"]
+)
 def test_a_hedge_is_wrong_against_either_of_its_values(hedge):
     assert plan("4", hedge) is not True
     assert plan("5", hedge) is not True
@@ -99,7 +101,11 @@ def test_a_hedge_is_wrong_against_either_of_its_values(hedge):
 WORDS = ["or", "perhaps", "maybe", "but", "else", "otherwise", "unless", "and", "not", "versus", "hopefully", "instead"]
 
 
-@given(st.integers(0, 99), st.sampled_from(WORDS), st.sampled_from(["{} {} {}", r"{}\text{{ {} }}{}", r"{} \text{{ ({} {})}}"]))
+@given(
+    st.integers(0, 99),
+    st.sampled_from(WORDS),
+    st.sampled_from(["{} {} {}", r"{}\text{{ {} }}{}", r"{} \text{{ ({} {})}}"]),
+)
 def test_words_that_join_two_numbers_are_no_unit(number, word, spelling):
     answer = spelling.format(number, word, number + 1)
     assert plan(str(number), answer) is False
@@ -142,7 +148,21 @@ def test_forms_hold_what_was_written():
 
 def test_long_and_deep_answers_are_read_in_bounded_time():
     rng = random.Random(0)
-    for opening in ("(", "[", r"\{", "{", r"\frac{1}{", r"\text{", r"\sqrt{", r"\begin{pmatrix}", "$", "-", "x^", "1,", r"\pm"):
+    for opening in (
+        "(",
+        "[",
+        r"\{",
+        "{",
+        r"\frac{1}{",
+        r"\text{",
+        r"\sqrt{",
+        r"\begin{pmatrix}",
+        "$",
+        "-",
+        "x^",
+        "1,",
+        r"\pm",
+    ):
         for count in (300, 1000):
             read_answer(opening * count)
             read_answer(opening * count + "1" + "}" * rng.randint(0, count))

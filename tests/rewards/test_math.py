@@ -257,7 +257,11 @@ def test_equal_answers_vote_together_and_different_ones_apart(reward):
     assert votes[:2] == ["0.5", "2.82842712475"]
 
 
-@given(st.integers(-(10**30), 10**30), st.integers(-(10**30), 10**30), st.sampled_from(["{}", "{}.0", "+{}", "{:,}", "${}$"]))
+@given(
+    st.integers(-(10**30), 10**30),
+    st.integers(-(10**30), 10**30),
+    st.sampled_from(["{}", "{}.0", "+{}", "{:,}", "${}$"]),
+)
 def test_whole_numbers_are_compared_exactly(one, other, spelling):
     """Verdicts on whole numbers are those of integers, so that results on tasks with such answers cannot move."""
     answer = spelling.format(other).replace("+-", "-")

@@ -136,9 +136,7 @@ def main() -> None:
     """Console entry point."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hendrycks", type=Path, help="folder with lm-eval")
-    parser.add_argument(
-        "--list", choices=["ours", "math-verify", "Hendrycks"], help="print what this grader gets wrong"
-    )
+    parser.add_argument("--list", choices=["ours", "math-verify", "Hendrycks"], help="print its errors")
     parser.add_argument("--speed", type=Path, help="math_train.jsonl: measure the speed instead")
     parser.add_argument("--against", type=Path, action="append", default=[], help="another checkout, with its .venv")
     options = parser.parse_args()

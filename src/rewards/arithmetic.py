@@ -32,10 +32,11 @@ _MAX_EXPONENT = 64
 _MAX_TERMS = 400
 _MAX_DEPTH = 40
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]*)?|\.[0-9]+|\s+|.", re.DOTALL)
-GREEK = frozenset(
-    "alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon "
-    "phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega pi infty".split()
-)
+_GREEK_NAMES = """
+alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon
+phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega pi infty
+"""
+GREEK = frozenset(_GREEK_NAMES.split())
 _FUNCTIONS = frozenset(("sin", "cos", "tan", "cot", "sec", "csc", "ln", "exp"))
 _CALLED = frozenset("fghFGHP")
 """Letters that, in front of a parenthesis, more often name a function than a factor."""
@@ -110,7 +111,8 @@ def same_number(one: Number, other: Number) -> bool | None:
 
 
 def _apart(one: Fraction, other: Fraction) -> bool:
-    return abs(one - other) * 10 ** (DIGITS - 2) > max(abs(one), abs(other))
+    limit = max(abs(one), abs(other)) / 10 ** (DIGITS - 2)
+    return abs(one - other) > limit
 
 
 @lru_cache(maxsize=4096)
@@ -262,7 +264,7 @@ class _Parser:
         self.take(closing)
         return tree
 
-    def atom(self) -> Tree:
+    def atom(self) -> Tree:  # noqa: PLR0911
         token = self.next
         if _is_number(token):
             return ("number", Fraction(self.take().rstrip(".")))
@@ -298,7 +300,7 @@ class _Parser:
         return ("/", ("function", "ln", self.of_function()), ("function", "ln", base))
 
     def of_function(self) -> Tree:
-        """The argument of a function: one factor, perhaps in degrees; `\\sin 2x` is not read."""
+        r"""The argument of a function: one factor, perhaps in degrees; `\sin 2x` is not read."""
         tree = self.atom()
         if self.tokens[self.at : self.at + 4] == ["^", "{", r"\circ", "}"]:
             self.at += 4
@@ -358,7 +360,7 @@ def _bounded(value: Any) -> Any:
     return value
 
 
-def _value(tree: Tree) -> Any:
+def _value(tree: Tree) -> Any:  # noqa: PLR0911
     """Evaluate a tree: a Fraction, or an mpmath number of `_PRECISION` digits where it is not rational."""
     operation, *operands = tree
     if operation == "number":
@@ -492,7 +494,7 @@ def _to_digits(value: Fraction) -> Fraction:
         return Fraction(Decimal(value.numerator) / Decimal(value.denominator))
 
 
-def _terms(tree: Tree) -> Polynomial:
+def _terms(tree: Tree) -> Polynomial:  # noqa: PLR0911
     """Expand a tree; `_UnreadableError` if it is no polynomial within the bounds."""
     operation, *operands = tree
     if operation == "number":

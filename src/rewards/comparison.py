@@ -8,7 +8,7 @@ A plan is `True`, `False` or a nested tuple that JSON can carry, which `equivale
   long, can be matched one to one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain
@@ -38,7 +38,7 @@ class Conventions:
     ordered_as_list: bool = True
     """Whether `(1,2)` equals `1, 2`, in the same order."""
     decimal_tolerance: float = DECIMAL_TOLERANCE
-    """Largest relative difference of a decimal from the number that it rounds, which must also agree to six decimals."""
+    """Largest relative difference of a decimal from what it rounds; they must also agree to six decimals."""
 
     def __post_init__(self) -> None:
         if self.percent not in ("number", "fraction", "either"):
@@ -47,10 +47,13 @@ class Conventions:
             raise ValueError(f"Expected `decimal_tolerance` between 0 and 1, but got {self.decimal_tolerance}.")
 
 
-def compare_forms(reference: Form, answer: Form, conventions: Conventions = Conventions()) -> Plan:
-    """Compare an answer with a reference; only the role of letters depends on which is which.
+DEFAULT = Conventions()
 
-    In a reference, a letter behind a number (`6m`) is a variable unless it stands in `\\text`; in an answer to a
+
+def compare_forms(reference: Form, answer: Form, conventions: Conventions = DEFAULT) -> Plan:
+    r"""Compare an answer with a reference; only the role of letters depends on which is which.
+
+    In a reference, a letter behind a number (`6m`) is a variable unless it stands in `\text`; in an answer to a
     reference without variables it is a unit.
     """
     if isinstance(reference, Quantity) and not reference.unit.certain and reference.product is not None:
@@ -92,16 +95,17 @@ class _Comparison:
     def plan(self, one: Form, other: Form) -> Plan:
         if one == other:
             return True
-        for kind, method in (
-            (Conditioned, self._conditioned),
-            (Equation, self._equations),
-            (Choice, self._choices),
-            (Group, self._groups),
-            (Matrix, self._matrices),
-            (Based, self._bases),
-            (Quantity, self._quantities),
-            (Words, self._words),
-        ):
+        methods: dict[type, Callable[[Any, Form], Plan]] = {
+            Conditioned: self._conditioned,
+            Equation: self._equations,
+            Choice: self._choices,
+            Group: self._groups,
+            Matrix: self._matrices,
+            Based: self._bases,
+            Quantity: self._quantities,
+            Words: self._words,
+        }
+        for kind, method in methods.items():
             if isinstance(one, kind):
                 return method(one, other)
             if isinstance(other, kind):
@@ -122,8 +126,7 @@ class _Comparison:
             return self.plan(one.value, other)
         if one.value is not None and other.value is not None:
             if one.name == other.name:
-                same = self.plan(one.value, other.value)
-                return same if same is not False else False
+                return self.plan(one.value, other.value)
             if _is_constant(one.value) or _is_constant(other.value):
                 return False
         return _leaf(one.latex, other.latex)
@@ -138,7 +141,7 @@ class _Comparison:
             return other.latex == one.letter
         return self.plan(one.content, other)
 
-    def _groups(self, one: Group, other: Form) -> Plan:
+    def _groups(self, one: Group, other: Form) -> Plan:  # noqa: PLR0911
         if not isinstance(other, Group):
             if one.kind in ("list", "set"):
                 items = tuple(dict.fromkeys(one.items))

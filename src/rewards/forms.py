@@ -1,4 +1,4 @@
-"""Forms that an answer can have. Equal forms are equal answers, and `str` of a form is the answer in votes and reports."""
+"""Forms that an answer can have. Equal forms are equal answers; `str` of a form is the answer in votes and reports."""
 
 from dataclasses import dataclass, field
 from typing import Literal

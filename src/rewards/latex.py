@@ -13,9 +13,10 @@ _SYMBOLS = {
     "‐": "-", "‑": "-", "‒": "-", "–": "-", "—": "-", "−": "-", "﹣": "-", "－": "-", "×": r"\times ", "·": r"\cdot ",
     "∙": r"\cdot ", "⋅": r"\cdot ", "÷": r"\div ", "π": r"\pi ", "∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ",
     "≠": r"\ne ", "≈": r"\approx ", "±": r"\pm ", "∓": r"\mp ", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ",
-    "∅": r"\emptyset ", "√": r"\sqrt ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ", "½": r"\frac{1}{2}",
+    "∅": r"\emptyset ", "√": r"\sqrt ", "θ": r"\theta ", "α": r"\alpha ", "β": r"\beta ", "λ": r"\lambda ",
+    "½": r"\frac{1}{2}",
     "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "²": "^{2}", "³": "^{3}",
-    "…": r"\ldots ", "“": '"', "”": '"', "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2003": " ", "\u2212": "-",
+    "…": r"\ldots ", "“": '"', "”": '"', "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2003": " ",
     "\u200b": "", "∠": r"\angle ", "△": r"\triangle ",
 }  # fmt: skip
 _TRANSLATED = str.maketrans(_SYMBOLS)
@@ -145,9 +146,9 @@ def tight(text: str) -> str:
             spaced = True
             continue
         before = kept[-1] if kept else ""
-        if before.startswith("\\") and before[-1].isalpha() and token[0].isalpha():
-            kept.append(" ")
-        elif spaced and before[-1:].isdigit() and token[0].isdigit():
+        in_command = before.startswith("\\") and before[-1].isalpha() and token[0].isalpha()
+        in_number = spaced and before[-1:].isdigit() and token[0].isdigit()
+        if in_command or in_number:
             kept.append(" ")
         kept.append(token)
         spaced = False

@@ -25,15 +25,15 @@ _SPACED_DIGITS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,?(?:\\[,;: ]|[\s~])+[0-9]
 class MathReward(BackgroundVerifier):
     r"""Correct when the final answer (`extract_answers`) equals a reference answer mathematically.
 
-    Both are read into a canonical form (`reading.read_answer`): a number, a list, an interval, a quantity with its unit,
-    a number in a base, and so on. The forms alone decide most verdicts; what needs algebra goes to math-verify in a pool
-    of processes (`equivalence.compare`), each distinct comparison once. A verdict depends on the answer and the
+    Both are read into a canonical form (`reading.read_answer`): a number, a list, an interval, a quantity with its
+    unit, a number in a base, and so on. The forms alone decide most verdicts; what needs algebra goes to math-verify in
+    a pool of processes (`equivalence.compare`), each distinct comparison once. A verdict depends on the answer and the
     reference alone, never on what was scored before. docs/verdicts.md lists the forms and conventions.
 
-    If the reference has several values, neighboring boxes count together; otherwise the last box does. `Score.answer` is
-    the same for answers that are equal, so that they vote together: `0.5` for `\frac12`, `2.82842712475` for `2\sqrt2`.
-    A comparison that exceeds a limit scores 0, and `Score.failure` says why: `timeout`, `memory`, `crash`, `length` (not
-    compared), or the name of the exception that comparing raised.
+    If the reference has several values, neighboring boxes count together; otherwise the last box does. `Score.answer`
+    is the same for equal answers, so that they vote together: `0.5` for `\frac12`, `2.82842712475` for `2\sqrt2`.
+    A comparison that exceeds a limit scores 0, and `Score.failure` says why: `timeout`, `memory`, `crash`, `length`
+    (not compared), or the name of the exception that comparing raised.
 
     Workers start with the first comparison, each in 1 to 2 s. Pickling carries the settings only.
 
@@ -117,32 +117,27 @@ class MathReward(BackgroundVerifier):
                 the answer, or a Python or JSON container.
         """
         for text in references_of(reference):
-            shown = repr(text if len(text) <= 80 else f"{text[:60]} … {text[-15:]}")
-            if not text.strip():
-                raise ValueError(
-                    f"Expected a final answer for MathReward, but got {shown}. Give the answer, or drop the row."
-                )
-            if "####" in text or r"\boxed" in text or "\n\n" in text:
-                raise ValueError(
-                    f"Expected a final answer for MathReward, but got the worked solution {shown}. If the answers are "
-                    "worked solutions, set the source's worked=true."
-                )
-            if len(text) > self.max_answer_length:
-                raise ValueError(
-                    f"Expected a final answer of at most {self.max_answer_length} characters for MathReward, but got "
-                    f"{len(text)}: {shown}. Raise reward.max_answer_length, or, if the answers are worked solutions, set "
-                    "the source's worked=true."
-                )
-            if _CONTAINER.match(text):
-                raise ValueError(
-                    f"Expected a final answer for MathReward, but got the container {shown}. Write the answer as a "
-                    "string, or several correct answers as a list of strings."
-                )
-            if _SENTENCE.search(text):
-                raise ValueError(
-                    f"Expected a final answer for MathReward, but got the sentence {shown}. Keep the answer alone, such "
-                    r"as 4 or \frac{1}{2}."
-                )
+            fault = self._fault(text)
+            if fault is not None:
+                shown = text if len(text) <= 80 else f"{text[:60]} … {text[-15:]}"
+                raise ValueError(f"Expected a final answer for MathReward, but got {fault.format(repr(shown))}")
+
+    def _fault(self, text: str) -> str | None:
+        """What is wrong with a reference, with a place for its text; None if nothing is."""
+        if not text.strip():
+            return "{}. Give the answer, or drop the row."
+        if "####" in text or r"\boxed" in text or "\n\n" in text:
+            return "the worked solution {}. If the answers are worked solutions, set the source's worked=true."
+        if len(text) > self.max_answer_length:
+            return (
+                f"{len(text)} characters, over the {self.max_answer_length} that are compared: {{}}. Raise "
+                "reward.max_answer_length, or, for worked solutions, set the source's worked=true."
+            )
+        if _CONTAINER.match(text):
+            return "the container {}. Write a string, or a list of strings for several correct answers."
+        if _SENTENCE.search(text):
+            return "the sentence {}. Keep the answer alone, such as 4."
+        return None
 
     def reference_notes(self, reference: Reference) -> tuple[str, ...]:
         r"""Return how a reference can be read in more than one way.

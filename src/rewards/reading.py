@@ -1,7 +1,7 @@
 r"""From an answer, as it was written, to its canonical form.
 
-Lists, sets, tuples, intervals, matrices, equations, bases, units, scales and side conditions are told apart here, by the
-text alone. No algebra is done but that of `arithmetic`.
+Lists, sets, tuples, intervals, matrices, equations, bases, units, scales and side conditions are told apart here, by
+the text alone. No algebra is done but that of `arithmetic`.
 """
 
 import re
@@ -62,22 +62,27 @@ _JOINING = frozenset(("and", "as", "but", "if", "is", "no", "not", "of", "or", "
 _VOWELS = frozenset("aeiou")
 _FACTORS = frozenset("abcdhkmnpqrxyz")
 _CAPITALS = re.compile(r"[A-Z](?: ?[A-Z])+")
-_NAMED = re.compile(
-    r"(?:\\(?:angle|triangle|overline|vec|hat|bar|overrightarrow|widehat|measuredangle|ell|mathbf|measure) ?)*(?:m ?\\angle ?)?"
-    r"(?:"
-    r"\{?(?:[A-Za-z]|\\[A-Za-z]+)'*\}?(?:_(?:\{[^{}]*\}|[0-9A-Za-z]))?'*(?:\^\{-1\}|\^\{\(-1\)\})?"
-    r"(?: ?\((?:[A-Za-z0-9+' -]|\\[A-Za-z]+)[^()=]{0,30}\)| ?\([A-Za-z]\))?"
-    r"|P ?\([^()]{1,40}\)|[A-Z]{2,4} ?[:/] ?[A-Z]{2,4}|[A-Z]_(?:\{[^{}]*\}|[0-9A-Za-z]) ?[:/] ?[A-Z]_(?:\{[^{}]*\}|[0-9A-Za-z])|[A-Z]:[A-Z]"
-    r"|\\frac ?\{[A-Z]{2,4}\} ?\{[A-Z]{2,4}\}"
-    r"|\{?[A-Z]{2,4}\}?|\|[A-Za-z]{1,3}\||\[[A-Z]{3,5}\]|\([A-Za-z](?:, ?[A-Za-z])+\)"
-    r")"
+_MARKS_OF_NAMES = (
+    r"(?:\\(?:angle|triangle|overline|vec|hat|bar|overrightarrow|widehat|measuredangle) ?)*(?:m ?\\angle ?)?"
 )
-_COMMANDS = frozenset(
-    "frac sqrt binom cdot times div sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lfloor rfloor "
-    "lceil rceil sum prod int lim infty pi pm mp cup cap in le ge ne begin end overline vec hat bar text partial "
-    "circ mathbb angle triangle ell gcd lcm max min det operatorname langle rangle emptyset setminus "
-    "approx prime choose over dot ddot forall exists mod pmod bmod equiv subset subseteq notin imath hbar nabla".split()
-) | arithmetic.GREEK  # fmt: skip
+_SUBSCRIPT = r"_(?:\{[^{}]*\}|[0-9A-Za-z])"
+_NAMES = (
+    rf"\{{?(?:[A-Za-z]|\\[A-Za-z]+)'*\}}?(?:{_SUBSCRIPT})?'*(?:\^\{{-1\}}|\^\{{\(-1\)\}})?"
+    r"(?: ?\((?:[A-Za-z0-9+' -]|\\[A-Za-z]+)[^()=]{0,30}\)| ?\([A-Za-z]\))?",  # x, \theta, x_1, f'(x), f^{-1}(2)
+    r"P ?\([^()]{1,40}\)",
+    r"\{?[A-Z]{2,4}\}?|\|[A-Za-z]{1,3}\||\[[A-Z]{3,5}\]",  # AB, |AB|, [ABC]
+    r"\([A-Za-z](?:, ?[A-Za-z])+\)",  # (x, y)
+    rf"[A-Z]{{2,4}} ?[:/] ?[A-Z]{{2,4}}|[A-Z]{_SUBSCRIPT} ?[:/] ?[A-Z]{_SUBSCRIPT}|[A-Z]:[A-Z]",  # AB:CD
+    r"\\frac ?\{[A-Z]{2,4}\} ?\{[A-Z]{2,4}\}",
+)
+_NAMED = re.compile(rf"{_MARKS_OF_NAMES}(?:{'|'.join(_NAMES)})")
+_COMMAND_NAMES = """
+frac sqrt binom cdot times div sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh ln log exp lfloor
+rfloor lceil rceil sum prod int lim infty pi pm mp cup cap in le ge ne begin end overline vec hat bar text
+partial circ mathbb angle triangle ell gcd lcm max min det operatorname langle rangle emptyset setminus
+approx prime choose over dot ddot forall exists mod pmod bmod equiv subset subseteq notin imath hbar nabla
+"""
+_COMMANDS = frozenset(_COMMAND_NAMES.split()) | arithmetic.GREEK  # fmt: skip
 
 
 @lru_cache(maxsize=1 << 15)
@@ -200,7 +205,7 @@ def _has_relation(text: str) -> bool:
     return any(not depth and token in _RELATIONS for _, depth, token in scanned(text))
 
 
-def _equation(text: str, depth: int) -> Form | None:
+def _equation(text: str, depth: int) -> Form | None:  # noqa: PLR0911
     membership = re.match(rf"({_NAMED.pattern}) ?\\in (.*)", text, re.DOTALL)
     if membership and not _has_relation(membership[2]):
         return Equation(tight(latex_of(text)), compact(membership[1]), _read(membership[2], depth + 1))
@@ -245,22 +250,21 @@ def _amount(form: Form) -> Number | None:
 
 def _all_equal(values: list[Form]) -> bool:
     """Whether a chain of equal signs is no false statement, as far as is known."""
-    numbers = [_amount(value) for value in values]
-    for value, number in zip(values[1:], numbers[1:], strict=True):
-        first, leader = numbers[0], values[0]
-        if first is not None and number is not None:
-            written = value.amount if isinstance(value, Quantity) else value
-            rounded = isinstance(written, Formula) and written.is_decimal
-            near = abs(first.real - number.real) * 100 <= abs(first.real) and first.imaginary == number.imaginary
-            if arithmetic.same_number(first, number) is False and not (rounded and near):
-                return False
-        elif (first is None) != (number is None) and isinstance(leader, Formula) and isinstance(value, Formula):
-            if leader.polynomial is not None or value.polynomial is not None:
-                return False
-        elif isinstance(leader, Formula) and isinstance(value, Formula) and leader.polynomial and value.polynomial:
-            if leader.polynomial != value.polynomial:
-                return False
-    return True
+    return not any(_contradicts(values[0], value) for value in values[1:])
+
+
+def _contradicts(first: Form, value: Form) -> bool:
+    one, other = _amount(first), _amount(value)
+    if one is not None and other is not None:
+        written = value.amount if isinstance(value, Quantity) else value
+        rounded = isinstance(written, Formula) and written.is_decimal
+        near = abs(one.real - other.real) * 100 <= abs(one.real) and one.imaginary == other.imaginary
+        return arithmetic.same_number(one, other) is False and not (rounded and near)
+    if not (isinstance(first, Formula) and isinstance(value, Formula)):
+        return False
+    if one is None and other is None and (first.polynomial is None or value.polynomial is None):
+        return False
+    return first.polynomial != value.polynomial
 
 
 def _is_name(text: str) -> bool:
@@ -270,7 +274,7 @@ def _is_name(text: str) -> bool:
     return OPEN in text and len(words) <= 4 and all(word.isalpha() for word in words)
 
 
-def _enclosed(text: str, depth: int) -> Form | None:
+def _enclosed(text: str, depth: int) -> Form | None:  # noqa: PLR0911
     if compact(text) in (r"\emptyset", r"\{\}"):
         return Group("set", ())
     parts = bracketed(text)
@@ -434,8 +438,7 @@ def _quantity(text: str) -> Form | None:
         if depth or not (marked or (token.isalpha() and token.isascii()) or token in _UNIT_SIGNS):
             continue
         if not place:
-            words = _spelled_amount(text)
-            return words
+            return _spelled_amount(text)
         head, tail = text[:place].rstrip(), text[place:]
         found = _with_unit(text, head, tail, spaced=text[place - 1] == " ")
         if found is not None:
@@ -454,7 +457,7 @@ def _spelled_amount(text: str) -> Form | None:
     return _with_unit(text, str(value), "".join(f"{OPEN}{word}{CLOSE} " for word in rest.split()).strip(), spaced=True)
 
 
-def _with_unit(text: str, head: str, tail: str, *, spaced: bool) -> Form | None:
+def _with_unit(text: str, head: str, tail: str, *, spaced: bool) -> Form | None:  # noqa: PLR0911
     head = head.removesuffix(r"\cdot").removesuffix(r"\times").removesuffix("-").rstrip()
     if not head or _is_text(head) or _has_relation(head) or _OF_ANGLES.search(head):
         return None
@@ -464,7 +467,8 @@ def _with_unit(text: str, head: str, tail: str, *, spaced: bool) -> Form | None:
     if unit is None:
         return None
     letters = unmarked(tail)
-    if not unit.certain and (amount.number is None or letters[0] not in PLAIN_LETTERS and len(letters) == 1):
+    may_be_variable = len(letters) == 1 and letters not in PLAIN_LETTERS
+    if not unit.certain and (amount.number is None or may_be_variable):
         return None
     if unit.is_noun and (amount.number is None or (OPEN not in tail and not spaced)):
         return None
@@ -478,7 +482,7 @@ def _with_unit(text: str, head: str, tail: str, *, spaced: bool) -> Form | None:
     return Quantity(amount, unit, None if is_unit else formula(unmarked(text)))
 
 
-def _is_text(text: str) -> bool:
+def _is_text(text: str) -> bool:  # noqa: PLR0911
     """Whether the text has words or signs that no formula has, or numbers side by side."""
     if _CAPITALS.fullmatch(text):
         return True

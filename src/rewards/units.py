@@ -9,14 +9,16 @@ from fractions import Fraction
 
 _NAMES = """
 meter: m meter meters metre metres | centimeter: cm cms centimeter centimeters centimetre centimetres
-millimeter: mm millimeter millimeters millimetre millimetres | kilometer: km kms kilometer kilometers kilometre kilometres
+millimeter: mm millimeter millimeters millimetre millimetres
+kilometer: km kms kilometer kilometers kilometre kilometres
 decimeter: dm decimeter decimeters decimetre decimetres | nanometer: nm nanometer nanometers nanometre nanometres
 micrometer: µm μm um micron microns micrometer micrometers | inch: in inch inches | foot: ft foot feet
 yard: yd yds yard yards | mile: mi mile miles | angstrom: Å angstrom angstroms | parsec: pc parsec parsecs
 au: AU | acre: acre acres | hectare: ha hectare hectares
 gram: g gm gms gram grams | kilogram: kg kgs kilogram kilograms | milligram: mg milligram milligrams
 pound: lb lbs pound pounds £ gbp | ounce: oz ounce ounces | ton: ton tons | tonne: tonne tonnes
-second: s sec secs second seconds | millisecond: ms millisecond milliseconds | microsecond: µs μs microsecond microseconds
+second: s sec secs second seconds | millisecond: ms millisecond milliseconds
+microsecond: µs μs microsecond microseconds
 minute: min mins minute minutes | hour: h hr hrs hour hours | day: day days | week: week weeks
 month: month months | year: yr yrs year years
 liter: L l liter liters litre litres | milliliter: mL ml milliliter milliliters millilitre millilitres
@@ -60,31 +62,39 @@ SCALES = {
     "lakh": 10**5, "crore": 10**7,
 }  # fmt: skip
 CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee", "¢": "cent"}
-NUMBER_WORDS = {
-    word: number
-    for number, word in enumerate(
-        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-        "eighteen nineteen twenty".split()
-    )
-} | {"thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}
+_TO_TWENTY = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+eighteen nineteen twenty
+"""
+NUMBER_WORDS = {word: number for number, word in enumerate(_TO_TWENTY.split())} | {
+    "thirty": 30,
+    "forty": 40,
+    "fifty": 50,
+    "sixty": 60,
+    "seventy": 70,
+    "eighty": 80,
+    "ninety": 90,
+}
 
-_NO_NOUNS = frozenset(
-    "perhaps always sometimes besides unless thus plus minus less yes this is was has does its as versus whereas "
-    "afterwards towards upwards downwards backwards forwards otherwise nevertheless nonetheless guess alas equals "
-    "means says seems looks gives "
-    "unknowns others halves thirds quarters fourths fifths sixths sevenths eighths ninths tenths hundredths "
-    "thousandths thousands millions billions trillions hundreds dozens guesses answers options choices cases "
-    "possibilities alternatives".split()
-) | {word + "s" for word in NUMBER_WORDS} | {"sixes"}  # fmt: skip
-_PLURALS = frozenset(
-    "people children men women mice geese teeth dice oxen fish sheep deer feet persons cattle vertices indices matrices "
-    "radii foci data points criteria polyhedra".split()
-)
-_NO_MODIFIERS = frozenset(
-    "a an and are as at but by else even for from if in instead is may maybe might more most nor not no of on only or "
-    "otherwise per perhaps plausibly possibly probably presumably rather some than that the then to unless versus "
-    "when where which while with without yet approximately about around nearly almost roughly".split()
-) | frozenset(NUMBER_WORDS)
+_NO_NOUNS_TEXT = """
+perhaps always sometimes besides unless thus plus minus less yes this is was has does its as versus whereas
+afterwards towards upwards downwards backwards forwards otherwise nevertheless nonetheless guess alas equals
+means says seems looks gives unknowns others halves thirds quarters fourths fifths sixths sevenths eighths
+ninths tenths hundredths thousandths thousands millions billions trillions hundreds dozens guesses answers
+options choices cases possibilities alternatives
+"""
+_NO_NOUNS = frozenset(_NO_NOUNS_TEXT.split()) | {word + "s" for word in NUMBER_WORDS} | {"sixes"}  # fmt: skip
+_PLURALS_TEXT = """
+people children men women mice geese teeth dice oxen fish sheep deer feet persons cattle vertices indices
+matrices radii foci data points criteria polyhedra
+"""
+_PLURALS = frozenset(_PLURALS_TEXT.split())
+_NO_MODIFIERS_TEXT = """
+a an and are as at but by else even for from if in instead is may maybe might more most nor not no of on
+only or otherwise per perhaps plausibly possibly probably presumably rather some than that the then to
+unless versus when where which while with without yet approximately about around nearly almost roughly
+"""
+_NO_MODIFIERS = frozenset(_NO_MODIFIERS_TEXT.split()) | frozenset(NUMBER_WORDS)
 _MARKED = re.compile("\x02|\x03")
 _TOKEN = re.compile(
     r"(?P<word>\x02[^\x03]*\x03|[A-Za-zµμÅ]+|[°$€£¥₹¢Ω℃℉]|\\Omega(?![A-Za-z])|\\AA(?![A-Za-z]))"
@@ -107,7 +117,7 @@ class Unit:
     """The factor of `thousand`, `million`, … in front of the unit."""
 
     def agrees(self, other: "Unit") -> bool:
-        """Whether two stated units are the same; nouns agree in one word, so that `7 integers` is `7 distinct integers`."""
+        """Whether two stated units are the same; nouns agree in one word, as `integers` and `distinct integers`."""
         if self.is_noun and other.is_noun:
             return bool(_stems(self.name) & _stems(other.name))
         return not (self.is_noun or other.is_noun) and self.name == other.name
@@ -147,7 +157,7 @@ def unit_of(tail: str, amount: Fraction | None, spaced: bool) -> Unit | None:
     return None if noun is None else Unit(noun, is_noun=True, scale=scale)
 
 
-def _powers(text: str) -> dict[str, int] | None:
+def _powers(text: str) -> dict[str, int] | None:  # noqa: PLR0912
     """Unit → power."""
     text = re.sub(r"\b(sq|cu|hr|min|sec|lb|ft|in|yd|oz|km|cm)\.", r"\1", text.replace("\x03.", "\x03"))
     powers: dict[str, int] = {}
@@ -207,7 +217,7 @@ def _unit(word: str) -> dict[str, int] | None:
 
 
 def _certain(text: str, spaced: bool) -> bool:
-    """Whether the letters can only be a unit: in `\\text`, of several letters, or a quotient such as `m/s`."""
+    r"""Whether the letters can only be a unit: in `\text`, of several letters, or a quotient such as `m/s`."""
     if "\x02" in text or not text.isascii():
         return True
     runs = re.findall(r"[A-Za-z]+", text)

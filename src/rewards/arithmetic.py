@@ -112,7 +112,7 @@ def same_number(one: Number, other: Number) -> bool | None:
 
 def _apart(one: Fraction, other: Fraction) -> bool:
     limit = max(abs(one), abs(other)) / 10 ** (DIGITS - 2)
-    return abs(one - other) > limit
+    return bool(abs(one - other) > limit)
 
 
 @lru_cache(maxsize=4096)

@@ -137,9 +137,7 @@ class _Comparison:
     def _choices(self, one: Choice, other: Form) -> Plan:
         if isinstance(other, Choice):
             return one.letter == other.letter
-        if isinstance(other, Formula) and len(other.latex) == 1 and other.latex.isupper():
-            return other.latex == one.letter
-        return self.plan(one.content, other)
+        return isinstance(other, Formula) and other.latex == one.letter
 
     def _groups(self, one: Group, other: Form) -> Plan:  # noqa: PLR0911
         if not isinstance(other, Group):

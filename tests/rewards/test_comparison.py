@@ -166,3 +166,8 @@ def test_long_and_deep_answers_are_read_in_bounded_time():
         for count in (300, 1000):
             read_answer(opening * count)
             read_answer(opening * count + "1" + "}" * rng.randint(0, count))
+
+
+@pytest.mark.parametrize("row_end", [r"\\", r"\\[4pt]", r"\\\,", r"\\ ", r"\\ [1ex]", r" \\ \; "])
+def test_rows_of_a_matrix_end_in_any_layout(row_end):
+    assert plan(r"\begin{pmatrix}1\\2\end{pmatrix}", rf"\begin{{pmatrix}}1{row_end}2\end{{pmatrix}}") is True

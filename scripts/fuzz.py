@@ -1,6 +1,6 @@
 """Coverage-guided fuzzing of what reads text and files of strangers: nothing may raise, hang or take much memory.
 
-    python scripts/fuzz.py replies --runs 1000000     # or extraction, verdicts, checkpoints, counts, servers, tasksets
+    python scripts/fuzz.py replies --runs 1000000     # or another target of tests/fuzz_targets.py
 
 atheris (libFuzzer; `pip install -e ".[fuzz]"`) changes inputs and keeps those that reach new branches in
 `runs/fuzz/<target>`, where the next run goes on. An input that raises, takes over ten seconds or over 2 GB ends the run

@@ -57,6 +57,32 @@ def verdicts(data: bytes) -> None:
     assert all(0 <= format_reward(text, markers) <= 1 for markers in MARKERS.values())
 
 
+def forms(data: bytes) -> None:
+    """Canonical forms of answers, and plans of their comparison with some references."""
+    from tagrpo.rewards.comparison import compare_forms
+    from tagrpo.rewards.reading import read_answer
+
+    text = data.decode("utf-8", "replace")[:1000]
+    form = read_answer(text)
+    assert compare_forms(form, read_answer(text)) is not False
+    assert isinstance(str(form), str)
+    for reference in (
+        "4",
+        "6m",
+        r"\frac{1}{2}",
+        "1, 2",
+        "(3,4)",
+        "4210_5",
+        "x=5",
+        "B",
+        r"5\text{ cm}",
+        "[1,2)",
+        "x^2+1",
+    ):
+        one, other = compare_forms(read_answer(reference), form), compare_forms(form, read_answer(reference))
+        json.dumps([one, other])
+
+
 def replies(data: bytes) -> None:
     """Replies of an API: a completion, an error, and what a judge says."""
     from tagrpo.rephrasing.calls import read_reply
@@ -186,9 +212,8 @@ def tasksets(data: bytes) -> None:
         json.dumps(value)
 
 
-TARGETS = {
-    function.__name__: function for function in (extraction, verdicts, replies, checkpoints, counts, servers, tasksets)
-}
+_ALL = (extraction, verdicts, forms, replies, checkpoints, counts, servers, tasksets)
+TARGETS = {function.__name__: function for function in _ALL}
 
 
 def seeds(target: str) -> list[bytes]:
@@ -232,6 +257,10 @@ def seeds(target: str) -> list[bytes]:
             b"The order differs.\n**EQUIVALENT:** yes",
             b'{"equivalent": true, "reason": "ok"}',
         ]
+        return [json.dumps({"id": "x", "model": "m", "choices": [choice], "usage": usage}).encode()]
+    if target == "forms":
+        lines = Path(__file__).parent.joinpath("rewards", "pairs.jsonl").read_text().splitlines()
+        return [json.loads(line)["answer"].encode() for line in lines[::5]]
     return [
         rb"so \boxed{\text{(B)}}, or $\dfrac{1}{2}$ #### 1,234.50", b"**Answer:** $\\mathrm{B}$. The answer is 27.",
         b"4 * ( 9 - 3 )", b"right down", b"<think>\n1\n</think>\n<answer>\n2\n</answer>",

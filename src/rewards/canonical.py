@@ -13,6 +13,7 @@ Reference = str | Sequence[str]
 
 _NUMBER = re.compile(r"([+-]?)(\d{1,3}(?:,\d{3})+|\d*)(?:\.(\d*))?")
 _RATIONAL = re.compile(r"(-?)(?:(\d{1,99})(?:/(\d{1,99}))?|\\frac\{(-?\d{1,99})\}\{(\d{1,99})\})")
+_SPACED_COMMA = re.compile(r",(?:\\[,;: ]|[\s~])+\d")
 _TEXT_COMMAND = re.compile(
     r"\\(?:text(?:bf|it|rm|normal)?|mbox|hbox|mathrm|mathbf|boxed|fbox)(?![A-Za-z])\s*\{([^{}]*)\}"
 )
@@ -70,11 +71,13 @@ def normalize_answer(answer: str) -> str:
     ['1657', '(3,\\frac{1}{2})', 'E']
     """
     answer = answer.replace("\N{MINUS SIGN}", "-")
+    is_list = _SPACED_COMMA.search(answer) is not None
     for _ in range(2):  # the second pass unwraps a command inside another, as in \boxed{\text{…}}
         answer = _TEXT_COMMAND.sub(r" \1 ", answer)
     for pattern, replacement in _REWRITES.items():
         answer = pattern.sub(replacement, answer).lstrip().rstrip(" .,")
-    return canonical_number(answer) or answer
+    number = None if is_list else canonical_number(answer)  # `100, 200` are two numbers
+    return number or answer
 
 
 def exact_value(answer: str) -> Fraction | None:

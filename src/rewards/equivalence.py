@@ -5,9 +5,9 @@ package, so it imports nothing from the package.
 """
 
 import logging
-import re
 from cmath import isfinite
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 from zlib import crc32
@@ -16,10 +16,11 @@ from math_verify import LatexExtractionConfig, parse, verify
 from sympy import Expr
 
 RELATIVE_TOLERANCE = 1e-5
+DIGITS = 20
+"""Digits to which the value of a formula is computed, at any exponent."""
 
-_SIGN = re.compile(r"\\?[$%]")
-_SCIENTIFIC = re.compile(r"\A\s*([+-]?[\d.]+)[eE]([+-]?\d+)\s*\Z")
-_LATEX = [LatexExtractionConfig(boxed_match_priority=0)]
+_NORMALIZATION = replace(LatexExtractionConfig().normalization_config, units=False)
+_LATEX = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=_NORMALIZATION)]
 _WARM_UP = (
     r"-\frac{3}{4}", r"2\sqrt{3}+\frac{\pi}{6}", r"x^2-3x+1", r"(1,-2,\frac{1}{2})", r"[0,1)\cup(2,\infty)",
     r"\{1,2,3\}", r"y=2x+3", r"\begin{pmatrix}1&0\\-1&2\end{pmatrix}", r"3-4i", r"30^\circ", r"\text{(B)}",
@@ -27,41 +28,70 @@ _WARM_UP = (
 )  # fmt: skip
 
 
-def compare(job: tuple[Sequence[str], str]) -> bool:
-    """Whether an answer equals any of its references: `(references, answer)`, in LaTeX.
+def compare(plan: bool | Sequence[Any]) -> bool:
+    """Carry out a plan of `comparison`: whether two formulas are equal, or several in some combination.
 
-    Equality is math-verify's, with these exceptions. Two numbers must also agree to `RELATIVE_TOLERANCE`, since
-    math-verify compares decimals to six places, under which all small numbers are equal. `4.5e33` is a number, not a
-    multiple of e. A percent sign is decoration like a unit: 50 % equals 50, not 0.5.
+    Equality of formulas is math-verify's, with these exceptions. Two numbers must also agree to `RELATIVE_TOLERANCE`,
+    since math-verify compares decimals to six places, under which all small numbers are equal. Letters are never units.
     """
-    references, answer = job
-    return any(_equal(_parse(reference), _parse(answer)) for reference in references)
+    if isinstance(plan, bool):
+        return plan
+    kind, *parts = plan
+    if kind == "all":
+        return all(map(compare, parts))
+    if kind == "any":
+        return any(map(compare, parts))
+    if kind == "match":
+        return _can_match(parts[0])
+    return _equal(*map(_parse, parts))
+
+
+def _can_match(rows: Sequence[Sequence[Any]]) -> bool:
+    """Whether each row can take a column of its own in which the plan holds (augmenting paths)."""
+    holds: dict[tuple[int, int], bool] = {}
+    taken: dict[int, int] = {}
+
+    def place(row: int, seen: set[int]) -> bool:
+        for column, plan in enumerate(rows[row]):
+            if column in seen:
+                continue
+            if (row, column) not in holds:
+                holds[row, column] = compare(plan)
+            if holds[row, column]:
+                seen.add(column)
+                if column not in taken or place(taken[column], seen):
+                    taken[column] = row
+                    return True
+        return False
+
+    return all(place(row, set()) for row in range(len(rows)))
 
 
 @lru_cache(maxsize=1024)
-def _parse(latex: str) -> tuple[list[Any], complex | None]:
-    """Parse an answer with math-verify; the second result is its value, if that is a finite number."""
-    latex = _SCIENTIFIC.sub(r"\1 \\times 10^{\2}", _SIGN.sub("", latex))
+def _parse(latex: str) -> tuple[list[Any], Any]:
+    """Parse a formula with math-verify; the second result is its value, if that is a finite number."""
     parsed = parse(rf"\boxed{{{latex}}}", _LATEX, parsing_timeout=None)
     try:
-        value = complex(parsed[0])
+        value = parsed[0].evalf(DIGITS)
+        real, imaginary = value.as_real_imag()
+        finite = real.is_Float or real.is_Rational, imaginary.is_Float or imaginary.is_Rational
     except Exception:  # a model may write anything: sets, equations, text, variables, nothing at all
         return parsed, None
-    return parsed, value if isfinite(value) else None
+    return parsed, (real, imaginary) if all(finite) else None
 
 
-def _equal(reference: tuple[list[Any], complex | None], answer: tuple[list[Any], complex | None]) -> bool:
+def _equal(reference: tuple[list[Any], Any], answer: tuple[list[Any], Any]) -> bool:
     (parsed_reference, a), (parsed_answer, b) = reference, answer
     if a is not None and b is not None:
-        if _apart(a, b):
+        if any(map(_apart, a, b)):
             return False
     elif parsed_reference and parsed_answer and _apart_at_a_point(parsed_reference[0], parsed_answer[0]):
         return False
-    return bool(verify(parsed_reference, parsed_answer, timeout_seconds=None))
+    return bool(verify(parsed_reference, parsed_answer, timeout_seconds=None, allow_set_relation_comp=True))
 
 
-def _apart(a: complex, b: complex) -> bool:
-    return abs(a - b) > RELATIVE_TOLERANCE * max(abs(a), abs(b))
+def _apart(a: Any, b: Any) -> bool:
+    return bool(abs(a - b) > RELATIVE_TOLERANCE * max(abs(a), abs(b)))
 
 
 def _apart_at_a_point(one: Any, other: Any) -> bool:
@@ -91,4 +121,4 @@ def _value_at_a_point(formula: Expr) -> complex:
 for _library in ("math_verify", "latex2sympy2_extended"):  # they warn of every answer that does not parse
     logging.getLogger(_library).setLevel(logging.CRITICAL)
 for _latex in _WARM_UP:  # fills the parser's tables before the process is forked
-    compare(((_latex,), "x+1"))
+    compare(("same", _latex, "x+1"))

@@ -1,30 +1,39 @@
 """Mathematical equality of the final answer, in worker processes with bounded time and memory."""
 
+import re
 from collections.abc import Callable, Sequence
-from fractions import Fraction
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ..types import Score
-from .canonical import Reference, exact_value, normalize_answer, references_of
-from .extraction import extract_answer
+from .canonical import Reference, references_of
+from .comparison import DECIMAL_TOLERANCE, Conventions, Plan, any_of, compare_forms
+from .extraction import extract_answers
+from .forms import Based, Conditioned, Equation, Form, Group, Quantity
+from .reading import read_answer
 from .workers import BackgroundVerifier, Outcome, WorkerPool
 
 _COMPARE = Path(__file__).with_name("equivalence.py")
 _REMEMBERED = 1 << 16
 """Outcomes that are kept, since answers repeat under other prompts, in later batches and epochs."""
-_Comparison = tuple[tuple[str, ...], str]
-"""(references, normalised answer), which decide the outcome."""
+_CONTAINER = re.compile(r"\s*[\[{(]+\s*['\"]")
+_SENTENCE = re.compile(r"\banswers?\s*(?:is\b|are\b|:)", re.IGNORECASE)
+_SPACED_DIGITS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,?(?:\\[,;: ]|[\s~])+[0-9]{3})+(?![0-9])")
 
 
 class MathReward(BackgroundVerifier):
-    r"""Correct when the final answer (`extract_answer`) equals a reference answer mathematically.
+    r"""Correct when the final answer (`extract_answers`) equals a reference answer mathematically.
 
-    Answers that are spelled alike (`normalize_answer`) are equal; integers and fractions are compared by value
-    (`exact_value`); every other pair goes to math-verify in a pool of processes (`equivalence.compare`), once for each
-    distinct answer of a question. An expression that exceeds a limit scores 0, and `Score.failure` says why: `timeout`,
-    `memory`, `crash`, `length` (not compared), or the name of the exception that comparing raised.
+    Both are read into a canonical form (`reading.read_answer`): a number, a list, an interval, a quantity with its
+    unit, a number in a base, and so on. The forms alone decide most verdicts; what needs algebra goes to math-verify in
+    a pool of processes (`equivalence.compare`), each distinct comparison once. A verdict depends on the answer and the
+    reference alone, never on what was scored before. docs/verdicts.md lists the forms and conventions.
+
+    If the reference has several values, neighboring boxes count together; otherwise the last box does. `Score.answer`
+    is the same for equal answers, so that they vote together: `0.5` for `\frac12`, `2.82842712475` for `2\sqrt2`.
+    A comparison that exceeds a limit scores 0, and `Score.failure` says why: `timeout`, `memory`, `crash`, `length`
+    (not compared), or the name of the exception that comparing raised.
 
     Workers start with the first comparison, each in 1 to 2 s. Pickling carries the settings only.
 
@@ -34,73 +43,152 @@ class MathReward(BackgroundVerifier):
         memory_bytes: Memory that one worker may reach.
         max_answer_length: Longest answer, in characters, that is compared. The longest references of MATH,
             Minerva and OlympiadBench have 159, 87 and 224.
+        percent: What `50%` equals beside itself: `number` (50), `fraction` (0.5) or `either`.
+        bare_base: Whether digits without a base equal the same digits in a base: `4210` and `4210_5`.
+        bare_unit: Whether a number without a unit equals the same number with one: `5` and `5 cm`.
+        ordered_as_list: Whether `(1,2)` equals `1, 2`, in this order.
+        decimal_tolerance: Largest relative difference between a decimal and the number that it rounds. They must also
+            agree to six decimals. 0: they must be equal.
 
     >>> with MathReward(workers=1) as reward:
-    ...     reward.score_batch([r"\boxed{x+1}", r"so $\boxed{\frac{1}{2}}$"], [("1+x", "2"), "0.2"])
-    [Score(correct=True, answer='x+1', failure=None, steps=()),
-     Score(correct=False, answer='\\frac{1}{2}', failure=None, steps=())]
+    ...     reward.score_batch([r"\boxed{\sin 2x}", r"so $\boxed{\frac{1}{2}}$"], [(r"2\sin x\cos x", "2"), "0.2"])
+    [Score(correct=True, answer='\\sin2x', failure=None, steps=()),
+     Score(correct=False, answer='0.5', failure=None, steps=())]
     """
 
     def __init__(
-        self, workers: int = 2, cpu_seconds: float = 1.0, memory_bytes: int = 1 << 30, max_answer_length: int = 1000
+        self,
+        workers: int = 2,
+        cpu_seconds: float = 1.0,
+        memory_bytes: int = 1 << 30,
+        max_answer_length: int = 1000,
+        percent: Literal["number", "fraction", "either"] = "number",
+        bare_base: bool = True,
+        bare_unit: bool = True,
+        ordered_as_list: bool = True,
+        decimal_tolerance: float = DECIMAL_TOLERANCE,
     ) -> None:
         self.max_answer_length = max_answer_length
+        self.conventions = Conventions(percent, bare_base, bare_unit, ordered_as_list, decimal_tolerance)
         self._limits = workers, cpu_seconds, memory_bytes
         self._pool = WorkerPool(_COMPARE, *self._limits)
-        self._known: dict[_Comparison, Outcome] = {}
+        self._known: dict[Plan, Outcome] = {}
 
     def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
         """Start comparing; returns a function that waits for the scores."""
-        found: list[Score | _Comparison] = []
-        written: dict[_Comparison, str] = {}
+        found: list[tuple[Score, Plan]] = []
+        known: dict[Plan, Outcome] = {}
+        waiting: dict[Plan, None] = {}
         for response, reference in zip(responses, references, strict=True):
-            answer = extract_answer(response)
-            score = self._without_workers(answer, references_of(reference))
-            if answer is not None and not isinstance(score, Score):
-                written.setdefault(score, answer)
-            found.append(score)
-        wait = self._pool.submit([(references, answer) for (references, _), answer in written.items()])
+            score, plan = self._planned(response, references_of(reference))
+            found.append((score, plan))
+            if plan in self._known:
+                known[plan] = self._known[plan]
+            elif not isinstance(plan, bool):
+                waiting[plan] = None
+        wait = self._pool.submit(list(waiting))
 
         def scores() -> list[Score]:
-            outcomes = dict(zip(written, wait(), strict=True))
+            outcomes = dict(zip(waiting, wait(), strict=True))
             if len(self._known) > _REMEMBERED:
                 self._known.clear()
-            self._known |= {made: outcome for made, outcome in outcomes.items() if outcome.failure != "crash"}
-            return [s if isinstance(s, Score) else _score(s[1], outcomes[s]) for s in found]
+            self._known |= {plan: outcome for plan, outcome in outcomes.items() if outcome.failure != "crash"}
+            return [_verdict(score, plan, outcomes | known) for score, plan in found]
 
         return scores
 
-    def _without_workers(self, answer: str | None, references: tuple[str, ...]) -> Score | _Comparison:
-        """The score, if spelling, value or an earlier comparison decides it; else the comparison to make."""
-        if answer is None:
-            return Score(False, None)
+    def _planned(self, response: str, references: tuple[str, ...]) -> tuple[Score, Plan]:
+        """The score of a wrong answer, and the comparison that tells whether it is right."""
+        written = extract_answers(response)
+        if not written:
+            return Score(False, None), False
+        forms = _forms(references)
+        answer = ", ".join(written) if len(written) > 1 and any(map(_has_several, forms)) else written[-1]
         if len(answer) > self.max_answer_length:
-            return Score(False, None, "length")
-        normal = normalize_answer(answer)
-        spellings, values = _normalized(references)
-        if normal in spellings:
-            return Score(True, normal)
-        value = None if "," in answer else exact_value(normal)  # `100, 200` may be a list
-        if value is not None and None not in values:
-            return Score(value in values, normal)
-        comparison = (references, normal)
-        known = self._known.get(comparison)
-        return comparison if known is None else _score(normal, known)
+            return Score(False, None, "length"), False
+        form = read_answer(answer)
+        return Score(False, str(form)), any_of(compare_forms(right, form, self.conventions) for right in forms)
+
+    def check_reference(self, reference: Reference) -> None:
+        """Refuse references that no response can match.
+
+        Raises:
+            ValueError: A reference is empty, longer than `max_answer_length`, a worked solution, a sentence that states
+                the answer, or a Python or JSON container.
+        """
+        for text in references_of(reference):
+            fault = self._fault(text)
+            if fault is not None:
+                shown = text if len(text) <= 80 else f"{text[:60]} … {text[-15:]}"
+                raise ValueError(f"Expected a final answer for MathReward, but got {fault.format(repr(shown))}")
+
+    def _fault(self, text: str) -> str | None:
+        """What is wrong with a reference, with a place for its text; None if nothing is."""
+        if not text.strip():
+            return "{}. Give the answer, or drop the row."
+        if "####" in text or r"\boxed" in text or "\n\n" in text:
+            return "the worked solution {}. If the answers are worked solutions, set the source's worked=true."
+        if len(text) > self.max_answer_length:
+            return (
+                f"{len(text)} characters, over the {self.max_answer_length} that are compared: {{}}. Raise "
+                "reward.max_answer_length, or, for worked solutions, set the source's worked=true."
+            )
+        if _CONTAINER.match(text):
+            return "the container {}. Write a string, or a list of strings for several correct answers."
+        if _SENTENCE.search(text):
+            return "the sentence {}. Keep the answer alone, such as 4."
+        return None
+
+    def reference_notes(self, reference: Reference) -> tuple[str, ...]:
+        r"""Return how a reference can be read in more than one way.
+
+        `base`: in a base, which an answer may leave out. `letters`: a letter behind a number is a variable, although it
+        may be meant as a unit (`6m`). `spaced digits`: groups of three digits that may be one number or several
+        (`81, 256`). `several values`: a list, set or the like, so that neighboring boxes count together.
+
+        >>> MathReward().reference_notes(("4210_5", "6m")), MathReward().reference_notes("81, 256")
+        (('base', 'letters'), ('spaced digits', 'several values'))
+        """
+        texts = references_of(reference)
+        forms = _forms(texts)
+        found = {
+            "base": any(isinstance(form, Based) for form in forms),
+            "letters": any(isinstance(form, Quantity) and not form.unit.certain for form in forms),
+            "spaced digits": any(_SPACED_DIGITS.search(text) for text in texts),
+            "several values": any(map(_has_several, forms)),
+        }
+        return tuple(note for note, is_found in found.items() if is_found)
 
     def close(self) -> None:
         """End the workers; comparisons under way are cancelled. The next one starts new workers."""
         self._pool.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MathReward, (*self._limits, self.max_answer_length)
+        conventions = self.conventions
+        settings = (
+            conventions.percent,
+            conventions.bare_base,
+            conventions.bare_unit,
+            conventions.ordered_as_list,
+            conventions.decimal_tolerance,
+        )
+        return MathReward, (*self._limits, self.max_answer_length, *settings)
 
 
-def _score(answer: str, outcome: Outcome) -> Score:
-    return Score(bool(outcome.value), answer, outcome.failure)
+def _verdict(score: Score, plan: Plan, outcomes: dict[Plan, Outcome]) -> Score:
+    if isinstance(plan, bool):
+        return score._replace(correct=plan)
+    return score._replace(correct=bool(outcomes[plan].value), failure=outcomes[plan].failure)
+
+
+def _has_several(form: Form) -> bool:
+    if isinstance(form, Conditioned):
+        return _has_several(form.value)
+    if isinstance(form, Equation):
+        return form.value is not None and _has_several(form.value)
+    return isinstance(form, Group) and len(form.items) > 1 and form.kind in ("list", "set", "tuple")
 
 
 @lru_cache(maxsize=4096)
-def _normalized(references: tuple[str, ...]) -> tuple[frozenset[str], frozenset[Fraction | None]]:
-    """The references' spellings and exact values."""
-    spellings = frozenset(map(normalize_answer, references))
-    return spellings, frozenset(map(exact_value, spellings))
+def _forms(references: tuple[str, ...]) -> tuple[Form, ...]:
+    return tuple(map(read_answer, references))

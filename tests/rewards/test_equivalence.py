@@ -8,7 +8,7 @@ import tagrpo.rewards.workers
 COMPARE = r"""
 import runpy, sys, json
 compare = runpy.run_path(sys.argv[1])["compare"]
-print(json.dumps([compare(((reference,), answer)) for reference, answer in json.load(sys.stdin)]))
+print(json.dumps([compare(plan) for plan in json.load(sys.stdin)]))
 """
 EQUAL = [
     (r"\frac{x^2-1}{x-1}", "x+1"),  # equal but for one point
@@ -29,15 +29,36 @@ DIFFERENT = [
 ]
 
 
-def test_formulas_that_differ_at_a_point_are_different_and_equal_ones_stay_equal():
+TINY = [(r"\frac{x-x+1}{2004!}", r"\frac{1}{2006!}"), (r"2^{-1100}", r"2^{-1101}"), (r"e^{-1000}", r"e^{-1001}")]
+SAME, OTHER = ["same", r"\sin 2x", r"2\sin x\cos x"], ["same", "x", "y"]
+PLANS = [
+    (True, True),
+    (False, False),
+    (["all", SAME, True], True),
+    (["all", SAME, OTHER], False),
+    (["any", OTHER, SAME], True),
+    (["any", OTHER, False], False),
+    (["match", [[True, True], [SAME, OTHER]]], True),
+    (["match", [[True, False], [SAME, False]]], False),
+    (["match", [[True, True, False], [True, False, False], [False, True, SAME]]], True),
+]
+
+
+def compared(plans):
     compare = Path(tagrpo.rewards.workers.__file__).with_name("equivalence.py")
     run = subprocess.run(
         [sys.executable, "-P", "-c", COMPARE, compare],
-        input=json.dumps(EQUAL + DIFFERENT),
+        input=json.dumps(plans),
         capture_output=True,
         text=True,
         timeout=120,
         check=True,
     )
-    verdicts = dict(zip(EQUAL + DIFFERENT, json.loads(run.stdout), strict=True))
-    assert [pair for pair, verdict in verdicts.items() if verdict] == EQUAL
+    return json.loads(run.stdout)
+
+
+def test_plans_are_carried_out_and_formulas_that_differ_at_a_point_are_different():
+    pairs = EQUAL + DIFFERENT + TINY
+    verdicts = compared([["same", *pair] for pair in pairs] + [plan for plan, _ in PLANS])
+    assert [pair for pair, verdict in zip(pairs, verdicts, strict=False) if verdict] == EQUAL
+    assert verdicts[len(pairs) :] == [verdict for _, verdict in PLANS]

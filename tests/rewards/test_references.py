@@ -14,6 +14,7 @@ from tagrpo.rewards import (
 )
 
 MIXED = MixedReward(MultipleChoiceReward(), FinalAnswerReward())
+MATH = MathReward()
 REFUSED = [
     (CountdownReward(), "24", "( 9 - 3 )"),
     (CountdownReward(), "9 * 4 - 12", "( 9 - 3 )"),
@@ -26,6 +27,19 @@ REFUSED = [
     (FinalAnswerReward(), "40 + 32 = 72\n#### 72", "worked=true"),
     (FinalAnswerReward(), "1\n2", "worked=true"),
     (MIXED, "40 + 32 = 72 #### 72", "worked=true"),
+    (MATH, "40 + 32 = 72\n#### 72", "worked=true"),
+    (MATH, r"We get $x=4$, so the answer is $\boxed{4}$.", "worked=true"),
+    (MATH, "First, we add.\n\nThen 4", "worked=true"),
+    (MATH, "{'value': '4'}", "container"),
+    (MATH, '{"value": 4}', "container"),
+    (MATH, "['4', '5']", "container"),
+    (MATH, "[['4'], ['5']]", "container"),
+    (MATH, "The answer is 4", "sentence"),
+    (MATH, "The final answer is: $4$.", "sentence"),
+    (MATH, "Answer: 4", "sentence"),
+    (MATH, "1" * 1001, "reward.max_answer_length"),
+    (MATH, ("4", ""), "got ''"),
+    (MATH, "  ", "drop the row"),
 ]
 ACCEPTED = [
     (CountdownReward(), "( 9 - 3 ) * 4"),
@@ -35,7 +49,11 @@ ACCEPTED = [
     (FinalAnswerReward(), "1,000"),
     (MIXED, "B"),
     (MIXED, "72"),
-    (MathReward(), r"\frac{1}{2}"),
+    (MATH, r"\frac{1}{2}"),
+    (MATH, r"\{1, 2\}"),
+    (MATH, "[3,4)"),
+    (MATH, r"\text{Evelyn}"),
+    (MATH, "1" * 1000),
 ]
 
 
@@ -53,3 +71,22 @@ def test_a_reference_that_is_correct_itself_is_accepted(reward, reference):
     prefix = {FinalAnswerReward: "#### {}", MathReward: r"\boxed{{{}}}", MultipleChoiceReward: "Answer: {}"}
     shown = prefix.get(type(reward), "Answer: {}\n#### {}" if reward is MIXED else "{}")
     assert all(reward(shown.format(text, text), reference).correct for text in texts)
+
+
+NOTES = [
+    ("4", ()),
+    ("4210_5", ("base",)),
+    (r"\text{A5}_{11}", ("base",)),
+    ("$6m$", ("letters",)),
+    ("2s", ("letters",)),
+    (r"2\text{ s}", ()),
+    ("81, 256", ("spaced digits", "several values")),
+    (("4", "1010_2"), ("base",)),
+    ("10{,}000", ()),
+    (r"x=1 \text{ or } x=2", ("several values",)),
+]
+
+
+@pytest.mark.parametrize(("reference", "notes"), NOTES)
+def test_references_that_can_be_read_in_several_ways_are_named(reference, notes):
+    assert MATH.reference_notes(reference) == notes

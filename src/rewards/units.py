@@ -1,0 +1,240 @@
+r"""Units, currencies, scales and counted nouns behind a number.
+
+Units are compared by name and power, never converted: `5 m` is not `500 cm`.
+"""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+
+_NAMES = """
+meter: m meter meters metre metres | centimeter: cm cms centimeter centimeters centimetre centimetres
+millimeter: mm millimeter millimeters millimetre millimetres
+kilometer: km kms kilometer kilometers kilometre kilometres
+decimeter: dm decimeter decimeters decimetre decimetres | nanometer: nm nanometer nanometers nanometre nanometres
+micrometer: µm μm um micron microns micrometer micrometers | inch: in inch inches | foot: ft foot feet
+yard: yd yds yard yards | mile: mi mile miles | angstrom: Å angstrom angstroms | parsec: pc parsec parsecs
+au: AU | acre: acre acres | hectare: ha hectare hectares
+gram: g gm gms gram grams | kilogram: kg kgs kilogram kilograms | milligram: mg milligram milligrams
+pound: lb lbs pound pounds £ gbp | ounce: oz ounce ounces | ton: ton tons | tonne: tonne tonnes
+second: s sec secs second seconds | millisecond: ms millisecond milliseconds
+microsecond: µs μs microsecond microseconds
+minute: min mins minute minutes | hour: h hr hrs hour hours | day: day days | week: week weeks
+month: month months | year: yr yrs year years
+liter: L l liter liters litre litres | milliliter: mL ml milliliter milliliters millilitre millilitres
+gallon: gal gallon gallons | quart: qt quart quarts | pint: pt pint pints | cup: cup cups
+tablespoon: tbsp tablespoon tablespoons | teaspoon: tsp teaspoon teaspoons
+degree: degree degrees deg degs ° | radian: rad rads radian radians | celsius: celsius ℃ | fahrenheit: fahrenheit ℉
+kelvin: K kelvin kelvins
+newton: N newton newtons | joule: J joule joules | kilojoule: kJ kilojoule kilojoules | calorie: cal calorie calories
+kilocalorie: kcal kilocalorie kilocalories | erg: erg ergs | electronvolt: eV | kiloelectronvolt: keV
+megaelectronvolt: MeV | watt: W watt watts | kilowatt: kW kilowatt kilowatts | megawatt: MW megawatt megawatts
+kilowatt-hour: kWh | pascal: Pa pascal pascals | kilopascal: kPa kilopascal kilopascals | atmosphere: atm atmospheres
+bar: bar bars | psi: psi | dyne: dyn dyne dynes
+volt: V volt volts | millivolt: mV millivolt millivolts | ampere: A amp amps ampere amperes
+milliampere: mA milliampere milliamperes | ohm: Ω ohm ohms | coulomb: coulomb coulombs | farad: farad farads
+tesla: tesla teslas | weber: Wb weber webers | henry: henry henries | hertz: Hz hertz | kilohertz: kHz kilohertz
+megahertz: MHz megahertz | gigahertz: GHz gigahertz | mole: mol mole moles | candela: cd candela
+byte: byte bytes | bit: bit bits | decibel: dB decibel decibels
+dollar: $ dollar dollars usd | euro: € euro euros eur | cent: ¢ cent cents | yen: ¥ yen jpy
+rupee: ₹ rupee rupees inr rs | yuan: yuan cny rmb | franc: franc francs chf | peso: peso pesos
+unit: unit units | percent: percent percents pct percentage
+"""
+_COMPOUND = {
+    "mph": {"mile": 1, "hour": -1}, "kmh": {"kilometer": 1, "hour": -1}, "kmph": {"kilometer": 1, "hour": -1},
+    "kph": {"kilometer": 1, "hour": -1}, "rpm": {"revolution": 1, "minute": -1}, "cc": {"centimeter": 3},
+    "fps": {"foot": 1, "second": -1},
+}  # fmt: skip
+_UNITS = {
+    spelling: name.strip()
+    for entry in re.split(r"[|\n]", _NAMES.strip())
+    for name, _, spellings in [entry.partition(":")]
+    for spelling in spellings.split()
+}
+_LOWER = {spelling.lower(): name for spelling, name in _UNITS.items() if len(spelling) > 2}
+_LOWER |= {spelling: name for spelling, name in _UNITS.items() if spelling.islower()}
+_PRODUCTS = frozenset(("cd", "nm", "ms", "mg", "pc", "pt", "ha", "mi", "in", "mm"))
+"""Units that, written without a space, are more often a product of two variables."""
+PLAIN_LETTERS = frozenset("msghlLNJWVAK")
+"""Single letters that may be a unit if they stand behind a number without `\\text`."""
+SCALES = {
+    "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
+    "lakh": 10**5, "crore": 10**7,
+}  # fmt: skip
+CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee", "¢": "cent"}
+_TO_TWENTY = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
+eighteen nineteen twenty
+"""
+NUMBER_WORDS = {word: number for number, word in enumerate(_TO_TWENTY.split())} | {
+    "thirty": 30,
+    "forty": 40,
+    "fifty": 50,
+    "sixty": 60,
+    "seventy": 70,
+    "eighty": 80,
+    "ninety": 90,
+}
+
+_NO_NOUNS_TEXT = """
+perhaps always sometimes besides unless thus plus minus less yes this is was has does its as versus whereas
+afterwards towards upwards downwards backwards forwards otherwise nevertheless nonetheless guess alas equals
+means says seems looks gives unknowns others halves thirds quarters fourths fifths sixths sevenths eighths
+ninths tenths hundredths thousandths thousands millions billions trillions hundreds dozens guesses answers
+options choices cases possibilities alternatives
+"""
+_NO_NOUNS = frozenset(_NO_NOUNS_TEXT.split()) | {word + "s" for word in NUMBER_WORDS} | {"sixes"}  # fmt: skip
+_PLURALS_TEXT = """
+people children men women mice geese teeth dice oxen fish sheep deer feet persons cattle vertices indices
+matrices radii foci data points criteria polyhedra
+"""
+_PLURALS = frozenset(_PLURALS_TEXT.split())
+_NO_MODIFIERS_TEXT = """
+a an and are as at but by else even for from if in instead is may maybe might more most nor not no of on
+only or otherwise per perhaps plausibly possibly probably presumably rather some than that the then to
+unless versus when where which while with without yet approximately about around nearly almost roughly
+"""
+_NO_MODIFIERS = frozenset(_NO_MODIFIERS_TEXT.split()) | frozenset(NUMBER_WORDS)
+_MARKED = re.compile("\x02|\x03")
+_TOKEN = re.compile(
+    r"(?P<word>\x02[^\x03]*\x03|[A-Za-zµμÅ]+|[°$€£¥₹¢Ω℃℉]|\\Omega(?![A-Za-z])|\\AA(?![A-Za-z]))"
+    r"|\^(?P<power>-?[0-9]+|\{ ?-? ?[0-9]+ ?\})|(?P<by>/)|(?P<times>\\cdot(?![A-Za-z])|\\times(?![A-Za-z])|\*)"
+    r"|(?P<gap> +)|(?P<other>.)",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A unit, or a noun that is counted."""
+
+    name: str
+    """Canonical, such as `kilometer hour^-1`."""
+    is_noun: bool = False
+    certain: bool = True
+    """False if the letters might as well be variables, as in `5m`."""
+    scale: int = 1
+    """The factor of `thousand`, `million`, … in front of the unit."""
+
+    def agrees(self, other: "Unit") -> bool:
+        """Whether two stated units are the same; nouns agree in one word, as `integers` and `distinct integers`."""
+        if self.is_noun and other.is_noun:
+            return bool(_stems(self.name) & _stems(other.name))
+        return not (self.is_noun or other.is_noun) and self.name == other.name
+
+
+def _stems(name: str) -> set[str]:
+    return {word.removesuffix("s").removesuffix("e") for word in name.split()}
+
+
+def unit_of(tail: str, amount: Fraction | None, spaced: bool) -> Unit | None:
+    r"""Read what stands behind a number: scales, then a unit or a counted noun. None if it is anything else.
+
+    Args:
+        tail: Text with words of `\text{…}` between the characters 2 and 3.
+        amount: The number, if known: a noun in the singular goes with 1 only.
+        spaced: Whether a space stands in front of the tail.
+
+    >>> [unit_of(tail, None, True).name for tail in ("cm^2", "square cm", "miles per hour", "red apples")]
+    ['centimeter^2', 'centimeter^2', 'hour^-1 mile', 'red apples']
+    >>> unit_of("perhaps", None, True), unit_of("or 5", None, True), unit_of("thousand", None, True).scale
+    (None, None, 1000)
+    """
+    words, scale = re.sub(r"(\x02?)per(\x03? \x02?)cent", r"\1percent", tail.strip()), 1
+    while match := re.match(r"(\x02?)([A-Za-z]+)(\x03?)\s*", words):
+        factor = SCALES.get(match[2].lower())
+        if factor is None or bool(match[1]) != bool(match[3]):
+            break
+        scale *= factor
+        words = words[match.end() :]
+    if not words:
+        return Unit("", scale=scale) if scale > 1 else None
+    powers = _powers(words)
+    if powers is not None:
+        name = " ".join(unit if power == 1 else f"{unit}^{power}" for unit, power in sorted(powers.items()) if power)
+        return Unit(name, certain=scale > 1 or _certain(words, spaced), scale=scale)
+    noun = _noun(words, amount if scale == 1 else None)
+    return None if noun is None else Unit(noun, is_noun=True, scale=scale)
+
+
+def _powers(text: str) -> dict[str, int] | None:  # noqa: PLR0912
+    """Unit → power."""
+    text = re.sub(r"\b(sq|cu|hr|min|sec|lb|ft|in|yd|oz|km|cm)\.", r"\1", text.replace("\x03.", "\x03"))
+    powers: dict[str, int] = {}
+    factor, prefix, last = 1, 1, ""
+    for token in _TOKEN.finditer(text):
+        kind = token.lastgroup
+        if kind == "gap":
+            continue
+        if kind == "power" and last:
+            power = int(token["power"].strip("{} ").replace(" ", ""))
+            for unit in last.split():
+                powers[unit] *= power
+            last = ""
+        elif kind == "by" and powers:
+            factor = -1
+        elif kind == "times" and powers:
+            last = ""
+        elif kind == "word":
+            word = _MARKED.sub("", token["word"]).strip()
+            if word.lower() == "per" and powers:
+                factor = -1
+            elif word.lower() in ("square", "sq", "squared"):
+                prefix, last = (1, _raised(powers, last, 2)) if word.lower() == "squared" else (2, "")
+            elif word.lower() in ("cubic", "cu", "cubed"):
+                prefix, last = (1, _raised(powers, last, 3)) if word.lower() == "cubed" else (3, "")
+            elif word in ("C", "F") and last == "degree":
+                del powers["degree"]
+                powers["celsius" if word == "C" else "fahrenheit"] = 1
+            else:
+                found = _unit(word)
+                if found is None:
+                    return None
+                for unit, power in found.items():
+                    powers[unit] = powers.get(unit, 0) + factor * prefix * power
+                last = " ".join(found)
+                factor, prefix = 1, 1
+        else:
+            return None
+    return powers if powers and factor == prefix == 1 else None
+
+
+def _raised(powers: dict[str, int], last: str, power: int) -> str:
+    for unit in last.split():
+        powers[unit] *= power
+    return ""
+
+
+def _unit(word: str) -> dict[str, int] | None:
+    word = {r"\Omega": "Ω", r"\AA": "Å"}.get(word, word)
+    compound = _COMPOUND.get(word.lower())
+    if compound is not None:
+        return compound
+    name = _UNITS.get(word) or _LOWER.get(word.lower() if len(word) > 2 else word)
+    if name is None and len(word) == 2 and word.isupper():
+        name = _LOWER.get(word.lower())
+    return None if name is None else {name: 1}
+
+
+def _certain(text: str, spaced: bool) -> bool:
+    r"""Whether the letters can only be a unit: in `\text`, of several letters, or a quotient such as `m/s`."""
+    if "\x02" in text or not text.isascii():
+        return True
+    runs = re.findall(r"[A-Za-z]+", text)
+    if any(len(run) > 1 and (spaced or run not in _PRODUCTS) for run in runs):
+        return True
+    return spaced and len(runs) > 1 and "/" in text
+
+
+def _noun(text: str, amount: Fraction | None) -> str | None:
+    """One or two words of which the last is a plural; None for hedges, conjunctions, numbers and everything else."""
+    words = _MARKED.sub("", text).lower().split()
+    if not 1 <= len(words) <= 2 or not all(re.fullmatch(r"[a-z]{3,}(?:-[a-z]+)?", word) for word in words):
+        return None
+    *modifiers, noun = words
+    if noun in _NO_NOUNS or any(word in _NO_MODIFIERS | _NO_NOUNS or word.endswith("ly") for word in modifiers):
+        return None
+    plural = noun in _PLURALS or (len(noun) > 3 and noun.endswith("s") and not noun.endswith(("ss", "us", "is")))
+    singular = amount in (1, -1) and noun + "s" not in _NO_NOUNS and noun not in _NO_MODIFIERS and noun not in SCALES
+    singular = singular and not noun.endswith("ly")
+    return " ".join(words) if plural or singular else None

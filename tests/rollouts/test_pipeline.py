@@ -487,7 +487,11 @@ def test_a_reformulator_that_lacks_something_or_has_nobody_to_ask_is_refused():
         make_pipeline(Engine(), reformulator=Varying("r")).roll_out(asking("mixed"), make_policy(), 0)
 
 
-@pytest.mark.parametrize("parts", [None, 3, [None], ["batch"], [asking("mixed")], (part for part in ())], ids=repr)
+@pytest.mark.parametrize(
+    "parts",
+    [None, 3, [None], ["batch"], [asking("mixed")], (part for part in ())],
+    ids=["none", "number", "list of none", "list of texts", "no rollouts", "generator"],
+)
 def test_a_reformulator_that_returns_something_else_than_scored_batches_is_named(parts):
     class Mine(Varying):
         def extend(self, batch, ask):

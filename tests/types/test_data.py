@@ -26,7 +26,7 @@ def test_bools_of_python_numpy_and_torch_are_verdicts(correct):
         assert type(score.correct) is bool
 
 
-@pytest.mark.parametrize("correct", NO_BOOLS, ids=repr)
+@pytest.mark.parametrize("correct", NO_BOOLS, ids=lambda value: type(value).__name__)
 def test_every_other_value_is_no_verdict(correct):
     with pytest.raises(InvalidScoreError, match=r"Score\.correct to be a bool"):
         Score(correct, "27")

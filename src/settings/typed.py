@@ -30,7 +30,8 @@ def check_declared(cfg: DictConfig) -> None:
     Raises:
         ValueError: if a setting is of another type. The message names the setting.
     """
-    content: Any = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=False)
+    own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
+    content: Any = OmegaConf.to_container(own, resolve=True, throw_on_missing=False)
     for name, value, hint in _declared(content):
         if not fits(value, hint):
             shown = "null" if value is None else repr(value)

@@ -15,23 +15,13 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from transformers import PreTrainedTokenizerBase
 
+from ..rewards.response import opening_marks, opens_thoughts
 from .control_tokens import PromptEncoder
 from .templates import ChatTemplate, Template
 
 QUESTION = "QUESTION-OF-THE-CHECK"
 REPLY = "REPLY-OF-THE-CHECK"
 NEXT = "NEXT-TURN-OF-THE-CHECK"
-THOUGHTS = {
-    "<think>": "</think>",
-    "<thinking>": "</thinking>",
-    "<thought>": "</thought>",
-    "<reasoning>": "</reasoning>",
-    "[THINK]": "[/THINK]",
-    "<seed:think>": "</seed:think>",
-    "◁think▷": "◁/think▷",
-    "<|begin_of_thought|>": "<|end_of_thought|>",
-}
-"""What opens thoughts in the templates of published models → what closes them."""
 _SUPPLIED = {
     "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "bos_token", "eos_token",
     "unk_token", "pad_token", "sep_token", "cls_token", "mask_token", "raise_exception", "strftime_now", "namespace",
@@ -190,11 +180,10 @@ def _check_thoughts(
     turn = text.rpartition(QUESTION)[2]
     if template.instruction.strip():
         turn = turn.rpartition(template.instruction.strip())[2]
-    opened = {mark: turn.count(mark) for mark in THOUGHTS}
-    prefill = template.prefill.strip()
-    twice = prefill in THOUGHTS and template.apply(template.messages(QUESTION), tokenizer).rstrip().endswith(prefill)
-    if twice or sum(opened.values()) > 1:
-        marks = ", ".join(mark for mark, count in opened.items() if count)
+    opened = opening_marks(turn)
+    own = template.apply(template.messages(QUESTION), tokenizer)
+    if len(opened) > 1 or (opens_thoughts(own) and opening_marks(template.prefill)):
+        marks = ", ".join(dict.fromkeys(opened or opening_marks(template.prefill)))
         yield (
             f"Template {template.name}: the prompt opens thoughts more than once ({marks}), since the chat template of "
             f"{tokenizer.name_or_path} opens them already: {turn[-80:]!r}. Set {setting}.prefill=''."

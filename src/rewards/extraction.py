@@ -16,7 +16,7 @@ _BOX_OR_BRACE = re.compile(
     r"|\\[{}]|\\\\(?!boxed|fbox)|(?P<brace>[{}])"
 )
 _BLANK = re.compile(
-    r"(?:[\s~._?…{}$*]|\\[ ,;:!]|\\(?:ldots|dots|cdots|cdot|quad|qquad)(?![A-Za-z])"
+    r"(?:[\s~._?…{}$*]|\\[ ,;:!]|\\(?:boxed|fbox)(?![A-Za-z])|\\(?:ldots|dots|cdots|cdot|quad|qquad)(?![A-Za-z])"
     r"|\\h?phantom\s*\{[^{}]*\}|\\(?:text|mbox|mathrm|hspace)\s*(?=\{))*"
     r"(?:(?:(?:the|your|my|final)\s){0,2}(?:answer|result)(?:\shere)?[\s.}]*)?",
     re.IGNORECASE,
@@ -25,11 +25,15 @@ _BLANK = re.compile(
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _BARE_END = re.compile(r"[.;!?](?:\s|\Z)|,\s")
 _BETWEEN = re.compile(
-    r"(?:[\s$,;&]|\\[,;: ()\[\]]|\\\\|\\q?quad(?![A-Za-z])|\\text\s*\{\s*,?\s*(?:and|or)?\s*\}"
-    r"|\b(?:and|or)\b|(?<![A-Za-z])\\?[A-Za-z]{1,8}(?:_\{?\w{1,3}\}?)?(?:\([a-z]\))?\s?(?:=|\\in)(?![=\w]))*"
+    r"(?:[\s$,;&*_`]|\\[,;: ()\[\]]|\\\\|\\q?quad(?![A-Za-z])|\\text\s*\{\s*,?\s*(?:and|or)?\s*\}"
+    r"|^(?:[-+•]|\d{1,2}[.)])\s|\b(?:and|or|as well as)\b"
+    r"|(?<![A-Za-z])\\?[A-Za-z]{1,8}(?:_\{?\w{1,3}\}?)?(?:\([a-z]\))?\s?(?:=|\\in)(?![=\w]))*",
+    re.MULTILINE,
 )
-"""What may stand between boxes that are one answer: separators, dollars, and `x =` in front of the next."""
+"""What may stand between boxes that are one answer: separators, dollars, bullets, and `x =` in front of the next."""
 _LONGEST_GAP = 60
+_DENIED = re.compile(r"\b(?:not|never|rather than|instead of)(?:\sequal\sto)?[\s$*_(\[\\]*\Z", re.IGNORECASE)
+_LONGEST_DENIAL = 32
 
 _MARKED = re.compile(r"#{4,}\s*((?:(?!####)[^\n])*)")
 _ITEM = re.compile(r"(?:\d+|[A-Za-z])[.):]\s+[A-Za-z]{2}")
@@ -81,7 +85,7 @@ def boxes(text: str) -> list[Box]:
 
     A box that never closes (a truncated response) is left out. Without braces (`\boxed 9$`) a box holds the rest of
     the line, up to the closing dollar or the end of the sentence, unless that is prose (`in \boxed as you asked`).
-    Boxes of dots or of the word `answer` count as empty.
+    Boxes of dots or of the word `answer` count as empty, and "not" in front of a box takes it away.
 
     >>> [box.content for box in boxes(r"so \boxed{1}, or \boxed{\frac{1}{2}}, in \boxed{}, not \boxed{3")]
     ['1', '\\frac{1}{2}']
@@ -104,7 +108,9 @@ def boxes(text: str) -> list[Box]:
             begin = open_braces.pop()
             if begin is not None and not (found and found[-1].start > begin[0]):
                 box = Box(begin[0], text[begin[1] : token.start()].strip(), token.end())
-        if box is not None and not _BLANK.fullmatch(box.content):
+        if box is None or _BLANK.fullmatch(box.content):
+            continue
+        if not _DENIED.search(text, max(0, box.start - _LONGEST_DENIAL), box.start):
             found.append(box)
     return found
 

@@ -9,8 +9,9 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from transformers import AutoTokenizer
 
-from tagrpo.datamodules.prompt_check import THOUGHTS, check_prompt, check_turn_end, turn_end
+from tagrpo.datamodules.prompt_check import check_prompt, check_turn_end, turn_end
 from tagrpo.datamodules.templates import ChatTemplate, PlainTemplate
+from tagrpo.rewards.response import THOUGHT_TAGS
 from tagrpo.starter import starter_path
 from tests.chat_models import (
     CHATML,
@@ -115,6 +116,20 @@ def test_a_chat_template_that_renders_no_reply_is_told_without_generation_prompt
     tokenizer.chat_template = "{{ messages[0].content }}"
     (said,) = check_prompt(ChatTemplate(), tokenizer)
     assert "template.prefill" in said
+
+
+THOUGHTS = [
+    *(f"<{tag}>" for tag in THOUGHT_TAGS if tag.isidentifier()),
+    "<seed:think>",
+    "<|think|>",
+    "[THINK]",
+    "◁think▷",
+    "<|begin_of_thought|>",
+    "<|START_THINKING|>",
+    "<start_working_out>",
+    "<|channel>thought",
+    "<|channel|>analysis<|message|>",
+]
 
 
 @pytest.mark.parametrize("mark", THOUGHTS)

@@ -43,6 +43,16 @@ _STATED = re.compile(
     r"|^[#*_> \t]{1,12}(?:(?:the|my|final)[ ]){0,2}answers?[*_ \t]{0,8}$[\s:*_]*",
     re.IGNORECASE | re.MULTILINE,
 )
+_DOUBTED = re.compile(
+    r"(?:(?:\b(?:not|never|hardly|cannot)|n[’']t)(?:\s(?:really|quite|fully|entirely|at|all|be|the|a|\d+%)){0,3}"
+    r"\s(?:think|believe|sure|certain|confident|convinced|clear|say|claim|know|case|true)"
+    r"|\b(?:doubt|unsure|uncertain|unclear|suppos(?:e|ing)|assum(?:e|ing)|imagine|if|whether|unless|false|wrong))"
+    r"(?:\s(?:of|as|to|that|whether|if)){0,3}(?:\s(?:the|my|our|this|its))?(?:\s(?:final|correct|right|best|true|actual)){0,2}"
+    r"\s{0,4}\Z",
+    re.IGNORECASE,
+)
+"""What doubts or supposes the statement that follows: "I am not sure whether the"."""
+_LONGEST_DOUBT = 80
 _INLINE = re.compile(r"\$(?!\s)([^$]*[^$\s])\$(?!\d)")
 _DISPLAYS = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
 _SENTENCE_END = re.compile(r"\.(?=\s|\Z)")
@@ -175,7 +185,8 @@ def extract_answers(response: str) -> tuple[str, ...]:
     1. the last box, with its neighbours (`last_boxes`): several answers if there are several neighbours;
     2. the rest of the line after the last `####`; if that is a heading, such as `#### Step 3`, the statement (3.);
     3. what follows the last "answer is" or "answer:" on its line: the formula or the bold text that begins there,
-       else the text up to the end of the sentence or to "because", "since" or "which";
+       else the text up to the end of the sentence or to "because", "since" or "which"; nothing if the sentence doubts
+       or supposes it ("I doubt that the answer is 4");
     4. what stands between the last `<answer>` and `</answer>`.
 
     >>> extract_answers(r"<think>\boxed{1}?</think> $x=\boxed{2}$ or $x=\boxed{3}$"), extract_answers("#### 7")
@@ -197,6 +208,15 @@ def extract_answer(response: str) -> str | None:
     """
     found = extract_answers(response)
     return found[-1] if found else None
+
+
+def is_doubted(text: str, start: int) -> bool:
+    """Check whether a text doubts or only supposes the statement that begins at `start`.
+
+    >>> [is_doubted(text, text.find("answer")) for text in ("If the answer is 3", "I doubt it. The answer is 3")]
+    [True, False]
+    """
+    return _DOUBTED.search(text, max(0, start - _LONGEST_DOUBT), start) is not None
 
 
 def marked_or_stated(answer: str, *, reasons: bool = False) -> str | None:
@@ -238,6 +258,8 @@ def _stated_answer(text: str, start: int, *, reasons: bool = False) -> str | Non
     if not statements:
         return None
     statement = statements[-1]
+    if is_doubted(text, statement.start()):
+        return None
     rest = text[statement.end() :]
     opening = next((mark for mark in _DISPLAYS if rest.startswith(mark)), None)
     if opening is not None:

@@ -210,9 +210,9 @@ def is_mark(token: str) -> bool:
 
 
 def opening_marks(text: str) -> list[str]:
-    """Return the marks in a text that open thoughts, as they are spelled and in order.
+    r"""Return the marks in a text that open thoughts, as they are spelled and in order.
 
-    >>> opening_marks("<think>\\n</think>[THINK]")
+    >>> opening_marks("<think>\n</think>[THINK]")
     ['<think>', '[THINK]']
     """
     return [text[mark.start : mark.end].strip() for mark in _marks(text, pairs=False) if mark.role == "open"]

@@ -206,6 +206,24 @@ def test_neighbouring_boxes_are_one_answer(response, answers):
     assert extract_answer(response) == (answers[-1] if answers else None)
 
 
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("I do not think that the answer is 4.", None),
+        ("I am not sure whether the final answer is 4.", None),
+        ("I doubt the answer is 4.", None),
+        ("If the answer is 4, then x = 2.", None),
+        ("I think the answer is 4.", "4"),
+        ("I am sure that the answer is 4.", "4"),
+        ("If x > 0, the answer is 4.", "4"),
+        ("It is not 5. The answer is 4.", "4"),
+        ("A sum that is not even. So the answer is 4.", "4"),
+    ],
+)
+def test_a_statement_that_is_doubted_is_no_answer(response, answer):
+    assert extract_answer(response) == answer
+
+
 SEPARATORS = st.lists(st.sampled_from(["$", " ", ", ", " and ", " or ", ";", "\n", "\\quad "]), max_size=4).map("".join)
 
 

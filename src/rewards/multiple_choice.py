@@ -65,7 +65,8 @@ class MultipleChoiceReward(Verifier):
     def _another(self, any_case: str, named: str, article: str) -> str:
         """Return the regular expression of what follows a letter if several are named."""
         decoration = r"[\s(*_$'\"`“‘]{0,8}"
-        word = r"maybe|perhaps|possibly|probably|likely|also|even|else|potentially|alternatively|could be|if\s[^,\n]{1,40},"
+        word = r"maybe|perhaps|possibly|probably|likely|also|even|else|potentially|alternatively|could be"
+        word += r"|if\s[^,\n]{1,40},"
         hedge = rf"(?:(?i:{word})[,\s]{{1,3}})"
         joint = r"(?:[-–—/&+|\\]|(?i:and/or|or|and|to|through|vs\.?|versus|as well as|along with|together with|but)\b)"
         letter = rf"{any_case}(?!\w){article}"
@@ -77,7 +78,8 @@ class MultipleChoiceReward(Verifier):
             rf"(?:\s[{self.choices}][.):]?)+\s{{0,4}}$",
             rf"(?<=[.)])(?:[{self.choices}][.)]?)+$",
             rf"[^\n(]*(?<![\w(])(?<!\b[Nn]ot\s)(?:{any_case}\)|[{self.choices}]:)",
-            rf"[^\n]{{0,80}}\b(?i:could|might|may)\s(?:(?i:as well|also)\s)?(?i:be)\s(?:{named})?\(?[{self.choices}](?!\w)",
+            r"[^\n]{0,80}\b(?i:could|might|may)\s(?:(?i:as well|also)\s)?(?i:be)\s"
+            rf"(?:{named})?\(?[{self.choices}](?!\w)",
             rf"\s?(?i:if|when)\b[^\n]{{0,60}}(?<!\w)[{self.choices}]\)?,?\s(?i:if|when|otherwise)\b",
         )
         return rf"[\s)\]}}*_'\"”’`»$.:?]{{0,8}}(?:{'|'.join(kinds)})"

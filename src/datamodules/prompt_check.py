@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
-from jinja2 import Environment, meta, nodes
+from jinja2 import Environment, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from transformers import PreTrainedTokenizerBase
@@ -19,7 +19,8 @@ from ..rewards.response import opening_marks, opens_thoughts
 from .control_tokens import PromptEncoder
 from .templates import ChatTemplate, Template
 
-QUESTION = "QUESTION-OF-THE-CHECK"
+QUESTION = 'Question of the check: is $\\frac{1}{2} < x$ & "y"?'
+"""Has what a template may change: upper and lower case, and characters that HTML and JSON escape."""
 REPLY = "REPLY-OF-THE-CHECK"
 NEXT = "NEXT-TURN-OF-THE-CHECK"
 _SUPPLIED = {
@@ -130,7 +131,13 @@ def _check_options(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, s
     """Refuse options that the chat template does not read."""
     own = template.source(tokenizer)
     environment = Environment(extensions=[_Generation, loopcontrols])
-    read = meta.find_undeclared_variables(environment.parse(own))
+    try:
+        read = meta.find_undeclared_variables(environment.parse(own))
+    except TemplateSyntaxError as error:
+        raise ValueError(
+            f"Expected {setting} to have a chat template in Jinja, but that of {tokenizer.name_or_path} cannot be read "
+            f"(line {error.lineno}: {error.message}). Correct chat_template.jinja beside the tokenizer."
+        ) from error
     known = read | set(signature(tokenizer.apply_chat_template).parameters) | {"strftime_now"}
     for name in template.options:
         if name not in known:
@@ -149,12 +156,21 @@ def _check_beginning(
     """Check that the prompt ends where the assistant's turn begins; refuse one that ends before."""
     messages = template.messages(QUESTION)
     ended = template.apply(messages, tokenizer, generation_prompt=False)
-    if ended != template.apply(messages, tokenizer):
-        return
-    # Without a generation prompt, the end of the user's turn may be where the assistant begins, as after [/INST].
+    begun = template.apply(messages, tokenizer)
     model = tokenizer.name_or_path
     whole = _rendered(template, [*messages, {"role": "assistant", "content": REPLY}], tokenizer)
     before, found, _ = whole.rpartition(REPLY)
+    if ended != begun:
+        if found and begun.startswith(ended) and before.startswith(ended):
+            added = begun.removeprefix(ended)
+            own = before.removeprefix(ended)
+            if not _begin_alike(added, own):
+                yield (
+                    f"Template {template.name}: the generation prompt of {model} is {added!r}, but the assistant's "
+                    f"turn begins with {own!r} in a conversation. Look whether the chat template is the model's own."
+                )
+        return
+    # Without a generation prompt, the end of the user's turn may be where the assistant begins, as after [/INST].
     if found and text.startswith(before.rstrip()):
         return
     if not found or not before.startswith(ended.rstrip()):
@@ -171,6 +187,13 @@ def _check_beginning(
             f"generation prompt. Set {setting}.prefill, line breaks included:\n"
             f'{setting}.prefill="{missing}{template.prefill}"'
         )
+
+
+def _begin_alike(one: str, other: str) -> bool:
+    """Check whether one text begins with the other, whitespace aside: thoughts may follow the role in one of them."""
+    one = "".join(one.split())
+    other = "".join(other.split())
+    return one.startswith(other) or other.startswith(one)
 
 
 def _check_thoughts(

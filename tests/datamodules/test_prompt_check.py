@@ -78,7 +78,15 @@ def test_a_template_is_named_by_its_setting():
 
 @pytest.mark.parametrize(
     ("content", "lost"),
-    [("'What?'", "question"), ("m.content.split('\n')[0]", "template.instruction"), ("m.content * 2", "question")],
+    [
+        ("'What?'", "question"),
+        ("m.content * 2", "question"),
+        ("m.content | upper", "question"),
+        ("m.content | lower", "question"),
+        ("m.content | e", "question"),
+        ("m.content[:20]", "question"),
+        ("m.content.split('\n')[0]", "template.instruction"),
+    ],
 )
 def test_a_prompt_without_question_or_instruction_is_refused(content, lost):
     tokenizer = chat_model.__wrapped__(CHATML)
@@ -109,6 +117,21 @@ def test_a_missing_generation_prompt_is_refused_with_the_prefill_that_replaces_i
     with pytest.raises(ValueError, match=r"template\.prefill=") as error:
         told(WITHOUT_GENERATION_PROMPT, prefill="Let's think")
     assert given_value(str(error.value), "template.prefill") == f"{prefill}Let's think"
+
+
+def test_a_generation_prompt_of_another_role_is_told():
+    tokenizer = chat_model.__wrapped__(CHATML)
+    for role in ("user", "model", "Assistant"):
+        tokenizer.chat_template = CHATML.replace("assistant\n' }}", f"{role}\n' }}}}")
+        (said,) = check_prompt(ChatTemplate(), tokenizer)
+        assert repr(f"<|im_start|>{role}\n") in said
+
+
+def test_a_chat_template_that_is_no_jinja_is_refused():
+    tokenizer = chat_model.__wrapped__(CHATML)
+    tokenizer.chat_template = "{% for %}"
+    with pytest.raises(ValueError, match="Expected template .* chat_template"):
+        list(check_prompt(ChatTemplate(), tokenizer))
 
 
 def test_a_chat_template_that_renders_no_reply_is_told_without_generation_prompt():

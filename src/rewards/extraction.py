@@ -26,13 +26,13 @@ _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _BARE_END = re.compile(r"[.;!?](?:\s|\Z)|,\s")
 _BETWEEN = re.compile(
     r"(?:[\s$,;&*_`]|\\[,;: ()\[\]]|\\\\|\\q?quad(?![A-Za-z])|\\text\s*\{\s*,?\s*(?:and|or)?\s*\}"
-    r"|^(?:[-+•]|\d{1,2}[.)])\s|\b(?:and|or|as well as)\b"
+    r"|^(?:[-+•]|\(?(?:\d{1,2}|[a-z])[.)])\s|\b(?:and|or|as well as)\b"
     r"|(?<![A-Za-z])\\?[A-Za-z]{1,8}(?:_\{?\w{1,3}\}?)?(?:\([a-z]\))?\s?(?:=|\\in)(?![=\w]))*",
     re.MULTILINE,
 )
 """What may stand between boxes that are one answer: separators, dollars, bullets, and `x =` in front of the next."""
 _LONGEST_GAP = 60
-_DENIED = re.compile(r"\b(?:not|never|rather than|instead of)(?:\sequal\sto)?[\s$*_(\[\\]*\Z", re.IGNORECASE)
+_DENIED = re.compile(r"(?:\b(?:not|never|rather than|instead of)|n[’']t)(?:\sequal\sto)?[\s$*_(\[\\]*\Z", re.IGNORECASE)
 _LONGEST_DENIAL = 32
 
 _MARKED = re.compile(r"#{4,}\s*((?:(?!####)[^\n])*)")

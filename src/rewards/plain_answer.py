@@ -44,7 +44,7 @@ _LEAD = re.compile(
     r"(?:\\?[A-Za-z]\w{0,12}\s?=)?[\s$€£¥*_~≈\"'`\\({\[]{0,8}",
     re.IGNORECASE,
 )
-_CONTINUED = re.compile(r"\s?(?:[-+*/×·÷^=]|\\(?:times|cdot|div)|(?:is|equals|times|plus|minus|and|or|to)\b)")
+_CONTINUED = re.compile(r"\s?(?:[-+*/×·÷^=]|\\(?:times|cdot|div)|(?:is|equals|times|plus|minus)\b)")
 _WORD = r"(?<!\w)(?:-(?=\d))?\w+(?:['’-]\w+)*"
 _NOT_CELLS = str.maketrans(dict.fromkeys("[,|<>∧∨'\"`$", " "))
 

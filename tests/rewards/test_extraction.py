@@ -186,6 +186,8 @@ def test_a_box_without_braces_holds_no_prose(text, content):
         (r"**\boxed{2}** and **\boxed{3}**", ("2", "3")),
         ("- $\\boxed{2}$\n- $\\boxed{3}$", ("2", "3")),
         ("1. \\boxed{2}\n2) \\boxed{3}", ("2", "3")),
+        ("(a) $\\boxed{2}$\n(b) $\\boxed{3}$", ("2", "3")),
+        (r"It is \boxed{2}; it isn't \boxed{3}.", ("2",)),
         (r"\boxed{2} as well as \boxed{3}", ("2", "3")),
         (r"\boxed{2} - \boxed{3}", ("3",)),
         # A denied box is no answer.

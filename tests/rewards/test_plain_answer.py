@@ -82,6 +82,8 @@ NUMBER = PlainAnswerReward("number")
         ("The answer is not 42 but 43.", "43"),
         ("The answer is: 42 (not 43).", "42"),
         ("The answer is 42, 3 times 14.", "42"),
+        ("The answer is 42 and the remainder is 3.", "42"),
+        ("The answer is 42 to the nearest 10.", "42"),
         ("The answer is 42, and 3 of them are red.", "42"),
         ("I am not sure whether the answer is 42.\n43", "43"),
     ],

@@ -6,14 +6,16 @@ import unicodedata
 _ZERO_WIDTH_JOINERS = "\u200c\u200d"
 _VISIBLE_FORMATS = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
 """Signs in front of Arabic, Syriac and Kaithi numbers: Unicode calls them format characters, but fonts draw them."""
-_FILLERS = {0x115F, 0x1160, 0x3164, 0xFFA0, 0x2800}
-"""Letters and symbols of Hangul and Braille that are drawn as nothing."""
+_FILLERS = {0x115F, 0x1160, 0x3164, 0xFFA0, 0x2800, 0x034F, 0x17B4, 0x17B5}
+"""Letters, symbols and marks of Hangul, Braille and Khmer that are drawn as nothing, and the combining joiner."""
 _NOT_ASCII_TEXT = re.compile(r"[^\t\n\r -~]")
 _VIRAMA = 9  # canonical combining class
 
 _NAMES = (
-    "assistant|bos|call|channel|constrain|context|developer|end|endoftext|endofprompt|endofturn|eos|eot|eom|mask"
-    "|message|observation|pad|return|sep|start|startoftext|system|think|tool|turn|unk|user"
+    "assistant|audio|begin|bos|bot|call|channel|chatbot|constrain|content|context|developer|document|end|endoftext"
+    "|endofprompt|endofturn|eod|eom|eos|eot|file|human|image|input|instruction|mask|message|model|observation|output"
+    "|pad|prompt|response|return|sep|start|startoftext|startofturn|sys|system|text|think|thinking|tool|tools|turn|unk"
+    "|user|video|vision"
 )
 _CONTROL_MARK = re.compile(
     "|".join(
@@ -27,12 +29,13 @@ _CONTROL_MARK = re.compile(
             r"\[/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|THINK|ARGS|PREFIX|SUFFIX)\]",
             r"\[(?:BOS|EOS|EOT|CLS|SEP|PAD|MASK|UNK|gMASK|UNUSED_TOKEN_\d+|control_\d+)\]",
             r"<</?SYS>>",
-            r"</?s>|<(?:unk|pad|bos|eos|mask|cls|sep|eop|sop|eot)>",
+            r"</?s>|<(?:unk|pad|bos|eos|mask|cls|sep|eop|sop|eot|eod|eoa|eoh)>|</?role>",
+            r"\[e~\[|\]~!?b[\[\]]",  # MiniMax
             r"<(?:BOS|EOS|PAD|UNK|CLS|SEP|MASK|EOP)_TOKEN>",
-            r"</?(?:start|end)_of_(?:turn|image|audio|text|message|role|sentence)>",
+            r"</?(?:start|end)_of_(?:turn|image|audio|text|message|role|sentence|utterance)>",
             r"</?(?:think|tool_call|tool_response|tool|tools)>",
             r"<(?:fim_(?:prefix|middle|suffix|pad)|file_sep|repo_name|gh_stars)>",
-            r"<\|?(?:unused|reserved|extra)_?\d+\|?>",
+            r"<\|?(?:unused|reserved|extra|extra_id)_?\d+\|?>",
             r"</?seed:[a-z_]+>",
         )
     ),
@@ -71,7 +74,7 @@ def control_marks(text: str) -> list[str]:
     >>> control_marks("Is |a|<|b|>c or a<b>c?")
     []
     """
-    if "<" not in text and "[" not in text:
+    if not any(bracket in text for bracket in "<[]"):
         return []
     return list(dict.fromkeys(match[0] for match in _CONTROL_MARK.finditer(text)))
 

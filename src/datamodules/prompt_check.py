@@ -10,28 +10,19 @@ from difflib import get_close_matches
 from inspect import signature
 from typing import Any
 
-from jinja2 import Environment, meta, nodes
+from jinja2 import Environment, TemplateSyntaxError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from transformers import PreTrainedTokenizerBase
 
+from ..rewards.response import opening_marks, opens_thoughts
 from .control_tokens import PromptEncoder
 from .templates import ChatTemplate, Template
 
-QUESTION = "QUESTION-OF-THE-CHECK"
+QUESTION = 'Question of the check: is $\\frac{1}{2} < x$ & "y"?'
+"""Has what a template may change: upper and lower case, and characters that HTML and JSON escape."""
 REPLY = "REPLY-OF-THE-CHECK"
 NEXT = "NEXT-TURN-OF-THE-CHECK"
-THOUGHTS = {
-    "<think>": "</think>",
-    "<thinking>": "</thinking>",
-    "<thought>": "</thought>",
-    "<reasoning>": "</reasoning>",
-    "[THINK]": "[/THINK]",
-    "<seed:think>": "</seed:think>",
-    "◁think▷": "◁/think▷",
-    "<|begin_of_thought|>": "<|end_of_thought|>",
-}
-"""What opens thoughts in the templates of published models → what closes them."""
 _SUPPLIED = {
     "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "bos_token", "eos_token",
     "unk_token", "pad_token", "sep_token", "cls_token", "mask_token", "raise_exception", "strftime_now", "namespace",
@@ -140,7 +131,13 @@ def _check_options(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, s
     """Refuse options that the chat template does not read."""
     own = template.source(tokenizer)
     environment = Environment(extensions=[_Generation, loopcontrols])
-    read = meta.find_undeclared_variables(environment.parse(own))
+    try:
+        read = meta.find_undeclared_variables(environment.parse(own))
+    except TemplateSyntaxError as error:
+        raise ValueError(
+            f"Expected {setting} to have a chat template in Jinja, but that of {tokenizer.name_or_path} cannot be read "
+            f"(line {error.lineno}: {error.message}). Correct chat_template.jinja beside the tokenizer."
+        ) from error
     known = read | set(signature(tokenizer.apply_chat_template).parameters) | {"strftime_now"}
     for name in template.options:
         if name not in known:
@@ -159,12 +156,21 @@ def _check_beginning(
     """Check that the prompt ends where the assistant's turn begins; refuse one that ends before."""
     messages = template.messages(QUESTION)
     ended = template.apply(messages, tokenizer, generation_prompt=False)
-    if ended != template.apply(messages, tokenizer):
-        return
-    # Without a generation prompt, the end of the user's turn may be where the assistant begins, as after [/INST].
+    begun = template.apply(messages, tokenizer)
     model = tokenizer.name_or_path
     whole = _rendered(template, [*messages, {"role": "assistant", "content": REPLY}], tokenizer)
     before, found, _ = whole.rpartition(REPLY)
+    if ended != begun:
+        if found and begun.startswith(ended) and before.startswith(ended):
+            added = begun.removeprefix(ended)
+            own = before.removeprefix(ended)
+            if not _begin_alike(added, own):
+                yield (
+                    f"Template {template.name}: the generation prompt of {model} is {added!r}, but the assistant's "
+                    f"turn begins with {own!r} in a conversation. Look whether the chat template is the model's own."
+                )
+        return
+    # Without a generation prompt, the end of the user's turn may be where the assistant begins, as after [/INST].
     if found and text.startswith(before.rstrip()):
         return
     if not found or not before.startswith(ended.rstrip()):
@@ -183,6 +189,13 @@ def _check_beginning(
         )
 
 
+def _begin_alike(one: str, other: str) -> bool:
+    """Check whether one text begins with the other, whitespace aside: thoughts may follow the role in one of them."""
+    one = "".join(one.split())
+    other = "".join(other.split())
+    return one.startswith(other) or other.startswith(one)
+
+
 def _check_thoughts(
     template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, text: str, setting: str
 ) -> Iterator[str]:
@@ -190,11 +203,10 @@ def _check_thoughts(
     turn = text.rpartition(QUESTION)[2]
     if template.instruction.strip():
         turn = turn.rpartition(template.instruction.strip())[2]
-    opened = {mark: turn.count(mark) for mark in THOUGHTS}
-    prefill = template.prefill.strip()
-    twice = prefill in THOUGHTS and template.apply(template.messages(QUESTION), tokenizer).rstrip().endswith(prefill)
-    if twice or sum(opened.values()) > 1:
-        marks = ", ".join(mark for mark, count in opened.items() if count)
+    opened = opening_marks(turn)
+    own = template.apply(template.messages(QUESTION), tokenizer)
+    if len(opened) > 1 or (opens_thoughts(own) and opening_marks(template.prefill)):
+        marks = ", ".join(dict.fromkeys(opened or opening_marks(template.prefill)))
         yield (
             f"Template {template.name}: the prompt opens thoughts more than once ({marks}), since the chat template of "
             f"{tokenizer.name_or_path} opens them already: {turn[-80:]!r}. Set {setting}.prefill=''."

@@ -13,8 +13,13 @@ from ..foreign import ForeignDataError, Message, printable, read
 from ..rewards.response import ResponseParts, split_response
 from .errors import NoCompletionError, is_error, read_error
 
-_FINISHED = {"", "stop", "end_turn", "eos", "eos_token", "stop_sequence", "complete", "tool_calls", "function_call"}
+_FINISHED = {
+    "", "stop", "stopped", "end", "end_turn", "eos", "eos_token", "stop_sequence", "complete", "completed", "finish",
+    "finished", "done", "tool_calls", "function_call",
+}  # fmt: skip
 """`finish_reason` of a whole reply, in lower case; empty if the server gives none."""
+_FAILED = re.compile(r"error|fail", re.IGNORECASE)
+"""`finish_reason` of a server that broke off: `error`, `network_error`, `failed`."""
 _CUT = {"length", "max_tokens", "max_output_tokens", "model_length"}
 _SHOWN = 200
 """Characters of foreign text that a fault quotes."""
@@ -175,6 +180,8 @@ class _Completion(Message):
     model: _Words = ""
     usage: Annotated[_Usage, _or(_Usage())] = _Usage()
     error: Any = None
+    errors: Any = None
+    object: _Words = ""
 
 
 def _completion(body: str) -> _Completion:
@@ -184,7 +191,7 @@ def _completion(body: str) -> _Completion:
         completion = read(_Completion, content, source="a reply", remedy="Check server.base_url.")
     except (ValueError, RecursionError):
         raise NoCompletionError(read_error(body)) from None
-    if is_error(completion.error):
+    if is_error(completion.error) or is_error(completion.errors) or completion.object == "error":
         raise NoCompletionError(read_error(body))
     return completion
 
@@ -198,7 +205,8 @@ def _choice(completion: _Completion, body: str) -> _Choice:
         choice = _Choice(message=_Said())
         failed = completion.usage.completion_tokens == 0 or (isinstance(first, dict) and is_error(first.get("error")))
     else:
-        failed = choice.finish_reason.casefold() == "error" or is_error(choice.error) or is_error(choice.message.error)
+        broken_off = _FAILED.search(choice.finish_reason) is not None
+        failed = broken_off or is_error(choice.error) or is_error(choice.message.error)
     if failed:
         raise NoCompletionError(read_error(body))
     return choice

@@ -12,12 +12,23 @@ UNREADABLE = 502
 """Status of a body that is neither a chat completion nor an error with a status: a passing fault, so it is retried."""
 _LONGEST = 300
 _STATUS_OF_WORD = {
-    "rate_limit": 429, "quota": 429, "exhausted": 429, "too_many": 429, "overloaded": 503, "unavailable": 503,
+    "rate_limit": 429, "ratelimit": 429, "quota": 429, "exhausted": 429, "too_many": 429, "throttl": 429,
+    "overloaded": 503, "unavailable": 503,
     "authentication": 401, "unauthorized": 401, "unauthenticated": 401, "api_key": 401, "billing": 402,
     "permission": 403, "forbidden": 403, "not_found": 404, "invalid_request": 400, "invalid_argument": 400,
     "unsupported": 400, "context_length": 400, "bad_request": 400, "validation": 400,
 }  # fmt: skip
-"""Word in an error's code or type → the HTTP status that APIs send with it; the first that occurs counts."""
+"""Word in an error's code or type → the HTTP status that APIs send with it; the first that occurs counts.
+
+Without a code, the words 429 and 503 of the message count: these statuses only ask for patience.
+"""
+
+_PASSING = (429, 503)
+_MESSAGES = (
+    "message", "msg", "detail", "error", "error_message", "error_msg", "status_msg", "reason", "Message", "faultstring",
+)  # fmt: skip
+_NUMBERS = ("code", "status", "status_code", "statusCode", "http_status", "http_code", "error_code")
+_CODES = ("code", "Code", "type", "__type", "status", "error_code", "errorcode")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,14 +75,14 @@ def read_error(body: str) -> ApiError:
         content = body
     if isinstance(content, str):
         return ApiError(message=_shown(content) or "an empty body")
-    message = _first(content, ("message", "msg", "detail", "error", "error_message", "status_msg", "reason"), _is_text)
-    number = _first(content, ("code", "status", "status_code", "http_status", "error_code"), _is_status)
-    codes = [_first(content, (name,), _is_text) for name in ("code", "type", "status", "error_code")]
+    message = _first(content, _MESSAGES, _is_text)
+    number = _first(content, _NUMBERS, _is_status)
+    codes = [_first(content, (name,), _is_text) for name in _CODES]
     code = " ".join(found for found in codes if found)
     place = _first(content, ("param", "parameter"), _is_text) or _first(content, ("loc",), _is_place)
     return ApiError(
         message=_shown(message or body) or "an empty body",
-        status=int(number) if number else _status_of(code),
+        status=int(number) if number else _status_of(code) or _status_of(message or "", passing=True),
         code=_shown(code),
         parameter=_shown(place[-1] if isinstance(place, list) else place or ""),
     )
@@ -119,9 +130,11 @@ def _is_place(value: object) -> bool:
     return isinstance(value, list) and bool(value) and _is_text(value[-1])
 
 
-def _status_of(code: str) -> int | None:
-    spelled = code.casefold().replace(" ", "_").replace("-", "_")
-    return next((status for word, status in _STATUS_OF_WORD.items() if word in spelled), None)
+def _status_of(text: str, *, passing: bool = False) -> int | None:
+    """Return the status that a text spells in words; with `passing`, only one of an error that passes."""
+    spelled = text.casefold().replace(" ", "_").replace("-", "_")
+    found = next((status for word, status in _STATUS_OF_WORD.items() if word in spelled), None)
+    return None if passing and found not in _PASSING else found
 
 
 def _shown(text: str) -> str:

@@ -32,6 +32,10 @@ format and names of people or variables do not matter. Do not solve the problem.
 
 Give your reason in one sentence, then a last line: EQUIVALENT: yes, or EQUIVALENT: no."""
 
+_OPENING = r"<rephrasing(?:[\s_]?\d{1,3}|\s[^<>]{1,80})?>"
+_TAGGED = re.compile(rf"{_OPENING}((?:(?!{_OPENING}).)*?)</rephrasing(?:[\s_]?\d{{1,3}})?>", re.IGNORECASE | re.DOTALL)
+_MENTION = re.compile(r"\W*(?:and|or|to|through|your text|text|rephrasing)?\W*", re.IGNORECASE)
+"""What stands between the tags if a reply mentions them: "between <rephrasing> and </rephrasing>"."""
 _LONGEST_REASON = 300
 """Characters of a judge's reason that are kept."""
 
@@ -143,13 +147,13 @@ def _candidate(text: str, name: str, instruction: Instruction, call: ApiCall, re
 
 
 def read_rephrasings(text: str) -> list[str]:
-    """The texts between the tags, stripped, empty ones left out.
+    """Return the texts between the tags, stripped, without empty ones and without mentions of the tags.
 
     >>> read_rephrasings("Sure! <rephrasing>Add 1 to 1.</rephrasing>"), read_rephrasings("Add 1 to 1.")
     (['Add 1 to 1.'], [])
     """
-    found = re.findall("(?is)<rephrasing>((?:(?!<rephrasing>).)*?)</rephrasing>", text)
-    return [inside.strip() for inside in found if inside.strip()]
+    found = [inside.strip() for inside in _TAGGED.findall(text)]
+    return [inside for inside in found if inside and not _MENTION.fullmatch(inside)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,15 +192,39 @@ class Judge:
             candidate.verdicts.append(Verdict("judge", equivalent, reason or "no reason given"))
 
 
-_LAST_LINE = re.compile(r"[\s*_#]*equivalent[\s*_]*:[\s*_]*(yes|true|no|false)[\s*_.]*", re.IGNORECASE)
+_LAST_LINE = re.compile(r"[\s*_#-]*equivalent[\s*_]*:[\s*_]*(yes|true|no|false)[\s*_.!]*", re.IGNORECASE)
 """The line that the judge is asked for, with the emphasis that models put around it."""
 _SPELLED_VERDICT = re.compile(r"equivalent[\W_]{0,8}:[\W_]{0,8}(?:yes|true)", re.IGNORECASE)
 _CONTRADICTION = re.compile(
     r"\bequivalent[\s*_\"'`]{0,4}(?::|=|\bis\b)[\s*_\"'`]{0,4}(?:no|false)\b|\b(?:in|non-?)equivalent"
-    r"|(?:\b(?:not|never|no longer|hardly)|n[’']t)(?:[\s*_]{1,4}\w{1,20}){0,3}[\s*_]{1,4}equivalent",
+    r"|(?:\b(?:not|never|no longer|hardly)|n[’']t)(?:[\s*_]{1,4}\w{1,20}){0,3}[\s*_]{1,4}equivalent"
+    r"|\bequivalent\b[\s,;*_]{1,4}(?:(?:but|and|only)\s){0,2}(?:if|unless|except|provided|when)\b",
     re.IGNORECASE,
 )
 """What denies equivalence elsewhere in a reply, so that its last line is not clear."""
+_CLAUSE_END = re.compile(
+    r"[,;:!?\n]|\.(?!\d)|\b(?:and|but|so|while|whereas|hence|thus|therefore|which|making)\b", re.IGNORECASE
+)
+_NEGATION = re.compile(r"\b(?:no|not|none|nothing|neither|nor|never|cannot|without)\b|n[’']t\b", re.IGNORECASE)
+_DOUBT = re.compile(
+    r"\b(?:would|could|might|may|if|unless|fails?|failed|far|nowhere|wrong|only|almost|nearly|part\w*)\b", re.IGNORECASE
+)
+_NOT_SAME = re.compile(
+    r"(?:\b(?:not|never|no longer|hardly)|n[’']t)(?:\s{1,4}[\w’']{1,20}){0,3}"
+    r"\s{1,4}(?:same|identical|match(?:es)?|agree|preserved?|kept|keep)\b",
+    re.IGNORECASE,
+)
+_DIFFERENCE = re.compile(
+    r"\b(?:differ(?:s|ent|ence|ences)?|chang(?:e|es|ed)|alter(?:s|ed)?|los(?:t|es)|lacks?|miss(?:es|ed|ing)?"
+    r"|omit(?:s|ted)?|drop(?:s|ped)?|swap(?:s|ped)?|add(?:s|ed)|gives?\saway|given\saway|unsolvable|disagree)\b",
+    re.IGNORECASE,
+)
+_HARMLESS = re.compile(
+    r"\b(?:wording|words?|worded|names?|named|order|format|formatting|style|phras\w+|people|letters?|variables?|story"
+    r"|setting|sentences?|context|presentation|only|just|merely|superficial\w*|irrelevant)\b",
+    re.IGNORECASE,
+)
+"""What may differ between equivalent problems."""
 _HEADING = re.compile(
     r"\W*(?:(?:my|the|so|final|last|overall)\W+){0,3}(?:verdict|conclusion|answer|judge?ment|decision|result|line)\W*",
     re.IGNORECASE,
@@ -212,8 +240,8 @@ def read_judgement(text: str) -> tuple[bool | None, str]:
     r"""Read a judge's word and its reason.
 
     The last line counts, and only if it is `EQUIVALENT: yes` or `EQUIVALENT: no` and nothing else, or the whole reply
-    is a JSON object with `equivalent` and `reason`. A `yes` is None if it may be a quotation, or if the reply denies
-    the equivalence elsewhere.
+    is a JSON object with `equivalent` and `reason`. A `yes` is None if it may be a quotation, or if the reason denies
+    or doubts the equivalence, or names a difference.
 
     Returns:
         Whether the judge calls two problems equivalent, None if this is not clear; and the reason, the beginning of the
@@ -251,7 +279,20 @@ def _is_doubtful(before: str) -> bool:
     fenced = before.count("```") % 2 == 1
     quoted = any(line.count('"') % 2 == 1 or line.count("“") > line.count("”") for line in lines)
     introduced = lines[-1].rstrip(" *_").endswith(":") and not _HEADING.fullmatch(lines[-1])
-    return fenced or quoted or introduced or bool(_CONTRADICTION.search(before))
+    denied = _CONTRADICTION.search(before) is not None or any(map(_denies, _CLAUSE_END.split(before)))
+    return fenced or quoted or introduced or denied
+
+
+def _denies(clause: str) -> bool:
+    """Check whether a clause denies or doubts that two problems are equivalent."""
+    if clause.strip(" *_").casefold() == "no":
+        return True
+    negated = _NEGATION.search(clause) is not None
+    if "equivalent" in clause.casefold():
+        return negated or _DOUBT.search(clause) is not None
+    if _DIFFERENCE.search(clause):
+        return not negated and _HARMLESS.search(clause) is None
+    return _NOT_SAME.search(clause) is not None
 
 
 async def rephrase(

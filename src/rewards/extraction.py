@@ -16,7 +16,7 @@ _BOX_OR_BRACE = re.compile(
     r"|\\[{}]|\\\\(?!boxed|fbox)|(?P<brace>[{}])"
 )
 _BLANK = re.compile(
-    r"(?:[\s~._?…{}$*]|\\[ ,;:!]|\\(?:ldots|dots|cdots|cdot|quad|qquad)(?![A-Za-z])"
+    r"(?:[\s~._?…{}$*]|\\[ ,;:!]|\\(?:boxed|fbox)(?![A-Za-z])|\\(?:ldots|dots|cdots|cdot|quad|qquad)(?![A-Za-z])"
     r"|\\h?phantom\s*\{[^{}]*\}|\\(?:text|mbox|mathrm|hspace)\s*(?=\{))*"
     r"(?:(?:(?:the|your|my|final)\s){0,2}(?:answer|result)(?:\shere)?[\s.}]*)?",
     re.IGNORECASE,
@@ -25,11 +25,15 @@ _BLANK = re.compile(
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _BARE_END = re.compile(r"[.;!?](?:\s|\Z)|,\s")
 _BETWEEN = re.compile(
-    r"(?:[\s$,;&]|\\[,;: ()\[\]]|\\\\|\\q?quad(?![A-Za-z])|\\text\s*\{\s*,?\s*(?:and|or)?\s*\}"
-    r"|\b(?:and|or)\b|(?<![A-Za-z])\\?[A-Za-z]{1,8}(?:_\{?\w{1,3}\}?)?(?:\([a-z]\))?\s?(?:=|\\in)(?![=\w]))*"
+    r"(?:[\s$,;&*_`]|\\[,;: ()\[\]]|\\\\|\\q?quad(?![A-Za-z])|\\text\s*\{\s*,?\s*(?:and|or)?\s*\}"
+    r"|^(?:[-+•]|\(?(?:\d{1,2}|[a-z])[.)])\s|\b(?:and|or|as well as)\b"
+    r"|(?<![A-Za-z])\\?[A-Za-z]{1,8}(?:_\{?\w{1,3}\}?)?(?:\([a-z]\))?\s?(?:=|\\in)(?![=\w]))*",
+    re.MULTILINE,
 )
-"""What may stand between boxes that are one answer: separators, dollars, and `x =` in front of the next."""
+"""What may stand between boxes that are one answer: separators, dollars, bullets, and `x =` in front of the next."""
 _LONGEST_GAP = 60
+_DENIED = re.compile(r"(?:\b(?:not|never|rather than|instead of)|n[’']t)(?:\sequal\sto)?[\s$*_(\[\\]*\Z", re.IGNORECASE)
+_LONGEST_DENIAL = 32
 
 _MARKED = re.compile(r"#{4,}\s*((?:(?!####)[^\n])*)")
 _ITEM = re.compile(r"(?:\d+|[A-Za-z])[.):]\s+[A-Za-z]{2}")
@@ -39,6 +43,16 @@ _STATED = re.compile(
     r"|^[#*_> \t]{1,12}(?:(?:the|my|final)[ ]){0,2}answers?[*_ \t]{0,8}$[\s:*_]*",
     re.IGNORECASE | re.MULTILINE,
 )
+_DOUBTED = re.compile(
+    r"(?:(?:\b(?:not|never|hardly|cannot)|n[’']t)(?:\s(?:really|quite|fully|entirely|at|all|be|the|a|\d+%)){0,3}"
+    r"\s(?:think|believe|sure|certain|confident|convinced|clear|say|claim|know|case|true)"
+    r"|\b(?:doubt|unsure|uncertain|unclear|suppos(?:e|ing)|assum(?:e|ing)|imagine|if|whether|unless|false|wrong))"
+    r"(?:\s(?:of|as|to|that|whether|if)){0,3}(?:\s(?:the|my|our|this|its))?(?:\s(?:final|correct|right|best|true|actual)){0,2}"
+    r"\s{0,4}\Z",
+    re.IGNORECASE,
+)
+"""What doubts or supposes the statement that follows: "I am not sure whether the"."""
+_LONGEST_DOUBT = 80
 _INLINE = re.compile(r"\$(?!\s)([^$]*[^$\s])\$(?!\d)")
 _DISPLAYS = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
 _SENTENCE_END = re.compile(r"\.(?=\s|\Z)")
@@ -81,7 +95,7 @@ def boxes(text: str) -> list[Box]:
 
     A box that never closes (a truncated response) is left out. Without braces (`\boxed 9$`) a box holds the rest of
     the line, up to the closing dollar or the end of the sentence, unless that is prose (`in \boxed as you asked`).
-    Boxes of dots or of the word `answer` count as empty.
+    Boxes of dots or of the word `answer` count as empty, and "not" in front of a box takes it away.
 
     >>> [box.content for box in boxes(r"so \boxed{1}, or \boxed{\frac{1}{2}}, in \boxed{}, not \boxed{3")]
     ['1', '\\frac{1}{2}']
@@ -104,7 +118,9 @@ def boxes(text: str) -> list[Box]:
             begin = open_braces.pop()
             if begin is not None and not (found and found[-1].start > begin[0]):
                 box = Box(begin[0], text[begin[1] : token.start()].strip(), token.end())
-        if box is not None and not _BLANK.fullmatch(box.content):
+        if box is None or _BLANK.fullmatch(box.content):
+            continue
+        if not _DENIED.search(text, max(0, box.start - _LONGEST_DENIAL), box.start):
             found.append(box)
     return found
 
@@ -169,7 +185,8 @@ def extract_answers(response: str) -> tuple[str, ...]:
     1. the last box, with its neighbours (`last_boxes`): several answers if there are several neighbours;
     2. the rest of the line after the last `####`; if that is a heading, such as `#### Step 3`, the statement (3.);
     3. what follows the last "answer is" or "answer:" on its line: the formula or the bold text that begins there,
-       else the text up to the end of the sentence or to "because", "since" or "which";
+       else the text up to the end of the sentence or to "because", "since" or "which"; nothing if the sentence doubts
+       or supposes it ("I doubt that the answer is 4");
     4. what stands between the last `<answer>` and `</answer>`.
 
     >>> extract_answers(r"<think>\boxed{1}?</think> $x=\boxed{2}$ or $x=\boxed{3}$"), extract_answers("#### 7")
@@ -191,6 +208,15 @@ def extract_answer(response: str) -> str | None:
     """
     found = extract_answers(response)
     return found[-1] if found else None
+
+
+def is_doubted(text: str, start: int) -> bool:
+    """Check whether a text doubts or only supposes the statement that begins at `start`.
+
+    >>> [is_doubted(text, text.find("answer")) for text in ("If the answer is 3", "I doubt it. The answer is 3")]
+    [True, False]
+    """
+    return _DOUBTED.search(text, max(0, start - _LONGEST_DOUBT), start) is not None
 
 
 def marked_or_stated(answer: str, *, reasons: bool = False) -> str | None:
@@ -232,6 +258,8 @@ def _stated_answer(text: str, start: int, *, reasons: bool = False) -> str | Non
     if not statements:
         return None
     statement = statements[-1]
+    if is_doubted(text, statement.start()):
+        return None
     rest = text[statement.end() :]
     opening = next((mark for mark in _DISPLAYS if rest.startswith(mark)), None)
     if opening is not None:

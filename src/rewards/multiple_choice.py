@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from ..types import Score, Verifier
 from .canonical import Reference, normalize_answer, references_of
-from .extraction import last_boxes
+from .extraction import is_doubted, last_boxes
 from .response import split_response, without_answer_marks
 from .workers import BackgroundVerifier
 
@@ -18,10 +18,12 @@ class MultipleChoiceReward(Verifier):
 
     1. the last box: `\boxed{B}`, `\boxed{\text{(b)}}`, `\boxed{B: 42}`;
     2. the last statement: `answer: B`, `the correct option is (b)`, `**Answer:** $\mathrm{B}$`, `Answer - 'B'`;
-    3. the last line, when it names one choice as `(B)` or consists of it: `B.`, `Option B`.
+    3. the last of the statements `B is the correct answer`, `I choose B`, with the letter in upper case;
+    4. the last line, when it names one choice as `(B)` or consists of it: `B.`, `Option B`, `#### B`.
 
-    A list names no choice: `A or B`, `A, B, C, D`, `A/B`, neighbouring boxes with different letters. Nor does a box
-    that holds anything else (`\boxed{42}`), and the text is not tried then: a response cannot hedge between its box
+    A list names no choice: `A or B`, `A, B, C, D`, `A/B`, `A, perhaps B`, neighbouring boxes with different letters.
+    Nor does a statement that is doubted or supposed ("I am not sure whether the answer is B", "B is correct if"), or a
+    box that holds anything else (`\boxed{42}`), and nothing else is tried then: a response cannot hedge between its box
     and its text. The article in "the answer is a guess" is no choice.
 
     >>> MultipleChoiceReward()(r"A tempting choice is (A), but $\boxed{\text{B}}$.", "B")
@@ -38,25 +40,49 @@ class MultipleChoiceReward(Verifier):
         article = r"(?!(?<=a)\s+[A-Za-z])"
         self._boxed = re.compile(rf"(?:{named})?(?:{letter}|(?:\({letter}\)|{letter}[.:)])[^()]*)")
         self._stated = re.compile(
-            r"\b(?i:answer|choice|option)[\s*_]{0,8}"
-            r"(?::|=|[-–—]{1,3}>?|→|⇒|(?i:is|was|(?:should|must|would) be)\b)"
+            r"\b(?i:answer|choice|option|selection|solution)[\s*_]{0,8}"
+            r"(?:[:：]|=|[-–—]{1,3}>?|→|⇒|(?i:is|was|(?:should|must|would) be)\b)"
             r"[\s:=*_]{0,8}(?:(?i:indeed|therefore|thus|clearly|definitely|probably|most likely|the)\s){0,2}"
             rf"(?:{named})?[\s*_$({{\['\"`“‘«]{{0,8}}"
-            rf"(?:\\(?:text(?:bf)?|mathrm|mathbf|bf)\s?\{{\(?)?{letter}(?!\w)(?!['’]\w){article}"
+            r"(?:\\[(\[]\s?)?(?:\\(?:text(?:bf)?|mathrm|mathbf|bf)\s?\{\(?)?"
+            rf"(?P<letter>{any_case})(?!\w)(?!['’]\w){article}(?!\s(?:is|was)\s(?:not|wrong|incorrect|false)\b)"
+        )
+        capital = rf"[*_`'\"$]{{0,3}}(?<!\w)\(?(?P<letter>[{choices}])\)?(?!\w)(?!['’]\w)[*_`'\"$]{{0,3}}"
+        self._called_correct = re.compile(
+            rf"(?P<joint>\b(?i:or|and|nor|neither)\s|[/&]\s?|[{choices}]\)?,\s)?{capital}"
+            r"\s(?i:is|must be|would be|should be)\s(?:(?i:therefore|thus|hence|indeed|clearly|definitely)\s)?"
+            r"(?:(?i:the|my)\s)?(?:(?i:only|single)\s)?(?i:correct|right|best|true|final|answer)\b"
+            r"(?!\s(?i:if|only|for|when|unless)\b)"
+        )
+        self._picked = re.compile(
+            rf"\b(?i:I|we|I['’]ll|I['’]d)\s(?:(?i:would|will|therefore|thus|must)\s){{0,2}}"
+            rf"(?i:choose|select|pick|go with)\s(?:{named})?{capital}"
         )
         self._alone = re.compile(rf"(?:(?i:option|choice)\s)?([{choices}])[ \t*]*[.)]?")
-        self._marked = re.compile(rf"\(([{choices}])\)")
-        self._listed = re.compile(
-            rf"[\s)\]}}*_'\"”’`»$.:]{{0,8}}(?:"
-            rf"(?:[,;]\s{{0,4}})?(?:[-–—/&+|]|(?i:or|and|to|through)\b)[\s(*_$'\"`“‘]{{0,8}}(?:{named})?{any_case}(?!\w){article}"
-            r"(?!\s(?:is|was|can|does|would|has)\b)"
-            rf"|[,;][\s(*_$'\"`“‘]{{0,8}}{any_case}[)\]*_$'\"`”’]{{0,8}}\s{{0,4}}(?:[,;/&.]|$|(?i:or|and)\b)"
-            rf"|(?:\s[{choices}][.):]?)+\s{{0,4}}$"
-            rf"|(?<=[.)])(?:[{choices}][.)]?)+$"
-            rf"|[^\n(]*(?<![\w(])(?:{any_case}\)|[{choices}]:)"
-            r")",
-            re.MULTILINE,
+        self._marked = re.compile(rf"(?<!\b[Nn]ot\s)\(([{choices}])\)(?!\s?\?)")
+        self._listed = re.compile(self._another(any_case, named, article), re.MULTILINE)
+
+    def _another(self, any_case: str, named: str, article: str) -> str:
+        """Return the regular expression of what follows a letter if several are named."""
+        decoration = r"[\s(*_$'\"`“‘]{0,8}"
+        word = r"maybe|perhaps|possibly|probably|likely|also|even|else|potentially|alternatively|could be"
+        word += r"|if\s[^,\n]{1,40},"
+        hedge = rf"(?:(?i:{word})[,\s]{{1,3}})"
+        joint = r"(?:[-–—/&+|\\]|(?i:and/or|or|and|to|through|vs\.?|versus|as well as|along with|together with|but)\b)"
+        letter = rf"{any_case}(?!\w){article}"
+        apart = r"(?!\s(?:is|was|can|does|would|has|are|fails?|cannot)\b)"
+        kinds = (
+            rf"(?:\(\s?)?(?:[,;]\s{{0,4}})?{joint},?{decoration}{hedge}{{0,3}}(?:{named})?{decoration}{letter}{apart}",
+            rf"[,;]?\s{{0,4}}\(?{hedge}{{1,3}}{decoration}{letter}{apart}",
+            rf"[,;]{decoration}{hedge}{{0,3}}{any_case}[)\]*_$'\"`”’]{{0,8}}\s{{0,4}}(?:[,;/&.?]|$|(?i:or|and)\b)",
+            rf"(?:\s[{self.choices}][.):]?)+\s{{0,4}}$",
+            rf"(?<=[.)])(?:[{self.choices}][.)]?)+$",
+            rf"[^\n(]*(?<![\w(])(?<!\b[Nn]ot\s)(?:{any_case}\)|[{self.choices}]:)",
+            r"[^\n]{0,80}\b(?i:could|might|may)\s(?:(?i:as well|also)\s)?(?i:be)\s"
+            rf"(?:{named})?\(?[{self.choices}](?!\w)",
+            rf"\s?(?i:if|when)\b[^\n]{{0,60}}(?<!\w)[{self.choices}]\)?,?\s(?i:if|when|otherwise)\b",
         )
+        return rf"[\s)\]}}*_'\"”’`»$.:?]{{0,8}}(?:{'|'.join(kinds)})"
 
     def __call__(self, response: str, reference: Reference) -> Score:
         """Score one response against its reference letters."""
@@ -79,13 +105,24 @@ class MultipleChoiceReward(Verifier):
             letters = {self._letter_in_box(content) for content in boxed}
             return letters.pop() if len(letters) == 1 else None
         stated = list(self._stated.finditer(answer))
+        if not stated:
+            stated = [*self._called_correct.finditer(answer), *self._picked.finditer(answer)]
         if stated:
-            listed = self._listed.match(answer, stated[-1].end())
-            return None if listed else str(stated[-1][1]).upper()
-        last_line = answer.rstrip().rpartition("\n")[2].strip(" \t*'\"`“”‘’")
+            return self._letter_stated(answer, max(stated, key=re.Match.start))
+        last_line = answer.rstrip().rpartition("\n")[2].strip(" \t*'\"`“”‘’#")
         alone = self._alone.fullmatch(last_line)
         marked = {alone[1]} if alone else set(self._marked.findall(last_line))
         return marked.pop() if len(marked) == 1 else None
+
+    def _letter_stated(self, answer: str, statement: re.Match[str]) -> str | None:
+        """Return the letter of a statement; None if the statement is doubted, or lists several."""
+        if "joint" in statement.re.groupindex:  # "A or B is correct"
+            several = statement["joint"] is not None
+        else:
+            several = self._listed.match(answer, statement.end()) is not None
+        if several or is_doubted(answer, statement.start()):
+            return None
+        return str(statement["letter"]).upper()
 
     def _letter_in_box(self, content: str) -> str | None:
         content = normalize_answer(content).strip("'\"`“”‘’*_ ")

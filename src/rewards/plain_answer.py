@@ -18,7 +18,19 @@ _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\d{1,60}(?:\.\d{1,60})?|\.\d{1,60})(?:e[-+]?\d{1,3})?(?:\s?/\s?\d{1,60})?(?!\d)", re.A | re.I
 )
 _THOUSANDS = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3}){1,20}(?![\d,])", re.ASCII)
+_SPACED = re.compile(r"(?<![\w.,])\d{1,3}(?:\s\d{3}){1,20}(?!\s?[\d,])", re.ASCII)
+_DENIED = re.compile(rf"\b(?:not|never)\s(?:equal\sto\s)?[$€£¥\s]{{0,4}}{_NUMBER.pattern}", re.ASCII | re.IGNORECASE)
+_UNIT = r"(?:[\s$€£¥%*_]{0,4}\b(?!(?:or|and|to|through|is|are|of)\b)[^\W\d_]{1,20}){0,2}[\s$€£¥%*_]{0,4}"
+_ANOTHER = re.compile(
+    rf"{_UNIT}(?:(?:,\s?)?\b(?:and/or|or|and|to|through)\s(?:(?:maybe|perhaps|possibly|even|about|else)\s){{0,2}}"
+    rf"|[-–—]\s?|[,;]\s?)[\s$€£¥*_]{{0,4}}{_NUMBER.pattern}{_UNIT}(?:[.,;:!?)]|\bor\b|\band\b|\Z)",
+    re.ASCII | re.IGNORECASE,
+)
+"""What follows a number if there are several: alternatives, a range or a list."""
+_CONTAINER = re.compile(r"\s*[\[{(]+\s*['\"]")
+"""How a list or a dict of Python or JSON begins that came instead of a text."""
 _FRACTION = re.compile(r"(?<!\d)\\[dt]?frac\{(\d{1,60})\}\{(\d{1,60})\}", re.ASCII)
+_WORDS = re.compile(r"\\(?:text|mbox|mathrm)\s?\{([^{}]{0,1000})\}")
 _ASIDE = re.compile(r"\([^()]{0,1000}\)")
 _COMPARISON = re.compile(
     r"(?:,\s?|\s)which\b(?!\s(?:is|equals|makes|gives)\s\W{0,3}[\d.,]{1,60}(?![\d.,]|\s?\\?%|\s(?:percent|times|more|less|of)\b))"
@@ -27,28 +39,38 @@ _COMPARISON = re.compile(
 )
 _LEAD = re.compile(
     r"[\s$€£¥*_~≈\"'`\\({\[]{0,8}"
-    r"(?:(?:about|approximately|around|roughly|exactly|just|only|simply|therefore|thus|equal to)\s){0,2}"
+    r"(?:(?:either|between|from|about|approximately|around|roughly|exactly|just|only|simply|therefore|thus|equal to)\s)"
+    r"{0,2}"
     r"(?:\\?[A-Za-z]\w{0,12}\s?=)?[\s$€£¥*_~≈\"'`\\({\[]{0,8}",
     re.IGNORECASE,
 )
-_CONTINUED = re.compile(r"\s?(?:[-+*/×·÷^=]|\\(?:times|cdot|div)|(?:is|equals|times|plus|minus|and|or|to)\b)")
+_CONTINUED = re.compile(r"\s?(?:[-+*/×·÷^=]|\\(?:times|cdot|div)|(?:is|equals|times|plus|minus)\b)")
 _WORD = r"(?<!\w)(?:-(?=\d))?\w+(?:['’-]\w+)*"
 _NOT_CELLS = str.maketrans(dict.fromkeys("[,|<>∧∨'\"`$", " "))
 
 
 def _numbers(text: str) -> list[str]:
-    """Spellings that `Fraction` reads."""
+    """Return the numbers of a text in spellings that `Fraction` reads, without divisions by zero."""
     found = []
     for match in _NUMBER.findall(_FRACTION.sub(r"\1/\2", text)):
-        number, _, divisor = match.replace(" ", "").partition("/")
+        number, over, divisor = match.replace(" ", "").partition("/")
         number = canonical_number(format(Decimal(number), "f")) or number
-        found.append(str(Fraction(number) / int(divisor)) if divisor.strip("0") else number)
+        if not over:
+            found.append(number)
+        elif divisor.strip("0"):
+            found.append(str(Fraction(number) / int(divisor)))
     return found
+
+
+def _plain(text: str) -> str:
+    """Write numbers without separators of thousands, and drop denied ones: "not 42"."""
+    joined = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+    return _DENIED.sub("", joined)
 
 
 def _number(text: str) -> str | None:
     """Return the last number of a text, but of no aside that derives it and of no comparison that follows it."""
-    text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+    text = _plain(text)
     said = _ASIDE.sub(lambda aside: "" if len(_numbers(aside[0])) > 1 else aside[0], text)
     comparison = _COMPARISON.search(said)
     for part in (said[: comparison.start()] if comparison else said, said, text):
@@ -58,19 +80,61 @@ def _number(text: str) -> str | None:
     return None
 
 
-def _stated_number(text: str) -> str | None:
-    """Return the number that a statement begins with, or that its equation ends with; else `_number`."""
-    said = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
-    said = _FRACTION.sub(r"\1/\2", said)
+def _beginning(text: str) -> tuple[str, re.Match[str] | None]:
+    """Return a statement with plain numbers, and the number that it begins with."""
+    text = _WORDS.sub(r" \1 ", text)
+    said = _FRACTION.sub(r"\1/\2", _SPACED.sub(lambda match: "".join(match[0].split()), _plain(text)))
     lead = _LEAD.match(said)
-    first = _NUMBER.match(said, lead.end() if lead else 0)
+    return said, _NUMBER.match(said, lead.end() if lead else 0)
+
+
+def _names_several(text: str) -> bool:
+    """Check whether a statement begins with alternatives, a range or a list of numbers: `42 or 43`."""
+    said, first = _beginning(text)
+    if first is None:
+        return False
+    clause = _ASIDE.sub("", said[first.end() :])
+    return "=" not in clause and _ANOTHER.match(clause) is not None
+
+
+def _stated_number(text: str) -> str | None:
+    """Return the number that a statement begins with, or that its equation ends with; else `_number`.
+
+    None if there are several (`_names_several`).
+    """
+    said, first = _beginning(text)
     if first is None:
         return _number(text)
+    if _names_several(text):
+        return None
     clause = _ASIDE.sub("", said[first.start() :]).partition(", ")[0]
-    result = _numbers(clause.rpartition("=")[2]) if "=" in clause else []
+    left, *_, right = clause.split("=") if "=" in clause else (clause, "")
+    result, value = _numbers(right), _numbers(left)
+    if len(result) > 1 and len(value) == 1:  # 42 = 6 * 7
+        return value[0]
     if result:
         return result[0]
-    return _number(text) if _CONTINUED.match(said, first.end()) else _numbers(first[0])[0]
+    if _CONTINUED.match(said, first.end()):
+        return _number(text)
+    return next(iter(_numbers(first[0])), None)
+
+
+def _vote(number: str) -> str:
+    """Return the one spelling of equal numbers: a decimal if it ends, else a fraction in lowest terms.
+
+    >>> _vote("1/2"), _vote("0.50"), _vote("2/6")
+    ('0.5', '0.5', '1/3')
+    """
+    value = Fraction(number)
+    rest = value.denominator
+    for prime in (2, 5):
+        while rest % prime == 0:
+            rest //= prime
+    if rest > 1:
+        return str(value)
+    digits = value.denominator.bit_length()  # no fewer than the decimals of the number
+    scaled = Decimal(f"{value.numerator * 10**digits // value.denominator}E-{digits}")
+    return canonical_number(format(scaled, "f")) or number
 
 
 def _sequence(text: str, order: Callable[[list[str]], list[str]]) -> str | None:
@@ -98,6 +162,10 @@ def _grid(text: str) -> str | None:
     return next(("\n".join(block) for block in reversed(blocks) if block), None)
 
 
+def _normalized(text: str) -> str:
+    return unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-")
+
+
 class PlainAnswerReward(Verifier):
     r"""Correct when the final answer, read in a given form, is a reference answer.
 
@@ -116,7 +184,10 @@ class PlainAnswerReward(Verifier):
     The number of a box, or of what follows `####` or "answer is", is the one that it begins with, perhaps after
     `x =`, `about` or a currency: 42 of `42 apples (3 bags of 14)`. If an equation begins there, it is what the
     equation ends with: 7 of `3 + 4 = 7`. Otherwise, and in lines, the last number counts, but none of a derivation in
-    parentheses and none of a comparison: 42 of `Tom has 42 apples, which is 50% more than 28`.
+    parentheses and none of a comparison: 42 of `Tom has 42 apples, which is 50% more than 28`. A statement of several
+    numbers (`42 or 43`, `between 42 and 43`, `42, 43`) names none, and a denied number (`not 42`) does not count.
+
+    `Score.answer` spells equal numbers alike, so that they vote together: `0.5` for `1/2` and `.50`.
 
     Args:
         form: One of the forms in the table.
@@ -143,17 +214,26 @@ class PlainAnswerReward(Verifier):
     def __call__(self, response: str, reference: Reference) -> Score:
         """Score one response against its reference answers."""
         answer = self._final(response)
-        return Score(any(self._same(answer, self._read(text)) for text in references_of(reference)), answer)
+        correct = any(self._same(answer, self._read(text)) for text in references_of(reference))
+        if answer is not None and self.form in ("number", "numbers", "multiset"):
+            answer = " ".join(map(_vote, answer.split()))
+        return Score(correct, answer)
 
     def check_reference(self, reference: Reference) -> None:
-        """Refuse references that do not have the form."""
+        """Refuse references that do not have the form, or for `number` have several: `12:30`, `4 or 5`, `3 1/2`."""
         for text in references_of(reference):
-            if self._read(text) is None:
+            found = self._read(text)
+            if found is None:
                 raise ValueError(f"Expected a reference answer of the form `{self.form}`, but got {text[:80]!r}.")
+            if self.form == "number" and (_CONTAINER.match(text) or self._read(text, stated=True) != found):
+                raise ValueError(
+                    f"Expected a reference answer of the form `number`, which is one number, but got {text[:80]!r}. "
+                    "Write the number alone, without separators; several correct numbers are a list of answers."
+                )
 
     def _read(self, text: str, *, stated: bool = False) -> str | None:
         reader = _stated_number if stated and self.form == "number" else self._reader
-        return reader(unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-"))
+        return reader(_normalized(text))
 
     def _final(self, response: str) -> str | None:
         answer = without_answer_marks(split_response(response).answer)[-LONGEST:]
@@ -163,7 +243,10 @@ class PlainAnswerReward(Verifier):
             return self._read(", ".join(boxed) if several else boxed[-1], stated=True)
         if self.form == "grid":
             return self._read(answer)
-        said = self._read(marked_or_stated(answer, reasons=True) or "", stated=True)
+        statement = marked_or_stated(answer, reasons=True) or ""
+        if self.form == "number" and _names_several(_normalized(statement)):
+            return None
+        said = self._read(statement, stated=True)
         if said is not None:
             return said
         read = map(self._read, reversed(answer.splitlines()))
@@ -201,8 +284,13 @@ class FinalAnswerReward(Verifier):
         self.marker = marker
 
     def check_reference(self, reference: Reference) -> None:
-        """Refuse references that hold the marker or several lines, as worked solutions do."""
+        """Refuse references that hold the marker or several lines, as worked solutions do, and containers."""
         for text in references_of(reference):
+            if _CONTAINER.match(text):
+                raise ValueError(
+                    f"Expected a final answer as text, but got the container {text[:80]!r}. Write a string, or a list "
+                    "of strings for several correct answers."
+                )
             if self.marker in text or len(text.strip().splitlines()) != 1:
                 raise ValueError(
                     f"Expected a final answer on one line, without {self.marker!r}, but got {text[-40:]!r}. Where the "

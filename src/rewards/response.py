@@ -23,8 +23,10 @@ THOUGHT_TAGS = (
     "mm:think",  # MiniMax-M3
     "longcat_think",  # LongCat
     "scratchpad",
+    "analysis",  # prompts in the manner of Claude's
+    "reflection",  # Reflection
 )
-"""Names of tags around thoughts: `<think>` … `</think>`, in upper or lower case."""
+"""Names of tags around thoughts: `<think>` … `</think>`, in upper or lower case, also with bars: `<|think|>`."""
 
 THOUGHT_MARKS = {
     "mistral": (r"\[THINK\]", r"\[/THINK\]"),  # Magistral
@@ -35,6 +37,10 @@ THOUGHT_MARKS = {
     "gemma": (r"<\|channel>thought\b", r"<channel\|>"),  # Gemma 4
     "unsloth": ("<start_working_out>", "<end_working_out>"),  # GRPO notebooks for Gemma 3
     "s1": (r"<\|im_start\|>think\b", r"(?:<\|im_end\|>\s*)?<\|im_start\|>answer\b"),
+    "solar": (  # Solar Open
+        r"<\|think\|>",
+        r"<\|/think\|>|(?:<\|end\|>\s*)?(?:<\|begin\|>assistant)?<\|content\|>",
+    ),
     "apriel": (None, r"\[BEGIN FINAL RESPONSE\]"),
     # gpt-oss (harmony): messages in channels, of which `final` is the answer …
     "harmony": (
@@ -68,6 +74,13 @@ ANSWER_MARKS = (
 
 _MARK_PARTS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|channel>", "<channel|>", "<unused94>")
 """Special tokens of which marks of thoughts begin or consist."""
+_MENTION = re.compile(
+    r"\b(?:a|after|an|and|any|before|between|by|from|in|like|my|need|no|not|of|omit|or|skip|tags?|the|this|to|token"
+    r"|type|use|used|using|via|with|without|write|wrote|your)\Z",
+    re.IGNORECASE,
+)
+"""Words before a mark that a sentence mentions: "I use no <think>"."""
+_LONGEST_MENTION = 16
 _ROLES = {"begin": "open", "finish": "close"}
 """Role of a mark of `MATCHED_MARKS` → role of a mark of `THOUGHT_MARKS`."""
 
@@ -80,6 +93,8 @@ class _Mark(NamedTuple):
     """`open` or `close` (thoughts), `answer` or `end` (an answer); before pairing also `begin` and `finish`."""
     begins: bool
     """Whether a line or a sentence begins with the mark."""
+    mentioned: bool
+    """Whether the word before makes the mark a word of its sentence."""
 
 
 class _Thought(NamedTuple):
@@ -128,9 +143,11 @@ def split_response(text: str, *, opened: bool = False, truncated: bool = False) 
     - What stands between an opening and a closing mark is a thought. Marks of the same kind may be nested.
     - What stands before a closing mark without an opening one is a thought: templates put the opening mark into the
       prompt.
-    - An opening mark that is never closed begins a thought that was cut, where a line or a sentence begins with the
-      mark or text follows it without a space. Within a sentence ("I need no <think> here"), it is a word.
-    - Marks in quotes, backticks or parentheses are words, too, as is a lone closing mark before punctuation.
+    - An opening mark that is never closed begins a thought that was cut. If a sentence mentions the mark ("I need no
+      <think> here"), it is a word.
+    - Marks in quotes, backticks or parentheses are words, too, as is a lone closing mark before punctuation or within
+      a sentence that mentions it.
+    - A closing mark after thoughts that were opened and closed is dropped, and ends no thought.
     - A thought without a closing mark ends where an `<answer>` begins that is closed or begins a line.
 
     Args:
@@ -192,6 +209,15 @@ def is_mark(token: str) -> bool:
     return token in _MARK_PARTS or (found is not None and str(found.lastgroup).startswith(("open", "close")))
 
 
+def opening_marks(text: str) -> list[str]:
+    r"""Return the marks in a text that open thoughts, as they are spelled and in order.
+
+    >>> opening_marks("<think>\n</think>[THINK]")
+    ['<think>', '[THINK]']
+    """
+    return [text[mark.start : mark.end].strip() for mark in _marks(text, pairs=False) if mark.role == "open"]
+
+
 def without_answer_marks(answer: str) -> str:
     """Replace marks around answers (`<answer>`, `</answer>`, …) by line breaks."""
     return _ANSWER.sub("\n", answer) if "<" in answer or "[" in answer else answer
@@ -220,7 +246,10 @@ def _compiled() -> tuple[re.Pattern[str], re.Pattern[str]]:
     for roles, marks in (("open", "close"), THOUGHT_MARKS), (("begin", "finish"), MATCHED_MARKS):
         for kind, patterns in marks.items():
             named |= {f"{role}_{kind}": pattern for role, pattern in zip(roles, patterns, strict=True) if pattern}
-    named |= {"open": f"(?i:<(?:{tags})[ ]?>)", "close": f"(?i:</(?:{tags})[ ]?>)"}
+    named |= {
+        "open": rf"(?i:<[ ]?(?:{tags})[ ]?>|<\|(?:{tags})\|>)",
+        "close": rf"(?i:<[ ]?/[ ]?(?:{tags})[ ]?>|<\|?/(?:{tags})\|>)",
+    }
     around = {
         "answer": _alternatives([f"(?i:<(?:{answers})>)", *(begin for begin, _ in ANSWER_MARKS)]),
         "end": _alternatives(
@@ -237,12 +266,12 @@ def _named(patterns: dict[str, str]) -> str:
 
 _MARK, _ANSWER = _compiled()
 _HINTS = ("[THINK]", "[/THINK]", "◁", " FINAL RESPONSE]", "assistantfinal", " my response:", " reasoning steps:")
-_TAG = re.compile(r"<[/|A-Za-z]")
+_TAG = re.compile(r"<[/|A-Za-z]|< [/A-Za-z]")
 """Each mark but `analysis` has a hint or begins with this."""
 _TURN = re.compile(r"<[|｜]|\[/INST\]|</s>|<(?:start|end)_of_turn>")
 """Marks of the turns of a conversation."""
 _QUOTES = {"`": "`", "'": "'", '"': '"', "“": "”", "‘": "’", "«": "»", "(": ")"}
-_PUNCTUATION = ".,;:!?)"
+_PUNCTUATION = tuple(".,;:!?)")
 
 
 def _marks(text: str, *, pairs: bool = True) -> list[_Mark]:
@@ -258,12 +287,13 @@ def _marks(text: str, *, pairs: bool = True) -> list[_Mark]:
     for match in _MARK.finditer(text):
         start, end = match.span()
         gap = text[before:start].rstrip(" \t*_")
+        mentioned = gap[-1:] == "(" or _MENTION.search(gap[-_LONGEST_MENTION:]) is not None
         before = end
         if start and end < len(text) and _QUOTES.get(text[start - 1]) == text[end]:
             continue
         role, _, kind = str(match.lastgroup).partition("_")
-        kind = kind or match[0].strip("</ >").lower()
-        found.append(_Mark(start, end, kind, role, not gap or gap[-1] in "\n\r.!?:;…。"))
+        kind = kind or match[0].strip("</| >").lower()
+        found.append(_Mark(start, end, kind, role, not gap or gap[-1] in "\n\r.!?:;…。", mentioned))
     return _paired(found) if pairs else [mark._replace(role=_ROLES.get(mark.role, mark.role)) for mark in found]
 
 
@@ -291,6 +321,7 @@ def _thoughts(text: str, marks: list[_Mark], opened: bool, truncated: bool) -> t
     last_lone = _last_lone_close(marks)
     thoughts: list[_Thought] = []
     last_character = len(text.rstrip())
+    answered = opened  # whether the first thought was opened, so that its end is known
     pending: int | None = None  # where an opening mark stands that a mark of another kind will close
     place = 0
     while place < len(marks):
@@ -303,6 +334,7 @@ def _thoughts(text: str, marks: list[_Mark], opened: bool, truncated: bool) -> t
             if opened and not thoughts:
                 start = inner = 0
             thoughts.append(_Thought(start, (inner, closing.start), closing.end))
+            answered = True
             pending = None if pending is None else closing.end
         elif mark.role == "open" and _opens_alone(text, mark):
             if place > last_lone:
@@ -310,8 +342,8 @@ def _thoughts(text: str, marks: list[_Mark], opened: bool, truncated: bool) -> t
             pending = mark.start if pending is None else pending
         elif mark.role == "close" and _closes_alone(text, mark, opened and not thoughts):
             start = thoughts[-1].end if thoughts else 0
-            if thoughts and pending is None and mark.end >= last_character:
-                start = mark.start  # an answer that ends with the mark once more
+            if thoughts and pending is None and (answered or mark.end >= last_character):
+                start = mark.start  # the answer has begun: a mark too many
             thoughts.append(_Thought(start, (start, mark.start), mark.end))
             pending = None
         place += 1
@@ -361,12 +393,19 @@ def _closing(marks: list[_Mark], place: int, last: int) -> int:
 
 
 def _closes_alone(text: str, mark: _Mark, opened: bool) -> bool:
-    return opened or text[mark.end : mark.end + 1] not in tuple(_PUNCTUATION)
+    if opened:
+        return True
+    following = text[mark.end : mark.end + 2]
+    if following.startswith(_PUNCTUATION):
+        return False
+    return not (mark.mentioned and following[:1] == " " and following[1:].islower())
 
 
 def _opens_alone(text: str, mark: _Mark) -> bool:
     following = text[mark.end : mark.end + 1]
-    return mark.begins or not (not following or following in " \t\"'`" or following in _PUNCTUATION)
+    if mark.begins:
+        return True
+    return not (following in ("", *"\"'`", *_PUNCTUATION) or (mark.mentioned and following.isspace()))
 
 
 def _answer_block(text: str, marks: list[_Mark], after: int) -> tuple[int, int] | None:

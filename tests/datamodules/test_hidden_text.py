@@ -15,6 +15,17 @@ from tagrpo.datamodules.hidden_text import control_marks, hidden_characters
         *("[INST]", "[/INST]", "<<SYS>>", "<</SYS>>", "[SYSTEM_PROMPT]", "[TOOL_CALLS]", "<start_of_turn>"),
         *("<end_of_turn>", "<|turn>", "<turn|>", "<|START_OF_TURN_TOKEN|>", "<BOS_TOKEN>", "<|start_of_role|>"),
         *("[|assistant|]", "[CLS]", "[UNUSED_TOKEN_145]", "<unused99>", "<think>", "</tool_call>", "<fim_prefix>"),
+        *(
+            "<|human|>",
+            "<|bot|>",
+            "<|startofturn|>",
+            "<extra_id_0>",
+            "<eod>",
+            "<end_of_utterance>",
+            "<role>",
+            "</role>",
+        ),
+        *("]~b]", "]~!b[", "[e~["),
     ],
 )
 def test_a_published_control_token_is_found_within_words(mark):
@@ -54,6 +65,8 @@ def test_every_mark_is_named_once_in_order():
         ("\u2062", "U+2062 INVISIBLE TIMES"),
         ("\u2028", "U+2028 LINE SEPARATOR"),
         ("\u3164", "U+3164 HANGUL FILLER"),
+        ("\u034f", "U+034F COMBINING GRAPHEME JOINER"),
+        ("\u17b4", "U+17B4 KHMER VOWEL INHERENT AQ"),
         ("\U000e0041", "U+E0041 TAG LATIN CAPITAL LETTER A"),
         ("\ud800", "U+D800 SURROGATE"),
     ],
@@ -86,11 +99,17 @@ def test_characters_without_a_glyph_are_found_and_no_others():
     for code in range(sys.maxunicode + 1):
         character = chr(code)
         name = unicodedata.name(character, "")
-        blank = name == "BRAILLE PATTERN BLANK" or ("HANGUL" in name and "FILLER" in name)
+        blank = name in BLANK or ("HANGUL" in name and "FILLER" in name)
         invisible = blank or unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
         drawn = code in DRAWN or character in "\t\n\r"
         assert bool(hidden_characters(f"a{character}a")) == (invisible and not drawn), name
 
 
+BLANK = {
+    "BRAILLE PATTERN BLANK",
+    "COMBINING GRAPHEME JOINER",
+    "KHMER VOWEL INHERENT AQ",
+    "KHMER VOWEL INHERENT AA",
+}
 DRAWN = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
 """Prepended_Concatenation_Mark of Unicode: signs drawn around or over the number that follows."""

@@ -9,8 +9,9 @@ import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from transformers import AutoTokenizer
 
-from tagrpo.datamodules.prompt_check import THOUGHTS, check_prompt, check_turn_end, turn_end
+from tagrpo.datamodules.prompt_check import check_prompt, check_turn_end, turn_end
 from tagrpo.datamodules.templates import ChatTemplate, PlainTemplate
+from tagrpo.rewards.response import THOUGHT_TAGS
 from tagrpo.starter import starter_path
 from tests.chat_models import (
     CHATML,
@@ -77,7 +78,15 @@ def test_a_template_is_named_by_its_setting():
 
 @pytest.mark.parametrize(
     ("content", "lost"),
-    [("'What?'", "question"), ("m.content.split('\n')[0]", "template.instruction"), ("m.content * 2", "question")],
+    [
+        ("'What?'", "question"),
+        ("m.content * 2", "question"),
+        ("m.content | upper", "question"),
+        ("m.content | lower", "question"),
+        ("m.content | e", "question"),
+        ("m.content[:20]", "question"),
+        ("m.content.split('\n')[0]", "template.instruction"),
+    ],
 )
 def test_a_prompt_without_question_or_instruction_is_refused(content, lost):
     tokenizer = chat_model.__wrapped__(CHATML)
@@ -110,11 +119,40 @@ def test_a_missing_generation_prompt_is_refused_with_the_prefill_that_replaces_i
     assert given_value(str(error.value), "template.prefill") == f"{prefill}Let's think"
 
 
+def test_a_generation_prompt_of_another_role_is_told():
+    tokenizer = chat_model.__wrapped__(CHATML)
+    for role in ("user", "model", "Assistant"):
+        tokenizer.chat_template = CHATML.replace("assistant\n' }}", f"{role}\n' }}}}")
+        (said,) = check_prompt(ChatTemplate(), tokenizer)
+        assert repr(f"<|im_start|>{role}\n") in said
+
+
+def test_a_chat_template_that_is_no_jinja_is_refused():
+    tokenizer = chat_model.__wrapped__(CHATML)
+    tokenizer.chat_template = "{% for %}"
+    with pytest.raises(ValueError, match="Expected template .* chat_template"):
+        list(check_prompt(ChatTemplate(), tokenizer))
+
+
 def test_a_chat_template_that_renders_no_reply_is_told_without_generation_prompt():
     tokenizer = chat_model.__wrapped__(CHATML)
     tokenizer.chat_template = "{{ messages[0].content }}"
     (said,) = check_prompt(ChatTemplate(), tokenizer)
     assert "template.prefill" in said
+
+
+THOUGHTS = [
+    *(f"<{tag}>" for tag in THOUGHT_TAGS if tag.isidentifier()),
+    "<seed:think>",
+    "<|think|>",
+    "[THINK]",
+    "◁think▷",
+    "<|begin_of_thought|>",
+    "<|START_THINKING|>",
+    "<start_working_out>",
+    "<|channel>thought",
+    "<|channel|>analysis<|message|>",
+]
 
 
 @pytest.mark.parametrize("mark", THOUGHTS)

@@ -80,6 +80,9 @@ DRAFTS = [
     "<|channel|>analysis<|message|>{}<|end|><|start|>assistant<|channel|>final<|message|>",
     "<|channel|>analysis<|message|>{}<|end|>\n<|channel|>commentary<|message|>hm<|end|><|channel|>final<|message|>",
     "<think>a</think><think>{}</think>",
+    "<analysis>{}</analysis>",
+    "<reflection>{}</reflection>",
+    "<|think|>{}<|end|><|begin|>assistant<|content|>",
 ]
 
 
@@ -134,6 +137,10 @@ def test_why_there_is_no_text_is_said(text):
         ('{"error": {"message": "m", "type": "authentication_error"}}', 401, ""),
         ('{"error": {"message": "m", "status": "RESOURCE_EXHAUSTED"}}', 429, ""),
         ('{"error": {"message": "m", "code": 1302}}', None, ""),
+        ('{"statusCode": 429, "message": "m"}', 429, ""),
+        ('{"error": {"http_code": 503, "message": "m"}}', 503, ""),
+        ('{"__type": "ThrottlingException", "message": "m"}', 429, ""),
+        ('{"fault": {"faultstring": "m", "detail": {"errorcode": "policies.ratelimit"}}}', 429, ""),
         ('{"error": {"message": "m", "code": true}}', None, ""),
         ('{"detail": [{"loc": ["body", "top_k"], "msg": "m", "type": "int_parsing"}]}', None, "top_k"),
     ],
@@ -142,6 +149,60 @@ def test_an_error_is_read_in_any_wrapping(body, status, parameter):
     for wrapped in (body, f"[{body}]", f'{{"data": {body}}}'):
         error = read_error(wrapped)
         assert (error.message, error.status, error.parameter) == ("m", status, parameter)
+
+
+@pytest.mark.parametrize(
+    ("said", "status"),
+    [
+        ("Too many requests", 429),
+        ("Rate limit exceeded", 429),
+        ("The model is overloaded.", 503),
+        # Refusals for good need a code: their words occur in passing errors, too.
+        ("No permission to exceed it", None),
+        ("Not found", None),
+    ],
+)
+def test_a_message_without_a_code_tells_whether_to_wait(said, status):
+    for body in ({"error": said}, {"error": {"message": said}}, {"message": said, "success": False}):
+        assert read_error(json.dumps(body)).status == status
+
+
+@pytest.mark.parametrize("reason", ["error", "ERROR", "network_error", "server_error", "failed"])
+def test_a_server_that_broke_off_was_not_paid(reason):
+    body = {"choices": [{"message": {"content": "Add"}, "finish_reason": reason}]}
+    with pytest.raises(NoCompletionError):
+        read_reply(json.dumps(body))
+
+
+@pytest.mark.parametrize("error", [{"errors": [{"message": "slow"}]}, {"object": "error", "message": "slow"}])
+def test_an_error_beside_a_choice_is_an_error(error):
+    body = {"choices": [{"message": {"content": "Add 1."}, "finish_reason": "stop"}]}
+    assert read_reply(json.dumps({**body, "errors": [], "object": "chat.completion"})).text == "Add 1."
+    with pytest.raises(NoCompletionError):
+        read_reply(json.dumps({**body, **error}))
+
+
+@pytest.mark.parametrize("reason", ["stop", "STOP", "end_turn", "end", "completed", "finished", None])
+def test_a_reply_that_finished_has_its_text(reason):
+    assert read_reply(json.dumps({"choices": [{"message": {"content": "Add 1."}, "finish_reason": reason}]})).text
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "<rephrasing>{}</rephrasing>",
+        "<Rephrasing>\n{}\n</REPHRASING>",
+        '<rephrasing id="1">{}</rephrasing>',
+        "<rephrasing 1>{}</rephrasing>",
+        "<rephrasing_1>{}</rephrasing_1>",
+        "I write between <rephrasing> and </rephrasing>: <rephrasing>{}</rephrasing>",
+        "`<rephrasing>` … `</rephrasing>`\n<rephrasing>{}</rephrasing>",
+        "<rephrasing>...</rephrasing>\n<rephrasing>{}</rephrasing>",
+        "<rephrasing>A draft. <rephrasing>{}</rephrasing>",
+    ],
+)
+def test_rephrasings_stand_between_tags_and_mentions_do_not_count(reply):
+    assert read_rephrasings(reply.format("Add 1 and 2.")) == ["Add 1 and 2."]
 
 
 def test_what_a_server_says_is_shown_in_printable_characters():

@@ -183,6 +183,22 @@ def test_a_box_without_braces_holds_no_prose(text, content):
         (r"\boxed{2} = \boxed{3}", ("3",)),
         (r"\boxed{2}." + " " * 80 + r"\boxed{3}", ("3",)),
         ("$\\boxed{2,3}$\n\n$$\\boxed{2,3}$$", ("2,3",)),
+        (r"**\boxed{2}** and **\boxed{3}**", ("2", "3")),
+        ("- $\\boxed{2}$\n- $\\boxed{3}$", ("2", "3")),
+        ("1. \\boxed{2}\n2) \\boxed{3}", ("2", "3")),
+        ("(a) $\\boxed{2}$\n(b) $\\boxed{3}$", ("2", "3")),
+        (r"It is \boxed{2}; it isn't \boxed{3}.", ("2",)),
+        (r"\boxed{2} as well as \boxed{3}", ("2", "3")),
+        (r"\boxed{2} - \boxed{3}", ("3",)),
+        # A denied box is no answer.
+        (r"\boxed{2}, not \boxed{3}", ("2",)),
+        (r"$x=\boxed{2}$ (and not $\boxed{3}$)", ("2",)),
+        (r"\boxed{2} rather than \(\boxed{3}\)", ("2",)),
+        (r"It is not \boxed{3}.", ()),
+        (r"It is a knot: \boxed{3}.", ("3",)),
+        # Nested boxes without content are empty.
+        (r"\boxed{2}, as in \boxed{\boxed{}}", ("2",)),
+        (r"\boxed{\fbox{ }}", ()),
         (r"#### 7", ("7",)),
         ("nothing", ()),
     ],
@@ -190,6 +206,24 @@ def test_a_box_without_braces_holds_no_prose(text, content):
 def test_neighbouring_boxes_are_one_answer(response, answers):
     assert extract_answers(response) == answers
     assert extract_answer(response) == (answers[-1] if answers else None)
+
+
+@pytest.mark.parametrize(
+    ("response", "answer"),
+    [
+        ("I do not think that the answer is 4.", None),
+        ("I am not sure whether the final answer is 4.", None),
+        ("I doubt the answer is 4.", None),
+        ("If the answer is 4, then x = 2.", None),
+        ("I think the answer is 4.", "4"),
+        ("I am sure that the answer is 4.", "4"),
+        ("If x > 0, the answer is 4.", "4"),
+        ("It is not 5. The answer is 4.", "4"),
+        ("A sum that is not even. So the answer is 4.", "4"),
+    ],
+)
+def test_a_statement_that_is_doubted_is_no_answer(response, answer):
+    assert extract_answer(response) == answer
 
 
 SEPARATORS = st.lists(st.sampled_from(["$", " ", ", ", " and ", " or ", ";", "\n", "\\quad "]), max_size=4).map("".join)

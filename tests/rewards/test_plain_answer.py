@@ -7,6 +7,8 @@ import time
 from fractions import Fraction
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tagrpo.rewards import FinalAnswerReward, PlainAnswerReward, Score
 from tagrpo.rewards.canonical import canonical_number
@@ -30,7 +32,7 @@ NUMBER = PlainAnswerReward("number")
         ("3 - 10 = -7", "-7"),
         ("\N{MINUS SIGN}7", "-7"),
         ("72/2", "36"),
-        ("3/4", "3/4"),
+        ("3/4", "0.75"),
         ("1.5e3", "1500"),
         (".5", "0.5"),
         ("36 apples", "36"),
@@ -47,7 +49,7 @@ NUMBER = PlainAnswerReward("number")
         ("The answer is about $1,042.50, 3 times 347.5", "1042.5"),
         ("The answer is **42** apples, not 43", "42"),
         ("The answer is 42 out of 100.", "42"),
-        (r"Answer: \frac{3}{4} of 100", "3/4"),
+        (r"Answer: \frac{3}{4} of 100", "0.75"),
         ("The final answer is $42$ dollars for 3 people", "42"),
         ("Answer: 3 + 4 = 7", "7"),
         ("Answer: 3 + 4 = 7, 50% more than 4.67", "7"),
@@ -64,6 +66,26 @@ NUMBER = PlainAnswerReward("number")
         ("<think>The answer is 3.</think>\n42", "42"),
         ("<answer>42</answer>", "42"),
         ("<think>The answer is 3.", None),
+        ("Answer: 42 = 6 * 7", "42"),
+        ("Answer: 42 = 6 * 7 = 42", "42"),
+        ("The answer is 1 000 000.", "1000000"),
+        # Several numbers are no answer, and denied ones do not count.
+        ("The answer is 42 or 43.", None),
+        ("The answer is 42 apples or maybe 43 apples.", None),
+        ("The answer is either 42 or 43.", None),
+        ("The answer is between 42 and 43.", None),
+        ("Answer: 42, 43", None),
+        ("Answer: 42-43", None),
+        ("Answer: 42 to 43", None),
+        (r"\boxed{42 \text{ or } 43}", None),
+        ("The answer is not 42.", None),
+        ("The answer is not 42 but 43.", "43"),
+        ("The answer is: 42 (not 43).", "42"),
+        ("The answer is 42, 3 times 14.", "42"),
+        ("The answer is 42 and the remainder is 3.", "42"),
+        ("The answer is 42 to the nearest 10.", "42"),
+        ("The answer is 42, and 3 of them are red.", "42"),
+        ("I am not sure whether the answer is 42.\n43", "43"),
     ],
 )
 def test_the_number_of_a_response(response, answer):
@@ -75,6 +97,44 @@ def test_numbers_are_equal_in_value_and_in_nothing_else():
     assert not any(NUMBER(text, "1000").correct for text in ("1000.1", "-1000", "100", "10000", "1000/7", "1 000 1"))
     assert NUMBER("0.75", "3/4").correct
     assert NUMBER("5", ("4", "5")).correct
+
+
+@pytest.mark.parametrize(
+    ("spellings", "vote"),
+    [
+        (["1/2", "0.5", ".50", "2/4", r"\boxed{\frac{1}{2}}", "5e-1"], "0.5"),
+        (["4", "4.0", "8/2", "+4", "04"], "4"),
+        (["1/3", "2/6", "3/9"], "1/3"),
+        (["-7/8", "-0.875"], "-0.875"),
+        (["0", "-0", "0.0", "0/7"], "0"),
+        (["1e-30", "0." + "0" * 29 + "1"], "0." + "0" * 29 + "1"),
+    ],
+)
+def test_equal_numbers_are_one_vote(spellings, vote):
+    assert {NUMBER(text, "9").answer for text in spellings} == {vote}
+    assert PlainAnswerReward("multiset")(f"[{', '.join(spellings[:2])}]", "9").answer == f"{vote} {vote}"
+
+
+@given(st.fractions(max_denominator=10**6))
+def test_a_vote_is_equal_to_its_number(value):
+    answer = NUMBER(f"Answer: {value}", "9").answer
+    assert Fraction(answer) == value
+    assert NUMBER(f"Answer: {answer}", "9").answer == answer
+
+
+@pytest.mark.parametrize(
+    "text", ["12:30", "4 or 5", "3 1/2", "between 4 and 5", "1 000", "1/0", "{'value': '4'}", "['4']"]
+)
+def test_a_reference_is_one_number(text):
+    with pytest.raises(ValueError, match="form `number`"):
+        NUMBER.check_reference(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["4", "-4.5", "1,000", "1/2", "$4", "4 apples", "x = 4", r"\frac{1}{2}", "4 (2 bags of 2)"]
+)
+def test_a_number_with_a_name_is_a_reference(text):
+    NUMBER.check_reference(text)
 
 
 def test_digits_leave_half_a_unit_of_the_last_one():
@@ -267,6 +327,8 @@ def test_nothing_to_compare_with_is_an_error():
         FinalAnswerReward()("#### 1", ())
     with pytest.raises(ValueError, match="marker"):
         FinalAnswerReward(marker="")
+    with pytest.raises(ValueError, match="final answer"):
+        FinalAnswerReward().check_reference("{'value': '4'}")
 
 
 def test_canonical_numbers_agree_with_exact_fractions():

@@ -16,6 +16,7 @@ from tagrpo.rewards.response import (
     THOUGHT_MARKS,
     THOUGHT_TAGS,
     last_answer_block,
+    opening_marks,
     opens_thoughts,
     split_response,
     whole_response,
@@ -49,6 +50,12 @@ SPELLINGS = [
     ("Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]\n"),  # opens a thought if it is closed
     HARMONY,
     ("<|channel|>commentary to=functions.f <|constrain|>json<|message|>", "<|channel|>final<|message|>"),
+    ("<analysis>", "</analysis>"),
+    ("<reflection>", "</reflection>"),
+    ("<|think|>", "<|/think|>"),
+    ("<|thinking|>", "</thinking|>"),
+    ("<|think|>", "<|end|><|begin|>assistant<|content|>"),
+    ("< think >", "</ think >"),
 ]
 """An opening and a closing mark of each kind."""
 
@@ -116,6 +123,8 @@ def test_a_thought_that_was_cut_has_no_answer(opening, closing):
         ("<think></think>", ""),
         ("a</think>b</think>It is 5.", "It is 5."),
         ("<think>a</think>It is 5.</think>", "It is 5."),
+        ("<think>a</think>It is 5.</think>I am sure.", "It is 5.\nI am sure."),
+        ("<think>a</think>It is 5.</think>I am</think> sure.", "It is 5.\nI am\nsure."),
         # Marks that do not match.
         ("<thinking>a</think>It is 5.", "It is 5."),
         ("<think>a</thought>It is 5.", "It is 5."),
@@ -123,6 +132,8 @@ def test_a_thought_that_was_cut_has_no_answer(opening, closing):
         ("Sure.\n<think>a</think>It is 5.", "Sure.\nIt is 5."),
         ("Okay. <think>Perhaps \\boxed{4}. Let me", "Okay."),
         ("Let me see <think>Perhaps \\boxed{4}.", "Let me see"),
+        ("Let me see <think> perhaps \\boxed{4}.", "Let me see"),
+        ("We try \\boxed{4} </think> so it is 5.", "so it is 5."),
     ],
 )
 def test_answers_stand_outside_of_thoughts(text, answer):
@@ -139,6 +150,9 @@ def test_answers_stand_outside_of_thoughts(text, answer):
         "It is 5 (<think> was not needed).",
         "It is 5. There was nothing to put before </think>.",
         "It is 5. Without (</think>) it would be cut.",
+        "It is 5. (No </think> needed.)",
+        "The tag <think> begins a thought. It is 5.",
+        "I wrote <think> as asked: it is 5.",
         "x <thinker> y </thinker>",
         "a < b > c, [THINKING], think, analysis: We",
         "",
@@ -174,6 +188,8 @@ def test_a_prompt_that_opened_a_thought_decides_what_a_response_without_marks_is
     assert split_response(text, opened=True) == split_response(text, truncated=True) == whole_response(text)
     block = "Two. <answer>2</answer> And so on"
     assert split_response(block, opened=True, truncated=True).answer == "<answer>2</answer>"
+    # A closing mark after the one that ends the prompt's thought is one too many.
+    assert split_response("4?</think>It is 5.</think>I am sure.", opened=True).answer == "It is 5.\nI am sure."
     # What stands before a thought of its own belongs to the thought that the prompt opened.
     assert split_response("4? <think>a</think>It is 5.", opened=True).answer == "It is 5."
     assert split_response("4?</think>. It is 5.", opened=True).answer == ". It is 5."
@@ -195,6 +211,12 @@ def test_a_prompt_that_opened_a_thought_decides_what_a_response_without_marks_is
 )
 def test_a_prompt_opens_thoughts_if_its_last_mark_does(prompt, opens):
     assert opens_thoughts(prompt) is opens
+
+
+def test_opening_marks_are_found_as_they_are_spelled():
+    for opening, closing in SPELLINGS:
+        assert opening_marks(f"a\n{opening}b{closing}\n{opening}") == [opening.strip()] * 2
+    assert opening_marks("`<think>` and </think>") == []
 
 
 PIECES = [*(mark for pair in SPELLINGS for mark in pair), "<|end|>", "<answer>", "</answer>"]

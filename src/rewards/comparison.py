@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from .arithmetic import Number, same_number
-from .forms import Based, Choice, Conditioned, Equation, Form, Formula, Group, Matrix, Quantity, Words, compact
+from .forms import Based, Choice, Clock, Conditioned, Equation, Form, Formula, Group, Matrix, Quantity, Words, compact
 from .latex import latex_of
 
 Plan = bool | tuple[Any, ...]
@@ -102,6 +102,7 @@ class _Comparison:
             Group: self._groups,
             Matrix: self._matrices,
             Based: self._bases,
+            Clock: self._clocks,
             Quantity: self._quantities,
             Words: self._words,
         }
@@ -123,10 +124,11 @@ class _Comparison:
         if not isinstance(other, Equation):
             if one.value is None:
                 return self._relation(one.latex, other)
-            return self.plan(one.value, other)
+            stated = any_of(self.plan(value, other) for value in one.values)
+            return all_of((stated, True if one.claim is None else _leaf(*one.claim)))
         if one.value is not None and other.value is not None:
-            if one.name == other.name:
-                return self.plan(one.value, other.value)
+            if one.name == other.name or one.name is None or other.name is None:
+                return any_of(self.plan(a, b) for a in one.values for b in other.values)
             if _is_constant(one.value) or _is_constant(other.value):
                 return False
         return _leaf(one.latex, other.latex)
@@ -145,7 +147,8 @@ class _Comparison:
                 items = tuple(dict.fromkeys(one.items))
                 if len(items) == 1:
                     return self.plan(items[0], other)
-            if one.kind in ("interval", "union", "tuple", "set") and isinstance(other, Formula) and other.is_relation:
+            is_set = isinstance(other, Formula) and (other.is_relation or r"\setminus" in other.latex)
+            if one.kind in ("interval", "union", "tuple", "set") and isinstance(other, Formula) and is_set:
                 return _leaf(one.latex, other.latex) if one.latex else False
             return False
         kinds = {one.kind, other.kind}
@@ -155,6 +158,8 @@ class _Comparison:
             return any_of((self._in_any_order(one, other), _leaf(one.latex, other.latex)))
         if "union" in kinds:
             return _leaf(one.latex, other.latex) if "list" not in kinds and one.latex and other.latex else False
+        if kinds == {"ratio"}:
+            return self._in_order(one.items, other.items)
         if kinds == {"tuple", "list"}:
             return self.conventions.ordered_as_list and self._in_order(one.items, other.items)
         if kinds <= {"tuple", "interval"}:
@@ -188,6 +193,16 @@ class _Comparison:
             return False
         digits = other.latex if isinstance(other, Formula) else other.text
         return (compact(digits).upper().lstrip("0") or "0") == one.digits
+
+    def _clocks(self, one: Clock, other: Form) -> Plan:
+        if isinstance(other, Clock):
+            unstated = self.conventions.bare_unit and (one.half is None or other.half is None)
+            return str(one) == str(other) and (one.half == other.half or unstated)
+        if not isinstance(other, Formula) or (one.half is not None and not self.conventions.bare_unit):
+            return False
+        if one.half is not None and one.minutes == ":00" and other.latex == one.hour:
+            return True
+        return compact(other.latex) == str(one)
 
     def _quantities(self, one: Quantity, other: Form) -> Plan:
         if isinstance(other, Quantity):

@@ -10,9 +10,9 @@ from functools import lru_cache
 
 from . import arithmetic
 from .arithmetic import Number, number_of, polynomial_of
-from .forms import Based, Choice, Conditioned, Equation, Form, Formula, Group, Matrix, Quantity, Words, compact
+from .forms import Based, Choice, Clock, Conditioned, Equation, Form, Formula, Group, Matrix, Quantity, Words, compact
 from .latex import CLOSE, OPEN, bracketed, clean, latex_of, scanned, split, tight, trimmed, unmarked
-from .units import CURRENCIES, NUMBER_WORDS, PLAIN_LETTERS, Unit, unit_of
+from .units import CURRENCIES, NUMBER_WORDS, PLAIN_LETTERS, Unit, number_in_words, unit_of
 
 _MAX_DEPTH = 6
 _LISTED = frozenset((",", ";", "and", "or"))
@@ -23,6 +23,7 @@ _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9.]+ ?\\times ?10\^\{
 _REPEATING = re.compile(
     r"([+-]?)([0-9]*)\.([0-9]*)\\(?:overline|bar|dot|overrightarrow)(?![A-Za-z]) ?(?:\{([0-9]{1,40})\}|([0-9]))"
 )
+_ELLIPSIS = re.compile(r"([+-]?)([0-9]{0,40})\.([0-9]{1,40}) ?\\ldots")
 _MIXED = re.compile(r"([+-]?)([0-9]{1,40}) ([0-9]{1,40}) ?/ ?([0-9]{1,40})")
 _SPACED = re.compile(r"[+-]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?")
 _ADJACENT = re.compile(r"[0-9.] +[0-9.]")
@@ -32,10 +33,14 @@ _BASE_SUFFIX = re.compile(
 )
 _BASE_WORDS = re.compile(r"(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?) ?\(? ?(?:in )?base[ -]([0-9]{1,2}|[a-z]+) ?\)?")
 _UNIT_SIGNS = frozenset(("€", "£", "¥", "₹", "¢", "Ω", "Å", "µ", "μ", r"\$", r"\Omega", r"\AA"))
-_CLOCK = re.compile(r"(0?)([0-9]{1,2}):([0-9]{2})(:[0-9]{2})?(?: ?([apAP])\.? ?[mM]\.?)?")
+_CLOCK = re.compile(
+    r"(0?)([0-9]{1,2})(?::([0-9]{2})(:[0-9]{2})?(?: ?([apAP])\.? ?[mM]\.?)?| ?([AP])\.? ?M\.?| ([ap])\.? ?m\.?)"
+)
+_IN_PARENTHESES = re.compile(r"(.*[^\s(/]) ?(?:\( ?(\x02[^()]*)\)|(?<= )\(([A-Za-z][A-Za-z^0-9/ ]+)\))")
 _CURRENCY = re.compile(
     r"([+-]?) ?(?:\x02?US\x03? ?)?(\\\$|\x02?(?:[€£¥₹]|(?:Rs|USD|EUR|GBP)(?![A-Za-z]))\x03?)\.? ?(?=[0-9.(\\-])"
 )
+_PER = re.compile(r" *\x02?per\x03? \x02?[A-Za-z]+\x03?$")
 _CHOICE = re.compile(
     r"\(?([A-Z])\) ?[:.]? ?(?![\s({\[,;^_+=*/<>-])(.+)|([A-Z])[.:] (?![({\[,;^_+=*/<>-])(.+)", re.DOTALL
 )
@@ -48,13 +53,25 @@ _CASES = frozenset(("if", "when", "whenever", "unless", "otherwise", "assuming",
 _RELATIONS = frozenset(
     ("<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\subset", r"\subseteq", r"\notin", r"\equiv", r"\sim")
 )
+_INEQUALITIES = frozenset(("<", ">", r"\le", r"\ge", r"\ne"))
+_BOUND = re.compile(
+    r"(?P<lower>[^<]+?)(?P<over><|\\le ?)(?P<above>[A-Za-z]|\\[a-z]+)"
+    r"|(?P<below>[A-Za-z]|\\[a-z]+)(?P<under><|\\le ?)(?P<upper>[^<]+)"
+)
+"""`3<x` or `x<3`, as `_ascending` spells them."""
+_SAYINGS = (
+    dict.fromkeys((r"\mathbb{r}", "all real numbers", "all reals", "all real values"), r"(-\infty, \infty)")
+    | dict.fromkeys(("no solution", "no solutions", "no real solution", "no real solutions"), r"\emptyset")
+    | {"dne": f"{OPEN}does{CLOSE} {OPEN}not{CLOSE} {OPEN}exist{CLOSE}"}
+)
+"""Answers in words that have a form, by their compact spelling in lower case."""
 _OF_ANGLES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _BUILDER = re.compile(r"([A-Za-z])(?: ?\\in ?\\mathbb ?\{?R\}?)? ?[|:] ?(.+)")
 _RESTRICTION = re.compile(r"[A-Za-z](?:_\{?[0-9A-Za-z]\}?)? ?(?:\\ne|\\in|\\ge|\\le|<|>)(?![A-Za-z]).*")
 _PREFIX = re.compile(
     r"(?:(?:so|thus|hence|therefore),? (?=[^ ]))?"
     r"(?:(?:the |our |my )?(?:final |correct )?answer\b(?: is\b| ?:| ?=)?|the (?:[A-Za-z]+ ){1,6}(?:is|are|equals)\b"
-    r"|approximately|approx\.?|about|roughly|\\approx(?![A-Za-z])) *",
+    r"|(?:option|choice) (?=\(?[A-Z]\)?(?![A-Za-z]))|approximately|approx\.?|about|roughly|\\approx(?![A-Za-z])) *",
     re.IGNORECASE,
 )
 _JOINING = frozenset(("and", "as", "but", "if", "is", "no", "not", "of", "or", "so", "vs"))
@@ -102,7 +119,7 @@ def _read(text: str, depth: int) -> Form:
     prefix = _PREFIX.match(unmarked(text)) if text else None
     if prefix and prefix.end() < len(unmarked(text)):
         text = trimmed(_without(text, prefix.end()))
-    text = _ungrouped(text)
+    text = _ungrouped(_SAYINGS.get(compact(text).casefold(), text))
     if depth > _MAX_DEPTH or not text:
         return Words(compact(text).casefold())
     found = _choice(text, depth) or _listed(text, depth) or _conditioned(text, depth)
@@ -137,6 +154,9 @@ def _listed(text: str, depth: int) -> Form | None:
     parts = [part for part in (trimmed(part) for part in split(text, _LISTED)) if part]
     if len(parts) < 2:
         return None
+    ranges = _ranges(text, parts, depth)
+    if ranges is not None:
+        return ranges
     first = next((place for place, part in enumerate(parts) if place and _is_condition(part)), None)
     if first is not None:
         condition = compact(", ".join(parts[first:])).casefold()
@@ -150,6 +170,31 @@ def _listed(text: str, depth: int) -> Form | None:
         item = _read(part, depth + 1)
         items += item.items if isinstance(item, Group) and item.kind == "list" else (item,)
     return Group("list", tuple(items), latex=tight(latex_of(text)))
+
+
+def _ranges(text: str, parts: list[str], depth: int) -> Form | None:
+    """Read several inequalities: a union if `or` joins them, one range if they bound a variable on both sides."""
+    if not all(_is_inequality(part) for part in parts):
+        return None
+    joined = {unmarked(token).lower() for _, inside, token in scanned(text) if not inside} & _LISTED
+    found = tuple(_read(part, depth + 1) for part in parts)
+    if joined == {"or"}:
+        return Group("union", found, latex=tight(latex_of(text)))
+    bounds = [_BOUND.fullmatch(_ascending(tight(part))) for part in parts]
+    lower = next((bound for bound in bounds if bound and bound["lower"]), None)
+    upper = next((bound for bound in bounds if bound and bound["upper"]), None)
+    if len(parts) == 2 and lower and upper and lower["above"] == upper["below"]:
+        least, most = number_of(lower["lower"]), number_of(upper["upper"])
+        if least and most and least.real < most.real:
+            sides = (lower["lower"], lower["over"], lower["above"], upper["under"], upper["upper"])
+            return _read(" ".join(sides), depth + 1)
+        if least and most and joined == {","}:
+            return Group("union", found, latex=tight(latex_of(text)))
+    return Group("list", found, latex=tight(latex_of(text)))
+
+
+def _is_inequality(text: str) -> bool:
+    return any(not depth and token in _INEQUALITIES for _, depth, token in scanned(text))
 
 
 def _ungrouped(text: str) -> str:
@@ -206,7 +251,7 @@ def _has_relation(text: str) -> bool:
 
 
 def _equation(text: str, depth: int) -> Form | None:  # noqa: PLR0911
-    membership = re.match(rf"({_NAMED.pattern}) ?\\in (.*)", text, re.DOTALL)
+    membership = re.match(rf"({_NAMED.pattern}) ?\\in(?![A-Za-z]) ?(.*)", text, re.DOTALL)
     if membership and not _has_relation(membership[2]):
         return Equation(tight(latex_of(text)), compact(membership[1]), _read(membership[2], depth + 1))
     if "=" not in text and r"\approx" not in text:
@@ -235,8 +280,25 @@ def _equation(text: str, depth: int) -> Form | None:  # noqa: PLR0911
     if name is None and not isinstance(values[0], Formula | Quantity):
         return Equation(latex)
     if name is None and _amount(values[0]) is None:
+        return _claimed(latex, values)
+    alternatives = tuple(dict.fromkeys(value for value in values if _is_percent(value) != _is_percent(values[-1])))
+    if name is None and not alternatives:
+        return values[-1]
+    return Equation(latex, name, values[-1], alternatives)
+
+
+def _claimed(latex: str, values: list[Form]) -> Equation:
+    """Read an equation whose left side needs algebra: its value is the right side if the two are equal."""
+    first, last = values[0], values[-1]
+    if len(values) != 2 or not isinstance(first, Formula) or first.polynomial is not None:
         return Equation(latex)
-    return Equation(latex, name, values[-1]) if name is not None else values[-1]
+    if not isinstance(last, Formula) or last.number is None:
+        return Equation(latex)
+    return Equation(latex, None, last, claim=(latex_of(first.latex), latex_of(last.latex)))
+
+
+def _is_percent(form: Form) -> bool:
+    return isinstance(form, Quantity) and form.unit.name == "percent"
 
 
 def _amount(form: Form) -> Number | None:
@@ -330,27 +392,28 @@ def _either_sign(text: str, depth: int) -> Form | None:
 def _single(text: str) -> Form:
     """One value without structure."""
     plain = unmarked(text)
-    found = _ordinal(text) or _based(plain) or _numeral(plain) or _clock(plain)
+    found = _ordinal(text) or _based(plain) or _numeral(plain) or _clock(plain) or _ratio(text)
     if found is not None:
         return found
     if len(plain) == 1 or re.fullmatch(r"\([A-Za-z]\)", plain):
         return formula(plain.strip("()"))
-    quantity = _quantity(text)
+    quantity = _compound(text) or _quantity(text)
     if quantity is not None:
         return quantity
-    if _is_text(text) and not (_MIXED.fullmatch(text) or _SPACED.fullmatch(text)):
+    if _is_text(text) and not any(form.fullmatch(text) for form in (_MIXED, _SPACED, _ELLIPSIS)):
         return Words(_letters(text))
     return formula(text)
 
 
 def formula(text: str) -> Formula:
     """Read mathematics without structure of its own."""
+    truncated = text.endswith(r"\ldots")
     text = _fraction_of(text.removeprefix("+").strip())
     number = number_of(latex_of(text))
     polynomial = polynomial_of(text) if number is None else None
     if polynomial is not None and not re.search(r"[A-Za-z]", polynomial.replace(r"\sqrt", "").replace(r"\frac", "")):
         polynomial = None
-    decimal = number is not None and _DECIMAL.fullmatch(text) is not None
+    decimal = number is not None and (truncated or _DECIMAL.fullmatch(text) is not None)
     latex = _ascending(tight(text))
     if number is not None and number.is_short:
         latex = str(number)
@@ -374,18 +437,59 @@ def _fraction_of(text: str) -> str:
     """Spell mixed numbers, repeating decimals and spaced digits so that `arithmetic` reads them."""
     if match := _REPEATING.fullmatch(text):
         sign, whole, start, block, digit = match.groups()
-        block = block or digit
-        scale = 10 ** len(start)
-        value = Fraction(int((whole or "0") + start), scale) + Fraction(int(block), (10 ** len(block) - 1) * scale)
-        return rf"{sign}\frac{{{value.numerator}}}{{{value.denominator}}}"
+        return _repeating(sign, whole, start, block or digit)
+    if match := _ELLIPSIS.fullmatch(text):
+        return _truncated(*match.groups())
     if match := _MIXED.fullmatch(text):
         return f"{match[1]}({match[2]}+{match[3]}/{match[4]})"
     return text.replace(" ", "") if _SPACED.fullmatch(text) else text
 
 
+def _repeating(sign: str, whole: str, start: str, block: str) -> str:
+    """Spell a repeating decimal as a fraction."""
+    scale = 10 ** len(start)
+    value = Fraction(int((whole or "0") + start), scale) + Fraction(int(block), (10 ** len(block) - 1) * scale)
+    return rf"{sign}\frac{{{value.numerator}}}{{{value.denominator}}}"
+
+
+def _truncated(sign: str, whole: str, digits: str) -> str:
+    r"""Spell a decimal that ends in `\ldots`: as a fraction if its last digits repeat, else as it stands."""
+    for size in range(1, len(digits) // 2 + 1):
+        block = digits[-size:]
+        if digits.endswith(block * 2):
+            start = digits
+            while start.endswith(block):
+                start = start.removesuffix(block)
+            return _repeating(sign, whole, start, block)
+    return f"{sign}{whole}.{digits}"
+
+
 def _numeral(plain: str) -> Form | None:
-    value = NUMBER_WORDS.get(plain.lower())
+    value = number_in_words(plain)
     return None if value is None else formula(str(value))
+
+
+def _ratio(text: str) -> Form | None:
+    """Terms with a colon or `to` between them: `1:2:3`, `3 to 4`. A ratio of two terms is a quotient."""
+    terms = [trimmed(term) for term in split(text, frozenset((":", "to")))]
+    numbers = [number_of(term) for term in terms]
+    if len(terms) < 2 or None in numbers:
+        return None
+    first = numbers[0]
+    if len(terms) == 2 or first is None or not (first.real or first.imaginary):
+        return formula(":".join(terms))
+    return Group("ratio", tuple(formula(f"({term})/({terms[0]})") for term in terms))
+
+
+def _compound(text: str) -> Form | None:
+    """Read amounts in several units side by side: `3 hours 20 minutes`."""
+    parts = re.split(r"(?<=[A-Za-z\x03]) *(?=[0-9])", text)
+    if len(parts) < 2:
+        return None
+    amounts = [_quantity(part.strip()) for part in parts]
+    if not all(isinstance(amount, Quantity) and amount.amount.number and not amount.unit.is_noun for amount in amounts):
+        return None
+    return Group("list", tuple(amount for amount in amounts if amount), latex=tight(latex_of(text)))
 
 
 def _ordinal(text: str) -> Form | None:
@@ -396,10 +500,13 @@ def _ordinal(text: str) -> Form | None:
 def _clock(plain: str) -> Form | None:
     """A time of day, which is no ratio: with seconds, a leading zero, or a.m. or p.m."""
     match = _CLOCK.fullmatch(plain)
-    if match is None or not (match[1] or match[4] or match[5]):
+    if match is None:
         return None
-    half = f" {match[5].lower()}m" if match[5] else ""
-    return Words(f"{match[2]}:{match[3]}{match[4] or ''}{half}")
+    zero, hour, minutes, seconds, *halves = match.groups()
+    half = next((f"{letter.lower()}m" for letter in halves if letter), None)
+    if not (zero or seconds or half):
+        return None
+    return Clock(hour, f":{minutes or '00'}{seconds or ''}", half)
 
 
 def _based(plain: str) -> Form | None:
@@ -426,13 +533,15 @@ def _quantity(text: str) -> Form | None:
     if currency:
         sign = unmarked(currency[2]).removeprefix("\\")
         name = CURRENCIES.get(sign) or {"Rs": "rupee", "USD": "dollar", "EUR": "euro", "GBP": "pound"}[sign]
-        rest = _single(currency[1] + text[currency.end() :])
+        rest = _single(currency[1] + _PER.sub("", text[currency.end() :]))
         amount, unit = (rest.amount, rest.unit) if isinstance(rest, Quantity) else (rest, Unit(""))
         if not isinstance(amount, Formula) or amount.number is None or unit.is_noun:
             return None
         if unit.name not in ("", name):
             name = f"{name} {unit.name}"
         return Quantity(amount, Unit(name))
+    if match := _IN_PARENTHESES.fullmatch(text):
+        return _with_unit(text, match[1], match[2] or match[3], spaced=True)
     for place, depth, token in scanned(text):
         marked = token.startswith(OPEN)
         if depth or not (marked or (token.isalpha() and token.isascii()) or token in _UNIT_SIGNS):
@@ -451,7 +560,7 @@ def _quantity(text: str) -> Form | None:
 def _spelled_amount(text: str) -> Form | None:
     """`four dollars`, but no other words."""
     first, _, rest = unmarked(text).partition(" ")
-    value = NUMBER_WORDS.get(first.lower())
+    value = number_in_words(first)
     if value is None or not rest:
         return None
     return _with_unit(text, str(value), "".join(f"{OPEN}{word}{CLOSE} " for word in rest.split()).strip(), spaced=True)
@@ -478,7 +587,7 @@ def _with_unit(text: str, head: str, tail: str, *, spaced: bool) -> Form | None:
         amount = formula(f"({head}) \\times {unit.scale}")
     if not unit.name:
         return amount
-    is_unit = unit.certain and len(letters) > 1
+    is_unit = unit.certain and len(letters) > 1 and (spaced or OPEN in tail)
     return Quantity(amount, unit, None if is_unit else formula(unmarked(text)))
 
 
@@ -513,11 +622,12 @@ def _is_word(run: str) -> bool:
     if len(run) < 3 or (run.isupper() and len(run) < 5):
         return False
     vowels = letters & _VOWELS
-    return len(run) > 3 or len(letters) < 3 or bool(vowels - {"a"}) or bool(vowels and not letters <= _FACTORS)
+    return len(run) > 3 or len(set(run)) < 3 or bool(vowels - {"a"}) or bool(vowels and not letters <= _FACTORS)
 
 
 def _letters(text: str) -> str:
-    text = re.sub(r"\\(?:overline|overrightarrow|angle|triangle) ?", "", text)
-    text = compact(text).casefold()
+    text = re.sub(r"\\(?:overline|overrightarrow|angle|triangle) ?(?:\{([A-Za-z ]*)\})?", r"\1", text)
+    text = re.sub(r"^(?:an?|the) (?=[^ ]{3})", "", compact(text).casefold())
+    text = re.sub(r"(?<=[0-9])(?:st|nd|rd|th)(?![a-z])", "", text)
     inner = text.removeprefix("(").removesuffix(")").replace(" ", "") if _CAPITALS.fullmatch(text.upper()) else text
     return inner.rstrip(".")

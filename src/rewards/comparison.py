@@ -99,10 +99,10 @@ class _Comparison:
             Conditioned: self._conditioned,
             Equation: self._equations,
             Choice: self._choices,
+            Clock: self._clocks,
             Group: self._groups,
             Matrix: self._matrices,
             Based: self._bases,
-            Clock: self._clocks,
             Quantity: self._quantities,
             Words: self._words,
         }
@@ -141,30 +141,37 @@ class _Comparison:
             return one.letter == other.letter
         return isinstance(other, Formula) and other.latex == one.letter
 
-    def _groups(self, one: Group, other: Form) -> Plan:  # noqa: PLR0911
+    def _groups(self, one: Group, other: Form) -> Plan:
         if not isinstance(other, Group):
-            if one.kind in ("list", "set"):
-                items = tuple(dict.fromkeys(one.items))
-                if len(items) == 1:
-                    return self.plan(items[0], other)
-            is_set = isinstance(other, Formula) and (other.is_relation or r"\setminus" in other.latex)
-            if one.kind in ("interval", "union", "tuple", "set") and isinstance(other, Formula) and is_set:
-                return _leaf(one.latex, other.latex) if one.latex else False
-            return False
+            return self._group_and_single(one, other)
         kinds = {one.kind, other.kind}
         if kinds <= {"list", "set"}:
             return self._in_any_order(one, other)
-        if kinds == {"union"}:
-            return any_of((self._in_any_order(one, other), _leaf(one.latex, other.latex)))
         if "union" in kinds:
-            return _leaf(one.latex, other.latex) if "list" not in kinds and one.latex and other.latex else False
-        if kinds == {"ratio"}:
-            return self._in_order(one.items, other.items)
+            return self._unions(one, other)
         if kinds == {"tuple", "list"}:
-            return self.conventions.ordered_as_list and self._in_order(one.items, other.items)
-        if kinds <= {"tuple", "interval"}:
-            return (one.ends == other.ends or len(one.items) > 2) and self._in_order(one.items, other.items)
-        return False
+            comparable = self.conventions.ordered_as_list
+        elif kinds <= {"tuple", "interval"}:
+            comparable = one.ends == other.ends or len(one.items) > 2
+        else:
+            comparable = kinds == {"ratio"}
+        return comparable and self._in_order(one.items, other.items)
+
+    def _unions(self, one: Group, other: Group) -> Plan:
+        """Compare groups of which at least one is a union."""
+        if "list" in (one.kind, other.kind) or not (one.latex and other.latex):
+            return False
+        same_set = _leaf(one.latex, other.latex)
+        return any_of((self._in_any_order(one, other), same_set)) if one.kind == other.kind else same_set
+
+    def _group_and_single(self, one: Group, other: Form) -> Plan:
+        items = tuple(dict.fromkeys(one.items))
+        if one.kind in ("list", "set") and len(items) == 1:
+            return self.plan(items[0], other)
+        if not isinstance(other, Formula) or one.kind in ("list", "ratio") or not one.latex:
+            return False
+        is_set = other.is_relation or r"\setminus" in other.latex
+        return _leaf(one.latex, other.latex) if is_set else False
 
     def _in_order(self, one: Sequence[Form], other: Sequence[Form]) -> Plan:
         if len(one) != len(other):
@@ -198,7 +205,7 @@ class _Comparison:
         if isinstance(other, Clock):
             unstated = self.conventions.bare_unit and (one.half is None or other.half is None)
             return str(one) == str(other) and (one.half == other.half or unstated)
-        if not isinstance(other, Formula) or (one.half is not None and not self.conventions.bare_unit):
+        if not isinstance(other, Formula | Group) or (one.half is not None and not self.conventions.bare_unit):
             return False
         if one.half is not None and one.minutes == ":00" and other.latex == one.hour:
             return True

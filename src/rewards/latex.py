@@ -19,9 +19,10 @@ _SYMBOLS = {
     "…": r"\ldots ", "“": '"', "”": '"', "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2003": " ",
     "\u200b": "", "∠": r"\angle ", "△": r"\triangle ", "º": "°", "˚": "°", "∶": ":", "ℝ": r"\mathbb{R}",
 }  # fmt: skip
-_TRANSLATED = str.maketrans(_SYMBOLS)
-_CONTENT = r"[^{}]*(?:\{[^{}]*\}[^{}]*)*"
-"""Text with braces one level deep, such as `m\\,s^{-1}`."""
+_TRANSLATED = str.maketrans(_SYMBOLS) | str.maketrans("０１２３４５６７８９", "0123456789")
+_BRACED = r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}"
+_CONTENT = rf"[^{{}}]*(?:{_BRACED}[^{{}}]*)*"
+"""Text with braces two levels deep, such as `\\frac{m}{s^{2}}`."""
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|normal|sf|tt|up)?|mbox|hbox|mathrm|mathsf|mathit|mathtt|rm|emph)(?![A-Za-z])"
     rf"\s*\{{({_CONTENT})\}}"

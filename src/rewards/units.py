@@ -124,8 +124,8 @@ _TOKEN = re.compile(
 
 _TOTAL = re.compile(r" *\x02?(?:(?:in\x03? \x02?)?total|altogether|each)\x03?$")
 _MEASURED = re.compile(
-    r" *\x02?(?:old|long|tall|high|wide|deep|away|apart|later|ago|(?:in|of)\x03? \x02?(?:length|width|height|depth|age|area|volume))"
-    r"\x03?$"
+    r" *\x02?(?:old|long|tall|high|wide|deep|away|apart|later|ago"
+    r"|(?:in|of)\x03? \x02?(?:length|width|height|depth|age|area|volume))\x03?$"
 )
 """What was measured, behind its unit: `years old`, `cm in length`."""
 _DENOMINATOR = re.compile(r"/ ?\(([^()]*)\)")

@@ -31,6 +31,7 @@ _MAX_BITS = 1 << 15
 _MAX_EXPONENT = 64
 _MAX_TERMS = 400
 _MAX_DEPTH = 40
+_MAX_TOKENS = 300
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|[0-9]+(?:\.[0-9]*)?|\.[0-9]+|\s+|.", re.DOTALL)
 _GREEK_NAMES = """
 alpha beta gamma delta epsilon varepsilon zeta eta theta vartheta iota kappa lambda mu nu xi rho sigma tau upsilon
@@ -165,6 +166,8 @@ class _Parser:
 
     def __init__(self, latex: str) -> None:
         self.tokens = [token for token in _TOKEN.findall(latex) if not token.isspace()]
+        if len(self.tokens) > _MAX_TOKENS:  # trees are walked by recursion
+            raise _UnreadableError
         self.at = 0
         self.depth = 0
 
@@ -242,7 +245,7 @@ class _Parser:
 
     def exponent(self) -> Tree:
         """A group, or what stands there: `2^10` is meant as a power of ten, whatever LaTeX prints."""
-        return ("number", Fraction(self.take())) if self.next.isdigit() else self.argument()
+        return ("number", Fraction(self.take())) if _is_digits(self.next) else self.argument()
 
     def argument(self) -> Tree:
         """One argument of a command: a group, or a single digit, letter or command."""
@@ -323,8 +326,12 @@ class _Parser:
         return ("symbol", f"{name}_{''.join(parts)}")
 
 
+def _is_digits(token: str) -> bool:
+    return token.isascii() and token.isdigit()
+
+
 def _is_number(token: str) -> bool:
-    return token[:1].isdigit() or (token[:1] == "." and len(token) > 1)
+    return _is_digits(token[:1]) or (token[:1] == "." and len(token) > 1)
 
 
 def _integer(value: Any) -> int:
@@ -425,6 +432,8 @@ def _power(base: Any, exponent: Any) -> Any:
         raise _UnreadableError  # a principal value or a real root
     base, exponent = _inexact(base), _inexact(exponent)
     context = _mp()
+    if not base and isinstance(exponent, context.mpf) and exponent > 0:
+        return base
     if not base or abs(exponent) > 1e6 or abs(exponent * context.log(abs(base), 2)) > 1e6:
         raise _UnreadableError
     return base**exponent

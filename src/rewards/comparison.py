@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Literal
 
 from .arithmetic import Number, same_number
-from .forms import Based, Choice, Conditioned, Equation, Form, Formula, Group, Matrix, Quantity, Words, compact
+from .forms import Based, Choice, Clock, Conditioned, Equation, Form, Formula, Group, Matrix, Quantity, Words, compact
 from .latex import latex_of
 
 Plan = bool | tuple[Any, ...]
@@ -99,6 +99,7 @@ class _Comparison:
             Conditioned: self._conditioned,
             Equation: self._equations,
             Choice: self._choices,
+            Clock: self._clocks,
             Group: self._groups,
             Matrix: self._matrices,
             Based: self._bases,
@@ -123,10 +124,11 @@ class _Comparison:
         if not isinstance(other, Equation):
             if one.value is None:
                 return self._relation(one.latex, other)
-            return self.plan(one.value, other)
+            stated = any_of(self.plan(value, other) for value in one.values)
+            return all_of((stated, True if one.claim is None else _leaf(*one.claim)))
         if one.value is not None and other.value is not None:
-            if one.name == other.name:
-                return self.plan(one.value, other.value)
+            if one.name == other.name or one.name is None or other.name is None:
+                return any_of(self.plan(a, b) for a in one.values for b in other.values)
             if _is_constant(one.value) or _is_constant(other.value):
                 return False
         return _leaf(one.latex, other.latex)
@@ -139,27 +141,37 @@ class _Comparison:
             return one.letter == other.letter
         return isinstance(other, Formula) and other.latex == one.letter
 
-    def _groups(self, one: Group, other: Form) -> Plan:  # noqa: PLR0911
+    def _groups(self, one: Group, other: Form) -> Plan:
         if not isinstance(other, Group):
-            if one.kind in ("list", "set"):
-                items = tuple(dict.fromkeys(one.items))
-                if len(items) == 1:
-                    return self.plan(items[0], other)
-            if one.kind in ("interval", "union", "tuple", "set") and isinstance(other, Formula) and other.is_relation:
-                return _leaf(one.latex, other.latex) if one.latex else False
-            return False
+            return self._group_and_single(one, other)
         kinds = {one.kind, other.kind}
         if kinds <= {"list", "set"}:
             return self._in_any_order(one, other)
-        if kinds == {"union"}:
-            return any_of((self._in_any_order(one, other), _leaf(one.latex, other.latex)))
         if "union" in kinds:
-            return _leaf(one.latex, other.latex) if "list" not in kinds and one.latex and other.latex else False
+            return self._unions(one, other)
         if kinds == {"tuple", "list"}:
-            return self.conventions.ordered_as_list and self._in_order(one.items, other.items)
-        if kinds <= {"tuple", "interval"}:
-            return (one.ends == other.ends or len(one.items) > 2) and self._in_order(one.items, other.items)
-        return False
+            comparable = self.conventions.ordered_as_list
+        elif kinds <= {"tuple", "interval"}:
+            comparable = one.ends == other.ends or len(one.items) > 2
+        else:
+            comparable = kinds == {"ratio"}
+        return comparable and self._in_order(one.items, other.items)
+
+    def _unions(self, one: Group, other: Group) -> Plan:
+        """Compare groups of which at least one is a union."""
+        if "list" in (one.kind, other.kind) or not (one.latex and other.latex):
+            return False
+        same_set = _leaf(one.latex, other.latex)
+        return any_of((self._in_any_order(one, other), same_set)) if one.kind == other.kind else same_set
+
+    def _group_and_single(self, one: Group, other: Form) -> Plan:
+        items = tuple(dict.fromkeys(one.items))
+        if one.kind in ("list", "set") and len(items) == 1:
+            return self.plan(items[0], other)
+        if not isinstance(other, Formula) or one.kind in ("list", "ratio") or not one.latex:
+            return False
+        is_set = other.is_relation or r"\setminus" in other.latex
+        return _leaf(one.latex, other.latex) if is_set else False
 
     def _in_order(self, one: Sequence[Form], other: Sequence[Form]) -> Plan:
         if len(one) != len(other):
@@ -188,6 +200,16 @@ class _Comparison:
             return False
         digits = other.latex if isinstance(other, Formula) else other.text
         return (compact(digits).upper().lstrip("0") or "0") == one.digits
+
+    def _clocks(self, one: Clock, other: Form) -> Plan:
+        if isinstance(other, Clock):
+            unstated = self.conventions.bare_unit and (one.half is None or other.half is None)
+            return str(one) == str(other) and (one.half == other.half or unstated)
+        if not isinstance(other, Formula | Group) or (one.half is not None and not self.conventions.bare_unit):
+            return False
+        if one.half is not None and one.minutes == ":00" and other.latex == one.hour:
+            return True
+        return compact(other.latex) == str(one)
 
     def _quantities(self, one: Quantity, other: Form) -> Plan:
         if isinstance(other, Quantity):

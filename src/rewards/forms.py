@@ -58,8 +58,9 @@ class Based:
 class Group:
     """Several values."""
 
-    kind: Literal["list", "set", "tuple", "interval", "union"]
-    """`list`: without brackets, in any order; `tuple`: in parentheses, or over two values in square brackets."""
+    kind: Literal["list", "set", "tuple", "interval", "union", "ratio"]
+    """`list`: without brackets, in any order; `tuple`: in parentheses, or over two values in square brackets; `ratio`:
+    of three or more terms, divided by the first."""
     items: "tuple[Form, ...]"
     ends: str = ""
     """Brackets of a tuple or an interval."""
@@ -69,6 +70,8 @@ class Group:
         """Print the values; those of lists and sets once each, in alphabetical order."""
         if self.kind == "union":
             return r"\cup".join(sorted(map(str, self.items)))
+        if self.kind == "ratio":
+            return ":".join(map(str, self.items))
         if self.kind in ("list", "set"):
             return ", ".join(sorted({str(item) for item in self.items})) or r"\emptyset"
         return self.ends[0] + ", ".join(map(str, self.items)) + self.ends[1]
@@ -94,10 +97,21 @@ class Equation:
     """Compact spelling of the side that is a lone name."""
     value: "Form | None" = None
     """The other side."""
+    alternatives: "tuple[Form, ...]" = ()
+    """Further sides that state the value otherwise, as both sides of `0.56 = 56\\%` do."""
+
+    claim: tuple[str, str] | None = None
+    """Two sides in LaTeX that must be equal, or else there is no value: of `\\int_0^1 x\\,dx = \\frac12`."""
+
+    @property
+    def values(self) -> "tuple[Form, ...]":
+        """Every statement of the value; empty for an equation without one."""
+        return () if self.value is None else (self.value, *self.alternatives)
 
     def __str__(self) -> str:
         """Print the value if a name has it, else the equation."""
-        return str(self.value) if self.value is not None else compact(latex_of(self.latex))
+        has_value = self.value is not None and self.claim is None
+        return str(self.value) if has_value else compact(latex_of(self.latex))
 
 
 @dataclass(frozen=True)
@@ -128,6 +142,22 @@ class Choice:
 
 
 @dataclass(frozen=True)
+class Clock:
+    """A time of day."""
+
+    hour: str
+    """Without a leading zero."""
+    minutes: str
+    """`:30`, with seconds if they are stated."""
+    half: str | None = None
+    """`am`, `pm` or None if it is not stated."""
+
+    def __str__(self) -> str:
+        """Print hour and minutes alone, as the half of the day may be left out."""
+        return self.hour + self.minutes
+
+
+@dataclass(frozen=True)
 class Words:
     """Text, or letters in an order that counts."""
 
@@ -139,7 +169,7 @@ class Words:
         return self.text
 
 
-Form = Formula | Quantity | Based | Group | Matrix | Equation | Conditioned | Choice | Words
+Form = Formula | Quantity | Based | Group | Matrix | Equation | Conditioned | Choice | Clock | Words
 
 
 def compact(text: str) -> str:

@@ -5,7 +5,7 @@ variables. Answers are untrusted: no function raises on them or backtracks; the 
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 OPEN, CLOSE = "\x02", "\x03"
 
@@ -17,18 +17,29 @@ _SYMBOLS = {
     "½": r"\frac{1}{2}",
     "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "²": "^{2}", "³": "^{3}",
     "…": r"\ldots ", "“": '"', "”": '"', "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u2003": " ",
-    "\u200b": "", "∠": r"\angle ", "△": r"\triangle ",
+    "\u200b": "", "∠": r"\angle ", "△": r"\triangle ", "º": "°", "˚": "°", "∶": ":", "ℝ": r"\mathbb{R}",
 }  # fmt: skip
-_TRANSLATED = str.maketrans(_SYMBOLS)
+_TRANSLATED = str.maketrans(_SYMBOLS) | str.maketrans("０１２３４５６７８９", "0123456789")
+_BRACED = r"\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}"
+_CONTENT = rf"[^{{}}]*(?:{_BRACED}[^{{}}]*)*"
+"""Text with braces two levels deep, such as `\\frac{m}{s^{2}}`."""
 _TEXT = re.compile(
-    r"\\(?:text(?:bf|it|rm|normal|sf|tt|up)?|mbox|hbox|mathrm|mathsf|mathit|mathtt|rm|emph)(?![A-Za-z])\s*\{([^{}]*)\}"
+    r"\\(?:text(?:bf|it|rm|normal|sf|tt|up)?|mbox|hbox|mathrm|mathsf|mathit|mathtt|rm|emph)(?![A-Za-z])"
+    rf"\s*\{{({_CONTENT})\}}"
     r"|\{\s*\\(?:rm|bf|it|sf)(?![A-Za-z])([^{}]*)\}"
 )
-_BOLD = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathbb|mathcal|underline|displaystyle)(?![A-Za-z])\s*\{([^{}]*)\}")
+_BOLD = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathcal|underline|displaystyle)(?![A-Za-z])\s*\{([^{}]*)\}")
+_VECTOR = re.compile(r"\\vec(?![A-Za-z])\s*(?:\{\s*([A-Za-z])\s*\}|([A-Za-z]))")
+_UNIT_FRACTION = re.compile(rf"\\frac ?\{{ ?({OPEN}{_CONTENT})\}} ?\{{ ?({OPEN}{_CONTENT})\}}")
 _WORD = re.compile(f"{OPEN}[^{CLOSE}]*{CLOSE}|\\\\[A-Za-z]+|[^\\W\\d_]+")
-_DEGREES = re.compile(r"\^\s*\{?\s*\\circ(?![A-Za-z])\s*\}?|\\(?:degree|textdegree)(?![A-Za-z])|°")
+_DEGREES = re.compile(
+    r"\^\s*\{?\s*\\circ(?![A-Za-z])\s*\}?|\\(?:degree|textdegree)(?![A-Za-z])|°"
+    r"|\^\s*\{?\s*\\(?:text|textrm|mathrm|mbox)\s*\{\s*o\s*\}\s*\}?|(?<=[0-9)])\^\s*(?:o|\{\s*o\s*\})(?![A-Za-z])"
+)
+_CHOOSE = r"\s*([^{}\\]+|\{[^{}]*\})\s*\\choose(?![A-Za-z])\s*([^{}\\]+|\{[^{}]*\})\s*"
+_DIGITS = r"\{?\s*([0-9]+)\s*\}?"
 _GROUPED = re.compile(r"(?<=[0-9])(?:\{[,\s]\}|,\\!|\\[,;: !]|~)\s?(?=[0-9]{3}(?![0-9]))")
-_REWRITES = (
+_REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\\(?:left|right|[bB]ig{1,2}[lrm]?)(?![A-Za-z])\.?"), ""),
     (re.compile(r"\\(?:displaystyle|textstyle|limits|bf|rm|it|nolimits|strut|hfill)(?![A-Za-z])"), " "),
     (re.compile(r"\\(?:hspace|vspace|kern|hskip|color|phantom)\*?\s*\{[^{}]*\}"), " "),
@@ -38,6 +49,14 @@ _REWRITES = (
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\frac ?([0-9]) ?([0-9])"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\[dt]binom(?![A-Za-z])"), r"\\binom"),
+    (re.compile(rf"\{{{_CHOOSE}\}}|\A{_CHOOSE}\Z"), lambda match: _binomial(*match.groups())),
+    (re.compile(rf"(?:\{{\s*\}})?[_^]\s*{_DIGITS}\s*C\s*_\s*{_DIGITS}"), r"\\binom{\1}{\2}"),  # {}_{10}C_3
+    (re.compile(r"(?<![A-Za-z\\])C ?\(([0-9]+), ?([0-9]+)\)"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\\Bbb(?![A-Za-z])"), r"\\mathbb"),
+    (re.compile(r"\\mathbb ?([A-Z])(?![A-Za-z])"), r"\\mathbb{\1}"),
+    (re.compile(r"\\colon(?![A-Za-z])"), ":"),
+    (re.compile(r"(\\\\)|\\&"), lambda match: match[1] or f" {OPEN}and{CLOSE} "),
+    (re.compile(r"(\.[0-9]+) ?(?:\.{3,}|\\[cl]?dots(?![A-Za-z]))"), r"\1\\ldots "),
     (re.compile(r"\\(?:leqslant|leq)(?![A-Za-z])|<="), r"\\le "),
     (re.compile(r"\\(?:geqslant|geq)(?![A-Za-z])|>="), r"\\ge "),
     (re.compile(r"\\lt(?![A-Za-z])"), "<"),
@@ -76,15 +95,23 @@ def clean(text: str) -> str:
         text = re.sub(r"\\\\(?=[A-Za-z{}])", r"\\", text)  # escaped twice, as in JSON
     text = re.sub(r"(?<!\\)\\[()\[\]]", " ", text)
     text = _DEGREES.sub(f" {OPEN}degree{CLOSE} ", text)
+    text = _VECTOR.sub(r"{\1\2}", text)
     for _ in range(3):
         text = _BOLD.sub(r"{\1}", text)
         text = _TEXT.sub(lambda match: f" {_marked(match[1] or match[2] or '')} ", text)
+    text = _UNIT_FRACTION.sub(lambda match: f"{match[1]}/{match[2].strip().replace(' ' + OPEN, '/' + OPEN)}", text)
     while (grouped := _GROUPED.sub("", text)) != text:
         text = grouped
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", text)
     return _unwrapped(trimmed(text).rstrip("\\"))
+
+
+def _binomial(*operands: str | None) -> str:
+    r"""Spell the two operands of `\choose` as `\binom{…}{…}`."""
+    above, below = (operand.strip(" {}") for operand in operands if operand is not None)
+    return rf"\binom{{{above}}}{{{below}}}"
 
 
 def trimmed(text: str) -> str:

@@ -32,8 +32,8 @@ megaelectronvolt: MeV | watt: W watt watts | kilowatt: kW kilowatt kilowatts | m
 kilowatt-hour: kWh | pascal: Pa pascal pascals | kilopascal: kPa kilopascal kilopascals | atmosphere: atm atmospheres
 bar: bar bars | psi: psi | dyne: dyn dyne dynes
 volt: V volt volts | millivolt: mV millivolt millivolts | ampere: A amp amps ampere amperes
-milliampere: mA milliampere milliamperes | ohm: Ω ohm ohms | coulomb: coulomb coulombs | farad: farad farads
-tesla: tesla teslas | weber: Wb weber webers | henry: henry henries | hertz: Hz hertz | kilohertz: kHz kilohertz
+milliampere: mA milliampere milliamperes | ohm: Ω ohm ohms | coulomb: C coulomb coulombs | farad: F farad farads
+tesla: T tesla teslas | weber: Wb weber webers | henry: henry henries | hertz: Hz hertz | kilohertz: kHz kilohertz
 megahertz: MHz megahertz | gigahertz: GHz gigahertz | mole: mol mole moles | candela: cd candela
 byte: byte bytes | bit: bit bits | decibel: dB decibel decibels
 dollar: $ dollar dollars usd | euro: € euro euros eur | cent: ¢ cent cents | yen: ¥ yen jpy
@@ -76,6 +76,19 @@ NUMBER_WORDS = {word: number for number, word in enumerate(_TO_TWENTY.split())} 
     "ninety": 90,
 }
 
+_FRACTIONS = {
+    "half": 2, "halve": 2, "third": 3, "fourth": 4, "quarter": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8,
+    "ninth": 9, "tenth": 10,
+}  # fmt: skip
+_DIGIT = "|".join(word for word, number in NUMBER_WORDS.items() if 0 < number < 10)
+_BELOW_HUNDRED = (
+    rf"(?:(?:{'|'.join(word for word, number in NUMBER_WORDS.items() if number >= 20)})[ -](?:{_DIGIT})"
+    + (rf"|{'|'.join(sorted(NUMBER_WORDS, key=len, reverse=True))})")
+)
+_BELOW_THOUSAND = rf"(?:(?:{_DIGIT}) hundred(?: (?:and )?{_BELOW_HUNDRED})?|{_BELOW_HUNDRED})"
+_IN_WORDS = re.compile(rf"(?:({_BELOW_THOUSAND}) million ?)?(?:({_BELOW_THOUSAND}) thousand ?)?({_BELOW_THOUSAND})?")
+_FRACTION_IN_WORDS = re.compile(rf"({_BELOW_HUNDRED})[ -]({'|'.join(_FRACTIONS)})s?")
+
 _NO_NOUNS_TEXT = """
 perhaps always sometimes besides unless thus plus minus less yes this is was has does its as versus whereas
 afterwards towards upwards downwards backwards forwards otherwise nevertheless nonetheless guess alas equals
@@ -95,6 +108,11 @@ only or otherwise per perhaps plausibly possibly probably presumably rather some
 unless versus when where which while with without yet approximately about around nearly almost roughly
 """
 _NO_MODIFIERS = frozenset(_NO_MODIFIERS_TEXT.split()) | frozenset(NUMBER_WORDS)
+_JUDGMENTS_TEXT = """
+unsure uncertain unclear unlikely likely wrong incorrect correct right false true unknown undefined invalid impossible
+possible probable plausible doubtful questionable ambiguous rounded estimated assumed approximate tentative
+"""
+_JUDGMENTS = frozenset(_JUDGMENTS_TEXT.split())
 _MARKED = re.compile("\x02|\x03")
 _TOKEN = re.compile(
     r"(?P<word>\x02[^\x03]*\x03|[A-Za-zµμÅ]+|[°$€£¥₹¢Ω℃℉]|\\Omega(?![A-Za-z])|\\AA(?![A-Za-z]))"
@@ -102,6 +120,41 @@ _TOKEN = re.compile(
     r"|(?P<gap> +)|(?P<other>.)",
     re.DOTALL,
 )
+
+
+_TOTAL = re.compile(r" *\x02?(?:(?:in\x03? \x02?)?total|altogether|each)\x03?$")
+_MEASURED = re.compile(
+    r" *\x02?(?:old|long|tall|high|wide|deep|away|apart|later|ago"
+    r"|(?:in|of)\x03? \x02?(?:length|width|height|depth|age|area|volume))\x03?$"
+)
+"""What was measured, behind its unit: `years old`, `cm in length`."""
+_DENOMINATOR = re.compile(r"/ ?\(([^()]*)\)")
+_FACTOR_SIGN = re.compile(r" ?(?:\\cdot|\\times|\*| ) ?(?=\x02|[A-Za-z])")
+_DETERMINERS = frozenset(("the", "a", "an", "her", "his", "their", "its", "each", "every"))
+_PREPOSITIONS = frozenset(("of", "per", "in", "on", "at", "from"))
+
+
+def number_in_words(text: str) -> Fraction | None:
+    """Read a number or a fraction in words; None if the text is anything else.
+
+    >>> [str(number_in_words(text)) for text in ("Twenty-five", "one hundred and six", "three fourths", "five six")]
+    ['25', '106', '3/4', 'None']
+    """
+    text = {"half": "one half", "a half": "one half", "a quarter": "one quarter"}.get(text.lower(), text.lower())
+    if found := _FRACTION_IN_WORDS.fullmatch(text):
+        return Fraction(_below_thousand(found[1]), _FRACTIONS[found[2]])
+    found = _IN_WORDS.fullmatch(text) if text else None
+    if found is None:
+        return None
+    millions, thousands, rest = (_below_thousand(part or "") for part in found.groups())
+    return Fraction(10**6 * millions + 1000 * thousands + rest)
+
+
+def _below_thousand(words: str) -> int:
+    value = 0
+    for word in re.findall("[a-z]+", words):
+        value = 100 * value if word == "hundred" else value + NUMBER_WORDS.get(word, 0)
+    return value
 
 
 @dataclass(frozen=True)
@@ -141,6 +194,10 @@ def unit_of(tail: str, amount: Fraction | None, spaced: bool) -> Unit | None:
     (None, None, 1000)
     """
     words, scale = re.sub(r"(\x02?)per(\x03? \x02?)cent", r"\1percent", tail.strip()), 1
+    if _TOTAL.fullmatch(words):
+        return Unit("")
+    words = _MEASURED.sub("", _TOTAL.sub("", words))
+    words = _DENOMINATOR.sub(lambda match: "/" + _FACTOR_SIGN.sub("/", match[1].strip()), words)
     while match := re.match(r"(\x02?)([A-Za-z]+)(\x03?)\s*", words):
         factor = SCALES.get(match[2].lower())
         if factor is None or bool(match[1]) != bool(match[3]):
@@ -227,14 +284,29 @@ def _certain(text: str, spaced: bool) -> bool:
 
 
 def _noun(text: str, amount: Fraction | None) -> str | None:
-    """One or two words of which the last is a plural; None for hedges, conjunctions, numbers and everything else."""
+    """One to three words of which the last is a plural; None for hedges, conjunctions, numbers and everything else."""
     words = _MARKED.sub("", text).lower().split()
-    if not 1 <= len(words) <= 2 or not all(re.fullmatch(r"[a-z]{3,}(?:-[a-z]+)?", word) for word in words):
+    place = next((place for place, word in enumerate(words) if word in _PREPOSITIONS), None)
+    if place is not None:
+        return _noun_phrase(words[:place], words[place], words[place + 1 :], amount)
+    if not 1 <= len(words) <= 3 or not all(re.fullmatch(r"[a-z]{3,}(?:-[a-z]+)?", word) for word in words):
         return None
     *modifiers, noun = words
     if noun in _NO_NOUNS or any(word in _NO_MODIFIERS | _NO_NOUNS or word.endswith("ly") for word in modifiers):
         return None
     plural = noun in _PLURALS or (len(noun) > 3 and noun.endswith("s") and not noun.endswith(("ss", "us", "is")))
     singular = amount in (1, -1) and noun + "s" not in _NO_NOUNS and noun not in _NO_MODIFIERS and noun not in SCALES
-    singular = singular and not noun.endswith("ly")
+    singular = singular and not noun.endswith("ly") and noun not in _JUDGMENTS
     return " ".join(words) if plural or singular else None
+
+
+def _noun_phrase(counted: list[str], preposition: str, whole: list[str], amount: Fraction | None) -> str | None:
+    """`pieces of candy`, `students in the class`, `beats per minute`, or `of the cake`; but not `of course`."""
+    determined = bool(whole) and whole[0] in _DETERMINERS
+    named = whole[1:] if determined else whole
+    if not 1 <= len(named) <= 3 or not all(word.isalpha() and word not in _NO_MODIFIERS | _NO_NOUNS for word in named):
+        return None
+    if counted:
+        return _noun(" ".join(counted), amount) if determined or preposition in ("of", "per") else None
+    is_part = preposition == "of" and (determined or named in (["them"], ["these"], ["those"]))
+    return " ".join(named) if is_part else None

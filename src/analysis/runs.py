@@ -63,7 +63,7 @@ class RunFiles:
 
     @property
     def training_questions(self) -> int | None:
-        """Number of training questions; None where the run has not noted it."""
+        """Number of training questions; None if the run has not recorded it."""
         found = self._splits.get("train")
         return found.kept if found else None
 
@@ -80,7 +80,7 @@ class RunFiles:
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
-        """All sampled evaluations that the run kept, by iteration; that in `test.json` where it kept none."""
+        """All sampled evaluations that the run kept, by iteration; if it kept none, the one in `test.json`."""
         found = self._kept("[!e]*-*.json") or list(filter(None, [self._json("test.json")]))
         return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
 
@@ -168,7 +168,11 @@ class RunFiles:
         return pd.Series(values.numpy(), counts.index)
 
     def _read(self, kind: type[T], name: str) -> T | None:
-        """Content of a JSON file of this kind; None where there is none, a ForeignDataError if it is another."""
+        """Read a JSON file in the directory of the run as a `kind`. Return None if there is no such file.
+
+        Raises:
+            ForeignDataError: if the file is damaged or has other content.
+        """
         path = self.path / name
         if not path.exists():
             return None
@@ -176,7 +180,11 @@ class RunFiles:
         return read_json(kind, path.read_bytes(), source=str(path), remedy=remedy)
 
     def _json(self, name: str) -> Any:
-        """Content of a JSON file in the directory of the run; None where there is none, a ValueError if broken."""
+        """Read a JSON file in the directory of the run. Return None if there is no such file.
+
+        Raises:
+            ValueError: if the file is damaged.
+        """
         path = self.path / name
         try:
             return json.loads(path.read_text()) if path.exists() else None

@@ -60,7 +60,7 @@ class RolloutCallback(Callback):
         self.pipeline = pipeline(decode=self._decode, weights=partial(weights_of, policy=policy))
 
     def _decode(self, token_ids: list[Tensor]) -> list[str]:
-        """Decode responses without special tokens, except those that mark thoughts, which tell where the answer is."""
+        """Decode responses without special tokens, but keep those that mark thoughts: they show where the answer is."""
         special = getattr(self._tokenizer, "all_special_tokens", ())
         texts: list[str]
         if not any(map(is_mark, special)):

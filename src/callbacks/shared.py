@@ -83,7 +83,7 @@ def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
 
 
 def _with_question(prompt: Any, question: int) -> Any:
-    """A copy of a prompt with this row as its question."""
+    """Return a copy of a prompt with `question` as the row of its question."""
     if isinstance(prompt, Mapping):
         return {**prompt, "question": question}
     if hasattr(prompt, "_replace"):

@@ -173,7 +173,7 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
 
 
 class Point(Message):
-    """What a diagnosis has measured of one checkpoint, as far as the next diagnosis reads it."""
+    """A diagnosed checkpoint, as far as the next diagnosis reads it."""
 
     identity: dict[str, str]
     questions: list[dict[str, Any]]
@@ -186,7 +186,7 @@ class Diagnosis(Message):
 
 
 def measured_in(path: Path) -> list[Point]:
-    """What an earlier diagnosis has measured; none, with a warning, if its file is damaged."""
+    """Return the checkpoints of an earlier diagnosis. If its file is damaged, warn and return none."""
     if not path.exists():
         return []
     try:

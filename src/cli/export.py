@@ -82,7 +82,7 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
 
 
 def _keep_models(folder: Path) -> None:
-    """Refuse to replace the policy that a run has written at its end, `<run>/model`."""
+    """Refuse to replace `<run>/model`, the final policy of a run."""
     run = folder.absolute().parent
     if folder.name == "model" and (folder / "config.json").exists() and (run / "config.yaml").exists():
         raise FileExistsError(

@@ -129,11 +129,11 @@ class Setup:
         }
 
     def checkpoint(self) -> float:
-        """Return GiB of a checkpoint: float32 weights, and the two moments of AdamW of those that are trained."""
+        """Return the size of a checkpoint in GiB: float32 weights, and AdamW's two moments of the trained weights."""
         return (4 * self.parameters + 8 * self.trained) / GIB
 
     def disk(self) -> float:
-        """Return GiB of all checkpoints while one is written; the oldest is deleted afterwards."""
+        """Return the GiB of all checkpoints while one is written; the oldest one is deleted afterwards."""
         return (self.kept + 1) * self.checkpoint() if self.kept else 0.0
 
     def least(self) -> float:

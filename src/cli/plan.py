@@ -146,9 +146,9 @@ def show(s: Setup, gpu: str, console: Console) -> None:
         f"Assumed: responses of {s.mean:.0f} tokens on average{', a guess (response_tokens)' * s.assumed}; half "
         f"of the peak rate in updates, a quarter in micro-batches of {HALF_TOKENS:,} tokens; {ENGINE_SHARE:.0%} of the "
         f"bandwidth in engines; times right to a factor of {RATE_SPREAD}; {CONTEXT:.0f} GiB of contexts and fragments; "
-        "layers not compiled, which would keep less; too many hours for mixtures of experts. Not in it: what dynamic "
-        "sampling and reformulators ask besides, evaluation, verification, the sending of weights, start-up, and the "
-        "memory of the processes themselves.",
+        "layers not compiled, which would keep less; too many hours for mixtures of experts. Not included: further "
+        "samples of dynamic sampling and reformulators, evaluation, verification, the transfer of weights, start-up, "
+        "and the memory of the processes themselves.",
         style="dim",
     )
     if lines := needed(s):

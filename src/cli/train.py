@@ -39,15 +39,15 @@ def train(
 
     Args:
         module: The policy.
-        datamodule: Its questions.
-        trainer: Has the rollout callback and the diagnostics.
+        datamodule: The questions.
+        trainer: A trainer with the rollout callback and the diagnostics.
         test: Whether to evaluate on the test splits.
         resume: `auto`, or the path of a checkpoint or of a run to continue; see `resolve`, which checks it.
-        checkpoint: A checkpoint to continue from that was checked before, in the place of `resume`.
+        checkpoint: A checkpoint to continue from, already checked, in place of `resume`.
         export: Folder for the trained policy in Hugging Face format; None writes none.
 
     Returns:
-        The last value of all that was logged.
+        Name → last logged value.
     """
     from ..runs.checkpoints import resolve
 
@@ -127,7 +127,7 @@ def main(cfg: DictConfig) -> float | None:
 
 
 def _checkpoint_of(cfg: DictConfig, directory: Path) -> Path | None:
-    """The checkpoint that a run resumes from, after a check of its content; Lightning is imported only for that."""
+    """Return the checkpoint to resume from, after a check of its content. Import Lightning only if there is one."""
     from ..runs.checkpoints import resolve
 
     return None if cfg.resume is None else resolve(cfg.resume, directory / "checkpoints")

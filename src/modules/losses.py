@@ -154,7 +154,7 @@ AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
         inputs.logprobs.new_ones(len(inputs.lengths)) * inverse((max_length or 1) * inputs.num_responses)
     ),
 }
-"""[R] what the terms of each response's tokens are multiplied by before everything is summed; 0 if no response counts.
+"""Name → [R] factors of the terms of each response's tokens in the sum over all tokens; 0 if no response counts.
 
 `sequence_mean`: 1 / (|o| · responses), GRPO; `token_mean`: 1 / tokens, DAPO (arXiv 2503.14476, Eq. 8); `constant`:
 1 / (max_length · responses), Dr. GRPO (arXiv 2503.20783).
@@ -318,7 +318,7 @@ class PolicyLoss(Loss):
         if self.entropy_coef:
             if inputs.entropy is None:
                 raise ValueError("Expected entropy for a loss with entropy_coef ≠ 0, but got None.")
-            # The weights of the whole loss follow; where the entropy's are others, it brings the quotient of the two.
+            # The loss is multiplied by its weights below; the quotient gives the entropy its own weights.
             other = AGGREGATIONS[self.entropy_aggregation or self.aggregation](inputs, self.max_length)
             quotient = torch.where(weights == 0, 0.0, other / weights)
             terms = terms - self.entropy_coef * inputs.entropy * quotient[inputs.response]
@@ -330,7 +330,9 @@ class PolicyLoss(Loss):
 
 
 def check_outputs(outputs: object, inputs: LossInputs, loss: Loss) -> LossOutputs:
-    """Check that a loss has returned a scalar with gradient, and sums; its finiteness is that of the gradient.
+    """Check that a loss has returned a scalar with a gradient, and sums of the right shapes.
+
+    Whether the loss is finite is not checked: the norm of its gradient shows it.
 
     Raises:
         TypeError: `outputs` are no `LossOutputs` of tensors, or their loss has no gradient although the log-probs have.
@@ -352,6 +354,6 @@ def check_outputs(outputs: object, inputs: LossInputs, loss: Loss) -> LossOutput
     if not outputs.loss.is_floating_point() or (inputs.logprobs.requires_grad and not outputs.loss.requires_grad):
         raise TypeError(
             f"{expected} a float loss with a gradient, but got {found(outputs.loss)} without one. "
-            "Compute it from LossInputs.logprobs; the loss of nothing is `logprobs.sum() * 0`."
+            "Compute it from LossInputs.logprobs; if no token counts, return `logprobs.sum() * 0`."
         )
     return outputs

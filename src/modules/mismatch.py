@@ -97,8 +97,11 @@ class MismatchCorrection:
     def __call__(self, logprobs: Tensor, sampled_logprobs: Tensor, mask: Tensor) -> Corrected:
         """Correct a padded batch: [B, T] log π, whose gradient is ignored, and log μ as the engine returned it, nats.
 
-        `mask` [B, T] is true or 1 at response tokens. Log-probs of half precision are computed with in float32, which
-        the weights are then too. Raises FloatingPointError as `of_tokens` does.
+        `mask` [B, T] is true or 1 at response tokens. Log-probs of half precision are converted to float32, which is
+        then the type of the weights, too.
+
+        Raises:
+            FloatingPointError: see `of_tokens`.
         """
         mask = mask.bool()
         current, sampled = (values.detach()[mask] for values in (logprobs, sampled_logprobs))
@@ -109,10 +112,10 @@ class MismatchCorrection:
     def of_tokens(self, log_ratio: Tensor, response: Tensor) -> Corrected:
         """Correct T tokens without padding: `log_ratio` [T] are the d_t, `response` [T] long the rows of responses.
 
-        A log-ratio of −∞, of a token that π excludes, is clamped as others are.
+        A log-ratio of −∞ (a token that π excludes) is clamped like any other.
 
         Raises:
-            FloatingPointError: a log-ratio is NaN or +∞, so that π or μ gives no probability to go by.
+            FloatingPointError: if a log-ratio is NaN or +∞, which no probabilities give.
         """
         log_ratio = _in_float32(log_ratio)
         if broken := int((log_ratio.isnan() | log_ratio.isposinf()).sum()):

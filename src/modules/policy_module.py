@@ -137,7 +137,7 @@ class PolicyModule(LightningModule):
             return self.load_model()
 
     def _load_again(self) -> PreTrainedModel:
-        """Load the weights that training begins with once more, also where a loader draws them at random."""
+        """Load the initial weights again, also if the loader draws them at random."""
         with torch.random.fork_rng(devices=[]), values_on_rank_0(self.trainer.strategy):
             torch.set_rng_state(self._random_state)
             model = self.load_model()

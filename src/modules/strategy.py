@@ -120,10 +120,10 @@ def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dt
 
 
 def check_strategy(strategy: Strategy) -> None:
-    """Refuse a strategy under which several optimizer steps per batch, made by hand, would fail or go apart.
+    """Refuse a strategy that does not support several manual optimizer steps per batch.
 
     Raises:
-        ValueError: if it is none of one device, DDP and `FullyShardedStrategy`.
+        ValueError: if the strategy is not that of a single device, DDP or `FullyShardedStrategy`.
     """
     if isinstance(strategy, SingleDeviceStrategy | DDPStrategy | FullyShardedStrategy):
         return
@@ -143,12 +143,12 @@ def values_on_rank_0(strategy: Strategy) -> AbstractContextManager[Any]:
 
 
 def prepare(policy: CausalPolicy, strategy: Strategy, compute_type: ComputeType, compiled: bool | None) -> CausalPolicy:
-    """Compile the decoder layers of `policy`, then shard it, where strategy and device call for it.
+    """Compile the decoder layers of `policy`, then shard the policy, as strategy and device require.
 
     The policy is on the CPU, or comes from `values_on_rank_0`. `compiled` None compiles on GPUs in bfloat16.
 
     Raises:
-        ValueError: `compiled` where attention can't be compiled, or a strategy that shards in another way.
+        ValueError: if `compiled` is true and attention can't be compiled, or `check_strategy` refuses the strategy.
     """
     check_strategy(strategy)
     dtype = reduced_precision(strategy, compute_type)

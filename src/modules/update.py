@@ -126,7 +126,7 @@ class PolicyUpdate:
 
         Raises:
             TypeError: the strategy, the credit or the loss returns something else than its protocol says.
-            ValueError: it returns a tensor of another shape or device.
+            ValueError: one of these returns a tensor of another shape or device.
             FloatingPointError: the strategy returns advantages that are not finite, or too many steps were skipped.
         """
         start = time.perf_counter()
@@ -245,10 +245,10 @@ def loss_of(scores: TokenScores, batch: MicroBatch | None) -> Tensor:
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> float:
     """Scale gradients down to the global L2 norm `max_norm`, and return the norm that they had. Collective under FSDP2.
 
-    None only computes the norm.
+    If `max_norm` is None, only compute the norm.
     """
     parameters = list(parameters)
-    # On GPUs in a few kernels for all of them: left to itself, torch takes shards one by one.
+    # On GPUs `foreach` handles all gradients in a few kernels; by default torch takes shards one by one.
     together = parameters[0].is_cuda or None
     if max_norm is None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]

@@ -49,8 +49,8 @@ class CausalPolicy(nn.Module):
         makes each logit once, not twice.
 
         Raises:
-            ValueError: if a prompt is to be shared in training mode while the model has dropout, whose noise the
-                responses would share. Padded batches have the noise of the model's own forward.
+            ValueError: if prompts are shared in training mode and the model has dropout: responses would share the
+                noise of their prompt. Padded batches have the noise of the model's own forward.
         """
         if not self.shares_prefix:
             scores = token_scores(self._padded_logits(batch), batch.targets, self.temperature, entropy)
@@ -101,7 +101,11 @@ class CausalPolicy(nn.Module):
 
 
 def refuse_noise(model: nn.Module) -> None:
-    """Refuse a model with dropout, layer drop or jitter; a ValueError names the first rate above 0."""
+    """Refuse a model with dropout, layer drop or jitter.
+
+    Raises:
+        ValueError: if a rate is above 0. The message names the first such rate.
+    """
     for name, _, _, rate in noise_rates(model):
         raise ValueError(
             f"Expected a model without dropout in training mode, because responses that share a prompt would share its "

@@ -145,7 +145,7 @@ def _unserved(trainer: Any, plain: Any) -> str | None:
 
 
 def _noise(model: nn.Module) -> str | None:
-    """Return what of `model` has dropout in training, and the setting that switches it off; None if nothing has."""
+    """Return a description of the first dropout in `model` and the setting that disables it; None if there is none."""
     for name, _, attribute, rate in noise_rates(model):
         off = f"{attribute}=0 in the model's config"
         if attribute == "p":
@@ -179,7 +179,7 @@ def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
 
 
 def _forward_before_sharing(model: Any) -> Any:
-    """Return the forward that `model` had before the call; that of its class if `model` is a copy made since.
+    """Return the forward that `model` had before the call, or its class's if `model` is a later copy.
 
     TRL 1.16 adds a fused head by a closure over the model, so that the forward of a copy computes with the weights of
     the model that was copied.
@@ -200,7 +200,7 @@ def _forward_before_sharing(model: Any) -> Any:
 
 
 def _switch_attention(module: Any, _inputs: Any, options: dict[str, Any]) -> None:
-    """Choose the attention over packed tokens for one forward of `module` if it gets packed tokens."""
+    """Use the attention over packed tokens in one forward of `module` if the forward gets packed tokens."""
     stack = module.__dict__.setdefault("_attention_before", [])
     stack.append(module.config._attn_implementation)
     if "packed" in options:

@@ -50,7 +50,7 @@ class RolloutCache:
     def prune(self, before: int) -> None:
         """Delete this rank's files of iterations below `before`, including partial ones that a killed process left.
 
-        Rank 0 deletes those of ranks that there were before a resume with fewer ranks, too.
+        After a resume with fewer ranks, rank 0 also deletes the files of the ranks that are gone.
         """
         for path in self.folder.glob("*-*-*.*"):
             *_, iteration, _, last = path.name.split("-")

@@ -275,7 +275,7 @@ class RolloutPipeline:
     ) -> list[Generation]:
         """Return generations by the present weights, from the cache or the engine; `ahead` starts the engine at once.
 
-        Where the cache lacks one of the batches, all are sampled, in one request.
+        If the cache lacks one of the batches, all are sampled, in one request.
         """
         requests = [self._request(batch, position) for batch, position in asked]
         scorings = [Scoring(batch, self.verifier, self.decode, self.verifier_reads) for batch, _ in asked]

@@ -197,7 +197,7 @@ def iterations_logged(directory: Path) -> int:
 
 
 def _miss_checkpoints(directory: Path) -> None:
-    """Refuse to start anew where training came so far that it had written a checkpoint."""
+    """Refuse to start anew if the log shows that training had reached its first checkpoint."""
     logged, path = iterations_logged(directory), directory / "config.yaml"
     every = flat(read_config(path)).get("callbacks.checkpoint.every") if logged and path.exists() else None
     if isinstance(every, int) and logged > every:
@@ -221,7 +221,7 @@ def note_changes(cfg: DictConfig, changed: Changes, checkpoint: Path | None) -> 
 
 
 def begin(directory: Path) -> None:
-    """Mark the run as unfinished, and write the id that W&B will know it by, if it has a new one."""
+    """Mark the run as unfinished, and write its W&B id if the id is new."""
     (directory / FINISHED).unlink(missing_ok=True)
     if name := _WANDB_IDS.get(str(directory)):
         write_text(directory / "wandb_id", name + "\n")
@@ -262,16 +262,16 @@ def may_change(name: str) -> bool:
 
 
 def shapes_learning(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Check if a setting that a resume changes belongs to a callback that shapes what is learned, or that may do so.
+    """Return whether a changed setting belongs to a callback that shapes what is learned, or may do so.
 
-    A callback says so by its class attribute `shapes_learning`. Of the callbacks of others that have no such attribute,
-    only Lightning's `MONITORS` are known to observe.
+    The class attribute `shapes_learning` of a callback says so. Among callbacks without it, only Lightning's `MONITORS`
+    are known to observe.
 
     Args:
         name: A changed setting, `callbacks.<part>.…` for one of a callback.
-        then: All settings of the run. Nothing that they alone name is imported, unless it is of this package or of
-            Lightning: a stranger may have written them.
-        now: All settings of its resume.
+        then: All settings of the run. A stranger may have written them: a class that only they name is imported only
+            if it belongs to this package or to Lightning.
+        now: All settings of the resume.
     """
     group, _, rest = name.partition(".")
     if group != "callbacks":
@@ -284,7 +284,7 @@ def shapes_learning(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) 
 
 
 def _declared(target: str) -> bool:
-    """Check if the class of a callback shapes what is learned; true if nobody says that it does not."""
+    """Return whether the class of a callback shapes what is learned; true unless it declares that it does not."""
     from hydra.utils import get_object
 
     try:
@@ -303,7 +303,7 @@ def _undeclared(names: set[str], then: Mapping[str, Any], now: Mapping[str, Any]
     foreign = [f"callbacks.{part} ({target})" for part, target in targets.items() if "tagrpo." not in str(target)]
     if not foreign:
         return ""
-    return f"\nIf {', '.join(foreign)} only observes, let its class say so: `shapes_learning = False`."
+    return f"\nIf {', '.join(foreign)} only observes, set `shapes_learning = False` in its class."
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -391,7 +391,7 @@ def provenance() -> dict[str, str]:
 
 
 def read_provenance(directory: Path) -> dict[str, str]:
-    """Read what `write_provenance` has written to a directory; empty if there is none, or with a warning if damaged."""
+    """Read the provenance in a directory; empty if there is none. If it is damaged, warn and return an empty one."""
     path = directory / "provenance.json"
     if not path.is_file():
         return {}
@@ -400,7 +400,7 @@ def read_provenance(directory: Path) -> dict[str, str]:
             dict[str, Text], path.read_bytes(), source=str(path), remedy="Nothing depends on it; you may delete it."
         )
     except ForeignDataError as error:
-        warnings.warn(f"{error} What the run was made with before is not known.", stacklevel=2)
+        warnings.warn(f"{error} The earlier versions of code and packages are unknown.", stacklevel=2)
         return {}
 
 

@@ -34,7 +34,7 @@ Launcher = Mapping[str, Any]  # `cluster`, `local` or `slurm`, and parameters of
 
 
 class Note(Message):
-    """What `run.json` says of a run."""
+    """Content of the file `run.json` of a run."""
 
     settings: list[str]
     finished: bool = False
@@ -42,7 +42,7 @@ class Note(Message):
 
 
 def read_note(directory: Path) -> Note:
-    """Read `run.json`.
+    """Read the `run.json` of a run.
 
     Raises:
         ForeignDataError: the file is damaged.
@@ -53,7 +53,7 @@ def read_note(directory: Path) -> Note:
 
 
 def write_note(directory: Path, note: Note) -> None:
-    """Write `run.json`."""
+    """Write the `run.json` of a run."""
     write_json(directory / "run.json", note.model_dump())
 
 

@@ -61,7 +61,7 @@ def _without_workers(content: Any) -> Any:
 
 
 def _sums_of(checkpoint: Path) -> Any:
-    """The checksums in a checkpoint; before it is loaded, its content is compared with them."""
+    """Return the checksums in a checkpoint; its content is compared with them before it is loaded."""
     if checkpoint.is_dir():
         from .checkpoints import read_seals
 
@@ -79,9 +79,9 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _code_of(settings: Any) -> list[Any]:
-    """The code of the classes that settings name: all files in their folders, and every module that they import.
+    """Return the code of the classes that settings name: all files in their folders, and every module that they import.
 
-    Warns of modules that load others at run time: a change in these is not noticed.
+    Warn of modules that load others at run time: changes in those others are not noticed.
     """
     from hydra.utils import get_object
 
@@ -93,7 +93,7 @@ def _code_of(settings: Any) -> list[Any]:
         warnings.warn(
             f"Expected the code of {', '.join(targets(settings))} to name the modules that it imports, but "
             f"{', '.join(imported.open)} loads some at run time. If you change those, delete the counts of earlier "
-            "evaluations: they would be taken for those of the new code.",
+            "evaluations: otherwise they are used for the new code.",
             stacklevel=2,
         )
     return [files, imported.digests]

@@ -63,7 +63,7 @@ def ranks_wait(engine: DictConfig | None) -> int:
 
 
 def sweep_folder(number: int, overrides: str) -> str:
-    """Name of the folder of a run in a sweep: its number and overrides, at most 120 bytes in UTF-8."""
+    """Return the name of a run's folder in a sweep: its number and overrides, at most 120 bytes in UTF-8."""
     name = f"{number},{overrides}".replace("/", "-").encode()[:120]
     return name.decode(errors="ignore").rstrip(",")
 

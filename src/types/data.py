@@ -203,7 +203,7 @@ class Rollouts:
     truncated: Tensor
     """[R] bool, ended by the length limit."""
     text: Sequence[str]
-    """[R] decoded responses, special tokens left out but those that mark thoughts (`[THINK]`)."""
+    """[R] decoded responses without special tokens, except those that mark thoughts (`[THINK]`)."""
     correct: Tensor
     """[R] bool, the verifier's verdict. Pass@k counts this and nothing else."""
     answers: Sequence[str | None]
@@ -268,7 +268,7 @@ class _ScoreFields(NamedTuple):
 
 
 class InvalidScoreError(TypeError):
-    """A `Score` was made of values that are no verdict."""
+    """Invalid values for a `Score`."""
 
 
 class Score(_ScoreFields):
@@ -322,12 +322,12 @@ class Score(_ScoreFields):
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
-        """Check fields that `_replace` changes too."""
+        """Build a score of checked fields; `_replace` calls this."""
         return cls(*iterable)
 
 
 def _as_bool(value: object) -> bool | None:
-    """Convert a bool of Python, numpy or torch; None if `value` is none."""
+    """Convert a bool of Python, numpy or torch; return None if `value` is not a bool."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, Tensor) and value.dtype == torch.bool and value.ndim == 0:

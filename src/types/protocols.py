@@ -118,7 +118,7 @@ class Verifier(Protocol):
     in_background: bool = False
     """Whether `score_async` scores in the background, so that it pays to call it while other responses are sampled."""
     reads_response: bool = False
-    """Whether the verifier gets whole responses, thoughts included, even where `rollout.verifier_reads` is `answer`."""
+    """Whether the verifier gets whole responses, thoughts included, even if `rollout.verifier_reads` is `answer`."""
 
     def __call__(self, response: str, reference: str | Sequence[str]) -> Score:
         """Score one response against its reference answers, any of which is correct."""

@@ -30,7 +30,7 @@ class SelfPlay(Reformulator):
     seldom: tuple[float, float] = (0.125, 0.5)
     useful: tuple[float, float] = (0.125, 0.625)
     batches: int = field(default=0, init=False)
-    """Batches that were extended so far; part of the ids of questions, which would recur otherwise."""
+    """Number of batches extended so far; part of the ids of questions, so that ids stay unique."""
 
     def extend(self, batch: QuestionBatch, ask: Ask) -> list[QuestionBatch]:
         """Return two batches: the prompts for variations, with their rewards, and the variations."""
@@ -54,11 +54,11 @@ class SelfPlay(Reformulator):
         return [prompts, asked]
 
     def state_dict(self) -> dict[str, Any]:
-        """How many batches were extended."""
+        """Return the number of extended batches."""
         return {"batches": self.batches}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue counting."""
+        """Restore the number of extended batches."""
         self.batches = state["batches"]
 
 

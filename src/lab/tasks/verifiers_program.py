@@ -1,10 +1,10 @@
-"""Runs a taskset of the package verifiers, in the Python in which both are installed: of ours it imports nothing.
+"""A program that runs a taskset of the package verifiers, in the Python that has both. It imports nothing of tagrpo.
 
 `python verifiers_program.py START COUNT` prints lines of JSON: `{"question": …, "data": …}` for each task, where the
-data are JSON within a text, then `{"end": number of tasks}`; or `{"refused": …}`. It prints to what was its standard
-output at the start: child processes do not inherit that, and their standard output is standard error. As a file of
-`WorkerPool` it defines `compare([data, response])`, the weighted sum of the task's rewards. The variable
-`TAGRPO_TASKSET` names the taskset and has its options, as JSON.
+data are JSON within a text, then `{"end": number of tasks}`; or `{"refused": …}`. It prints to a copy of its standard
+output that child processes do not inherit; their standard output is standard error. For `WorkerPool` the file defines
+`compare([data, response])`, the weighted sum of the task's rewards. The variable `TAGRPO_TASKSET` names the taskset
+and has its options, as JSON.
 """
 
 from __future__ import annotations

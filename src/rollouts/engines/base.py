@@ -58,7 +58,11 @@ def check_context(request: Request, context: int) -> None:
 
 
 def check_completions(completions: object, engine: object) -> list[list[Completion]]:
-    """Check that an engine has returned lists of `Completion`; TypeError if not."""
+    """Check that an engine has returned lists of `Completion`.
+
+    Raises:
+        TypeError: if the engine has returned anything else.
+    """
     expected = f"Expected {name_of(engine)} (rollout.engine) to return a list of Completion for each prompt, but got"
     if not isinstance(completions, list | tuple):
         raise TypeError(f"{expected} {found(completions)}.")
@@ -72,11 +76,11 @@ def check_completions(completions: object, engine: object) -> list[list[Completi
 
 
 def checked(finish: Finish, request: Request, policy: nn.Module, engine: object) -> list[list[Completion]]:
-    """Wait for the responses of `finish`, and check what `engine` returns.
+    """Wait for `finish`, and check the responses of `engine`.
 
     Raises:
         TypeError: the engine returns something else than lists of `Completion`.
-        EngineError: the number of responses is not the one that was asked for, or a response is too long.
+        EngineError: the number of responses differs from the request's, or a response is too long.
         FloatingPointError: a log-prob is not finite. The message says whether the weights of `policy` are.
     """
     try:
@@ -139,6 +143,6 @@ def stop_token_ids(model_path: str) -> list[int]:
 
 
 def vocabulary_size(model_path: str) -> int:
-    """Return the number of tokens that a model can give, padding of its embeddings included."""
+    """Return the vocabulary size of a model, including the padding of its embeddings."""
     config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
     return int(config.get_text_config().vocab_size)

@@ -17,7 +17,7 @@ TOKENS = ("token_ids", "token_logprobs", "token_entropies")  # a list for each r
 
 
 def read_rollouts(run: Path) -> pd.DataFrame:
-    """The recorded rollouts of a run, of all ranks: one row per response, in order of iterations.
+    """Return the recorded rollouts of a run, of all ranks: one row per response, in order of iterations.
 
     Columns: those of `RolloutRecorder` but `TOKENS`, NaN where a file lacks one; `file` and `line`, the name of the
     Parquet file and the row in it.
@@ -47,7 +47,7 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def success_by(rollouts: pd.DataFrame) -> pd.DataFrame:
-    """Success rate of recorded responses: one row per rephrasing, of which 0 is the original question.
+    """Return the success rate of recorded responses: one row per rephrasing, of which 0 is the original question.
 
     Columns: `responses`; `correct`, the mean over questions of their success rates; `low` and `high`, its 95 %
     t-interval over questions.

@@ -154,15 +154,15 @@ class RunFiles:
         return 0.0 if seconds is None else float(seconds.sum())
 
     def scalar(self, column: str) -> pd.Series | None:
-        """A logged scalar by iteration; None where it was not logged."""
+        """Return a logged scalar by iteration; None if it was not logged."""
         return self.metrics[column].dropna() if column in self.metrics else None
 
     def counts(self, split: str) -> pd.DataFrame:
-        """`n` (responses) and `correct` of each question of a test split, indexed by its id."""
+        """Return `n` (responses) and `correct` of each question of a test split, indexed by its id."""
         return pd.DataFrame(self.test[split]["questions"]).set_index("id")[["n", "correct"]]
 
     def pass_at_k(self, split: str, k: int) -> pd.Series:
-        """Unbiased pass@k of each question of a test split, indexed by question id."""
+        """Return unbiased pass@k of each question of a test split, indexed by question id."""
         counts = self.counts(split)
         values = pass_at_k(torch.tensor(counts["n"].to_numpy()), torch.tensor(counts["correct"].to_numpy()), k)
         return pd.Series(values.numpy(), counts.index)
@@ -201,7 +201,11 @@ def _read_table(path: Path, **text: type) -> pd.DataFrame:
 
 
 def find_runs(*roots: Path) -> list[RunFiles]:
-    """The finished runs of `find_directories`, which have a `test.json`; a FileNotFoundError where there is none."""
+    """Return the runs of `find_directories` that have finished, as their `test.json` shows.
+
+    Raises:
+        FileNotFoundError: if no run has finished.
+    """
     runs = [run for run in find_directories(*roots) if (run.path / "test.json").exists()]
     if not runs:
         places = ", ".join(map(str, roots))
@@ -210,7 +214,7 @@ def find_runs(*roots: Path) -> list[RunFiles]:
 
 
 def find_directories(*roots: Path) -> list[RunFiles]:
-    """All run directories below `roots` that hold anything to show: a log, responses, or an evaluation.
+    """Return all run directories below `roots` that have a log, responses, or an evaluation.
 
     Method and seed are `name` and `seed` of the run's `config.yaml`; without that file, `<method>/seed<k>` of its path,
     or seed 0. Runs with the same method and seed are told apart by the settings of their commands, or by path.
@@ -256,7 +260,7 @@ def _identify(path: Path) -> RunFiles:
 
 
 def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, list[RunFiles]]:
-    """Method → its runs. Methods come in the given order; those that it does not name follow."""
+    """Return method → its runs. Methods follow the given order; methods that the order does not name come last."""
     groups: dict[str, list[RunFiles]] = {method: [] for method in order}
     for run in runs:
         groups.setdefault(run.method, []).append(run)
@@ -264,7 +268,11 @@ def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, 
 
 
 def pass_at_k_table(runs: Sequence[RunFiles], split: str, k: int) -> pd.DataFrame:
-    """Unbiased pass@k: one row per seed, one column per question; a ValueError where seeds have different questions."""
+    """Return unbiased pass@k: one row per seed, one column per question.
+
+    Raises:
+        ValueError: if seeds have different questions.
+    """
     table = pd.DataFrame({run.seed: run.pass_at_k(split, k) for run in runs}).T
     if table.isna().any().any():
         odd = ", ".join(map(str, table.columns[table.isna().any()][:5]))

@@ -153,7 +153,7 @@ class RolloutCallback(Callback):
 
 
 def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:
-    """Names, without any prefix of the trainer's module, and full tensors for the engine. Collective.
+    """Return the names, without any prefix of the trainer's module, and full tensors for the engine. Collective.
 
     `policy` is that of `RolloutCallback`: an AttributeError where it names no submodule, a ValueError where it is None
     and several models are trained.

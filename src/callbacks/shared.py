@@ -29,7 +29,7 @@ def current_iteration(trainer: Trainer) -> int:
 
 
 def another_follows(trainer: Trainer, updates: int = 0, number: int = 1) -> bool:
-    """Whether `number` more batches follow this one, if `updates` optimizer steps are made on each, none skipped."""
+    """Return whether `number` more batches follow, with `updates` optimizer steps on each and none skipped."""
     if 0 <= trainer.max_steps <= trainer.global_step + number * updates:
         return False
     if trainer.max_epochs is None or trainer.max_epochs < 0:
@@ -40,12 +40,12 @@ def another_follows(trainer: Trainer, updates: int = 0, number: int = 1) -> bool
 
 
 def updates_of(module: LightningModule) -> int:
-    """Optimizer steps that a module makes on each batch, if none is skipped."""
+    """Return the optimizer steps that a module makes on each batch, if none is skipped."""
     return module.mini_batches if isinstance(module, SampledPolicy) else 1
 
 
 def total_iterations(trainer: Trainer, module: LightningModule) -> int | None:
-    """Iterations of the whole run, where no update is skipped; None where nothing limits them."""
+    """Return the iterations of the whole run if no update is skipped; None if nothing limits them."""
     limits = [math.ceil(trainer.max_steps / updates_of(module))] if trainer.max_steps >= 0 else []
     if trainer.max_epochs is not None and trainer.max_epochs >= 0:
         limits.append(trainer.max_epochs * int(trainer.num_training_batches))
@@ -121,7 +121,11 @@ def delete_later(trainer: Trainer, pattern: str, after: int) -> None:
 
 
 def advantages_of(outputs: Any) -> Tensor:
-    """[R] advantages that the training step returned, on the CPU; a TypeError where there are none."""
+    """Return [R] advantages that the training step returned, on the CPU.
+
+    Raises:
+        TypeError: if the training step returned no advantages.
+    """
     if not isinstance(outputs, Mapping) or "advantages" not in outputs:
         found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
         raise TypeError(

@@ -117,7 +117,7 @@ class ThroughputMonitor(BatchDiagnostic):
 
 
 def peak_rate(device: torch.device) -> float | None:
-    """Peak FLOP/s of a GPU in bfloat16, from `PEAKS`; of a CPU in float32, measured now; None where it is unknown."""
+    """Return peak FLOP/s: of a GPU in bfloat16, from `PEAKS`; of a CPU in float32, measured now; None if unknown."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         return next((rate for part, rate in PEAKS.items() if part in name), None)

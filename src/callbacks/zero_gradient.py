@@ -58,7 +58,7 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
 
 
 def uniform_percentages(rollouts: Any) -> dict[str, Tensor]:
-    """`uniform_reward/{original,rephrasings,rephrasings_matched,pool}` → [Q] float64, as `question_percentages`."""
+    """Return `uniform_reward/{original,rephrasings,rephrasings_matched,pool}` → [Q], as `question_percentages`."""
     index, questions = group_index(rollouts.question)
     original = rollouts.rephrasing == 0
 

@@ -58,7 +58,7 @@ def evaluate(
 
 @entry_point("evaluate")
 def main(cfg: DictConfig) -> None:
-    """Console entry point."""
+    """Run the command."""
     directory = Path(HydraConfig.get().runtime.output_dir)
     with ExitStack() as stack:
         with explained():
@@ -162,7 +162,11 @@ def ask_training_questions(cfg: DictConfig) -> None:
 
 
 def kept_checkpoints(run: Path) -> dict[int, Path]:
-    """Iteration → its checkpoint, for those nearest to each quarter of training; a DamagedFileError where one is."""
+    """Return iteration → checkpoint, for the checkpoints nearest to each quarter of training.
+
+    Raises:
+        DamagedFileError: if one of these checkpoints is damaged.
+    """
     from ..runs.checkpoints import checkpoint_at
 
     found = runs.checkpoints_in(run / "checkpoints")

@@ -33,7 +33,7 @@ def built(part: DictConfig) -> Any:
 
 
 def with_commands(arguments: Sequence[str]) -> list[str]:
-    """The command line in Hydra's terms.
+    """Return the command line in Hydra's terms.
 
     >>> with_commands(["generate", "input=a.jsonl", "--dry-run"])
     ['command=generate', 'input=a.jsonl', 'dry_run=true']
@@ -137,7 +137,7 @@ def finished(cfg: DictConfig) -> bool:
 
 
 def main() -> None:
-    """Console entry point."""
+    """Run the command."""
     sys.argv[1:] = with_commands(sys.argv[1:])
     run()
 

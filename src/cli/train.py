@@ -66,7 +66,7 @@ def train(
 
 
 def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None:
-    """The metric that a sweeper optimises; None where the setting `objective` names none."""
+    """Return the metric that a sweeper optimises; None if the setting `objective` is null."""
     if name is not None and name not in metrics:
         raise ValueError(
             f"Expected `objective` to name a metric that the run logs, but it does not log {name!r}. It has logged: "
@@ -77,7 +77,7 @@ def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None
 
 @entry_point("train")
 def main(cfg: DictConfig) -> float | None:
-    """Console entry point; returns the objective to Hydra, for a sweeper that searches for its best value."""
+    """Run the command; return the objective to Hydra, for a sweeper that searches for its best value."""
     directory = Path(HydraConfig.get().runtime.output_dir)
     trains = cfg.iterations != 0
     with ExitStack() as stack:

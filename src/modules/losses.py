@@ -23,18 +23,18 @@ Beyond it the gradient through the exponential is zero."""
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
-    """Exp of `log_ratio` clamped to ±`MAX_LOG_RATIO`: no overflow reaches a gradient."""
+    """Return the exp of `log_ratio` clamped to ±`MAX_LOG_RATIO`: no overflow reaches a gradient."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def response_sum(values: Tensor, inputs: LossInputs) -> Tensor:
-    """[R] float sums of `values` [T], numbers or flags, over each response."""
+    """Return [R] float sums of `values` [T], numbers or flags, over each response."""
     values = values.to(inputs.logprobs.dtype)
     return values.new_zeros(len(inputs.lengths)).index_add(0, inputs.response, values)
 
 
 def response_mean(values: Tensor, inputs: LossInputs) -> Tensor:
-    """[T] each token gets the mean of `values` [T] over its response."""
+    """Return [T] the mean of `values` [T] over each token's response."""
     return (response_sum(values, inputs) / inputs.lengths)[inputs.response]
 
 
@@ -51,7 +51,7 @@ class Surrogate(NamedTuple):
 
 
 def clip_surrogate(_: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
-    """min(ρ A, clip(ρ, 1 − low, 1 + high) A); a token is counted as clipped when that removes its gradient."""
+    """Return min(ρ A, clip(ρ, 1 − low, 1 + high) A); a token is counted as clipped when that removes its gradient."""
     ratio = bounded_exp(log_ratio)
     value = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
     return Surrogate(value, ratio, (ratio < 1 - low) & (advantages < 0), (ratio > 1 + high) & (advantages > 0))
@@ -94,7 +94,7 @@ SURROGATES: dict[tuple[str, str], Callable[[LossInputs, Tensor, Tensor, float, f
 
 
 def replace_replayed(policy: Surrogate, ratio: Tensor, advantages: Tensor, replayed: Tensor, delta: float) -> Surrogate:
-    """`policy` with A ρ/(ρ + δ) at the tokens of replayed responses, which are never clipped (ExGRPO)."""
+    """Return `policy` with A ρ/(ρ + δ) at the tokens of replayed responses, without clipping (ExGRPO)."""
     value = torch.where(replayed, advantages * ratio / (ratio + delta), policy.value)
     ratio = torch.where(replayed, ratio, policy.ratio)
     return Surrogate(value, ratio, policy.clip_low & ~replayed, policy.clip_high & ~replayed)
@@ -113,9 +113,12 @@ gradient of the divergence in expectation, k3 that of KL(π_ref ‖ π_θ) and k
 
 
 def token_kl(inputs: LossInputs, estimator: str) -> Tensor:
-    """[T] estimated divergence from the reference; a ValueError if the inputs have none.
+    """Return [T] estimated divergence from the reference.
 
-    k3 is constant where d exceeds `MAX_LOG_RATIO`; verl clamps its value to ±10, which removes larger gradients.
+    k3 is constant if d exceeds `MAX_LOG_RATIO`; verl clamps k3 to ±10, which removes larger gradients.
+
+    Raises:
+        ValueError: if the inputs have no log-probs of the reference.
     """
     if inputs.reference_logprobs is None:
         raise ValueError(
@@ -276,7 +279,7 @@ class PolicyLoss(Loss):
             )
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
-        """Loss of one micro-batch, and the sums of its metrics.
+        """Return the loss of one micro-batch, and the sums of its metrics.
 
         Raises:
             ValueError: the inputs lack a reference or an entropy that is needed, or name an unknown term of tokens.

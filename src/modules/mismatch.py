@@ -37,7 +37,7 @@ class Corrected:
     """`tokens`, and over them: `weight`, `square` (of the weight), `rejected`, `truncated`."""
 
     def metrics(self) -> dict[str, float]:
-        """Means per token of `weight`, `rejected` and `truncated`; `ess`, effective sample size per token."""
+        """Return means per token of `weight`, `rejected` and `truncated`; `ess`, effective sample size per token."""
         sums, tokens = self.sums, max(self.sums["tokens"], 1)
         means = {name: sums[name] / tokens for name in ("weight", "rejected", "truncated")}
         return {**means, "ess": sums["weight"] ** 2 / (tokens * sums["square"]) if sums["square"] else 0.0}
@@ -143,7 +143,7 @@ class MismatchCorrection:
 
     @staticmethod
     def _at(level: Level, values: Tensor, response: Tensor) -> Tensor:
-        """[T] `values`, or their sum or mean over the token's response."""
+        """Return [T] `values`, or their sum or mean over the token's response."""
         if level == "token":
             return values
         rows = int(response.max()) + 1 if len(response) else 0

@@ -112,7 +112,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
 
 def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dtype | None:
-    """The type to compute in, None for that of the parameters; `auto` is bfloat16 on GPUs, float32 elsewhere."""
+    """Return the type to compute in, None for that of the parameters; `auto` is bfloat16 on GPUs, float32 elsewhere."""
     if compute_type not in ("auto", "bfloat16", "float32"):
         raise ValueError(f"Expected policy.compute_dtype to be auto, bfloat16 or float32, but got {compute_type}.")
     reduced = compute_type == "bfloat16" or (compute_type == "auto" and strategy.root_device.type == "cuda")
@@ -137,7 +137,7 @@ def check_strategy(strategy: Strategy) -> None:
 
 
 def values_on_rank_0(strategy: Strategy) -> AbstractContextManager[Any]:
-    """A context in which only rank 0 makes models with values; `prepare` then sends them to the other ranks."""
+    """Return a context in which only rank 0 makes models with values; `prepare` then sends them to the other ranks."""
     sent = isinstance(strategy, FullyShardedStrategy | DDPStrategy) and rank() > 0
     return torch.device("meta") if sent else nullcontext()
 

@@ -149,7 +149,7 @@ class PolicyUpdate:
         return result
 
     def _experience(self, rollouts: Rollouts, mini_batches: list[Tensor], progress: float) -> Experience:
-        """Rollouts under their score prompts, with advantages, importance weights and the choice of what to learn."""
+        """Prepare rollouts under their score prompts: advantages, importance weights, choice of what to learn."""
         experience = Experience(rollouts, self.options.anchor)
         if self.options.mask_truncated:
             experience.in_loss = ~rollouts.truncated
@@ -170,7 +170,7 @@ class PolicyUpdate:
         return experience
 
     def _advantages(self, rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> Tensor:
-        """[R] float32 advantages of this rank's responses, computed from the rewards of all ranks."""
+        """Return [R] float32 advantages of this rank's responses, computed from the rewards of all ranks."""
         parts = gather_objects(reward_groups(rollouts, scores, progress))
         groups = join_reward_groups(parts)
         with own_code(self.advantage, "advantage"):
@@ -182,7 +182,7 @@ class PolicyUpdate:
     def _micro_batches(
         self, result: UpdateResult, rows: Tensor
     ) -> Iterator[tuple[PackedBatch, MicroBatch | None, bool]]:
-        """The micro-batches of the mini-batch `rows`, and whether it is the last one. Collective.
+        """Yield the micro-batches of the mini-batch `rows`, and whether it is the last one. Collective.
 
         FSDP2 gathers in the forward and reduces in the backward: ranks without work get None, and tokens to do both.
         """
@@ -236,7 +236,7 @@ def check_parts(advantage: AdvantageStrategy, loss: Loss, credit: TokenCredit | 
 
 
 def loss_of(scores: TokenScores, batch: MicroBatch | None) -> Tensor:
-    """[] loss of a micro-batch after its forward; zero where a rank has none."""
+    """Return the [] loss of a micro-batch after its forward; zero if the rank has no micro-batch."""
     if batch is None:
         return scores.logprobs.sum() * 0
     return batch(slice(None), scores.logprobs, scores.entropy) if scores.loss is None else scores.loss

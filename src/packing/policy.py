@@ -67,7 +67,7 @@ class CausalPolicy(nn.Module):
         return head_scores(hidden, weight, batch.targets, self.temperature, entropy, self.chunk_size, loss)
 
     def _padded_logits(self, batch: PackedBatch) -> Tensor:
-        """[T, V] logits of the model's own forward on whole, right-padded sequences."""
+        """Return [T, V] logits of the model's own forward on whole, right-padded sequences."""
         tokens, spans = batch.input_ids[0], batch.spans
         whole = [torch.cat([tokens[s.prompt :][: s.prompt_length], tokens[s.start :][: s.length]]) for s in spans]
         ids = pad_sequence(whole, batch_first=True)
@@ -114,7 +114,7 @@ def refuse_noise(model: nn.Module) -> None:
 
 
 def predicting_states(model: Any, batch: PackedBatch) -> Tensor:
-    """[T, d] last hidden states that predict `batch.targets`; `model` attends by `PREFIX_ATTENTION`."""
+    """Return [T, d] last hidden states that predict `batch.targets`; `model` attends by `PREFIX_ATTENTION`."""
     # Adapters of peft live inside the wrapped model's layers.
     backbone = (model.get_base_model() if hasattr(model, "get_base_model") else model).base_model
     inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "packed": batch}

@@ -94,7 +94,7 @@ def share_prefixes(trainer: Any) -> None:
 
 
 def _mixes_rows(trainer: Any) -> bool:
-    """Whether the loss of a row depends on the others in its micro-batch."""
+    """Return whether the loss of a row depends on the others in its micro-batch."""
     off = {"aux_loss_enabled": False, "entropy_coef": 0.0, "use_adaptive_entropy": False, "top_entropy_quantile": 1.0}
     mixes = any(getattr(trainer, name, value) != value for name, value in off.items())  # `RLOOTrainer` has the first
     return mixes or getattr(trainer, "loss_type", None) == "bnpo"
@@ -130,7 +130,7 @@ def order_by_prompt(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _unserved(trainer: Any, plain: Any) -> str | None:
-    """Why no batch of `trainer` could be packed; None if batches can be."""
+    """Return why no batch of `trainer` could be packed; None if batches can be."""
     args = trainer.args
     old_fsdp = trainer.is_fsdp_enabled and trainer.accelerator.state.fsdp_plugin.fsdp_version == 1
     reasons = {
@@ -278,7 +278,7 @@ class SharedLogProbs:
         return given
 
     def _score(self, model: nn.Module, ids: Tensor, mask: Tensor, width: int, entropy: bool) -> tuple[Any, Any]:
-        """[b, C] log-probs and entropies of some rows."""
+        """Return [b, C] log-probs and entropies of some rows."""
         if not mask[:, -width:].any():  # zeros that have a gradient
             return self.plain(model, ids, mask, width, compute_entropy=entropy)[:2]  # type: ignore[no-any-return]
         batch = pack_rows(ids.cpu(), mask.cpu().bool(), width).to(ids.device)
@@ -305,7 +305,7 @@ def pack_rows(ids: Tensor, mask: Tensor, width: int) -> PackedBatch:
 
 
 def _obstacle(mask: Tensor, width: int, options: Mapping[str, Any]) -> str | None:
-    """Why a batch can't be packed; None if it can."""
+    """Return why a batch can't be packed; None if it can."""
     prompts, completions = mask[:, :-width], mask[:, -width:]
     given = [name for name, value in options.items() if value is not None and value is not False]
     if others := [name for name in given if name not in SERVED]:

@@ -154,13 +154,13 @@ def in_tokens(steps: Sequence[Step], text: str, token_ids: Tensor, decode: Decod
 
     @cache
     def characters(count: int) -> int:
-        """How many characters the first `count` tokens complete; decodes them unless single tokens join to `text`."""
+        """Count the characters of the first `count` tokens; decode them unless single tokens join to `text`."""
         if lengths is not None or count == len(token_ids):
             return len(text) if lengths is None else lengths[count - 1]
         return len(decode([token_ids[:count]])[0].rstrip("\ufffd"))
 
     def tokens(position: int) -> int:
-        """How many tokens end at or before `position`; trailing tokens without text (special ones) do not count."""
+        """Count the tokens that end at or before `position`, without trailing tokens that have no text."""
         reached = bisect_right(counts, position, key=characters) if position else 0
         return 1 + bisect_left(counts, characters(reached), key=characters) if reached else 0
 
@@ -183,7 +183,7 @@ def assemble(
     staleness: int,
     seconds: Seconds,
 ) -> Rollouts:
-    """The rollouts of `batch`, rewarded by their verdicts alone: [P][G] `completions`, [R] `texts` and `scores`.
+    """Return the rollouts of `batch`, rewarded by their verdicts alone: [P][G] `completions`, [R] `texts` and `scores`.
 
     `staleness` is the optimizer steps since the weights that sampled. `seconds` is shared, not copied: later phases of
     the iteration add theirs.
@@ -241,7 +241,7 @@ def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, Rew
 
 
 def totals_of(batch: QuestionBatch) -> dict[str, float]:
-    """Sums over the responses that this rank has sampled, replayed ones left out; they add up over ranks."""
+    """Return sums over the responses that this rank has sampled, without replayed ones; the sums add up over ranks."""
     rollouts = batch.rollouts
     assert rollouts is not None
     sampled = ~rollouts.replayed
@@ -264,7 +264,7 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
 
 
 def means_of(totals: Mapping[str, float]) -> dict[str, float]:
-    """The scalars to log, from `totals_of` over all ranks, `sampled` responses, and those without a verdict, `failed`.
+    """Return the scalars to log, from `totals_of` over all ranks and the counts `sampled` and `failed` (no verdict).
 
     Means over the sampled responses of a training batch, replayed ones left out:
 

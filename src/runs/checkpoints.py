@@ -144,7 +144,7 @@ class _GuardedUnpickler(pickle.Unpickler):
 
 
 def unsharded(path: Path) -> dict[str, Any]:
-    """The content of a folder of shards in the form of a checkpoint without sharding, on the CPU."""
+    """Return the content of a folder of shards in the form of a checkpoint without sharding, on the CPU."""
     rest: dict[str, Any] = torch.load(path / REST, weights_only=True)
     optimizers = []
     for number, groups in enumerate(rest.pop("param_groups")):
@@ -158,7 +158,7 @@ def unsharded(path: Path) -> dict[str, Any]:
 
 
 def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
-    """The unsharded tensors in a folder of shards whose names begin with `prefix`, keyed by the rest of the name."""
+    """Return the unsharded tensors in a folder of shards whose names begin with `prefix`, without the prefix."""
     check_metadata(path)
     stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     tensors: dict[str, Any] = {
@@ -221,7 +221,7 @@ def newest(directory: Path) -> Path | None:
 
 
 def checkpoint_at(path: str | Path, setting: str) -> Path:
-    """The checkpoint at a path, after a check of it; for a run's directory, the newest intact one.
+    """Return the checkpoint at a path after checking it; for a run's directory, the newest intact one.
 
     Raises:
         FileNotFoundError, DamagedFileError: there is no intact one; the message names `setting`.

@@ -61,13 +61,13 @@ def name_of(iteration: int) -> str:
 
 
 def checkpoints_in(directory: Path) -> dict[int, Path]:
-    """Iterations done → the checkpoint after them in `directory`, oldest first, whether complete or not."""
+    """Return iterations done → the checkpoint after them in `directory`, oldest first, whether complete or not."""
     named = [(re.fullmatch(r"iteration-(\d+)\.ckpt", path.name), path) for path in directory.glob("*.ckpt")]
     return dict(sorted((int(match[1]), path) for match, path in named if match))
 
 
 def override(name: str, value: object) -> str:
-    r"""A setting as an argument of a command, quoted for Hydra where the value holds commas, spaces or umlauts.
+    r"""Return a setting as an argument of a command, quoted for Hydra if the value has commas, spaces or umlauts.
 
     >>> override("name", "grpo"), override("root", "runs/a, ü")
     ('name=grpo', "root='runs/a, ü'")
@@ -78,14 +78,14 @@ def override(name: str, value: object) -> str:
 
 
 def folders_of_options(hydra: Any) -> list[str]:
-    """The arguments that name folders of options, from Hydra's record of a command."""
+    """Return the arguments that name folders of options, from Hydra's record of a command."""
     given = [each["path"] for each in hydra["runtime"]["config_sources"] if each["provider"] == "command-line"]
     searched = [each for each in hydra["overrides"]["hydra"] if each.startswith("hydra.searchpath=")]
     return [*(f"--config-dir={path}" for path in given), *searched]
 
 
 def is_first_rank() -> bool:
-    """Whether this process is rank 0, by the environment alone: importing Lightning takes seconds."""
+    """Return whether this process is rank 0, by the environment alone: importing Lightning takes seconds."""
     names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
     return int(next((os.environ[name] for name in names if name in os.environ), 0)) == 0
 
@@ -233,7 +233,7 @@ def end(directory: Path) -> None:
 
 
 def run_to_continue(resume: str | None, directory: Path) -> Path | None:
-    """The directory of the run that `resume` continues; None where there is nothing to continue."""
+    """Return the directory of the run that `resume` continues; None if there is nothing to continue."""
     if resume in (None, "auto"):
         return None if resume is None else directory
     path = existing(resume, "resume").absolute()
@@ -242,7 +242,11 @@ def run_to_continue(resume: str | None, directory: Path) -> Path | None:
 
 
 def existing(path: str | Path, setting: str) -> Path:
-    """The path of a checkpoint, or of the directory of a run; a FileNotFoundError names `setting`."""
+    """Return the path of a checkpoint, or of the directory of a run.
+
+    Raises:
+        FileNotFoundError: if the path does not exist. The message names `setting`.
+    """
     path = Path(path).expanduser()
     if not os.path.lexists(path):
         raise FileNotFoundError(
@@ -252,7 +256,7 @@ def existing(path: str | Path, setting: str) -> Path:
 
 
 def may_change(name: str) -> bool:
-    """Whether a resumed run may change this setting.
+    """Return whether a resumed run may change this setting.
 
     >>> may_change("optimizer.lr"), may_change("trainer.devices"), may_change("data.batch_size")
     (True, True, False)
@@ -339,7 +343,7 @@ def parsed(text: str) -> Any:
 
 
 def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> Changes:
-    """Setting → its values then and now, for all settings that differ; `absent` stands for a missing one.
+    """Return setting → its values then and now, for all settings that differ; `absent` stands for a missing one.
 
     >>> changes({"seed": 0, "data": {"size": 2}}, {"seed": 1, "data": {"size": 2}})
     {'seed': (0, 1)}
@@ -363,7 +367,7 @@ def without_copies(changed: dict[str, Any]) -> dict[str, Any]:
 
 
 def flat(content: Any, prefix: str = "") -> dict[str, Any]:
-    """Dotted name → value of each setting; lists are values."""
+    """Return dotted name → value of each setting; lists are values."""
     if not isinstance(content, Mapping) or not content:
         return {prefix: content}
     parts = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in content.items())
@@ -371,12 +375,12 @@ def flat(content: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def then_and_now(changed: dict[str, tuple[Any, Any]]) -> str:
-    """A line for each change."""
+    """Return a line for each change."""
     return "\n".join(f"  {name}: {then} then, {now} now" for name, (then, now) in changed.items())
 
 
 def provenance() -> dict[str, str]:
-    """`git_commit`, `git_changed` (files that differ from it), `version/<package>`, and `LD_PRELOAD` where set."""
+    """Return `git_commit`, `git_changed` (files that differ), `version/<package>`, and `LD_PRELOAD` if it is set."""
     found = {"version/python": platform.python_version()}
     if preloaded := os.environ.get("LD_PRELOAD"):
         found["LD_PRELOAD"] = preloaded
@@ -412,7 +416,7 @@ def write_provenance(directory: Path) -> dict[str, str]:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Output of git in a folder; empty where there is no git or no repository."""
+    """Return the output of git in a folder; empty if there is no git or no repository."""
     try:
         command = ["git", "-C", str(folder), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.rstrip()

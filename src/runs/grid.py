@@ -193,12 +193,12 @@ class GridRun:
                 os.kill(int(self.job.job_id), number)
 
     def progress(self) -> str:
-        """The last line that `IterationProgress` has written to the run's log."""
+        """Return the last line that `IterationProgress` has written to the run's log."""
         lines = tail_of(self.directory / "log.txt", 50) if self.active else []
         return next((line for line in reversed(lines) if line.startswith(("iteration ", "test batch "))), "")
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines of the run's log, or of submitit's log where the run has written none."""
+        """Return the last lines of the run's log, or of submitit's log if the run has written none."""
         if self.after and self.after.state == "failed":
             return f"{self.directory}: not started, since {self.after.directory}, whose policy it starts from, failed."
         path = self.directory / "log.txt"
@@ -208,7 +208,7 @@ class GridRun:
 
 
 def tail_of(path: Path, lines: int) -> list[str]:
-    """The last lines of a file, within its last 64 kB; none where there is no file."""
+    """Return the last lines of a file, within its last 64 kB; none if there is no file."""
     if not path.exists():
         return []
     with path.open("rb") as file:
@@ -272,7 +272,7 @@ def stop(runs: list[GridRun]) -> None:
 
 
 def table_of(runs: list[GridRun]) -> Table:
-    """Table of the runs' states; beyond `MOST_ROWS` runs, only those under way or failed, and counts of all states."""
+    """Return a table of states: of all runs, or above `MOST_ROWS` runs of active and failed ones, with counts."""
     many = len(runs) > MOST_ROWS
     told = ", ".join(f"{count} {state}" for state, count in Counter(run.state for run in runs).items())
     table = Table("method", "seed", "state", "seconds", "progress", caption=told if many else None)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def digest(content: Any) -> str:
-    """16 hex digits of anything that JSON can write."""
+    """Return 16 hex digits of anything that JSON can write."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -34,7 +34,7 @@ def digest(content: Any) -> str:
 def identity_of(
     cfg: DictConfig, policy: PolicyModule, data: QuestionDataModule, checkpoint: Path | None
 ) -> dict[str, str]:
-    """Digests of all that the counts of `tagrpo-eval` depend on; evaluations with equal digests share counts."""
+    """Return digests of all that the counts of `tagrpo-eval` depend on; evaluations with equal digests share counts."""
     splits = {name: loader.groups for name, loader in data.evaluation_loaders().items()}
     parts = (cfg.reward, cfg.data.evaluation_template or cfg.template, cfg.rollout.evaluation_sampling)
     reward, template, sampling = (OmegaConf.to_container(part, resolve=True) for part in parts)
@@ -71,7 +71,7 @@ def _sums_of(checkpoint: Path) -> Any:
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A digest of how a tokenizer cuts texts, of its special tokens and its chat template."""
+    """Return a digest of a tokenizer: how it splits texts, its special tokens and its chat template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     how = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
     how = {name: value for name, value in how.items() if name not in ("truncation", "padding")}  # set by each call
@@ -100,7 +100,7 @@ def _code_of(settings: Any) -> list[Any]:
 
 
 def targets(settings: Any) -> Iterator[str]:
-    """The `_target_`s in settings, at any depth."""
+    """Yield the `_target_`s in settings, at any depth."""
     if isinstance(settings, Mapping):
         if "_target_" in settings:
             yield settings["_target_"]
@@ -117,6 +117,6 @@ def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
 
 
 def own_part(parameter: Tensor) -> Tensor:
-    """This rank's part of a parameter."""
+    """Return this rank's part of a parameter."""
     tensor = parameter.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -17,7 +17,7 @@ class ResumableLogger(Logger, ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """How much has been logged."""
+        """Return how much has been logged."""
 
     @abstractmethod
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ class MetricsCSV(ResumableLogger):
         self._rows += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of rows so far, which are forced to disk."""
+        """Force all rows to disk, and return their number."""
         if self._columns and self.path.exists():
             sync(self.path)
         return {"rows": self._rows}
@@ -96,7 +96,7 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         self._last_step = max(self._last_step, -1 if step is None else step)
 
     def state_dict(self) -> dict[str, Any]:
-        """The last step that was logged."""
+        """Return the last step that was logged."""
         return {"step": self._last_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

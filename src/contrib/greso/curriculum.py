@@ -48,7 +48,7 @@ class SkipUniform(Curriculum):
         self.step, self.least, self.most = step, least, most
 
     def chance(self, record: Record) -> float:
-        """p^z, at least 0.01, z being the number of visits without gradient since the last with one."""
+        """Return p^z, at least 0.01, z being the number of visits without gradient since the last with one."""
         latest = record.visits[-1].rate if record.visits else None
         if latest not in self.chances:
             return 1.0
@@ -65,7 +65,7 @@ class SkipUniform(Curriculum):
             self.chances[rate] = min(max(changed, self.least), self.most)
 
     def state_dict(self) -> dict[str, Any]:
-        """Both p."""
+        """Return both values of p."""
         return {"chances": dict(self.chances)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

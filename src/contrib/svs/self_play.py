@@ -63,7 +63,7 @@ class SelfPlay(Reformulator):
 
 
 def within(batch: QuestionBatch, share: tuple[float, float]) -> Tensor:
-    """[B] bool: whether the share of correct responses to a question is from `share[0]` to `share[1]`."""
+    """Return [B] bool: whether the share of correct responses to a question is from `share[0]` to `share[1]`."""
     assert batch.rollouts is not None
     correct, question = batch.rollouts.correct.double(), batch.rollouts.question
     found = torch.bincount(question, correct, len(batch.groups)) / torch.bincount(question)
@@ -71,7 +71,7 @@ def within(batch: QuestionBatch, share: tuple[float, float]) -> Tensor:
 
 
 def made(batch: QuestionBatch, row: int, kind: str, text: str) -> QuestionGroup:
-    """The question of response `row`, with `text`, of this kind, as its only rephrasing."""
+    """Return the question of response `row`, with `text`, of this kind, as its only rephrasing."""
     assert batch.rollouts is not None
     group = batch.groups[int(batch.rollouts.question[row])]
     return group._replace(id=f"{group.id}/{row}", rephrasings=(text.strip(),), kinds=(kind,))

@@ -41,7 +41,7 @@ class UniformCorrectAdvantage(BasedAdvantage):
             raise ValueError(f"Expected advantage.tau to lie between 0 and 1, but got {self.tau}.")
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """[R] advantages, moved within the correct responses of each pool."""
+        """Return [R] advantages, moved within the correct responses of each pool."""
         if groups.logprob is None or groups.lengths is None:
             raise ValueError(
                 "Expected the policy's log-prob of every response in RewardGroups.logprob, and lengths, but got None. "

@@ -113,7 +113,7 @@ def checked(finish: Finish, request: Request, policy: nn.Module, engine: object)
 
 
 def vllm_sampling(sampling: SamplingConfig, num_samples: int, stop_ids: list[int]) -> dict[str, Any]:
-    """Arguments of vLLM's `SamplingParams`, for the samples of one prompt."""
+    """Return the arguments of vLLM's `SamplingParams`, for the samples of one prompt."""
     return {
         "n": num_samples if sampling.temperature else 1,  # vLLM refuses copies of the greedy response
         "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k,
@@ -122,7 +122,7 @@ def vllm_sampling(sampling: SamplingConfig, num_samples: int, stop_ids: list[int
 
 
 def stop_token_ids(model_path: str) -> list[int]:
-    """A model's end-of-sequence ids, ascending: those of its generation config (else its config) and its tokenizer.
+    """Return a model's end-of-sequence ids, ascending, from its generation config (else config) and tokenizer.
 
     vLLM stops at the tokenizer's too: a chat model's turn often ends with a token that its generation config, taken
     over from the base model, does not name. ValueError if it has none.

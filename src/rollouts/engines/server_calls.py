@@ -35,7 +35,10 @@ FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, EngineError, ForeignData
 
 
 def listed(entry: str) -> list[str]:
-    """URLs of the servers that an entry of `rollout.engine.url` names now; OSError if there are none.
+    """Return the URLs of the servers that an entry of `rollout.engine.url` names now.
+
+    Raises:
+        OSError: if the entry names no server.
 
     >>> listed("http://10.0.0.7:8000/"), listed("dns:http://127.0.0.1:8000")
     (['http://10.0.0.7:8000'], ['http://127.0.0.1:8000'])

@@ -253,7 +253,7 @@ class VLLMServerEngine(Engine):
         raise EngineError("; ".join(f"{url}: {failed.get(url, server.state)}" for url, server in self.servers.items()))
 
     def watch(self, server: Server, done: threading.Event) -> None:
-        """Until `done`, probe a server that is being asked, and give it up after two failures in a row."""
+        """Probe a busy server until `done`, and give the server up after two failures in a row."""
         before = ""
         while not done.wait(PROBE_EVERY):
             why = server.state or server.failure_to_hold(self.version)

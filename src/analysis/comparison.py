@@ -18,7 +18,7 @@ ZERO_GRADIENT = "zero_gradient/percentage"
 
 
 class Methods:
-    """Methods with their runs, and everything that a report says of them; a ValueError where they share no test split.
+    """Methods with their runs, and everything that a report says of them; a ValueError if they share no test split.
 
     `splits` are those that all runs share, with their k; `groups` the averages that all have, over the same splits;
     `parts` both: each split → itself, each `<group> (average)` → its splits.
@@ -48,13 +48,13 @@ class Methods:
 
     @property
     def headline(self) -> tuple[str, int]:
-        """The split that answers are about, or an average where there is one, and the smallest k of its pass@k."""
+        """The split that answers are about, or an average if there is one, and the smallest k of its pass@k."""
         part = next((name for name in self.parts if name not in self.splits), next(iter(self.splits)))
         return part, self.ks(self.parts[part])[0]
 
     @property
     def baseline(self) -> str:
-        """Of the methods that others are compared with, the untrained policy where there is one, else the first."""
+        """Of the methods that others are compared with, the untrained policy if there is one, else the first."""
         against = {comparison.baseline for comparison in self.comparisons}
         names = [method for method in self.runs if method in against] or list(self.runs)
         return next((method for method in names if method in self.untrained), names[0])
@@ -119,7 +119,7 @@ class Methods:
     def data_series(self) -> list[list[str]]:
         """Lists of methods that differ only in their training questions, fewest first; other methods are lists of one.
 
-        Empty where a trained run has not noted its questions.
+        Empty if a trained run has not noted its questions.
         """
         if self.training_questions.keys() < self.trained.keys():
             return []

@@ -1,10 +1,10 @@
 """The figures of runs as data, which the page, the PNGs of reports and notebooks draw.
 
 A figure has a `title`, a `caption`, `y` (the label of the vertical axis) and `panels`; a panel a `title`, `x` (the
-label of the horizontal axis), `series`, and, where they are set, `log` (of x) and `from_zero` (of y). A series has a
+label of the horizontal axis), `series`, and, if set, `log` (of x) and `from_zero` (of y). A series has a
 `label` and a `group`, which gives its colour: the number of a method, or a cause of missing gradients. A series over
 training names a `run` by its number and a `column` of its log; the seeds of a method share a label. Any other series
-has `x`, `y`, and, where there are intervals, `low` and `high`.
+has `x`, `y`, and, if there are intervals, `low` and `high`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

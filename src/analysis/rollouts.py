@@ -19,7 +19,7 @@ TOKENS = ("token_ids", "token_logprobs", "token_entropies")  # a list for each r
 def read_rollouts(run: Path) -> pd.DataFrame:
     """Return the recorded rollouts of a run, of all ranks: one row per response, in order of iterations.
 
-    Columns: those of `RolloutRecorder` but `TOKENS`, NaN where a file lacks one; `file` and `line`, the name of the
+    Columns: those of `RolloutRecorder` but `TOKENS`, NaN if a file lacks one; `file` and `line`, the name of the
     Parquet file and the row in it.
 
     Raises:
@@ -66,7 +66,7 @@ def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
 
     A question that returns in a later iteration counts as another one, because the policy has changed in between.
     Returns also the standard deviation of the true success rate over the prompts of a question, in 0..1: the root of
-    the mean of `difficulty_variance`, 0 where that is negative, NaN where no question has enough responses.
+    the mean of `difficulty_variance`, 0 if that is negative, NaN if no question has enough responses.
     """
     question = rollouts.groupby(["iteration", "question"], sort=False).ngroup().to_numpy()
     prompt = rollouts.groupby(["iteration", "question", "rephrasing", "template"], sort=False).ngroup().to_numpy()

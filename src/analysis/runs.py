@@ -58,7 +58,7 @@ class RunFiles:
 
     @cached_property
     def groups(self) -> dict[str, Any]:
-        """Group of splits → averages over it, see `metrics.evaluation.averages`; empty where no group was asked for."""
+        """Group of splits → averages over it, see `metrics.evaluation.averages`; empty if no group was asked for."""
         return dict((self._json("test.json") or {}).get("groups", {}))
 
     @property
@@ -111,30 +111,30 @@ class RunFiles:
 
     @cached_property
     def diagnosis(self) -> Any:
-        """Results of `tagrpo-eval diagnose=` on the training questions; None where it was not run."""
+        """Results of `tagrpo-eval diagnose=` on the training questions; None if it was not run."""
         return self._json("diagnose/diagnose.json")
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The resolved configuration; empty where none was written."""
+        """The resolved configuration; empty if none was written."""
         path = self.path / "config.yaml"
         return read_config(path) if path.exists() else {}
 
     @cached_property
     def _hydra(self) -> Any:
-        """Hydra's record of the command; None where there is none."""
+        """Hydra's record of the command; None if there is none."""
         path = self.path / ".hydra" / "hydra.yaml"
         return parsed(path.read_text())["hydra"] if path.exists() else None
 
     @property
     def overrides(self) -> list[str]:
-        """The settings on its command line but for the seed; empty where nothing was recorded."""
+        """The settings on its command line but for the seed; empty if nothing was recorded."""
         task = self._hydra["overrides"]["task"] if self._hydra else []
         return [override for override in task if not override.startswith("seed=")]
 
     @property
     def command(self) -> str | None:
-        """The command that repeats this run beside it, from what Hydra recorded; None where it recorded nothing."""
+        """The command that repeats this run beside it, from what Hydra recorded; None if it recorded nothing."""
         if not self._hydra:
             return None
         task, name = self._hydra["overrides"]["task"], self.config.get("name", self.method)
@@ -144,7 +144,7 @@ class RunFiles:
 
     @cached_property
     def provenance(self) -> dict[str, str]:
-        """Commit and versions that the run was made with; empty where there are none, or with a warning if damaged."""
+        """Commit and versions that the run was made with; empty if there are none, or with a warning if damaged."""
         return read_provenance(self.path)
 
     @property

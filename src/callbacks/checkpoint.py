@@ -76,7 +76,7 @@ class Checkpointer(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Install signal handlers; set aside checkpoints of later iterations, which this run will not reproduce.
 
-        A RuntimeError where the ranks have not resumed from the same checkpoint.
+        A RuntimeError if the ranks have not resumed from the same checkpoint.
         """
         listen()
         if len(counts := set(gather_objects(self._done))) > 1:

@@ -155,7 +155,7 @@ class RolloutCallback(Callback):
 def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:
     """Return the names, without any prefix of the trainer's module, and full tensors for the engine. Collective.
 
-    `policy` is that of `RolloutCallback`: an AttributeError where it names no submodule, a ValueError where it is None
+    `policy` is that of `RolloutCallback`: an AttributeError if it names no submodule, a ValueError if it is None
     and several models are trained.
     """
     if isinstance(module, SampledPolicy):

@@ -44,7 +44,7 @@ class Setup:
     assumed: bool  # whether the mean is a guess
     mini_batches: int
     token_budget: int
-    iterations: int | None  # of the run; None where it depends on how many questions there are
+    iterations: int | None  # of the run; None if it depends on how many questions there are
     kl: bool  # whether there is a forward for a KL term
     copies: int  # copies of the weights: the policy, and the frozen reference of a KL term
     checkpointing: float  # share of layers that are recomputed in the backward pass
@@ -61,7 +61,7 @@ class Setup:
     rows: int  # responses that the engine samples at one time, if its cache holds them
     utilization: float = 0.0  # vLLM's share of the GPU; 0 for an engine that takes what it needs
     team: int = 1  # GPUs that hold an engine together
-    servers: int = 0  # GPUs of servers; 0 where the engine samples on the training GPUs
+    servers: int = 0  # GPUs of servers; 0 if the engine samples on the training GPUs
     ahead: bool = False  # whether servers sample the next batch during the update
     kept: int = 0  # checkpoints that are kept; 0 if the run writes none
 

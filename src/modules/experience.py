@@ -39,7 +39,7 @@ class TokenColumns:
     """[T] float32, nats: log π − log μ under the sampled prompt for stale responses to another prompt than the score
     prompt, else zero. π is the policy before the batch's first update, μ the one that sampled the response."""
     prompt_weights: Tensor
-    """[T] float32 truncated importance weights for the change of prompt; ones where it is not corrected."""
+    """[T] float32 truncated importance weights for the change of prompt; ones if it is not corrected."""
     mismatch_weights: Tensor | None = None
     """[T] float32 importance weights between engine and trainer, those for staleness included; None without a
     `MismatchCorrection`."""

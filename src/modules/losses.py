@@ -51,7 +51,7 @@ class Surrogate(NamedTuple):
 
 
 def clip_surrogate(_: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
-    """Return min(ρ A, clip(ρ, 1 − low, 1 + high) A); a token is counted as clipped when that removes its gradient."""
+    """Return min(ρ A, clip(ρ, 1 − low, 1 + high) A); a token is counted as clipped if that removes its gradient."""
     ratio = bounded_exp(log_ratio)
     value = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
     return Surrogate(value, ratio, (ratio < 1 - low) & (advantages < 0), (ratio > 1 + high) & (advantages > 0))

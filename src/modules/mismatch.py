@@ -32,7 +32,7 @@ class Corrected:
     """Weights of tokens, without gradient, and the sums that their metrics are made of."""
 
     weights: Tensor
-    """Float, of the shape of the log-probs: 0 where a token is rejected or padding."""
+    """Float, of the shape of the log-probs: 0 if a token is rejected or padding."""
     sums: Mapping[str, float]
     """`tokens`, and over them: `weight`, `square` (of the weight), `rejected`, `truncated`."""
 
@@ -45,7 +45,7 @@ class Corrected:
 
 @dataclass(frozen=True, kw_only=True)
 class MismatchCorrection:
-    """Weights w_t = min(ρ_t, cap), and 0 where a ratio is not between `low` and `high` (rejected).
+    """Weights w_t = min(ρ_t, cap), and 0 if a ratio is not between `low` and `high` (rejected).
 
     π is the trainer's policy before the batch's first update, μ the engine's, d_t = log π − log μ of a token. ρ by
     level: `token` e^{d_t}; `sequence` e^{Σ d}, the same for all tokens of a response; `geometric` e^{mean d}, likewise.

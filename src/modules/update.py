@@ -84,7 +84,7 @@ class PolicyUpdate:
     and q the prompt that was sampled. Weights per token leave a bias by the tokens before.
 
     Args:
-        scorer: The policy and, where the loss has a KL term, its reference.
+        scorer: The policy and, if the loss has a KL term, its reference.
         advantage: Strategy, `RewardGroups` → [R] advantages.
         loss: Loss of a micro-batch, `LossInputs` → `LossOutputs`.
         optimizer: Of the policy's parameters.

@@ -297,7 +297,7 @@ def gradient_of_logits(
 ) -> Tensor:
     """Return [rows, V] in `dtype`, the gradient of logits `x` [rows, V] before the division by the temperature.
 
-    `spread` has the entropies [rows] and their gradients [rows]; None where no gradient reaches them.
+    `spread` has the entropies [rows] and their gradients [rows]; None if no gradient reaches them.
     """
     logprobs = x / temperature - normalisers[:, None]
     factor = -grad_logprobs[:, None]

@@ -66,7 +66,7 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
             own = responses[number] = Responses(run, f"run{number}")
             content["runs"][number] |= dict.fromkeys(("responses", "kept"), len(own.frame))
             parts = {"cells": own.cells, "names": own.names, "rows": own.rows}
-        scalars = {str(name): run.metrics[name].to_numpy("f8") for name in run.metrics}  # NaN where it was not logged
+        scalars = {str(name): run.metrics[name].to_numpy("f8") for name in run.metrics}  # NaN if it was not logged
         recorded = np.unique(parts.get("cells", {}).get("column", []))
         parts["iterations"] = {"iteration": run.metrics.index.to_numpy() if scalars else recorded, **scalars}
         blocks += [block(f"run{number}/{name}", columns) for name, columns in parts.items()]

@@ -25,11 +25,11 @@ class Generation:
     """The responses to one batch: not sampled yet, being sampled, complete, or failed."""
 
     key: str
-    """Cache key of the `Request`; empty where the responses were lost, see `from_state`."""
+    """Cache key of the `Request`; empty if the responses were lost, see `from_state`."""
     step: int
     """Optimizer steps of the weights that sample."""
     scoring: Scoring | None = None
-    """Scores the responses, perhaps while others are sampled; None where they come from a checkpoint."""
+    """Scores the responses, perhaps while others are sampled; None if they come from a checkpoint."""
     finish: Finish | None = None
     """Samples the responses, or waits for them; None once they are complete or have failed."""
     keep: Callable[[Sequence[Sequence[Completion]]], None] = lambda _: None

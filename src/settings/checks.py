@@ -96,7 +96,7 @@ def missing_settings(node: DictConfig, name: str = "") -> Iterator[str]:
 
 
 def check_paths(cfg: DictConfig) -> None:
-    """Refuse a path of questions, or of their rephrasings, where there is nothing, and a run's directory as a model."""
+    """Refuse a path of questions or rephrasings that does not exist, and a run's directory as a model."""
     for name, path in flat(OmegaConf.to_container(cfg.data, resolve=True), "data").items():
         named = str(path).endswith(".jsonl") if name.endswith(".rephrasings") else name.endswith(".path") and path
         if named and not Path(path).exists():

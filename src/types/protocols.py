@@ -105,7 +105,7 @@ class Engine(Protocol):
         raise NotImplementedError(f"{type(self).__name__} can't sample while the policy is updated.")
 
     def sleep(self) -> None:
-        """Give memory back until the next `sync` or `generate`. Does nothing where there is nothing to give back."""
+        """Give memory back until the next `sync` or `generate`. Does nothing if there is nothing to give back."""
 
     def close(self) -> None:
         """Give memory and processes back for good."""

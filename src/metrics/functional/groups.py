@@ -59,7 +59,7 @@ def zero_gradient_causes(
 
     Per response: float `advantages` and `rewards`; bool `correct`, `truncated`, and `masked`, left out of the loss; ids
     of its question, `group`, and of its sampled `prompt`, which belongs to one question; float `clipped`, the share of
-    its tokens whose gradient clipping removed, NaN where no forward was made. None stands for zeros.
+    its tokens whose gradient clipping removed, NaN if no forward was made. None stands for zeros.
 
     Returns cause → [num_groups] bool; no two hold for one group.
 
@@ -127,7 +127,7 @@ def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bo
         samples: Responses per prompt, at least 1: one number, or [P] long.
         pooled: Whether the prompts share a pool (TA-GRPO, gives [] float64), or each is its own (GRPO, [P]).
 
-    A ValueError where a success rate is outside 0..1, or a number of samples below 1.
+    A ValueError if a success rate is outside 0..1, or a number of samples below 1.
 
     >>> zero_gradient_probability(torch.tensor([0.5, 0.0]), 2)  # all four wrong: ¼ · 1
     tensor(0.2500, dtype=torch.float64)

@@ -126,7 +126,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
 
 @dataclass(eq=False)
 class WithoutEasyAdvantage(BasedAdvantage):
-    """Advantages of a base strategy, 0 where the pool is easy (arXiv 2508.10751, §4.1.2 and Fig. 10).
+    """Advantages of a base strategy, 0 if the pool is easy (arXiv 2508.10751, §4.1.2 and Fig. 10).
 
     Easy is an accuracy c/n above `threshold`; c counts `correct`. The paper writes no number where it removes the
     advantages of easy problems; 0.6 is where its §4.1.1 calls a problem relatively easy.

@@ -47,7 +47,7 @@ def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor
     """Return [n] sum of the advantages of the groups that each response is in (arXiv 2508.10751, Eq. 1-3 and 6).
 
     A group's reward is 1 if any of its members is correct; its advantage is (reward − mean) / (σ + ε) over the groups,
-    0 where all have the same reward. `correct` is [n] bool, `members` [num_groups, k] long, its rows.
+    0 if all have the same reward. `correct` is [n] bool, `members` [num_groups, k] long, its rows.
 
     >>> group_advantages(torch.tensor([True, False, False, False]), torch.tensor([[0, 1], [2, 3]]), 0.0)
     tensor([ 1.,  1., -1., -1.], dtype=torch.float64)

@@ -126,7 +126,7 @@ def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> As
 
 
 def _combined(rng: random.Random, numbers: list[int]) -> tuple[int, str]:
-    """Combine numbers two at a time by random operations; the value is 0 where one has no result by the rules."""
+    """Combine numbers two at a time by random operations; the value is 0 if one has no result by the rules."""
     made = [(number, str(number)) for number in numbers]
     while len(made) > 1:
         rng.shuffle(made)

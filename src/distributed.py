@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def world_size() -> int:
-    """Number of ranks, 1 without a process group."""
+    """Return the number of ranks, 1 without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 

@@ -1,10 +1,11 @@
-"""The figures of runs as data, which the page, the PNGs of reports and notebooks draw.
+"""The figures of runs as data, from which pages, PNGs and notebooks are drawn.
 
-A figure has a `title`, a `caption`, `y` (the label of the vertical axis) and `panels`; a panel a `title`, `x` (the
-label of the horizontal axis), `series`, and, if set, `log` (of x) and `from_zero` (of y). A series has a
-`label` and a `group`, which gives its colour: the number of a method, or a cause of missing gradients. A series over
-training names a `run` by its number and a `column` of its log; the seeds of a method share a label. Any other series
-has `x`, `y`, and, if there are intervals, `low` and `high`.
+- A figure has a `title`, a `caption`, `panels`, and `y`, the label of the vertical axis.
+- A panel has a `title`, `series`, `x`, the label of the horizontal axis, and optionally `log` (of x) and `from_zero`
+  (of y).
+- A series has a `label` and a `group`, which gives its colour: the number of a method, or a cause of missing gradients.
+  A series over training has the number of a `run` and a `column` of the run's log; the seeds of a method share a label.
+  Any other series has `x`, `y`, and optionally the intervals `low` and `high`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -50,7 +51,7 @@ class Figures:
         return run.method if len(self.methods[run.method]) == 1 else str(run)
 
     def all(self) -> dict[str, Figure]:
-        """Name → figure, without figures that have no panels."""
+        """Return name → figure, without figures that have no panels."""
         found = {
             **(self._compared(self.compared) if self.compared is not None else {}),
             "exact": figure("Exact pass@k", "From the probabilities of all correct responses.", "%", self._exact()),

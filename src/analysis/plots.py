@@ -28,7 +28,7 @@ styled = rc_context(STYLE)  # decorator: figures that are drawn inside have this
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Name → colour, line style and marker."""
+    """Return name → colour, line style and marker."""
     return {name: _look(number) for number, name in enumerate(names)}
 
 

@@ -62,11 +62,14 @@ def success_by(rollouts: pd.DataFrame) -> pd.DataFrame:
 
 
 def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
-    """Test of the hypothesis that the prompts of a question are equally difficult, over all questions of a run.
+    """Test the hypothesis that the prompts of a question are equally difficult, over all questions of a run.
 
     A question that returns in a later iteration counts as another one, because the policy has changed in between.
-    Returns also the standard deviation of the true success rate over the prompts of a question, in 0..1: the root of
-    the mean of `difficulty_variance`, 0 if that is negative, NaN if no question has enough responses.
+
+    Returns:
+        The test, and the standard deviation of the true success rate over the prompts of a question, in 0..1. The
+        latter is the root of the mean of `difficulty_variance`, 0 if this mean is negative, NaN if no question has
+        enough responses.
     """
     question = rollouts.groupby(["iteration", "question"], sort=False).ngroup().to_numpy()
     prompt = rollouts.groupby(["iteration", "question", "rephrasing", "template"], sort=False).ngroup().to_numpy()

@@ -24,7 +24,7 @@ def check_at_least_one(callback: str, **settings: int | None) -> None:
 
 
 def current_iteration(trainer: Trainer) -> int:
-    """Number of the current training batch, from 0 over all epochs and resumes; −1 before the first."""
+    """Return the number of the current training batch, from 0 over all epochs and resumes; −1 before the first."""
     return trainer.fit_loop.total_batch_idx
 
 
@@ -63,7 +63,7 @@ def write_evaluation(trainer: Trainer, name: str, head: Mapping[str, Any], conte
 
 
 def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
-    """Remove the questions whose `keep` is false from `batch`, in place; the batch must not have rollouts yet.
+    """Remove the questions whose `keep` is false from `batch`, in place, before the batch has rollouts.
 
     The batch and its prompts may be objects or mappings, as `Fields` reads them.
     """
@@ -94,7 +94,7 @@ def _with_question(prompt: Any, question: int) -> Any:
 
 
 def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Name → mean over one batch of all ranks, as `MeanByName`. Collective."""
+    """Return name → mean over one batch of all ranks, as `MeanByName`. Collective."""
     means = MeanByName()
     means.update(values)
     return means.compute()

@@ -51,7 +51,10 @@ SHOWN = {"pass@k": ("pass@k", "exact_pass@k", "pass@k_average"), "Cover@τ": ("c
 
 
 def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
-    """Turn a function into a console script that refuses secrets; with a `config`, pass it and show it for `--help`."""
+    """Turn a function into a console script that refuses secrets.
+
+    With a `config`, the function gets the composed configuration, and `--help` shows the configuration's text.
+    """
 
     def decorate(main: Callable[..., Any]) -> Callable[[], Any]:
         if config is not None:

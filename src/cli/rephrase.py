@@ -112,7 +112,7 @@ def check(cfg: DictConfig) -> None:
 
 @entry_point("rephrase")
 def run(cfg: DictConfig) -> None:
-    """Run the command; exit with 1 where calls got no reply."""
+    """Run the command; exit with 1 if calls got no reply."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     with explained():
         check_types(cfg)

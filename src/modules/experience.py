@@ -146,7 +146,7 @@ class Experience(PromptedResponses):
     def correct_prompts(self, scorer: Scorer, cap: float | None) -> None:
         """Weigh responses that were sampled from another prompt than their score prompt. Collective.
 
-        `cap` is `UpdateOptions.prompt_correction`; with None, only the log-ratios of stale responses are taken.
+        `cap` is `UpdateOptions.prompt_correction`. If None, only the log-ratios of stale responses are computed.
         """
         columns = self.columns
         elsewhere = (self.has_gradient & ~self.rollouts.replayed)[self.response] & ~columns.on_score_prompt

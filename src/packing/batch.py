@@ -201,7 +201,7 @@ def _first_fit_decreasing(pieces: Sequence[tuple[int, list[int]]], budget: int) 
 
 
 def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut rows, longest first, where the number of rows times the longest would exceed the budget."""
+    """Cut rows, longest first, so that the number of rows times the longest does not exceed the budget."""
     bins: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
         if bins and (len(bins[-1]) + 1) * lengths[bins[-1][0]] <= budget:

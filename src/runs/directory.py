@@ -52,7 +52,7 @@ PACKAGES = ("tagrpo", "torch", "lightning", "transformers", "datasets", "peft", 
 
 
 def name_of(iteration: int) -> str:
-    """Name of the file or folder of the checkpoint after `iteration` iterations.
+    """Return the name of the checkpoint after `iteration` iterations.
 
     >>> name_of(20)
     'iteration-000020.ckpt'

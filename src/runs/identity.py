@@ -110,7 +110,7 @@ def targets(settings: Any) -> Iterator[str]:
 
 
 def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
-    """Name of each parameter and the sum of its bits as integers, on this rank; hashing would take seconds."""
+    """Return the name of each parameter of this rank and the sum of its bits as integers; a hash would take seconds."""
     parts = ((name, own_part(parameter).contiguous()) for name, parameter in module.named_parameters())
     integers = ((name, part.view(getattr(torch, f"int{8 * part.element_size()}"))) for name, part in parts)
     return [(name, int(part.sum(dtype=torch.int64))) for name, part in integers]

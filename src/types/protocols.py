@@ -99,8 +99,8 @@ class Engine(Protocol):
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
         """Start `generate` in the background. Do not call the engine again until `Finish` returns.
 
-        What runs meanwhile calls no collectives, leaves torch's random state alone and shares no weights with the
-        trainer. `Finish` may be collective, and raises what `generate` does.
+        The background code must not call collectives, change torch's random state or share weights with the trainer.
+        `Finish` may be collective, and raises the errors of `generate`.
         """
         raise NotImplementedError(f"{type(self).__name__} can't sample while the policy is updated.")
 
@@ -174,7 +174,7 @@ left out, as are questions without any left. Collective: every rank calls it equ
 
 @runtime_checkable
 class Reformulator(Protocol):
-    """Reformulates questions in the loop, by what the policy has responded to them."""
+    """Reformulates questions during training, from the policy's responses to these questions."""
 
     def extend(self, batch: QuestionBatch, ask: Ask) -> Sequence[QuestionBatch]:
         """Return batches from `ask`, perhaps with other rewards, that join the training batch. Collective.

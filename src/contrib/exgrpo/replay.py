@@ -1,7 +1,8 @@
 """Replay of past successes (ExGRPO, arXiv 2510.02245).
 
-A share of each batch are questions that were solved in part before, drawn by their latest success rate, most often near
-one half; one response to each is a past success, that of the lowest entropy under the current policy.
+A part of each batch consists of questions that were solved in part before. They are drawn by their latest success rate,
+most often near one half. One response to each question is a past success: the one of the lowest entropy under the
+current policy.
 """
 
 import math

@@ -99,7 +99,7 @@ class DifficultyTest(NamedTuple):
 
 
 def difficulty_test(correct: Tensor, prompt: Tensor, question: Tensor) -> DifficultyTest:
-    """Test of the assumption of TA-GRPO (§1) that rephrasings shift the difficulty of a question.
+    """Test the assumption of TA-GRPO (§1) that rephrasings shift the difficulty of a question.
 
     Sums Pearson's X² of each question's table of prompts × (correct, wrong), times (n − 1) / n for n responses, whose
     expectation is then its degrees of freedom, prompts − 1, exactly. The sum is compared with the χ² of all of them,

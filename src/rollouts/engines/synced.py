@@ -68,7 +68,7 @@ class SyncedEngine:
         return self._digest[1]
 
     def weights_replaced(self) -> None:
-        """Note that weights have changed without an optimizer step: the engine needs them again."""
+        """Mark the engine as stale, for example after a checkpoint was loaded; the next `at` syncs the engine."""
         self._synced_at = self._digest = None
 
     def sleep(self) -> None:

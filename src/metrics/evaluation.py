@@ -115,7 +115,7 @@ def summarise(
 
 
 def averages(report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """Return mean pass@k of groups of splits: `pass_at_k` weighs splits equally, `by_question` questions.
+    """Return mean pass@k of groups of splits: `pass_at_k` weighs splits equally, `by_question` all questions.
 
     `report` is split → what `summarise` returns, `groups` name → splits. Groups with a split that was not evaluated are
     left out, and so is each k that a split of the group lacks.

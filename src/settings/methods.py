@@ -3,13 +3,13 @@
 A paper's values are entered once, with their places: in `configs/papers/<paper>.yaml`, or for a method outside the core
 in `contrib/<method>/method.yaml`. The rows of four sections become the options `settings=<paper>/<recipe>`:
 
-- `recipe`: what `recipe=paper` and `recipe=authors` set, `scale`: the same at `scale=paper`;
-- `authors`, `authors_scale`: what `recipe=authors` sets besides.
+- `recipe` has the values of `recipe=paper` and `recipe=authors`; `scale` has those at `scale=paper`.
+- `authors` and `authors_scale` have further values of `recipe=authors`.
 
-A row's value is the paper's, else that of its authors' code, for `recipe=authors` the other way round; `here` takes the
-place of both, and `because` says why. A section `<group>/<option>` holds what the file of that name would hold; where
-such a file exists, in `configs` or on Hydra's search path, the file is used. Deleting a folder of `contrib` removes its
-experiments, options and recipes.
+A row's value is the paper's; if there is none, it is that of the authors' code. For `recipe=authors` the code comes
+first. `here` replaces both, and `because` gives the reason. A section `<group>/<option>` has the content of the file of
+that name; if such a file exists, in `configs` or on Hydra's search path, the file is used. Deleting a folder of
+`contrib` removes its experiments, options and recipes.
 """
 
 import re

@@ -72,7 +72,7 @@ def ignore(prompt: int, completions: list[Completion]) -> None:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Samples from a copy of the policy that it holds itself."""
+    """Samples responses from its own copy of the policy."""
 
     asynchronous: bool = False
     """Whether `generate_async` works, so that the engine can sample while the policy is updated."""

@@ -201,7 +201,7 @@ class GeneratedSource(Source):
 
 
 def choices(answers: Sequence[str], wrong: Iterator[str], rng: random.Random) -> str:
-    """Return one of the answers and two of `wrong` that are none, in any order.
+    """Return one of the answers and two wrong answers from `wrong`, in random order.
 
     >>> choices(["up left"], iter(["up up", "up left", "up up", "left up"]), random.Random(0))
     'up up or up left or left up'

@@ -52,14 +52,22 @@ def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
 def cover_at_tau(success: Tensor, taus: Sequence[float]) -> Tensor:
     """Return whether a question is solved at least as often as a share τ of the responses: 1[p ≥ τ].
 
-    Its mean over questions is Cover@τ (arXiv 2510.08325, abstract): breadth at a required reliability, of which pass@k
-    is a mean, k ∫ (1 − τ)^(k−1) Cover@τ dτ, with most of its weight at small τ.
+    The mean over questions is Cover@τ (arXiv 2510.08325, abstract): breadth at a required reliability. Pass@k is a mean
+    of Cover@τ, k ∫ (1 − τ)^(k−1) Cover@τ dτ, with most of its weight at small τ.
 
-    `success` is [Q] float, p of each question, 0..1. From counts, as correct / samples, the mean is the share of
-    questions to which at least a share τ of the completions is correct, as the abstract defines it: no unbiased
-    estimate of what holds for p. There is none: the mean of what n draws give is a polynomial of p, 1[p ≥ τ] is not.
+    If `success` is correct / samples, the mean is the share of questions to which at least a share τ of the completions
+    is correct, as the abstract defines it. This is not an unbiased estimate of Cover@τ for the true p. No unbiased
+    estimate exists: the mean of any statistic of n draws is a polynomial of p, but 1[p ≥ τ] is not.
 
-    Gives [Q, len(taus)] float64, where τ = 0 covers every question; a ValueError where p or τ is not in 0..1.
+    Args:
+        success: [Q] float, p of each question, 0..1.
+        taus: Values of τ, 0..1; τ = 0 covers every question.
+
+    Returns:
+        [Q, len(taus)] float64.
+
+    Raises:
+        ValueError: if p or τ is not in 0..1.
 
     >>> cover_at_tau(torch.tensor([3, 8]) / 10, [0.1, 0.3, 0.5]).mean(0)
     tensor([1.0000, 1.0000, 0.5000], dtype=torch.float64)

@@ -13,17 +13,17 @@ T = TypeVar("T")
 
 
 def world_size() -> int:
-    """Number of ranks, 1 without a process group."""
+    """Return the number of ranks, 1 without a process group."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """This process's rank, 0 without a process group."""
+    """Return this process's rank, 0 without a process group."""
     return dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
 
 
 def gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
-    """[world] the picklable `value` of every rank, in rank order; with a `group`, of its ranks alone."""
+    """Return [world] the picklable `value` of every rank, in rank order; with a `group`, of the group's ranks alone."""
     if world_size() == 1:
         return [value]
     gathered: list[T | None] = [None] * dist.get_world_size(group)
@@ -38,5 +38,5 @@ def sum_over_ranks(sums: Mapping[str, float]) -> dict[str, float]:
 
 
 def max_over_ranks(value: float) -> float:
-    """The largest value of any rank."""
+    """Return the largest value of any rank."""
     return max(gather_objects(value))

@@ -20,9 +20,9 @@ def _without_surrogates(text: str) -> str:
 
 
 Count = Annotated[int, Field(ge=0)]
-"""A whole number of at least 0; true and 1.0 are none."""
+"""A whole number of at least 0; `true` and `1.0` are refused."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-"""A number that is neither infinite nor NaN; a whole number counts, true does not."""
+"""A finite number; whole numbers are accepted, `true` is refused."""
 Text = Annotated[str, AfterValidator(_without_surrogates)]
 """A text that UTF-8 can encode: JSON can carry lone surrogates, files and terminals can't."""
 
@@ -32,13 +32,13 @@ class ForeignDataError(ValueError):
 
 
 class Message(BaseModel):
-    """Base class for what a foreign source sends: types are not converted, unknown fields are left alone."""
+    """Base class for what a foreign source sends: types are not converted, unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
 
 def read(kind: type[T], value: object, *, source: str, remedy: str) -> T:
-    """Check that a Python object, such as parsed JSON, is a `kind`, and return it as one.
+    """Check that a Python object, such as parsed JSON, matches `kind`, and return it as a `kind`.
 
     Args:
         kind: A `Message`, or any type that pydantic checks, such as `list[Count]`.
@@ -47,7 +47,7 @@ def read(kind: type[T], value: object, *, source: str, remedy: str) -> T:
         remedy: A sentence that says what to do, with the setting to change: "Check rollout.engine.url."
 
     Raises:
-        ForeignDataError: if `value` is no `kind`.
+        ForeignDataError: if `value` does not match `kind`.
 
     >>> read(list[Count], [1, 2], source="x", remedy="Delete it.")
     [1, 2]
@@ -64,10 +64,10 @@ def read(kind: type[T], value: object, *, source: str, remedy: str) -> T:
 
 
 def read_json(kind: type[T], text: str | bytes, *, source: str, remedy: str) -> T:
-    """Parse JSON and `read` it.
+    """Parse JSON, and check the value as `read` does.
 
     Raises:
-        ForeignDataError: if the text is no JSON (NaN and Infinity are none), or no `kind`.
+        ForeignDataError: if the text is not JSON (NaN and Infinity are refused), or does not match `kind`.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
@@ -82,7 +82,7 @@ def read_json(kind: type[T], text: str | bytes, *, source: str, remedy: str) -> 
 def printable(text: str) -> str:
     r"""Escape the characters of a text that a terminal would obey or could not show, and put the text on one line.
 
-    Every text that a model, a server or a file brought passes through here before it is printed or logged.
+    Every text from a model, a server or a file is escaped in this way before it is printed or logged.
 
     >>> printable("slow\x1b[2J down\u202e\n")
     'slow\\x1b[2J down\\u202e\\n'
@@ -91,11 +91,11 @@ def printable(text: str) -> str:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 def _explained(error: ValidationError, source: str, remedy: str) -> str:
-    """Return the message for the first thing that is wrong."""
+    """Return the message for the first error."""
     first = error.errors(include_url=False, include_context=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     where = f" at {printable(place)}" if place else ""

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A seed in 0 … 2^62 − 1 that depends on every part and on their order, by numpy's `SeedSequence`.
+    """Return a seed in 0 … 2^62 − 1 that depends on every part and on their order, by numpy's `SeedSequence`.
 
     Different parts give streams that are independent for all practical purposes, even if the parts are neighbours such
     as 1 and 2. `hash` of a tuple is no substitute: its value is an accident of CPython.

@@ -18,7 +18,7 @@ ZERO_GRADIENT = "zero_gradient/percentage"
 
 
 class Methods:
-    """Methods with their runs, and everything that a report says of them; a ValueError where they share no test split.
+    """Methods with their runs, and everything that a report says of them; a ValueError if they share no test split.
 
     `splits` are those that all runs share, with their k; `groups` the averages that all have, over the same splits;
     `parts` both: each split → itself, each `<group> (average)` → its splits.
@@ -43,18 +43,18 @@ class Methods:
         self._pass_at_k = cache(lambda split, method, k: pass_at_k_table(self.runs[method], split, k))
 
     def ks(self, splits: Sequence[str]) -> list[int]:
-        """The k that all these splits have."""
+        """Return the values of k that all `splits` have."""
         return sorted(set.intersection(*(set(self.splits[split]) for split in splits)))
 
     @property
     def headline(self) -> tuple[str, int]:
-        """The split that answers are about, or an average where there is one, and the smallest k of its pass@k."""
+        """The split that answers are about, or an average if there is one, and the smallest k of its pass@k."""
         part = next((name for name in self.parts if name not in self.splits), next(iter(self.splits)))
         return part, self.ks(self.parts[part])[0]
 
     @property
     def baseline(self) -> str:
-        """Of the methods that others are compared with, the untrained policy where there is one, else the first."""
+        """Of the methods that others are compared with, the untrained policy if there is one, else the first."""
         against = {comparison.baseline for comparison in self.comparisons}
         names = [method for method in self.runs if method in against] or list(self.runs)
         return next((method for method in names if method in self.untrained), names[0])
@@ -89,7 +89,7 @@ class Methods:
         return {name: {method: points[k] for method, points in ms.items()} for name, ms in self.curves.items()}
 
     def gains(self, baseline: str) -> Curves:
-        """Paired differences from `baseline`, as in `curves`, for the methods that share a seed with it."""
+        """Return the paired differences from `baseline`, as in `curves`, for the methods that share a seed with it."""
         others = [m for m in self.runs if m != baseline and self._share_a_seed(m, baseline)]
         return {
             name: {m: {k: self.difference(splits, m, baseline, k).estimate for k in self.ks(splits)} for m in others}
@@ -97,7 +97,7 @@ class Methods:
         }
 
     def difference(self, splits: Sequence[str], method: str, baseline: str, k: int) -> Difference:
-        """Paired difference of two methods in the mean pass@k of some splits."""
+        """Return the paired difference of two methods in the mean pass@k of some splits."""
         return difference(self._tables(splits, method, k), self._tables(splits, baseline, k))
 
     @cached_property
@@ -119,7 +119,7 @@ class Methods:
     def data_series(self) -> list[list[str]]:
         """Lists of methods that differ only in their training questions, fewest first; other methods are lists of one.
 
-        Empty where a trained run has not noted its questions.
+        Empty if a trained run has not noted its questions.
         """
         if self.training_questions.keys() < self.trained.keys():
             return []
@@ -170,7 +170,7 @@ class Methods:
             yield ZERO_GRADIENT, difference(zero[shared], other[shared])
 
     def results(self) -> dict[str, Any]:
-        """Everything as plain data: each run, the means over seeds, the comparisons; None for what is not finite."""
+        """Return runs, means over seeds and comparisons as plain data, with None for numbers that are not finite."""
         results = {
             "runs": [
                 {
@@ -201,7 +201,7 @@ class Methods:
         return dict(finite(results))
 
     def differing_settings(self) -> dict[str, dict[str, Any]]:
-        """Setting → method → value, for the settings in which the first seeds of the trained methods differ.
+        """Return setting → method → value, for the settings in which the first seeds of the trained methods differ.
 
         Left out: the name, the seed, paths inside the run directory, and settings that repeat a shorter-named one.
         """
@@ -213,7 +213,7 @@ class Methods:
 
 
 def finite(value: Any) -> Any:
-    """`value` as JSON can express it: estimates as their numbers, None in the place of infinite ones and NaN."""
+    """Convert `value` for JSON: estimates become their numbers, infinity and NaN become None."""
     if isinstance(value, Estimate):
         return finite(asdict(value))
     if isinstance(value, Mapping):
@@ -224,7 +224,7 @@ def finite(value: Any) -> Any:
 
 
 def _settings(run: RunFiles) -> dict[str, Any]:
-    """Flat settings of a run without name, seed, and paths inside its directory."""
+    """Return flat settings of a run without name, seed, and paths inside its directory."""
     settings = flat(run.config)
     home = str(settings.get("trainer.default_root_dir", "\0"))
     return {n: x for n, x in settings.items() if n not in ("name", "seed") and not str(x).startswith(home)}

@@ -47,7 +47,7 @@ def summarised(questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
 
 
 def table_of(diagnosis: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Header and rows, one for each checkpoint."""
+    """Return the header and rows, one for each checkpoint."""
     names = [name for name in COLUMNS if any(name in point["metrics"] for point in diagnosis["checkpoints"])]
     rows = []
     for point in diagnosis["checkpoints"]:
@@ -58,7 +58,7 @@ def table_of(diagnosis: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def stage_name(point: Mapping[str, Any]) -> str:
-    """How far training was.
+    """Describe how far training was.
 
     >>> stage_name({"iteration": 0, "share": 0.0}), stage_name({"iteration": 12, "share": 0.25})
     ('base', '25 %')

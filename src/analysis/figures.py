@@ -1,10 +1,11 @@
-"""The figures of runs as data, which the page, the PNGs of reports and notebooks draw.
+"""The figures of runs as data, from which pages, PNGs and notebooks are drawn.
 
-A figure has a `title`, a `caption`, `y` (the label of the vertical axis) and `panels`; a panel a `title`, `x` (the
-label of the horizontal axis), `series`, and, where they are set, `log` (of x) and `from_zero` (of y). A series has a
-`label` and a `group`, which gives its colour: the number of a method, or a cause of missing gradients. A series over
-training names a `run` by its number and a `column` of its log; the seeds of a method share a label. Any other series
-has `x`, `y`, and, where there are intervals, `low` and `high`.
+- A figure has a `title`, a `caption`, `panels`, and `y`, the label of the vertical axis.
+- A panel has a `title`, `series`, `x`, the label of the horizontal axis, and optionally `log` (of x) and `from_zero`
+  (of y).
+- A series has a `label` and a `group`, which gives its colour: the number of a method, or a cause of missing gradients.
+  A series over training has the number of a `run` and a `column` of the run's log; the seeds of a method share a label.
+  Any other series has `x`, `y`, and optionally the intervals `low` and `high`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,11 +47,11 @@ class Figures:
         self.group = {method: number for number, method in enumerate(methods)}
 
     def name(self, run: RunFiles) -> str:
-        """The name of a run: its method, and its seed where there are several."""
+        """Return the name of a run: its method, and its seed if there are several."""
         return run.method if len(self.methods[run.method]) == 1 else str(run)
 
     def all(self) -> dict[str, Figure]:
-        """Name → figure, without figures that have no panels."""
+        """Return name → figure, without figures that have no panels."""
         found = {
             **(self._compared(self.compared) if self.compared is not None else {}),
             "exact": figure("Exact pass@k", "From the probabilities of all correct responses.", "%", self._exact()),
@@ -111,7 +112,7 @@ class Figures:
         }  # fmt: skip
 
     def _over_k(self, curves: Curves) -> Iterator[Figure]:
-        """A panel for every split or average, with a series over k for every method."""
+        """Yield a panel for every split or average, with a series over k for every method."""
         for part, found in curves.items():
             series = [_estimates(m, self.group[m], points, points.values()) for m, points in found.items()]
             yield {"title": part, "x": "k", "log": True, "series": series}
@@ -119,7 +120,7 @@ class Figures:
     def _against(
         self, methods: Methods, amounts: Mapping[str, float], label: str, series: Sequence[Sequence[str]]
     ) -> Iterator[Figure]:
-        """Pass@k at the largest k by split or average; a line joins each list in `series`, other methods are levels."""
+        """Return pass@k at the largest k by split or average: lines join the lists in `series`, others are levels."""
         for part, of_method in methods.at(methods.largest_k).items() if series else ():
             drawn = [
                 _estimates(names[0], self.group[names[0]], [amounts[m] for m in names], [of_method[m] for m in names])
@@ -133,7 +134,7 @@ class Figures:
             yield {"title": part, "x": label, "series": drawn}
 
     def _over(self, columns: Mapping[str, str]) -> Iterator[Figure]:
-        """A panel for every scalar, with a series for every run that logged it."""
+        """Yield a panel for every scalar, with a series for every run that logged it."""
         for column, title in columns.items():
             series = [
                 {"label": run.method, "group": self.group[run.method], "run": number, "column": column}
@@ -152,7 +153,7 @@ class Figures:
         return {"title": run.method, "x": "iteration", "from_zero": True, "series": series}
 
     def _evaluations(self) -> Iterator[Figure]:
-        """Pass@k at the smallest k of each split that a run was evaluated on more than once; exact where known."""
+        """Return pass@k at the smallest k of each split that a run was evaluated on more than once; exact if known."""
         every = [(run, run.exact or run.evaluations) for run in self.runs]
         for split in dict.fromkeys(name for _, found in every for evaluation in found for name in evaluation["splits"]):
             series, k = [], ""
@@ -167,7 +168,7 @@ class Figures:
             yield {"title": f"{split} pass@{k}", "x": "iterations trained", "series": series}
 
     def _exact(self) -> Iterator[Figure]:
-        """A panel for every split, with pass@k of each method's last exact evaluations, means over seeds."""
+        """Yield a panel for every split, with pass@k of each method's last exact evaluations, means over seeds."""
         last = {m: [run.exact[-1]["splits"] for run in seeds if run.exact] for m, seeds in self.methods.items()}
         for split in dict.fromkeys(name for seeds in last.values() for splits in seeds for name in splits):
             series = []
@@ -181,19 +182,19 @@ class Figures:
 
 
 def figure(title: str, caption: str, y: str, panels: Iterable[Figure]) -> Figure:
-    """A figure of the panels that have a series."""
+    """Return a figure of the panels that have a series."""
     return {"title": title, "caption": caption, "y": y, "panels": [panel for panel in panels if panel["series"]]}
 
 
 def _estimates(label: str, group: int, x: Iterable[float], estimates: Iterable[Estimate]) -> Figure:
-    """A series of estimates in percent."""
+    """Return a series of estimates in percent."""
     columns = zip(*((e.value, e.low, e.high) for e in estimates), strict=True)
     y, low, high = ([100 * number for number in column] for column in columns)
     return {"label": label, "group": group, "x": list(x), "y": y, "low": low, "high": high}
 
 
 def equal_rewards(run: RunFiles) -> Figure:
-    """The panel of a diagnosed run: questions with equal rewards over training, in percent (TA-GRPO, Fig. 3)."""
+    """Return the panel of a diagnosed run: questions with equal rewards over training, in percent (TA-GRPO, Fig. 3)."""
     series, checkpoints = [], (run.diagnosis or {"checkpoints": ()})["checkpoints"]
     for group, name in enumerate(name for name in COLUMNS if name.startswith("uniform_reward/")):
         found = [(100 * point["share"], point["metrics"][name]) for point in checkpoints if name in point["metrics"]]
@@ -204,7 +205,7 @@ def equal_rewards(run: RunFiles) -> Figure:
 
 
 def distances(run: RunFiles) -> Iterator[Figure]:
-    """A panel per pool of a run: shares of questions up to a distance, by diagnosed checkpoint or half of training."""
+    """Return a panel per pool: share of questions up to a distance, by diagnosed checkpoint or half of training."""
     if run.diagnosis is not None:
         stages = {stage_name(point): pd.DataFrame(point["questions"]) for point in run.diagnosis["checkpoints"]}
     else:

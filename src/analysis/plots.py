@@ -28,7 +28,7 @@ styled = rc_context(STYLE)  # decorator: figures that are drawn inside have this
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Name → colour, line style and marker."""
+    """Return name → colour, line style and marker."""
     return {name: _look(number) for number, name in enumerate(names)}
 
 
@@ -50,7 +50,7 @@ class Picture(Figure):
 def panels(
     count: int, width: float = 3.4, height: float = 2.9, *, sharey: bool = False, abreast: int = 4
 ) -> tuple[Figure, list[Axes]]:
-    """Rows of at most `abreast` panels, `count` in all."""
+    """Return rows of at most `abreast` panels, `count` in all."""
     rows, columns = -(-count // abreast), min(count, abreast)
     figure = Picture(figsize=(width * columns, height * rows), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
@@ -60,7 +60,7 @@ def panels(
 
 
 def finished(figure: Figure, axes: Sequence[Axes], label: str) -> Figure:
-    """`figure` with the label of its vertical axis, and below all panels one legend."""
+    """Return `figure` with the label of its vertical axis, and below all panels one legend."""
     axes[0].set_ylabel(label)
     handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     # About twelve letters of this font size fit into an inch; the line of a key takes half an inch.
@@ -119,7 +119,7 @@ def _over_training(ax: Axes, seeds: Sequence[pd.Series], look: Look) -> None:
 
 
 def smoothed(series: pd.Series) -> pd.Series:
-    """Trailing mean over one eighth of the series."""
+    """Return the trailing mean over one eighth of the series."""
     return series.rolling(max(len(series) // 8, 1), min_periods=1).mean()
 
 

@@ -17,9 +17,9 @@ TOKENS = ("token_ids", "token_logprobs", "token_entropies")  # a list for each r
 
 
 def read_rollouts(run: Path) -> pd.DataFrame:
-    """The recorded rollouts of a run, of all ranks: one row per response, in order of iterations.
+    """Return the recorded rollouts of a run, of all ranks: one row per response, in order of iterations.
 
-    Columns: those of `RolloutRecorder` but `TOKENS`, NaN where a file lacks one; `file` and `line`, the name of the
+    Columns: those of `RolloutRecorder` but `TOKENS`, NaN if a file lacks one; `file` and `line`, the name of the
     Parquet file and the row in it.
 
     Raises:
@@ -47,7 +47,7 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def success_by(rollouts: pd.DataFrame) -> pd.DataFrame:
-    """Success rate of recorded responses: one row per rephrasing, of which 0 is the original question.
+    """Return the success rate of recorded responses: one row per rephrasing, of which 0 is the original question.
 
     Columns: `responses`; `correct`, the mean over questions of their success rates; `low` and `high`, its 95 %
     t-interval over questions.
@@ -62,11 +62,14 @@ def success_by(rollouts: pd.DataFrame) -> pd.DataFrame:
 
 
 def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
-    """Test of the hypothesis that the prompts of a question are equally difficult, over all questions of a run.
+    """Test the hypothesis that the prompts of a question are equally difficult, over all questions of a run.
 
     A question that returns in a later iteration counts as another one, because the policy has changed in between.
-    Returns also the standard deviation of the true success rate over the prompts of a question, in 0..1: the root of
-    the mean of `difficulty_variance`, 0 where that is negative, NaN where no question has enough responses.
+
+    Returns:
+        The test, and the standard deviation of the true success rate over the prompts of a question, in 0..1. The
+        latter is the root of the mean of `difficulty_variance`, 0 if this mean is negative, NaN if no question has
+        enough responses.
     """
     question = rollouts.groupby(["iteration", "question"], sort=False).ngroup().to_numpy()
     prompt = rollouts.groupby(["iteration", "question", "rephrasing", "template"], sort=False).ngroup().to_numpy()

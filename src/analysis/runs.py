@@ -58,12 +58,12 @@ class RunFiles:
 
     @cached_property
     def groups(self) -> dict[str, Any]:
-        """Group of splits → averages over it, see `metrics.evaluation.averages`; empty where no group was asked for."""
+        """Group of splits → averages over it, see `metrics.evaluation.averages`; empty if no group was asked for."""
         return dict((self._json("test.json") or {}).get("groups", {}))
 
     @property
     def training_questions(self) -> int | None:
-        """Number of training questions; None where the run has not noted it."""
+        """Number of training questions; None if the run has not recorded it."""
         found = self._splits.get("train")
         return found.kept if found else None
 
@@ -80,7 +80,7 @@ class RunFiles:
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
-        """All sampled evaluations that the run kept, by iteration; that in `test.json` where it kept none."""
+        """All sampled evaluations that the run kept, by iteration; if it kept none, the one in `test.json`."""
         found = self._kept("[!e]*-*.json") or list(filter(None, [self._json("test.json")]))
         return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
 
@@ -111,30 +111,30 @@ class RunFiles:
 
     @cached_property
     def diagnosis(self) -> Any:
-        """Results of `tagrpo-eval diagnose=` on the training questions; None where it was not run."""
+        """Results of `tagrpo-eval diagnose=` on the training questions; None if it was not run."""
         return self._json("diagnose/diagnose.json")
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The resolved configuration; empty where none was written."""
+        """The resolved configuration; empty if none was written."""
         path = self.path / "config.yaml"
         return read_config(path) if path.exists() else {}
 
     @cached_property
     def _hydra(self) -> Any:
-        """Hydra's record of the command; None where there is none."""
+        """Hydra's record of the command; None if there is none."""
         path = self.path / ".hydra" / "hydra.yaml"
         return parsed(path.read_text())["hydra"] if path.exists() else None
 
     @property
     def overrides(self) -> list[str]:
-        """The settings on its command line but for the seed; empty where nothing was recorded."""
+        """The settings on its command line but for the seed; empty if nothing was recorded."""
         task = self._hydra["overrides"]["task"] if self._hydra else []
         return [override for override in task if not override.startswith("seed=")]
 
     @property
     def command(self) -> str | None:
-        """The command that repeats this run beside it, from what Hydra recorded; None where it recorded nothing."""
+        """The command that repeats this run beside it, from what Hydra recorded; None if it recorded nothing."""
         if not self._hydra:
             return None
         task, name = self._hydra["overrides"]["task"], self.config.get("name", self.method)
@@ -144,7 +144,7 @@ class RunFiles:
 
     @cached_property
     def provenance(self) -> dict[str, str]:
-        """Commit and versions that the run was made with; empty where there are none, or with a warning if damaged."""
+        """Commit and versions that the run was made with; empty if there are none, or with a warning if damaged."""
         return read_provenance(self.path)
 
     @property
@@ -154,21 +154,25 @@ class RunFiles:
         return 0.0 if seconds is None else float(seconds.sum())
 
     def scalar(self, column: str) -> pd.Series | None:
-        """A logged scalar by iteration; None where it was not logged."""
+        """Return a logged scalar by iteration; None if it was not logged."""
         return self.metrics[column].dropna() if column in self.metrics else None
 
     def counts(self, split: str) -> pd.DataFrame:
-        """`n` (responses) and `correct` of each question of a test split, indexed by its id."""
+        """Return `n` (responses) and `correct` of each question of a test split, indexed by its id."""
         return pd.DataFrame(self.test[split]["questions"]).set_index("id")[["n", "correct"]]
 
     def pass_at_k(self, split: str, k: int) -> pd.Series:
-        """Unbiased pass@k of each question of a test split, indexed by question id."""
+        """Return unbiased pass@k of each question of a test split, indexed by question id."""
         counts = self.counts(split)
         values = pass_at_k(torch.tensor(counts["n"].to_numpy()), torch.tensor(counts["correct"].to_numpy()), k)
         return pd.Series(values.numpy(), counts.index)
 
     def _read(self, kind: type[T], name: str) -> T | None:
-        """Content of a JSON file of this kind; None where there is none, a ForeignDataError if it is another."""
+        """Read a JSON file in the directory of the run as a `kind`. Return None if there is no such file.
+
+        Raises:
+            ForeignDataError: if the file is damaged or has other content.
+        """
         path = self.path / name
         if not path.exists():
             return None
@@ -176,7 +180,11 @@ class RunFiles:
         return read_json(kind, path.read_bytes(), source=str(path), remedy=remedy)
 
     def _json(self, name: str) -> Any:
-        """Content of a JSON file in the directory of the run; None where there is none, a ValueError if broken."""
+        """Read a JSON file in the directory of the run. Return None if there is no such file.
+
+        Raises:
+            ValueError: if the file is damaged.
+        """
         path = self.path / name
         try:
             return json.loads(path.read_text()) if path.exists() else None
@@ -193,7 +201,11 @@ def _read_table(path: Path, **text: type) -> pd.DataFrame:
 
 
 def find_runs(*roots: Path) -> list[RunFiles]:
-    """The finished runs of `find_directories`, which have a `test.json`; a FileNotFoundError where there is none."""
+    """Return the runs of `find_directories` that have finished, as their `test.json` shows.
+
+    Raises:
+        FileNotFoundError: if no run has finished.
+    """
     runs = [run for run in find_directories(*roots) if (run.path / "test.json").exists()]
     if not runs:
         places = ", ".join(map(str, roots))
@@ -202,7 +214,7 @@ def find_runs(*roots: Path) -> list[RunFiles]:
 
 
 def find_directories(*roots: Path) -> list[RunFiles]:
-    """All run directories below `roots` that hold anything to show: a log, responses, or an evaluation.
+    """Return all run directories below `roots` that have a log, responses, or an evaluation.
 
     Method and seed are `name` and `seed` of the run's `config.yaml`; without that file, `<method>/seed<k>` of its path,
     or seed 0. Runs with the same method and seed are told apart by the settings of their commands, or by path.
@@ -248,7 +260,7 @@ def _identify(path: Path) -> RunFiles:
 
 
 def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, list[RunFiles]]:
-    """Method → its runs. Methods come in the given order; those that it does not name follow."""
+    """Return method → its runs. Methods follow the given order; methods that the order does not name come last."""
     groups: dict[str, list[RunFiles]] = {method: [] for method in order}
     for run in runs:
         groups.setdefault(run.method, []).append(run)
@@ -256,7 +268,11 @@ def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, 
 
 
 def pass_at_k_table(runs: Sequence[RunFiles], split: str, k: int) -> pd.DataFrame:
-    """Unbiased pass@k: one row per seed, one column per question; a ValueError where seeds have different questions."""
+    """Return unbiased pass@k: one row per seed, one column per question.
+
+    Raises:
+        ValueError: if seeds have different questions.
+    """
     table = pd.DataFrame({run.seed: run.pass_at_k(split, k) for run in runs}).T
     if table.isna().any().any():
         odd = ", ".join(map(str, table.columns[table.isna().any()][:5]))

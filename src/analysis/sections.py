@@ -40,7 +40,7 @@ class Answer:
 
 
 def answer(methods: Methods) -> Answer:
-    """The gain of each method over the baseline with its 95 % interval; of a single one, its pass@k."""
+    """Return the gain of each method over the baseline with its 95 % interval; of a single one, its pass@k."""
     (part, k), baseline = methods.headline, methods.baseline
     gains = [c for c in methods.comparisons if (c.quantity, c.baseline) == (f"pass@k/{part}/{k}", baseline)]
     seeds = max(len(c.seeds) for c in gains) if gains else max(map(len, methods.runs.values()))
@@ -86,19 +86,19 @@ def without_evaluation(runs: Sequence[RunFiles]) -> Answer:
 
 
 def sections(methods: Methods) -> list[Section]:
-    """All tables of a comparison; those that have nothing to say are left out."""
+    """Return all tables of a comparison that are not empty."""
     made = (_pass_at_k, _differences, _responses, _budgets, _training_questions, _settings)
     return [section for make in made if (section := make(methods)).rows]
 
 
 def warned(runs: Sequence[RunFiles]) -> list[Section]:
-    """The warnings of runs about their questions and first iterations."""
+    """Return the warnings of runs about their questions and first iterations."""
     lines = [f"{run.method}, seed {run.seed}. {text}" for run in runs for text in run.warnings]
     return [Section("Warnings", [], [], [part for line in lines for part in line.splitlines()])] if lines else []
 
 
 def about(runs: Sequence[RunFiles]) -> list[Section]:
-    """The commands that repeat runs, and their code and versions, as far as they were recorded."""
+    """Return the commands that repeat runs, and their code and versions, as far as they were recorded."""
     repeat = Section("To repeat a run", [], [], [f"    {run.command}" for run in runs if run.command])
     shared: dict[tuple[str, str, str], list[str]] = {}
     for run in runs:
@@ -113,7 +113,7 @@ def about(runs: Sequence[RunFiles]) -> list[Section]:
 
 
 def markdown(methods: Methods, figures: Mapping[str, str] | None = None) -> str:
-    """The report as Markdown. `figures`: file name → caption."""
+    """Return the report as Markdown. `figures`: file name → caption."""
     found = answer(methods)
     shown = [line for name, caption in (figures or {}).items() for line in (f"![{caption}]({name})", caption)]
     drawn = [Section("Figures", [], [], shown)] if shown else []
@@ -125,13 +125,13 @@ def markdown(methods: Methods, figures: Mapping[str, str] | None = None) -> str:
 
 
 def title(methods: Methods) -> str:
-    """Title of a report: the methods that it compares."""
+    """Return the title of a report: the methods that it compares."""
     names = list(methods.runs)
     return f"Comparison of {', '.join(names)}" if len(names) > 1 else f"Results of {names[0]}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], line: str = "---") -> list[str]:
-    """Lines of a Markdown table; `line` stands below the header of all columns but the first: `---:` for numbers."""
+    """Return the lines of a Markdown table; `line` (`---:` for numbers) stands below all headers but the first."""
     lines = [header, ["---", *[line] * (len(header) - 1)], *rows]
     return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |" for cells in lines]
 
@@ -156,7 +156,7 @@ def _pass_at_k(methods: Methods) -> Section:
 
 
 def _differences(methods: Methods) -> Section:
-    """One row per pair of methods, one column per quantity."""
+    """Return one row per pair of methods, one column per quantity."""
     found = {(c.method, c.baseline, c.quantity): MARKS[c.verdict] + c.difference.signed for c in methods.comparisons}
     quantities = list(dict.fromkeys(c.quantity for c in methods.comparisons))
     rows = []
@@ -175,7 +175,7 @@ def _differences(methods: Methods) -> Section:
 
 
 def _responses(methods: Methods) -> Section:
-    """Length and agreement of the responses of each method's first seed to each split, where they were counted."""
+    """Return the length and agreement of the responses of each method's first seed to each split, if counted."""
     rows = []
     for split in methods.splits:
         for method, seeds in methods.runs.items():
@@ -213,7 +213,7 @@ def _budgets(methods: Methods) -> Section:
 
 
 def _training_questions(methods: Methods) -> Section:
-    """The diagnoses of the runs that have one."""
+    """Return the diagnoses of all runs that were diagnosed."""
     tables = [(str(run), *table_of(run.diagnosis)) for run in methods.every if run.diagnosis is not None]
     header = max((header for _, header, _ in tables), key=len, default=[])
     rows = [[name, *row] for name, of_run, rows in tables for row in rows if of_run == header]

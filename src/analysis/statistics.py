@@ -77,7 +77,7 @@ class Comparison:
 
 
 def resampled_means(*tables: np.ndarray) -> np.ndarray:
-    """[RESAMPLES] means of tables [seeds, questions], of which both are drawn with replacement, independently.
+    """Return [RESAMPLES] means of tables [seeds, questions], of which both are drawn with replacement, independently.
 
     S − 1 of S seeds are drawn: with S of S, the variance between seeds would come out (S − 1) / S too small, which
     matters for two or three seeds (Rao and Wu, 1988). With one seed only questions vary.
@@ -110,7 +110,7 @@ def _several(tables: Tables) -> Sequence[pd.DataFrame]:
 
 
 def standard_error(*tables: np.ndarray) -> tuple[float, float]:
-    """Standard error of the mean of one or several tables [seeds, questions], and its degrees of freedom.
+    """Return the standard error of the mean of one or several tables [seeds, questions], and its degrees of freedom.
 
     The variance is that of a mean over independent seeds plus that of a mean over independent questions:
     var(seed means) / S + var(question means) / Q; of M tables the latter is the sum over them, divided by M². The
@@ -132,7 +132,7 @@ def standard_error(*tables: np.ndarray) -> tuple[float, float]:
 
 
 def difference(ours: Tables, theirs: Tables) -> Difference:
-    """Paired difference of two methods: mean, 95 % t-interval and two-sided p-value.
+    """Return the paired difference of two methods: mean, 95 % t-interval and two-sided p-value.
 
     A pair is the same question under the same seed; seeds that only one of them has are left out. It is a t-interval,
     because a bootstrap of two or three seeds is too narrow: where seeds differ much, a nominal 95 % covers the truth in
@@ -153,7 +153,7 @@ def difference(ours: Tables, theirs: Tables) -> Difference:
 
 
 def _paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
-    """Differences by common seed and question."""
+    """Return differences by common seed and question."""
     seeds = ours.index.intersection(theirs.index)
     if not len(seeds):
         raise ValueError(f"Expected seeds in common, but got {list(ours.index)} and {list(theirs.index)}.")
@@ -167,7 +167,7 @@ def _paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction for many comparisons.
+    """Correct p-values for many comparisons, after Holm (step-down).
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]

@@ -76,7 +76,7 @@ class Checkpointer(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Install signal handlers; set aside checkpoints of later iterations, which this run will not reproduce.
 
-        A RuntimeError where the ranks have not resumed from the same checkpoint.
+        A RuntimeError if the ranks have not resumed from the same checkpoint.
         """
         listen()
         if len(counts := set(gather_objects(self._done))) > 1:
@@ -92,7 +92,7 @@ class Checkpointer(Callback):
         listen()
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Between two iterations: save a checkpoint when one is due; a SIGTERMException when any rank is told to stop.
+        """Save a checkpoint if one is due; raise a SIGTERMException if any rank was told to stop.
 
         Lightning ends the run by it, with exit code 0.
         """
@@ -111,12 +111,12 @@ class Checkpointer(Callback):
             self._before = self._states(trainer)
 
     def _milestones(self, trainer: Trainer) -> set[int]:
-        """The iterations at `fractions` of the run."""
+        """Return the iterations at `fractions` of the run."""
         total = total_iterations(trainer, trainer.lightning_module)
         return set() if total is None else {round(fraction * total) for fraction in self.fractions}
 
     def _states(self, trainer: Trainer) -> dict[str, Any]:
-        """States of the callbacks and the data module, as a checkpoint has them."""
+        """Return the states of the callbacks and the data module, as a checkpoint has them."""
         states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}  # type: ignore[attr-defined]
         datamodule = trainer.datamodule  # type: ignore[attr-defined]
         return {
@@ -183,7 +183,7 @@ class Checkpointer(Callback):
             checkpoint.update(self._states_to_save)
 
     def state_dict(self) -> dict[str, Any]:
-        """Iterations done, epochs at the end of training, random states of all ranks, states of loggers. Collective."""
+        """Return iterations, epochs at the end of training, all random states, logger states. Collective."""
         return {
             "iterations": self._done,
             "epoch": self._epoch,
@@ -209,7 +209,7 @@ class Checkpointer(Callback):
 
 
 def _rng_state() -> dict[str, Any]:
-    """Random states of Python, numpy and torch in this process, as plain containers and tensors."""
+    """Return the random states of Python, numpy and torch in this process, as plain containers and tensors."""
     name, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 (the global state is what is meant)
     state = {
         "python": random.getstate(),

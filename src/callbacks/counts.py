@@ -15,7 +15,7 @@ from ..runs.files import write_json
 from ..runs.identity import digest
 
 MOST = 2**53
-"""Above the largest count: floating-point numbers hold all whole numbers below it."""
+"""Exclusive limit of a count: floating-point numbers represent all whole numbers below it exactly."""
 Key = tuple[str, str]
 """Split and id of a question."""
 
@@ -56,45 +56,45 @@ class CountStore:
         self._name = ""
 
     def resume(self) -> dict[Key, Record]:
-        """The counts so far of the present evaluation. Collective: no rank appends before rank 0 has read for all."""
+        """Read the counts that this evaluation has so far. Collective: rank 0 reads for all before any rank appends."""
         first = rank() == 0
         self._name = gather_objects(self._begin() if first else "")[0]
         self.folder = self.root / self._name
         return gather_objects(self.read() if first else {})[0]
 
     def _begin(self) -> str:
-        """Return the name of the present evaluation's folder, and write the evaluation's identity into it."""
+        """Write the identity of this evaluation to the evaluation's folder, and return the folder's name."""
         if self.identify is None:
             return ""
         identity = dict(self.identify())
         name = digest(identity)
         if not (self.root / name).exists() and (differ := self._nearest(identity)):
             rank_zero_info(
-                "Sampled anew: there are no counts of the same evaluation. Those that come nearest are of other "
+                "Sampled anew: there are no counts of the same evaluation. The most similar one before differs in "
                 f"{', '.join(differ)}."
             )
         write_json(self.root / name / "identity.json", identity)
         return name
 
     def _nearest(self, identity: Mapping[str, str]) -> list[str]:
-        """The parts in which the most similar of the other evaluations differs; empty if there is none."""
+        """Return the parts in which the most similar earlier evaluation differs; empty if there is none."""
         found = []
         for path in sorted(self.root.glob("*/identity.json")):
             try:
                 then = read_json(dict[str, str], path.read_bytes(), source=str(path), remedy="Delete it.")
-            except (ForeignDataError, OSError):  # the damage of another evaluation is none of this one
+            except (ForeignDataError, OSError):  # damage of another evaluation does not matter here
                 continue
             found.append([part for part, value in identity.items() if then.get(part) != value])
         return min(found, key=len, default=[])
 
     def read(self) -> dict[Key, Record]:
-        """Return the record of each question; what is not of this evaluation, or of it twice, is left out and told.
+        """Return the record of each question of this evaluation.
 
-        Damaged lines are left out too: their questions are sampled again. Of a question that was sampled again with
-        more responses, these count.
+        Damaged lines, lines of other evaluations and duplicates are skipped with a warning. Questions of damaged lines
+        are sampled again. If a question has several records, the one with the most responses counts.
 
         Raises:
-            ForeignDataError: there are two records of a question with as many responses each, which differ.
+            ForeignDataError: if two records of a question differ but have the same number of responses.
         """
         records: dict[Key, Record] = {}
         places: dict[Key, str] = {}
@@ -120,7 +120,7 @@ class CountStore:
                     raise ForeignDataError(
                         f"Expected one record of each question, but {places[key]} and {file} have different ones of "
                         f"{key[1]!r} of {key[0]!r}, both with {n} responses. Delete the file that you have put there, "
-                        "or both: what is missing is sampled again."
+                        "or both: missing questions are sampled again."
                     )
                 if n > earlier:
                     records[key], places[key] = record, str(file)
@@ -145,16 +145,16 @@ class CountStore:
 
 
 def read_line(line: bytes, name: str, source: str) -> Record:
-    """Return the record in a line of the evaluation `name`.
+    """Read a line of counts of the evaluation `name`.
 
     Raises:
-        ForeignDataError: the line is not what that evaluation has written.
+        ForeignDataError: if the line is damaged or belongs to another evaluation.
     """
-    remedy = "Delete the line; what it counts is sampled again."
+    remedy = "Delete the line; its question is sampled again."
     text = line.decode("utf-8", "replace")
     seal, _, content = text.partition("\t")
     if seal != seal_of(content, name):
-        raise ForeignDataError(f"Expected a line of {source} with its checksum, but {seal[:8]!r} is another. {remedy}")
+        raise ForeignDataError(f"Expected a line of {source} to begin with its checksum, not {seal[:8]!r}. {remedy}")
     record = read_json(StoredRecord, content, source=f"a line of {source}", remedy=remedy).model_dump()
     counts = record["counts"]
     answers = [*counts["right"], *counts["wrong"]]

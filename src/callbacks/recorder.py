@@ -62,7 +62,7 @@ class RolloutRecorder(BatchDiagnostic):
 def rollout_table(
     batch: Any, outputs: Mapping[str, Any], iteration: int, step: int, *, tokens: bool = True
 ) -> pa.Table:
-    """The rollouts of a batch as a table with the columns that `RolloutRecorder` names.
+    """Return the rollouts of a batch as a table with the columns that `RolloutRecorder` names.
 
     `outputs` has `advantages`, and any of the keys in `RETURNED`. `step` counts the optimizer steps before the batch.
     """
@@ -99,12 +99,12 @@ def rollout_table(
 
 
 def _texts(answer: Any) -> list[str]:
-    """Reference answers as strings; in other projects `answer` may be a single value of any type."""
+    """Return reference answers as strings; in other projects `answer` may be a single value of any type."""
     return [str(one) for one in answer] if isinstance(answer, tuple | list) else [str(answer)]
 
 
 def _lists(values: Sequence[Tensor | None], kind: torch.dtype) -> pa.ListArray:
-    """One list per response, null for None, without a Python object per token."""
+    """Return one list per response, null for None, without a Python object per token."""
     missing = pa.array([v is None for v in values])
     found = [torch.zeros(0) if v is None else v.cpu() for v in values] or [torch.zeros(0)]
     offsets = torch.tensor([0, *map(len, found[: len(values)])]).cumsum(0)

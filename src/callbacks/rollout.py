@@ -60,7 +60,7 @@ class RolloutCallback(Callback):
         self.pipeline = pipeline(decode=self._decode, weights=partial(weights_of, policy=policy))
 
     def _decode(self, token_ids: list[Tensor]) -> list[str]:
-        """Decode responses without special tokens, except those that mark thoughts, which tell where the answer is."""
+        """Decode responses without special tokens, but keep those that mark thoughts: they show where the answer is."""
         special = getattr(self._tokenizer, "all_special_tokens", ())
         texts: list[str]
         if not any(map(is_mark, special)):
@@ -153,9 +153,9 @@ class RolloutCallback(Callback):
 
 
 def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:
-    """Names, without any prefix of the trainer's module, and full tensors for the engine. Collective.
+    """Return the names, without any prefix of the trainer's module, and full tensors for the engine. Collective.
 
-    `policy` is that of `RolloutCallback`: an AttributeError where it names no submodule, a ValueError where it is None
+    `policy` is that of `RolloutCallback`: an AttributeError if it names no submodule, a ValueError if it is None
     and several models are trained.
     """
     if isinstance(module, SampledPolicy):

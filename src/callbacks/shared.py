@@ -24,12 +24,12 @@ def check_at_least_one(callback: str, **settings: int | None) -> None:
 
 
 def current_iteration(trainer: Trainer) -> int:
-    """Number of the current training batch, from 0 over all epochs and resumes; −1 before the first."""
+    """Return the number of the current training batch, from 0 over all epochs and resumes; −1 before the first."""
     return trainer.fit_loop.total_batch_idx
 
 
 def another_follows(trainer: Trainer, updates: int = 0, number: int = 1) -> bool:
-    """Whether `number` more batches follow this one, if `updates` optimizer steps are made on each, none skipped."""
+    """Return whether `number` more batches follow, with `updates` optimizer steps on each and none skipped."""
     if 0 <= trainer.max_steps <= trainer.global_step + number * updates:
         return False
     if trainer.max_epochs is None or trainer.max_epochs < 0:
@@ -40,12 +40,12 @@ def another_follows(trainer: Trainer, updates: int = 0, number: int = 1) -> bool
 
 
 def updates_of(module: LightningModule) -> int:
-    """Optimizer steps that a module makes on each batch, if none is skipped."""
+    """Return the optimizer steps that a module makes on each batch, if none is skipped."""
     return module.mini_batches if isinstance(module, SampledPolicy) else 1
 
 
 def total_iterations(trainer: Trainer, module: LightningModule) -> int | None:
-    """Iterations of the whole run, where no update is skipped; None where nothing limits them."""
+    """Return the iterations of the whole run if no update is skipped; None if nothing limits them."""
     limits = [math.ceil(trainer.max_steps / updates_of(module))] if trainer.max_steps >= 0 else []
     if trainer.max_epochs is not None and trainer.max_epochs >= 0:
         limits.append(trainer.max_epochs * int(trainer.num_training_batches))
@@ -63,7 +63,7 @@ def write_evaluation(trainer: Trainer, name: str, head: Mapping[str, Any], conte
 
 
 def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
-    """Remove the questions whose `keep` is false from `batch`, in place; the batch must not have rollouts yet.
+    """Remove the questions whose `keep` is false from `batch`, in place, before the batch has rollouts.
 
     The batch and its prompts may be objects or mappings, as `Fields` reads them.
     """
@@ -83,7 +83,7 @@ def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
 
 
 def _with_question(prompt: Any, question: int) -> Any:
-    """A copy of a prompt with this row as its question."""
+    """Return a copy of a prompt with `question` as the row of its question."""
     if isinstance(prompt, Mapping):
         return {**prompt, "question": question}
     if hasattr(prompt, "_replace"):
@@ -94,7 +94,7 @@ def _with_question(prompt: Any, question: int) -> Any:
 
 
 def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Name → mean over one batch of all ranks, as `MeanByName`. Collective."""
+    """Return name → mean over one batch of all ranks, as `MeanByName`. Collective."""
     means = MeanByName()
     means.update(values)
     return means.compute()
@@ -121,7 +121,11 @@ def delete_later(trainer: Trainer, pattern: str, after: int) -> None:
 
 
 def advantages_of(outputs: Any) -> Tensor:
-    """[R] advantages that the training step returned, on the CPU; a TypeError where there are none."""
+    """Return [R] advantages that the training step returned, on the CPU.
+
+    Raises:
+        TypeError: if the training step returned no advantages.
+    """
     if not isinstance(outputs, Mapping) or "advantages" not in outputs:
         found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
         raise TypeError(

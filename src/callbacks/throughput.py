@@ -32,7 +32,7 @@ class ThroughputMonitor(BatchDiagnostic):
       that it needs (`UsefulFlop`) divided by the FLOP that the devices could do (`peak_rate`); missing on unknown GPUs.
 
     An iteration lasts from the start of its batch to that of the next one, so that its figures are logged one step
-    late. A checkpoint holds those that are not logged yet, and a resumed run logs them. A trainer must call this
+    late. A checkpoint keeps the figures that are not logged yet, and a resumed run logs them. A trainer must call this
     callback before those that it measures (`Stage.CLOCK`).
     """
 
@@ -96,7 +96,7 @@ class ThroughputMonitor(BatchDiagnostic):
             logger.log_metrics(dict(figures), step=current_iteration(trainer) + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """The figures of the last iteration, which are logged in the next one."""
+        """Return the figures of the last iteration, which are logged in the next one; empty if there are none."""
         return (
             {"figures": {name: float(x) for name, x in self._figures().items()}}
             if self._start is not None and self._rollouts
@@ -104,7 +104,7 @@ class ThroughputMonitor(BatchDiagnostic):
         )
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Log them in the next iteration."""
+        """Keep the figures of a checkpoint, to log them in the next iteration."""
         self._loaded = dict(state_dict["figures"])
 
     def _figures(self) -> dict[str, float]:
@@ -117,7 +117,7 @@ class ThroughputMonitor(BatchDiagnostic):
 
 
 def peak_rate(device: torch.device) -> float | None:
-    """Peak FLOP/s of a GPU in bfloat16, from `PEAKS`; of a CPU in float32, measured now; None where it is unknown."""
+    """Return peak FLOP/s: of a GPU in bfloat16, from `PEAKS`; of a CPU in float32, measured now; None if unknown."""
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         return next((rate for part, rate in PEAKS.items() if part in name), None)

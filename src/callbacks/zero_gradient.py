@@ -39,7 +39,7 @@ class ZeroGradientMonitor(BatchDiagnostic):
 
 
 def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Name of `ZeroGradientMonitor` → [Q] float64: 100 where it holds, 0 where not, NaN without such responses."""
+    """Return metric of `ZeroGradientMonitor` → [Q] float64: 100 or 0 by question, NaN without such responses."""
     advantages = advantages_of(outputs)
     index, questions = group_index(rollouts.question)
     returned = {name: outputs.get(name) for name in ("masked", "clipped")}
@@ -58,7 +58,7 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
 
 
 def uniform_percentages(rollouts: Any) -> dict[str, Tensor]:
-    """`uniform_reward/{original,rephrasings,rephrasings_matched,pool}` → [Q] float64, as `question_percentages`."""
+    """Return `uniform_reward/{original,rephrasings,rephrasings_matched,pool}` → [Q], as `question_percentages`."""
     index, questions = group_index(rollouts.question)
     original = rollouts.rephrasing == 0
 

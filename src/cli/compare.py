@@ -39,7 +39,7 @@ class Method:
 
 
 def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> dict[str, Method]:
-    """The methods of a configuration, in its order: a list of experiments, or names with what they are.
+    """Return the methods of a configuration, in its order: a list of experiments, or names with what they are.
 
     A name has a list of overrides, or a mapping with `KEYS`: `demo` and `paper` are overrides at that scale alone,
     `after` and `longer` name a method that stands above it. Anything else is a ValueError.
@@ -83,7 +83,7 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
 
 
 def shared_overrides(cfg: DictConfig) -> list[str]:
-    """The overrides of all runs: chosen groups, the preset's for this scale, and those of the command line."""
+    """Return the overrides of all runs: chosen groups, the preset's for this scale, and those of the command line."""
     chosen = [f"{group}={cfg[group]}" for group in ("scale", "recipe", "model") if cfg[group] is not None]
     try:
         return [*chosen, *cfg.overrides_at_scale.get(cfg.scale or "demo", []), *cfg.overrides]
@@ -96,7 +96,7 @@ def shared_overrides(cfg: DictConfig) -> list[str]:
 
 
 def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides: list[str]) -> list[GridRun]:
-    """Every method with every seed, seed by seed, so that an interrupted comparison has whole seeds.
+    """Return every method with every seed, seed by seed, so that an interrupted comparison has whole seeds.
 
     All runs get `overrides`, which a method's own overrides replace. A run that another starts from exports its policy.
     """
@@ -116,9 +116,12 @@ def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides:
 
 
 def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
-    """The environment of each run that goes in parallel on this machine; a ValueError where there are too few GPUs.
+    """Return the environment of each run that is made in parallel on this machine.
 
     Without `gpus_per_run` there are `workers` runs, or one per core, and each sees the GPUs that this process sees.
+
+    Raises:
+        ValueError: if there are too few GPUs.
     """
     if not gpus_per_run:  # submitit would hide the GPUs
         return [{"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")}] * (workers or os.cpu_count() or 1)
@@ -157,7 +160,7 @@ def compare(
 
 @entry_point("comparisons/compare")
 def main(cfg: DictConfig) -> None:
-    """Console entry point."""
+    """Run the command."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     root, console = Path(cfg.root), Console()
     with explained():

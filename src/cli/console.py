@@ -51,7 +51,10 @@ SHOWN = {"pass@k": ("pass@k", "exact_pass@k", "pass@k_average"), "Cover@τ": ("c
 
 
 def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
-    """Turn a function into a console script that refuses secrets; with a `config`, pass it and show it for `--help`."""
+    """Turn a function into a console script that refuses secrets.
+
+    With a `config`, the function gets the composed configuration, and `--help` shows the configuration's text.
+    """
 
     def decorate(main: Callable[..., Any]) -> Callable[[], Any]:
         if config is not None:
@@ -95,7 +98,7 @@ def show_help(config: str, words: list[str]) -> None:
 
 
 def text_of(config: str) -> str:
-    """The text of a configuration without its section for Hydra, followed by those of its bases."""
+    """Return the text of a configuration without its section for Hydra, followed by those of its bases."""
     text = (configs() / f"{config}.yaml").read_text().partition("\nhydra:")[0]
     bases = {"train": r"^  - train$", "scale/demo": "^  - scale: demo"}
     return "\n".join([text, *(text_of(name) for name, line in bases.items() if re.search(line, text, re.MULTILINE))])
@@ -157,7 +160,7 @@ def conclude(
 def following(
     directory: Path, overrides: Sequence[str], name: str, iterations: int | None, found: set[str]
 ) -> list[list[str]]:
-    """Commands that can follow a run: evaluate, export, report, train for twice as long."""
+    """Return the commands that can follow a run: evaluate, export, report, train for twice as long."""
     commands, model = [["tagrpo-report", str(directory)]], directory / "model"
     if "model" in found:
         carried = [o for o in overrides if re.split("[./=]", o.lstrip("+~"), maxsplit=1)[0] in CARRIED]

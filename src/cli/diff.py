@@ -22,13 +22,13 @@ ABSENT = "(absent)"
 
 
 def settings(overrides: Sequence[str]) -> dict[str, Any]:
-    """Every setting of `tagrpo-train` with these overrides: dotted key → resolved value."""
+    """Return every setting of `tagrpo-train` with these overrides: dotted key → resolved value."""
     return flat(OmegaConf.to_container(compose_run("<run>", overrides), resolve=True))
 
 
 @entry_point()
 def main() -> None:
-    """Console entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="tagrpo-diff", description=__doc__.splitlines()[0])
     for side in ("a", "b"):
         parser.add_argument(side, metavar=side.upper(), help='overrides of tagrpo-train in quotes: "experiment=grpo …"')

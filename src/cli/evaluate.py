@@ -58,7 +58,7 @@ def evaluate(
 
 @entry_point("evaluate")
 def main(cfg: DictConfig) -> None:
-    """Console entry point."""
+    """Run the command."""
     directory = Path(HydraConfig.get().runtime.output_dir)
     with ExitStack() as stack:
         with explained():
@@ -162,7 +162,11 @@ def ask_training_questions(cfg: DictConfig) -> None:
 
 
 def kept_checkpoints(run: Path) -> dict[int, Path]:
-    """Iteration → its checkpoint, for those nearest to each quarter of training; a DamagedFileError where one is."""
+    """Return iteration → checkpoint, for the checkpoints nearest to each quarter of training.
+
+    Raises:
+        DamagedFileError: if one of these checkpoints is damaged.
+    """
     from ..runs.checkpoints import checkpoint_at
 
     found = runs.checkpoints_in(run / "checkpoints")
@@ -173,7 +177,7 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
 
 
 class Point(Message):
-    """What a diagnosis has measured of one checkpoint, as far as the next diagnosis reads it."""
+    """A diagnosed checkpoint, as far as the next diagnosis reads it."""
 
     identity: dict[str, str]
     questions: list[dict[str, Any]]
@@ -186,7 +190,7 @@ class Diagnosis(Message):
 
 
 def measured_in(path: Path) -> list[Point]:
-    """What an earlier diagnosis has measured; none, with a warning, if its file is damaged."""
+    """Return the checkpoints of an earlier diagnosis. If its file is damaged, warn and return none."""
     if not path.exists():
         return []
     try:

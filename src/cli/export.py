@@ -82,7 +82,7 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
 
 
 def _keep_models(folder: Path) -> None:
-    """Refuse to replace the policy that a run has written at its end, `<run>/model`."""
+    """Refuse to replace `<run>/model`, the final policy of a run."""
     run = folder.absolute().parent
     if folder.name == "model" and (folder / "config.json").exists() and (run / "config.yaml").exists():
         raise FileExistsError(
@@ -93,7 +93,7 @@ def _keep_models(folder: Path) -> None:
 
 @entry_point()
 def main() -> None:
-    """Console entry point."""
+    """Run the command."""
     parser = argparse.ArgumentParser(prog="tagrpo-export", description=__doc__)
     parser.add_argument("checkpoint", help="a checkpoint, or the directory of a run (its newest complete checkpoint)")
     parser.add_argument("folder", help="where to write the Hugging Face folder")

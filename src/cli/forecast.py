@@ -44,7 +44,7 @@ class Setup:
     assumed: bool  # whether the mean is a guess
     mini_batches: int
     token_budget: int
-    iterations: int | None  # of the run; None where it depends on how many questions there are
+    iterations: int | None  # of the run; None if it depends on how many questions there are
     kl: bool  # whether there is a forward for a KL term
     copies: int  # copies of the weights: the policy, and the frozen reference of a KL term
     checkpointing: float  # share of layers that are recomputed in the backward pass
@@ -61,22 +61,22 @@ class Setup:
     rows: int  # responses that the engine samples at one time, if its cache holds them
     utilization: float = 0.0  # vLLM's share of the GPU; 0 for an engine that takes what it needs
     team: int = 1  # GPUs that hold an engine together
-    servers: int = 0  # GPUs of servers; 0 where the engine samples on the training GPUs
+    servers: int = 0  # GPUs of servers; 0 if the engine samples on the training GPUs
     ahead: bool = False  # whether servers sample the next batch during the update
     kept: int = 0  # checkpoints that are kept; 0 if the run writes none
 
     def tokens(self) -> float:
-        """Distinct tokens of one iteration over all ranks."""
+        """Return the distinct tokens of one iteration over all ranks."""
         return self.responses * self.mean + self.prompts * self.prompt / 2
 
     def fullest(self) -> int:
-        """Tokens of the largest micro-batch that can occur: the longest responses, as far as the budget goes."""
+        """Return tokens of the largest micro-batch that can occur: the longest responses, as far as the budget goes."""
         own = max(self.responses // self.ranks // self.mini_batches, 1)
         prompt = max(self.prompt // 2, 1)
         return prompt + min(max(self.token_budget - prompt, self.longest), own * self.longest)
 
     def activation_bytes(self) -> float:
-        """Bytes that layers keep for the backward of the fullest micro-batch, and that the backward of one layer adds.
+        """Return the bytes kept for the backward of the fullest micro-batch, and those that one layer's backward adds.
 
         For each token a layer keeps the inputs of its products and of its rotary embedding, queries, keys, values, the
         output of attention, and gate, up, their activation and product; norms keep a copy in float32. A recomputed
@@ -91,7 +91,7 @@ class Setup:
         return self.fullest() * (kept + turn)
 
     def updating(self) -> dict[str, float]:
-        """Part → GiB on one GPU at the peak of an update, in float32 with the two moments of AdamW."""
+        """Return part → GiB on one GPU at the peak of an update, in float32 with the two moments of AdamW."""
         share = 0.0 if self.offloaded else self.replicas / self.ranks if self.sharded else 1.0
         size = 2 if self.reduced else 4
         # FSDP2 gathers the root and, ahead of time, a second layer; autocast keeps copies of all weights.
@@ -112,13 +112,13 @@ class Setup:
         return sizes | {"context": CONTEXT, "engine": 0.0 if self.servers else self.asleep}
 
     def sampling(self) -> dict[str, float]:
-        """Part → GiB on one GPU while the engine samples."""
+        """Return part → GiB on one GPU while the engine samples."""
         kept = ("weights", "gradients", "optimizer", "reference", "context")
         sizes = {part: size for part, size in self.updating().items() if part in kept}
         return sizes | {"engine": 0.0 if self.servers else self.awake}
 
     def host(self) -> dict[str, float]:
-        """Part → GiB of the first node's host memory: float32 weights in loading and export, and what stays there."""
+        """Return part → GiB of host memory on the first node: float32 weights in loading and export, and what stays."""
         whole, own = 4 * self.parameters / GIB, self.ranks / self.nodes
         shards = (self.copies * whole + 12 * self.trained / GIB) * self.replicas / self.nodes
         sleeps = self.utilization and not (self.asleep or self.servers)
@@ -129,33 +129,33 @@ class Setup:
         }
 
     def checkpoint(self) -> float:
-        """Return GiB of a checkpoint: float32 weights, and the two moments of AdamW of those that are trained."""
+        """Return the size of a checkpoint in GiB: float32 weights, and AdamW's two moments of the trained weights."""
         return (4 * self.parameters + 8 * self.trained) / GIB
 
     def disk(self) -> float:
-        """Return GiB of all checkpoints while one is written; the oldest is deleted afterwards."""
+        """Return the GiB of all checkpoints while one is written; the oldest one is deleted afterwards."""
         return (self.kept + 1) * self.checkpoint() if self.kept else 0.0
 
     def least(self) -> float:
-        """GiB that vLLM needs on a GPU: weights and one sequence take at most 90 % of it, weights at most 75 %."""
+        """Return the GiB that vLLM needs on a GPU: weights and one sequence take 90 % at most, weights 75 %."""
         return max((self.held + self.context * self.token) / 0.9, self.held / 0.75) if self.utilization else 0.0
 
     def forward_flop(self) -> float:
-        """FLOP of a token: two per weight, and attention to half of the prompt and response on average."""
+        """Return the FLOP of a token: two per weight, and attention to half of the prompt and response on average."""
         return 2 * self.parameters + 2 * self.layers * self.queries * (self.prompt / 2 + self.mean)
 
     def update_flop(self) -> float:
-        """FLOP of an update over all GPUs; old log-probs of later mini-batches and KL are forwards without gradient."""
+        """Return the FLOP of an update over all GPUs; old log-probs of later mini-batches and KL are extra forwards."""
         forwards = 1 - 1 / self.mini_batches + self.kl
         return self.tokens() * self.forward_flop() * (3 + self.checkpointing + forwards)
 
     def update_seconds(self) -> float:
-        """Seconds of an update: small micro-batches reach a smaller share of the peak rate."""
+        """Return the seconds of an update: small micro-batches reach a smaller share of the peak rate."""
         micro_batch = min(self.token_budget, self.tokens() / self.ranks / self.mini_batches)
         return self.update_flop() / self.ranks / self.rate / UPDATE_SHARE * (1 + HALF_TOKENS / micro_batch)
 
     def sampling_seconds(self) -> float:
-        """Seconds of sampling, in steps that read weights and the rows' cache; the longest response ends alone."""
+        """Return the seconds of sampling: a step reads weights and the rows' cache; the longest response ends alone."""
         wanted = self.responses * self.team / (self.servers or self.ranks)
         row = (self.prompt + self.mean) / 2 * self.token
         cache = (0.9 if self.utilization else 1.0) * self.awake - self.held
@@ -166,22 +166,22 @@ class Setup:
         return wanted / rows * self.mean * full + (self.longest - self.mean) * last
 
     def spread(self) -> float:
-        """The factor by which an iteration's seconds may be off; errors of rate and length are independent."""
+        """Return the factor by which an iteration's seconds may be off; errors of rate and length are independent."""
         return math.exp(math.hypot(math.log(RATE_SPREAD), self.assumed * math.log(LENGTH_SPREAD)))
 
 
 def figure(x: float) -> str:
-    """A number with three significant digits: 1234.5 becomes 1,230."""
+    """Return a number with three significant digits: 1234.5 becomes 1,230."""
     return f"{float(f'{x:.3g}'):,g}"
 
 
 def total(s: Setup) -> float:
-    """GiB on one GPU at the peak of an update."""
+    """Return the GiB on one GPU at the peak of an update."""
     return sum(s.updating().values())
 
 
 def needed(s: Setup) -> list[str]:
-    """Changes that help when a run does not fit, the cheapest first; empty when it fits."""
+    """Return changes that help if a run does not fit, the cheapest first; empty if it fits."""
     after = {line: total(replace(s, **change)) for line, change in for_update(s).items()}
     helps = [f"{line}: then {size:.1f} GiB" for line, size in after.items() if size < 0.99 * total(s)]
     lines = (helps or ["GPUs with more memory, or a smaller model"]) if total(s) > s.memory else []
@@ -191,7 +191,7 @@ def needed(s: Setup) -> list[str]:
 
 
 def for_update(s: Setup) -> dict[str, dict[str, Any]]:
-    """Setting to change → fields of `Setup` that it changes; each may make an update smaller, the cheapest first."""
+    """Return setting → fields of `Setup` that it changes, for settings that shrink an update, the cheapest first."""
     # The smallest share of layers, in tenths, whose recomputation makes an update fit.
     shares = (tenths / 10 for tenths in range(11))
     fits = (share for share in shares if total(replace(s, checkpointing=share)) <= FILLED * s.memory)
@@ -213,7 +213,7 @@ def for_update(s: Setup) -> dict[str, dict[str, Any]]:
 
 
 def for_engine(s: Setup) -> list[str]:
-    """Changes after which engine and training both have the memory that they need, the cheapest first."""
+    """Return changes after which engine and training both have the memory that they need, the cheapest first."""
     if not s.utilization:
         return ["rollout.engine.max_rows=<fewer responses at one time>, or rollout=vllm"]
     room = s.awake

@@ -16,7 +16,7 @@ ADVICE = """The GPU's memory was exhausted. Each of these helps, the cheapest fi
 
 @contextmanager
 def advised_on_memory(token_budget: int) -> Iterator[None]:
-    """Warn with settings that need less memory if the block runs out of a GPU's memory, and let the error pass.
+    """If the block exhausts a GPU's memory, warn with settings that need less, and raise the error again.
 
     Args:
         token_budget: `policy.token_budget` of the run; half of it is advised.

@@ -21,7 +21,7 @@ from .forecast import CONTEXT, ENGINE_SHARE, GIB, HALF_TOKENS, RATE_SPREAD, Setu
 
 
 def workload_of(cfg: DictConfig, ranks: int) -> dict[str, Any]:
-    """The run's shape, from its settings."""
+    """Return the run's shape, from its settings."""
     from hydra.utils import get_class
 
     from ..modules.strategy import FullyShardedStrategy
@@ -52,7 +52,7 @@ def workload_of(cfg: DictConfig, ranks: int) -> dict[str, Any]:
 
 
 def model_of(cfg: DictConfig) -> dict[str, int]:
-    """Sizes of the model that the settings name, which is made on the meta device, without memory."""
+    """Return the sizes of the model in the settings; the model is made on the meta device, without memory."""
     import torch
     from hydra.utils import instantiate
 
@@ -77,7 +77,7 @@ def model_of(cfg: DictConfig) -> dict[str, int]:
 
 
 def engine_of(cfg: DictConfig, gpu: DictConfig, model: dict[str, int]) -> dict[str, Any]:
-    """Memory of the engine, from its settings; an engine other than vLLM and transformers has GPUs of its own."""
+    """Return the memory of the engine; engines other than vLLM and transformers have GPUs of their own."""
     import torch
     from hydra.utils import get_class
 
@@ -104,7 +104,7 @@ def engine_of(cfg: DictConfig, gpu: DictConfig, model: dict[str, int]) -> dict[s
 
 
 def plan(cfg: DictConfig) -> Setup:
-    """The run of a composed configuration, and its GPUs."""
+    """Return the run of a composed configuration, and its GPUs."""
     check(cfg)
     if cfg.gpu not in cfg.gpus:
         raise ValueError(f"Expected gpu to be one of {', '.join(cfg.gpus)}, but got {cfg.gpu!r}.")
@@ -146,9 +146,9 @@ def show(s: Setup, gpu: str, console: Console) -> None:
         f"Assumed: responses of {s.mean:.0f} tokens on average{', a guess (response_tokens)' * s.assumed}; half "
         f"of the peak rate in updates, a quarter in micro-batches of {HALF_TOKENS:,} tokens; {ENGINE_SHARE:.0%} of the "
         f"bandwidth in engines; times right to a factor of {RATE_SPREAD}; {CONTEXT:.0f} GiB of contexts and fragments; "
-        "layers not compiled, which would keep less; too many hours for mixtures of experts. Not in it: what dynamic "
-        "sampling and reformulators ask besides, evaluation, verification, the sending of weights, start-up, and the "
-        "memory of the processes themselves.",
+        "layers not compiled, which would keep less; too many hours for mixtures of experts. Not included: further "
+        "samples of dynamic sampling and reformulators, evaluation, verification, the transfer of weights, start-up, "
+        "and the memory of the processes themselves.",
         style="dim",
     )
     if lines := needed(s):
@@ -161,7 +161,7 @@ def show(s: Setup, gpu: str, console: Console) -> None:
 
 @entry_point("plan")
 def main(cfg: DictConfig) -> None:
-    """Console entry point."""
+    """Run the command."""
     with explained():
         check_types(cfg)
         check_given(cfg)

@@ -33,7 +33,7 @@ def built(part: DictConfig) -> Any:
 
 
 def with_commands(arguments: Sequence[str]) -> list[str]:
-    """The command line in Hydra's terms.
+    """Return the command line in Hydra's terms.
 
     >>> with_commands(["generate", "input=a.jsonl", "--dry-run"])
     ['command=generate', 'input=a.jsonl', 'dry_run=true']
@@ -112,7 +112,7 @@ def check(cfg: DictConfig) -> None:
 
 @entry_point("rephrase")
 def run(cfg: DictConfig) -> None:
-    """Run the command; exit with 1 where calls got no reply."""
+    """Run the command; exit with 1 if calls got no reply."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     with explained():
         check_types(cfg)
@@ -137,7 +137,7 @@ def finished(cfg: DictConfig) -> bool:
 
 
 def main() -> None:
-    """Console entry point."""
+    """Run the command."""
     sys.argv[1:] = with_commands(sys.argv[1:])
     run()
 

@@ -1,4 +1,4 @@
-"""The two phases of a resume: compare a checkpoint with what the run has built; write once training begins."""
+"""The two phases of a resume: compare the checkpoint with the built run, and write once training begins."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def check_resume(run: Run, checkpoint: Path) -> None:
     """Check that a run can continue from an intact checkpoint. Write nothing.
 
     Raises:
-        ValueError: the checkpoint is not of this run: of another model, tokenizer, seed or other questions; or a table
-            of the run can't be read.
+        ValueError: if the checkpoint belongs to a run with another model, tokenizer, seed or other questions, or if a
+            table of the run can't be read.
     """
     import torch
 
@@ -45,8 +45,8 @@ def check_resume(run: Run, checkpoint: Path) -> None:
     tokenizer = _entry(content, type(data).__qualname__, "tokenizer")
     if tokenizer not in (None, tokenizer_digest(data.tokenizer)):
         raise ValueError(
-            f"Expected the tokenizer of the run in {checkpoint}, but data.tokenizer={data.tokenizer_path} is another. "
-            "Resume with the data.tokenizer and model.path that it had."
+            f"Expected the tokenizer of the run in {checkpoint}, but data.tokenizer={data.tokenizer_path} differs. "
+            "Resume with the data.tokenizer and model.path of that run."
         )
     loaders = _entry(content, "loops", "fit_loop", "state_dict", "combined_loader") or []
     for state in loaders:
@@ -56,7 +56,7 @@ def check_resume(run: Run, checkpoint: Path) -> None:
     if content.get("loaded") not in (None, digest(bit_sums(model))):
         raise ValueError(
             f"Expected the model that the run in {checkpoint} began with, but the weights at model.path="
-            f"{run.module.model_path} are others. Resume with the model.path that it had; for a run of its own set "
+            f"{run.module.model_path} differ. Resume with the model.path of that run; for a new run set "
             "another name=…"
         )
     policy = torch.nn.ModuleDict({"policy": CausalPolicy(model)})  # as the module that wrote the checkpoint calls it
@@ -82,12 +82,12 @@ def _check_shapes(checkpoint: Path, stored: Mapping[str, Any], built: Mapping[st
         raise ValueError(
             f"Expected {checkpoint} to have the parameters of the model at model.path, but {len(differ)} differ: "
             f"{name} has shape {then.get(name, 'none')} there and {now.get(name, 'none')} here. Resume with the "
-            "model.path and the lora settings that the run had."
+            "model.path and the lora settings of that run."
         )
 
 
 def when_it_begins(trainer: Trainer, commit: Callable[[], None]) -> None:
-    """Have a trainer call `commit` once training begins, or a test without training, or a fit without steps.
+    """Have a trainer call `commit` when training or a test begins, or when a fit without steps ends.
 
     Until then a wrong checkpoint, strategy or machine can still refuse the run. `commit` may be called several times.
     """
@@ -109,7 +109,7 @@ def when_it_begins(trainer: Trainer, commit: Callable[[], None]) -> None:
 
 @contextmanager
 def log_held_back() -> Iterator[Callable[[], None]]:
-    """Hold back what is logged to files, and yield a function that writes it; unless it is called, nothing is."""
+    """Buffer what is logged to files, and yield a function that writes the buffer; without a call it is lost."""
     root = logging.getLogger()
     held = {
         handler: MemoryHandler(1_000_000, logging.CRITICAL + 1, handler, flushOnClose=False)

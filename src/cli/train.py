@@ -39,15 +39,15 @@ def train(
 
     Args:
         module: The policy.
-        datamodule: Its questions.
-        trainer: Has the rollout callback and the diagnostics.
+        datamodule: The questions.
+        trainer: A trainer with the rollout callback and the diagnostics.
         test: Whether to evaluate on the test splits.
         resume: `auto`, or the path of a checkpoint or of a run to continue; see `resolve`, which checks it.
-        checkpoint: A checkpoint to continue from that was checked before, in the place of `resume`.
+        checkpoint: A checkpoint to continue from, already checked, in place of `resume`.
         export: Folder for the trained policy in Hugging Face format; None writes none.
 
     Returns:
-        The last value of all that was logged.
+        Name → last logged value.
     """
     from ..runs.checkpoints import resolve
 
@@ -66,7 +66,7 @@ def train(
 
 
 def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None:
-    """The metric that a sweeper optimises; None where the setting `objective` names none."""
+    """Return the metric that a sweeper optimises; None if the setting `objective` is null."""
     if name is not None and name not in metrics:
         raise ValueError(
             f"Expected `objective` to name a metric that the run logs, but it does not log {name!r}. It has logged: "
@@ -77,7 +77,7 @@ def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None
 
 @entry_point("train")
 def main(cfg: DictConfig) -> float | None:
-    """Console entry point; returns the objective to Hydra, for a sweeper that searches for its best value."""
+    """Run the command; return the objective to Hydra, for a sweeper that searches for its best value."""
     directory = Path(HydraConfig.get().runtime.output_dir)
     trains = cfg.iterations != 0
     with ExitStack() as stack:
@@ -127,7 +127,7 @@ def main(cfg: DictConfig) -> float | None:
 
 
 def _checkpoint_of(cfg: DictConfig, directory: Path) -> Path | None:
-    """The checkpoint that a run resumes from, after a check of its content; Lightning is imported only for that."""
+    """Return the checkpoint to resume from, after a check of its content. Import Lightning only if there is one."""
     from ..runs.checkpoints import resolve
 
     return None if cfg.resume is None else resolve(cfg.resume, directory / "checkpoints")

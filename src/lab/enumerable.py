@@ -38,7 +38,7 @@ class Responses(NamedTuple):
 
 
 def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
-    """All words of at most `max_length` tokens, at most 4,096; token 0 ends a word, and so does the length limit.
+    """Return all words of at most `max_length` tokens, at most 4,096; token 0 or the length limit ends a word.
 
     Raises:
         ValueError: there would be more than 4,096.
@@ -67,24 +67,24 @@ def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
 
 
 def token_logprobs(logits: Tensor, responses: Responses) -> Tensor:
-    """[P, T] log-probs of all tokens under policies `logits` [P, S, V], nats."""
+    """Return [P, T] log-probs of all tokens under policies `logits` [P, S, V], nats."""
     return logits.log_softmax(-1)[:, responses.states, responses.tokens]
 
 
 def token_entropies(logits: Tensor, responses: Responses) -> Tensor:
-    """[P, T] entropy of the policy at each token, nats."""
+    """Return [P, T] entropy of the policy at each token, nats."""
     logs = logits.log_softmax(-1)
     return -(logs.exp() * logs).sum(-1)[:, responses.states]
 
 
 def probabilities(logits: Tensor, responses: Responses) -> Tensor:
-    """[P, R] probability of each response; every row sums to 1."""
+    """Return [P, R] probability of each response; every row sums to 1."""
     sums = logits.new_zeros(len(logits), len(responses.lengths))
     return sums.index_add(1, responses.response, token_logprobs(logits, responses)).exp()
 
 
 def success_rates(logits: Tensor, responses: Responses, correct: Tensor) -> Tensor:
-    """[P] probability of a correct response, with gradient; `correct` [R] bool.
+    """Return [P] probability of a correct response, with gradient; `correct` [R] bool.
 
     >>> success_rates(torch.zeros(1, 2, 2), all_responses(2, 2), torch.tensor([True, False, True]))  # ½ + ¼
     tensor([0.7500])
@@ -110,7 +110,7 @@ def expected_update(
     samples: int | Tensor,
     options: UpdateOptions | None = None,
 ) -> Tensor:
-    """Minus the expected gradient of the loss of one mini-batch in the current policy's logits.
+    """Return the negative expected gradient of the loss of one mini-batch in the current policy's logits.
 
     It is what `PolicyUpdate` does on average. Exact for losses whose terms are proportional to |A| at either sign, or
     free of it, as those of `PolicyLoss`: E[loss(A)] = loss(E[max(A, 0)]) + loss(E[min(A, 0)]) − loss(0). Two limits:
@@ -160,7 +160,7 @@ def expected_update(
     )
 
     def gradients(advantages: Tensor) -> Tensor:
-        """[2, P·T] derivatives of the loss in each token's log-prob and entropy, each response taken once."""
+        """Return [2, P·T] derivatives of the loss in each token's log-prob and entropy, each response taken once."""
         leaves = [values.detach().flatten().requires_grad_() for values in (logprobs, entropies)]
         given = replace(inputs, logprobs=leaves[0], entropy=leaves[1], advantages=advantages)
         return torch.stack(torch.autograd.grad(loss(given).loss, leaves, materialize_grads=True))
@@ -174,7 +174,7 @@ def expected_update(
 
 
 def _importance_weights(policies: Policies, responses: Responses, score: Tensor, options: UpdateOptions) -> Tensor:
-    """[P, T] truncated token weights: for scoring prompt n at prompt `score[n]` ([P] long), times for staleness."""
+    """Return [P, T] truncated token weights, for scoring prompt n at prompt `score[n]` ([P] long) and for staleness."""
     sampled = token_logprobs(policies.old, responses)
     weights = (sampled - token_logprobs(policies.sampler, responses)).exp().clamp(max=options.staleness_cap)
     if options.prompt_correction is not None:
@@ -188,12 +188,12 @@ class PositivePart(BasedAdvantage):
     """max(A, 0) of another strategy's expected advantages."""
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:  # noqa: ARG002
-        """[R] advantages, 0 where those of the base are negative."""
+        """Return [R] advantages: those of the base, with 0 for negative ones."""
         return advantages.clamp(min=0)
 
 
 def _by_response(strategy: AdvantageStrategy, sampled: Tensor, correct: Tensor, samples: int | Tensor) -> Tensor:
-    """[P·R] expected advantage of each response to each prompt."""
+    """Return [P·R] expected advantage of each response to each prompt."""
     success = (sampled @ correct.double()).clamp(0, 1)
     given = expected_advantages(strategy, success, samples)
     return torch.where(correct, given.correct[:, None], given.wrong[:, None]).flatten()

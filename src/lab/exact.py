@@ -23,7 +23,7 @@ from ..types import EnumeratingVerifier, QuestionBatch, SamplingConfig
 def correct_tokens(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int], max_new_tokens: int
 ) -> list[Tensor]:
-    """Every response, [T_r] long each, that reads as one of the correct `texts`.
+    """Return every response, [T_r] long each, that reads as one of the correct `texts`.
 
     A text shorter than `max_new_tokens` gives one response for each stop token; a text of exactly this length gives one
     without a stop token; a longer text gives none.
@@ -54,7 +54,9 @@ def correct_tokens(
 def exact_success(
     scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]], temperature: float = 1.0
 ) -> Tensor:
-    """[Q] float64 probability that a response to each prompt is correct. Collective, also for ranks without prompts.
+    """Return [Q] float64 probability that a response to each prompt is correct.
+
+    Collective, also for ranks without prompts.
 
     Args:
         scorer: Of the policy.
@@ -100,12 +102,12 @@ class BatchSuccess:
     sampling: SamplingConfig
 
     def __call__(self, scorer: Scorer, batch: QuestionBatch) -> Tensor:
-        """[P] float64, in the order of `batch.prompts`. Collective."""
+        """Return [P] float64, in the order of `batch.prompts`. Collective."""
         correct = self.correct(batch)
         return exact_success(scorer, [p.token_ids for p in batch.prompts], correct, self.sampling.temperature)
 
     def correct(self, batch: QuestionBatch) -> list[list[Tensor]]:
-        """[P], all correct responses to each prompt, in tokens."""
+        """Return [P], all correct responses to each prompt, in tokens."""
         limit = self.sampling.max_new_tokens
         by_question = [
             correct_tokens(self.verifier.correct_responses(group.answer), self.tokenizer, self.stop_ids, limit)

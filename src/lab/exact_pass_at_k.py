@@ -128,7 +128,7 @@ class ExactPassAtK(ExactCallback):
     on_test_epoch_end = on_validation_epoch_end
 
     def success(self, trainer: Trainer, pl_module: LightningModule) -> Success:
-        """The success of all evaluation questions under the current policy. Collective."""
+        """Return the success of all evaluation questions under the current policy. Collective."""
         scorer, success = cast(PolicyModule, pl_module).make_scorer(), self.batch_success(trainer)
         found: Success = defaultdict(dict)
         for loader in trainer.datamodule.val_dataloader():  # type: ignore[attr-defined]
@@ -145,7 +145,7 @@ class ExactPassAtK(ExactCallback):
         return {split: {id: p for part in parts for id, p in part.get(split, {}).items()} for split in chain(*parts)}
 
     def state_dict(self) -> dict[str, Any]:
-        """The success of the untrained policy, which a resumed run no longer has."""
+        """Return the success of the untrained policy, which a resumed run no longer has."""
         return {"untrained": self.untrained}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -37,7 +37,7 @@ class ByVerdict(NamedTuple):
 
 
 def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> Tensor:
-    """w_n = (E[A | correct at n] − E[A | wrong at n]) / P: what the strategy optimises, per prompt.
+    """Return w_n = (E[A | correct at n] − E[A | wrong at n]) / P: what the strategy optimises, per prompt.
 
     The P prompts are those of one question, or of the whole batch for strategies that look beyond a question. With
     unequal samples the expected gradient of a mean over all responses is Σ_n (P · G_n / Σ G) w_n ∇p_n. For strategies
@@ -63,7 +63,7 @@ def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int 
 
 
 def expected_advantages(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> ByVerdict:
-    """The two [P] expectations that `expected_weights` is made of; arguments and errors are the same.
+    """Return the two [P] expectations of which `expected_weights` consists, with its arguments and errors.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> expected_advantages(GroupAdvantage(scale="none"), torch.tensor([0.5]), 2)  # r − r̄ is ±½ or 0, half the time
@@ -89,7 +89,7 @@ def expected_advantages(strategy: AdvantageStrategy, success: Tensor, samples: i
 
 
 def count_utility(strategy: AdvantageStrategy, num_samples: int) -> Tensor:
-    """H(c), the worth of c correct responses in a pool: the strategy maximises E[H(C)] / num_samples.
+    """Return H(c), the worth of c correct responses in a pool: the strategy maximises E[H(C)] / num_samples.
 
     H(0) = 0 and H(c + 1) − H(c) = A⁺(c + 1) − A⁻(c), the advantages of a correct and of a wrong response where so many
     are correct. The gradient of E[H(C)] in the success rate of a prompt is its number of samples times
@@ -107,7 +107,7 @@ def count_utility(strategy: AdvantageStrategy, num_samples: int) -> Tensor:
 
 
 def _advantages_of_counts(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) -> ByVerdict:
-    """[M, P] advantages where `counts` [M, P] of each prompt's responses are correct; 0 for a verdict that none has.
+    """Return [M, P] advantages if `counts` [M, P] of each prompt's responses are correct; 0 for a verdict without any.
 
     The strategy sees many configurations in one call, each as a question of its own. A strategy that looks beyond a
     question, which a trial with 16 configurations shows, sees one at a time.
@@ -130,7 +130,7 @@ def _advantages_of_counts(strategy: AdvantageStrategy, counts: Tensor, samples: 
 
 
 def _advantages(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) -> Tensor:
-    """[M, R] float64 advantages of all responses, those to a prompt side by side."""
+    """Return [M, R] float64 advantages of all responses, those to a prompt side by side."""
     correct = _verdicts(counts, samples)
     groups = RewardGroups(
         rewards=correct.flatten().double(),
@@ -146,12 +146,12 @@ def _advantages(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) ->
 
 
 def _verdicts(counts: Tensor, samples: Tensor) -> Tensor:
-    """[M, R] bool, the first `counts` of each prompt's responses."""
+    """Return [M, R] bool, the first `counts` of each prompt's responses."""
     return torch.cat([torch.arange(g) for g in samples]) < counts.repeat_interleave(samples, 1)
 
 
 def _configurations(kind: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
-    """[M, P] long counts, sorted among prompts of one kind, and the [M] float64 number of orders of each."""
+    """Return [M, P] long counts, sorted among prompts of one kind, and the [M] float64 number of orders of each."""
     members = [(kind == value).nonzero()[:, 0] for value in range(int(kind.max()) + 1)]
     sizes = [comb(int(samples[places[0]]) + len(places), len(places)) for places in members]
     total, responses = prod(sizes), int(samples.sum())
@@ -173,12 +173,12 @@ def _configurations(kind: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _binomial(counts: Tensor, draws: Tensor, success: Tensor) -> Tensor:
-    """[M, P] float64 probabilities; 0 for counts outside 0..draws."""
+    """Return [M, P] float64 probabilities; 0 for counts outside 0..draws."""
     return torch.from_numpy(binom.pmf(counts.numpy(), draws.numpy(), success.numpy()))
 
 
 def averaged(strategy: AdvantageStrategy, groups: RewardGroups) -> Tensor:
-    """[R] advantages, averaged over the strategy's random choices; without such choices, its advantages.
+    """Return [R] advantages, averaged over the strategy's random choices; without such choices, its advantages.
 
     A strategy with random choices of its own has a method `expected`, which is called with the groups. A
     `BasedAdvantage` changes the average of its base, which is exact if the change is linear in the advantages.
@@ -200,7 +200,7 @@ def averaged(strategy: AdvantageStrategy, groups: RewardGroups) -> Tensor:
 
 
 def _of_pool(strategy: PassAtKAdvantage, n: int, c: int) -> float:
-    """A⁺ of a pool of n responses, c of them correct."""
+    """Return A⁺ of a pool of n responses, c of them correct."""
     if not 0 < c < n or n <= strategy.k:
         return 0.0
     if strategy.estimator == "full":
@@ -209,7 +209,7 @@ def _of_pool(strategy: PassAtKAdvantage, n: int, c: int) -> float:
 
 
 def bootstrap_expectation(n: int, c: int, k: int, num_groups: int, epsilon: float) -> float:
-    """A⁺, the advantage of a correct response averaged over the random groups of `bootstrap`.
+    """Return A⁺, the advantage of a correct response averaged over the random groups of `bootstrap`.
 
     Each of B groups succeeds independently with probability u = 1 − C(n−c, k) / C(n, k), and then holds k·c / (n·u)
     correct responses on average: A⁺ = Σ_s Bin(s; B, u) · s / (B·u) · v(s), where v(s) = (1 − s/B) / (σ + ε) is the
@@ -225,7 +225,7 @@ def bootstrap_expectation(n: int, c: int, k: int, num_groups: int, epsilon: floa
 
 
 def full_expectation(n: int, c: int, k: int, epsilon: float) -> float:
-    """A⁺, the advantage of a correct response averaged over the random disjoint groups of `full`.
+    """Return A⁺, the advantage of a correct response averaged over the random disjoint groups of `full`.
 
     Of the C(n, c) ways to place the correct responses, C(m, s) · N(s, j) · C(n − m·k, c − j) leave exactly s of the
     m = ⌊n/k⌋ groups successful with j correct responses in them; N(s, j) is the coefficient of x^j in ((1+x)^k − 1)^s.
@@ -246,6 +246,6 @@ def full_expectation(n: int, c: int, k: int, epsilon: float) -> float:
 
 
 def successful_group(s: int, num_groups: int, epsilon: float) -> float:
-    """The advantage of a group with a correct response, where s of `num_groups` have one; 0 < s < num_groups."""
+    """Return the advantage of a group with a correct response if s of `num_groups` have one; 0 < s < num_groups."""
     share = s / num_groups
     return (1 - share) / (sqrt(share * (1 - share)) + epsilon)

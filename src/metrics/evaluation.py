@@ -17,7 +17,7 @@ Splits = dict[str, dict[str, dict[str, Any]]]
 
 
 def count_batch(batch: Any) -> list[Record]:
-    """Records of the questions of one batch that have any response.
+    """Return the records of the questions of one batch that have any response.
 
     `counts`: `metadata` of the question; `n` responses, of them `correct` and `truncated` by the length limit; `right`,
     distinct answers of correct ones; `wrong`, wrong answer → responses that gave it, without those that gave none;
@@ -66,7 +66,7 @@ def joined(records: Iterable[Record]) -> list[Record]:
 
 
 def merge_counts(records: Iterable[Record]) -> Splits:
-    """The row of each question, whose counts are summed over the records of all batches and ranks."""
+    """Return the row of each question, whose counts are summed over the records of all batches and ranks."""
     parts: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for record in records:
         parts[record["split"], record["id"]].append(record["counts"])
@@ -92,7 +92,7 @@ def merge_counts(records: Iterable[Record]) -> Splits:
 def summarise(
     questions: Mapping[str, Mapping[str, Any]], ks: Sequence[int], taus: Sequence[float] = ()
 ) -> dict[str, Any]:
-    """Pass@k and Cover@τ with intervals, means over questions, and a row for each question; at least one is needed.
+    """Return pass@k and Cover@τ with intervals, means over questions, and a row per question, of at least one question.
 
     Of `ks`, those above the smallest n are left out; without `taus` there is no `cover_at_tau`.
     """
@@ -115,7 +115,7 @@ def summarise(
 
 
 def averages(report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
-    """Mean pass@k of groups of splits: `pass_at_k` weighs all splits the same, `by_question` all questions.
+    """Return mean pass@k of groups of splits: `pass_at_k` weighs splits equally, `by_question` all questions.
 
     `report` is split → what `summarise` returns, `groups` name → splits. Groups with a split that was not evaluated are
     left out, and so is each k that a split of the group lacks.
@@ -141,7 +141,7 @@ def averages(report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Seque
 
 
 def _curve(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> Tensor:
-    """[Q, K] pass@k of the questions with these `n` and `correct`."""
+    """Return [Q, K] pass@k of the questions with these `n` and `correct`."""
     n, correct = (torch.tensor([row[name] for row in rows]) for name in ("n", "correct"))
     return torch.stack([pass_at_k(n, correct, k) for k in ks], -1) if ks else torch.zeros(len(rows), 0)
 

@@ -44,12 +44,12 @@ class MeanByName(Metric):
         self.text.append(torch.frombuffer(bytearray(json.dumps(record) + "\n", "utf-8"), dtype=torch.uint8))
 
     def records(self) -> list[dict[str, list[float]]]:
-        """Name → the values of each update; of all ranks while synchronised."""
+        """Return name → the values of each update; those of all ranks while synchronised."""
         parts = [self.text] if isinstance(self.text, Tensor) else self.text
         return [json.loads(line) for part in parts for line in part.cpu().numpy().tobytes().splitlines()]
 
     def compute(self) -> dict[str, float]:
-        """Name → mean, rounded once."""
+        """Return the mean of each name, from an exact sum, so that batching does not change the mean."""
         values: dict[str, list[float]] = {}
         for record in self.records():
             for name, column in record.items():

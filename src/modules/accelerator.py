@@ -6,9 +6,9 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 
 
 class SharedCUDAAccelerator(CUDAAccelerator):
-    """CUDA, without the clearing of GPU memory with which Lightning begins and ends each fit and test.
+    """A CUDA accelerator that keeps GPU memory when a fit or test begins and ends; Lightning's own clears it.
 
-    Lightning frees the workspaces of cuBLAS there. The CUDA graphs of a vLLM engine in the same process were captured
+    Clearing frees the workspaces of cuBLAS. The CUDA graphs of a vLLM engine in the same process were captured
     with these workspaces, and their next replay would write into freed memory (pytorch issues 192061 and 193402). The
     engine lives from the fit to the test that follows.
     """

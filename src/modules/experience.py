@@ -39,7 +39,7 @@ class TokenColumns:
     """[T] float32, nats: log π − log μ under the sampled prompt for stale responses to another prompt than the score
     prompt, else zero. π is the policy before the batch's first update, μ the one that sampled the response."""
     prompt_weights: Tensor
-    """[T] float32 truncated importance weights for the change of prompt; ones where it is not corrected."""
+    """[T] float32 truncated importance weights for the change of prompt; ones if it is not corrected."""
     mismatch_weights: Tensor | None = None
     """[T] float32 importance weights between engine and trainer, those for staleness included; None without a
     `MismatchCorrection`."""
@@ -56,16 +56,16 @@ class TokenColumns:
         return TokenColumns(**columns, terms={name: change(x) for name, x in self.terms.items()})
 
     def old(self, logprobs: Tensor) -> Tensor:
-        """[T] log-probs before the batch's first update, given the current ones."""
+        """Return [T] log-probs before the batch's first update, given the current ones."""
         return torch.where(self.old_known, self.old_logprobs, logprobs.detach())
 
     def log_ratio(self, old: Tensor) -> Tensor:
-        """[T] log π − log μ, zero for tokens that the present weights have sampled."""
+        """Return [T] log π − log μ, zero for tokens that the present weights have sampled."""
         here = self.on_score_prompt & self.stale
         return torch.where(here, old - self.engine_logprobs, self.log_ratio_since_sampling)
 
     def weights(self, old: Tensor, staleness_log_cap: float) -> Tensor:
-        """[T] weights of the policy terms: for the change of prompt, and for the engine or for staleness."""
+        """Return [T] weights of the policy terms: for the change of prompt, and for the engine or for staleness."""
         if self.mismatch_weights is not None:
             return self.prompt_weights * self.mismatch_weights
         return self.prompt_weights * self.log_ratio(old).clamp(max=staleness_log_cap).exp()
@@ -122,12 +122,12 @@ class Experience(PromptedResponses):
         return PromptedResponses(prompts=prompts, prompt=self.rollouts.prompt, responses=self.responses)
 
     def any_token(self, *flags: Tensor) -> Tensor:
-        """[R] bool, responses with at least one token that is flagged in one of the `flags`, [T] each."""
+        """Return [R] bool, responses with at least one token that is flagged in one of the `flags`, [T] each."""
         flagged = torch.stack(flags).any(0)
         return torch.zeros(len(self.lengths)).index_add(0, self.response, flagged.float()) > 0
 
     def learns(self) -> Tensor:
-        """[R] bool, responses with a nonzero advantage, their own or a token's, or a nonzero coefficient of a term."""
+        """Return [R] bool, responses with a nonzero advantage, of the response or a token, or a nonzero coefficient."""
         columns = [column for column in (self.columns.advantages, *self.columns.terms.values()) if column is not None]
         return self.any_token((self.advantages != 0)[self.response], *(column != 0 for column in columns))
 
@@ -146,7 +146,7 @@ class Experience(PromptedResponses):
     def correct_prompts(self, scorer: Scorer, cap: float | None) -> None:
         """Weigh responses that were sampled from another prompt than their score prompt. Collective.
 
-        `cap` is `UpdateOptions.prompt_correction`; with None, only the log-ratios of stale responses are taken.
+        `cap` is `UpdateOptions.prompt_correction`. If None, only the log-ratios of stale responses are computed.
         """
         columns = self.columns
         elsewhere = (self.has_gradient & ~self.rollouts.replayed)[self.response] & ~columns.on_score_prompt
@@ -215,7 +215,7 @@ class MicroBatch:
         self.lengths = self.packed.lengths.to(device)
 
     def __call__(self, part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
-        """[] loss of the tokens `part`, whose log-probs and entropies are given."""
+        """Return [] loss of the tokens `part`, whose log-probs and entropies are given."""
         tokens = self.columns.map(lambda column: column[part])
         old = tokens.old(logprobs)
         inputs = LossInputs(
@@ -240,12 +240,12 @@ class MicroBatch:
 
 
 def truncated_weights(target: Tensor, sampled: Tensor, cap: float) -> Tensor:
-    """[T] importance weights per token, min(π_target / π_sampled, cap), from log-probs [T] in nats."""
+    """Return [T] importance weights per token, min(π_target / π_sampled, cap), from log-probs [T] in nats."""
     return (target - sampled).clamp(max=math.log(cap)).exp()
 
 
 def split_by_question(question: Tensor, num_questions: int, num_mini_batches: int) -> list[Tensor]:
-    """Ascending rows of responses for each of `num_mini_batches` mini-batches, which never split a question.
+    """Return ascending rows of responses for each of `num_mini_batches` mini-batches, which never split a question.
 
     `question` is [R] long, in 0..num_questions-1. Sizes in questions differ by one at most, over all ranks too if each
     has as many questions: the larger ones come first on rank 0, and ranks take turns.
@@ -259,7 +259,7 @@ def split_by_question(question: Tensor, num_questions: int, num_mini_batches: in
 
 
 def reward_groups(rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> RewardGroups:
-    """The responses of one rank as a strategy sees them; `scores`, if given, are scores of all of them."""
+    """Return the responses of one rank as a strategy sees them; `scores`, if given, are scores of all of them."""
     names = ("rewards", "correct", "question", "prompt", "lengths", "history")
     columns = {name: getattr(rollouts, name) for name in names}
     if scores is not None:

@@ -23,18 +23,18 @@ Beyond it the gradient through the exponential is zero."""
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
-    """Exp of `log_ratio` clamped to ±`MAX_LOG_RATIO`: no overflow reaches a gradient."""
+    """Return the exp of `log_ratio` clamped to ±`MAX_LOG_RATIO`: no overflow reaches a gradient."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def response_sum(values: Tensor, inputs: LossInputs) -> Tensor:
-    """[R] float sums of `values` [T], numbers or flags, over each response."""
+    """Return [R] float sums of `values` [T], numbers or flags, over each response."""
     values = values.to(inputs.logprobs.dtype)
     return values.new_zeros(len(inputs.lengths)).index_add(0, inputs.response, values)
 
 
 def response_mean(values: Tensor, inputs: LossInputs) -> Tensor:
-    """[T] each token gets the mean of `values` [T] over its response."""
+    """Return [T] the mean of `values` [T] over each token's response."""
     return (response_sum(values, inputs) / inputs.lengths)[inputs.response]
 
 
@@ -51,7 +51,7 @@ class Surrogate(NamedTuple):
 
 
 def clip_surrogate(_: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
-    """min(ρ A, clip(ρ, 1 − low, 1 + high) A); a token is counted as clipped when that removes its gradient."""
+    """Return min(ρ A, clip(ρ, 1 − low, 1 + high) A); a token is counted as clipped if that removes its gradient."""
     ratio = bounded_exp(log_ratio)
     value = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
     return Surrogate(value, ratio, (ratio < 1 - low) & (advantages < 0), (ratio > 1 + high) & (advantages > 0))
@@ -94,7 +94,7 @@ SURROGATES: dict[tuple[str, str], Callable[[LossInputs, Tensor, Tensor, float, f
 
 
 def replace_replayed(policy: Surrogate, ratio: Tensor, advantages: Tensor, replayed: Tensor, delta: float) -> Surrogate:
-    """`policy` with A ρ/(ρ + δ) at the tokens of replayed responses, which are never clipped (ExGRPO)."""
+    """Return `policy` with A ρ/(ρ + δ) at the tokens of replayed responses, without clipping (ExGRPO)."""
     value = torch.where(replayed, advantages * ratio / (ratio + delta), policy.value)
     ratio = torch.where(replayed, ratio, policy.ratio)
     return Surrogate(value, ratio, policy.clip_low & ~replayed, policy.clip_high & ~replayed)
@@ -113,9 +113,12 @@ gradient of the divergence in expectation, k3 that of KL(π_ref ‖ π_θ) and k
 
 
 def token_kl(inputs: LossInputs, estimator: str) -> Tensor:
-    """[T] estimated divergence from the reference; a ValueError if the inputs have none.
+    """Return [T] estimated divergence from the reference.
 
-    k3 is constant where d exceeds `MAX_LOG_RATIO`; verl clamps its value to ±10, which removes larger gradients.
+    k3 is constant if d exceeds `MAX_LOG_RATIO`; verl clamps k3 to ±10, which removes larger gradients.
+
+    Raises:
+        ValueError: if the inputs have no log-probs of the reference.
     """
     if inputs.reference_logprobs is None:
         raise ValueError(
@@ -154,7 +157,7 @@ AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
         inputs.logprobs.new_ones(len(inputs.lengths)) * inverse((max_length or 1) * inputs.num_responses)
     ),
 }
-"""[R] what the terms of each response's tokens are multiplied by before everything is summed; 0 if no response counts.
+"""Name → [R] factors of the terms of each response's tokens in the sum over all tokens; 0 if no response counts.
 
 `sequence_mean`: 1 / (|o| · responses), GRPO; `token_mean`: 1 / tokens, DAPO (arXiv 2503.14476, Eq. 8); `constant`:
 1 / (max_length · responses), Dr. GRPO (arXiv 2503.20783).
@@ -276,7 +279,7 @@ class PolicyLoss(Loss):
             )
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
-        """Loss of one micro-batch, and the sums of its metrics.
+        """Return the loss of one micro-batch, and the sums of its metrics.
 
         Raises:
             ValueError: the inputs lack a reference or an entropy that is needed, or name an unknown term of tokens.
@@ -318,7 +321,7 @@ class PolicyLoss(Loss):
         if self.entropy_coef:
             if inputs.entropy is None:
                 raise ValueError("Expected entropy for a loss with entropy_coef ≠ 0, but got None.")
-            # The weights of the whole loss follow; where the entropy's are others, it brings the quotient of the two.
+            # The loss is multiplied by its weights below; the quotient gives the entropy its own weights.
             other = AGGREGATIONS[self.entropy_aggregation or self.aggregation](inputs, self.max_length)
             quotient = torch.where(weights == 0, 0.0, other / weights)
             terms = terms - self.entropy_coef * inputs.entropy * quotient[inputs.response]
@@ -330,7 +333,9 @@ class PolicyLoss(Loss):
 
 
 def check_outputs(outputs: object, inputs: LossInputs, loss: Loss) -> LossOutputs:
-    """Check that a loss has returned a scalar with gradient, and sums; its finiteness is that of the gradient.
+    """Check that a loss has returned a scalar with a gradient, and sums of the right shapes.
+
+    Whether the loss is finite is not checked: the norm of its gradient shows it.
 
     Raises:
         TypeError: `outputs` are no `LossOutputs` of tensors, or their loss has no gradient although the log-probs have.
@@ -352,6 +357,6 @@ def check_outputs(outputs: object, inputs: LossInputs, loss: Loss) -> LossOutput
     if not outputs.loss.is_floating_point() or (inputs.logprobs.requires_grad and not outputs.loss.requires_grad):
         raise TypeError(
             f"{expected} a float loss with a gradient, but got {found(outputs.loss)} without one. "
-            "Compute it from LossInputs.logprobs; the loss of nothing is `logprobs.sum() * 0`."
+            "Compute it from LossInputs.logprobs; if no token counts, return `logprobs.sum() * 0`."
         )
     return outputs

@@ -32,12 +32,12 @@ class Corrected:
     """Weights of tokens, without gradient, and the sums that their metrics are made of."""
 
     weights: Tensor
-    """Float, of the shape of the log-probs: 0 where a token is rejected or padding."""
+    """Float, of the shape of the log-probs: 0 if a token is rejected or padding."""
     sums: Mapping[str, float]
     """`tokens`, and over them: `weight`, `square` (of the weight), `rejected`, `truncated`."""
 
     def metrics(self) -> dict[str, float]:
-        """Means per token of `weight`, `rejected` and `truncated`; `ess`, effective sample size per token."""
+        """Return means per token of `weight`, `rejected` and `truncated`; `ess`, effective sample size per token."""
         sums, tokens = self.sums, max(self.sums["tokens"], 1)
         means = {name: sums[name] / tokens for name in ("weight", "rejected", "truncated")}
         return {**means, "ess": sums["weight"] ** 2 / (tokens * sums["square"]) if sums["square"] else 0.0}
@@ -45,7 +45,7 @@ class Corrected:
 
 @dataclass(frozen=True, kw_only=True)
 class MismatchCorrection:
-    """Weights w_t = min(ρ_t, cap), and 0 where a ratio is not between `low` and `high` (rejected).
+    """Weights w_t = min(ρ_t, cap), and 0 if a ratio is not between `low` and `high` (rejected).
 
     π is the trainer's policy before the batch's first update, μ the engine's, d_t = log π − log μ of a token. ρ by
     level: `token` e^{d_t}; `sequence` e^{Σ d}, the same for all tokens of a response; `geometric` e^{mean d}, likewise.
@@ -97,8 +97,11 @@ class MismatchCorrection:
     def __call__(self, logprobs: Tensor, sampled_logprobs: Tensor, mask: Tensor) -> Corrected:
         """Correct a padded batch: [B, T] log π, whose gradient is ignored, and log μ as the engine returned it, nats.
 
-        `mask` [B, T] is true or 1 at response tokens. Log-probs of half precision are computed with in float32, which
-        the weights are then too. Raises FloatingPointError as `of_tokens` does.
+        `mask` [B, T] is true or 1 at response tokens. Log-probs of half precision are converted to float32, which is
+        then the type of the weights, too.
+
+        Raises:
+            FloatingPointError: see `of_tokens`.
         """
         mask = mask.bool()
         current, sampled = (values.detach()[mask] for values in (logprobs, sampled_logprobs))
@@ -109,10 +112,10 @@ class MismatchCorrection:
     def of_tokens(self, log_ratio: Tensor, response: Tensor) -> Corrected:
         """Correct T tokens without padding: `log_ratio` [T] are the d_t, `response` [T] long the rows of responses.
 
-        A log-ratio of −∞, of a token that π excludes, is clamped as others are.
+        A log-ratio of −∞ (a token that π excludes) is clamped like any other.
 
         Raises:
-            FloatingPointError: a log-ratio is NaN or +∞, so that π or μ gives no probability to go by.
+            FloatingPointError: if a log-ratio is NaN or +∞, which no probabilities give.
         """
         log_ratio = _in_float32(log_ratio)
         if broken := int((log_ratio.isnan() | log_ratio.isposinf()).sum()):
@@ -140,7 +143,7 @@ class MismatchCorrection:
 
     @staticmethod
     def _at(level: Level, values: Tensor, response: Tensor) -> Tensor:
-        """[T] `values`, or their sum or mean over the token's response."""
+        """Return [T] `values`, or their sum or mean over the token's response."""
         if level == "token":
             return values
         rows = int(response.max()) + 1 if len(response) else 0

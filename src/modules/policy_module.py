@@ -137,7 +137,7 @@ class PolicyModule(LightningModule):
             return self.load_model()
 
     def _load_again(self) -> PreTrainedModel:
-        """Load the weights that training begins with once more, also where a loader draws them at random."""
+        """Load the initial weights again, also if the loader draws them at random."""
         with torch.random.fork_rng(devices=[]), values_on_rank_0(self.trainer.strategy):
             torch.set_rng_state(self._random_state)
             model = self.load_model()
@@ -153,7 +153,7 @@ class PolicyModule(LightningModule):
         return prepare(policy, self.trainer.strategy, self.options.compute_dtype, self.options.compile)
 
     def configure_optimizers(self) -> Any:
-        """The optimizer, and a schedule over optimizer steps that the update advances itself."""
+        """Return the optimizer, and a schedule over optimizer steps that the update advances itself."""
         optimizer = self.make_optimizer(p for p in self.policy.parameters() if p.requires_grad)
         self._learning_rates = [group["lr"] for group in optimizer.param_groups]
         options = self.options
@@ -219,12 +219,12 @@ class PolicyModule(LightningModule):
     test_step = validation_step
 
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """`(Hugging Face name, full tensor)` of each parameter. Collective: every rank must exhaust it."""
+        """Return `(Hugging Face name, full tensor)` of each parameter. Collective: every rank must exhaust it."""
         reshard(self.policy)
         return full_tensors(self.policy.model)
 
     def make_scorer(self) -> Scorer:
-        """A scorer of the current policy, on its device and in the precision that it trains in."""
+        """Return a scorer of the current policy, on the policy's device and in its training precision."""
         strategy, budget = self.trainer.strategy, self.options.token_budget
         # FSDP2 has its own mixed precision, and brings offloaded parameters to the device.
         sharded, device = isinstance(strategy, FullyShardedStrategy), strategy.root_device
@@ -232,7 +232,7 @@ class PolicyModule(LightningModule):
         return Scorer(self.policy, self.reference, token_budget=budget, device=device, autocast_dtype=dtype)
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
-        """[n] float32, mean entropy per token under the current policy and the score prompt, nats. Collective."""
+        """Return [n] float32, mean entropy per token under current policy and score prompt, nats. Collective."""
         assert self.update is not None
         scored = [p.anchor_ids if self.options.anchor == "original" else p.token_ids for p in prompts]
         rows = torch.arange(len(scored))

@@ -112,7 +112,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
 
 def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dtype | None:
-    """The type to compute in, None for that of the parameters; `auto` is bfloat16 on GPUs, float32 elsewhere."""
+    """Return the type to compute in, None for that of the parameters; `auto` is bfloat16 on GPUs, float32 elsewhere."""
     if compute_type not in ("auto", "bfloat16", "float32"):
         raise ValueError(f"Expected policy.compute_dtype to be auto, bfloat16 or float32, but got {compute_type}.")
     reduced = compute_type == "bfloat16" or (compute_type == "auto" and strategy.root_device.type == "cuda")
@@ -120,10 +120,10 @@ def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dt
 
 
 def check_strategy(strategy: Strategy) -> None:
-    """Refuse a strategy under which several optimizer steps per batch, made by hand, would fail or go apart.
+    """Refuse a strategy that does not support several manual optimizer steps per batch.
 
     Raises:
-        ValueError: if it is none of one device, DDP and `FullyShardedStrategy`.
+        ValueError: if the strategy is not that of a single device, DDP or `FullyShardedStrategy`.
     """
     if isinstance(strategy, SingleDeviceStrategy | DDPStrategy | FullyShardedStrategy):
         return
@@ -137,18 +137,18 @@ def check_strategy(strategy: Strategy) -> None:
 
 
 def values_on_rank_0(strategy: Strategy) -> AbstractContextManager[Any]:
-    """A context in which only rank 0 makes models with values; `prepare` then sends them to the other ranks."""
+    """Return a context in which only rank 0 makes models with values; `prepare` then sends them to the other ranks."""
     sent = isinstance(strategy, FullyShardedStrategy | DDPStrategy) and rank() > 0
     return torch.device("meta") if sent else nullcontext()
 
 
 def prepare(policy: CausalPolicy, strategy: Strategy, compute_type: ComputeType, compiled: bool | None) -> CausalPolicy:
-    """Compile the decoder layers of `policy`, then shard it, where strategy and device call for it.
+    """Compile the decoder layers of `policy`, then shard the policy, as strategy and device require.
 
     The policy is on the CPU, or comes from `values_on_rank_0`. `compiled` None compiles on GPUs in bfloat16.
 
     Raises:
-        ValueError: `compiled` where attention can't be compiled, or a strategy that shards in another way.
+        ValueError: if `compiled` is true and attention can't be compiled, or `check_strategy` refuses the strategy.
     """
     check_strategy(strategy)
     dtype = reduced_precision(strategy, compute_type)

@@ -84,7 +84,7 @@ class PolicyUpdate:
     and q the prompt that was sampled. Weights per token leave a bias by the tokens before.
 
     Args:
-        scorer: The policy and, where the loss has a KL term, its reference.
+        scorer: The policy and, if the loss has a KL term, its reference.
         advantage: Strategy, `RewardGroups` → [R] advantages.
         loss: Loss of a micro-batch, `LossInputs` → `LossOutputs`.
         optimizer: Of the policy's parameters.
@@ -126,7 +126,7 @@ class PolicyUpdate:
 
         Raises:
             TypeError: the strategy, the credit or the loss returns something else than its protocol says.
-            ValueError: it returns a tensor of another shape or device.
+            ValueError: one of these returns a tensor of another shape or device.
             FloatingPointError: the strategy returns advantages that are not finite, or too many steps were skipped.
         """
         start = time.perf_counter()
@@ -149,7 +149,7 @@ class PolicyUpdate:
         return result
 
     def _experience(self, rollouts: Rollouts, mini_batches: list[Tensor], progress: float) -> Experience:
-        """Rollouts under their score prompts, with advantages, importance weights and the choice of what to learn."""
+        """Prepare rollouts under their score prompts: advantages, importance weights, choice of what to learn."""
         experience = Experience(rollouts, self.options.anchor)
         if self.options.mask_truncated:
             experience.in_loss = ~rollouts.truncated
@@ -170,7 +170,7 @@ class PolicyUpdate:
         return experience
 
     def _advantages(self, rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> Tensor:
-        """[R] float32 advantages of this rank's responses, computed from the rewards of all ranks."""
+        """Return [R] float32 advantages of this rank's responses, computed from the rewards of all ranks."""
         parts = gather_objects(reward_groups(rollouts, scores, progress))
         groups = join_reward_groups(parts)
         with own_code(self.advantage, "advantage"):
@@ -182,7 +182,7 @@ class PolicyUpdate:
     def _micro_batches(
         self, result: UpdateResult, rows: Tensor
     ) -> Iterator[tuple[PackedBatch, MicroBatch | None, bool]]:
-        """The micro-batches of the mini-batch `rows`, and whether it is the last one. Collective.
+        """Yield the micro-batches of the mini-batch `rows`, and whether it is the last one. Collective.
 
         FSDP2 gathers in the forward and reduces in the backward: ranks without work get None, and tokens to do both.
         """
@@ -236,7 +236,7 @@ def check_parts(advantage: AdvantageStrategy, loss: Loss, credit: TokenCredit | 
 
 
 def loss_of(scores: TokenScores, batch: MicroBatch | None) -> Tensor:
-    """[] loss of a micro-batch after its forward; zero where a rank has none."""
+    """Return the [] loss of a micro-batch after its forward; zero if the rank has no micro-batch."""
     if batch is None:
         return scores.logprobs.sum() * 0
     return batch(slice(None), scores.logprobs, scores.entropy) if scores.loss is None else scores.loss
@@ -245,10 +245,10 @@ def loss_of(scores: TokenScores, batch: MicroBatch | None) -> Tensor:
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> float:
     """Scale gradients down to the global L2 norm `max_norm`, and return the norm that they had. Collective under FSDP2.
 
-    None only computes the norm.
+    If `max_norm` is None, only compute the norm.
     """
     parameters = list(parameters)
-    # On GPUs in a few kernels for all of them: left to itself, torch takes shards one by one.
+    # On GPUs `foreach` handles all gradients in a few kernels; by default torch takes shards one by one.
     together = parameters[0].is_cuda or None
     if max_norm is None:
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]

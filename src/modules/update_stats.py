@@ -59,7 +59,7 @@ class UpdateResult:
         self.flop += flop
 
     def metrics(self) -> dict[str, float]:
-        """Scalars to log of an update, over all ranks. Collective.
+        """Return the scalars to log of an update, over all ranks. Collective.
 
         Means over response tokens:
 
@@ -103,7 +103,7 @@ class UpdateResult:
         return metrics | {f"rollout/staleness_{name}": value / stale_tokens for name, value in stale.items()}
 
     def outputs(self) -> dict[str, Any]:
-        """The update as a mapping, for diagnostics, in the order of the rollouts.
+        """Return the update as a mapping, for diagnostics, in the order of the rollouts.
 
         Returns:
             `loss`: [] float32, this rank's share of the loss, mean over the mini-batches;

@@ -82,13 +82,13 @@ def prefix_shared_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """[1, L, H, D], and None for the attention weights; `packed`, not the mask, says who attends to whom."""
+    """Return [1, L, H, D], and None for the attention weights; `packed` replaces the mask."""
     attention = sparse_attention if compiles_attention(value) else blocked_attention
     return attention(query, key, value, packed, scaling).transpose(1, 2), None
 
 
 def compiles_attention(value: Tensor) -> bool:
-    """Whether FlexAttention serves `value` as one fused kernel: CUDA, Triton, two bytes, D ≥ 16.
+    """Return whether FlexAttention serves `value` as one fused kernel: CUDA, Triton, two bytes, D ≥ 16.
 
     In float32 its backward can outgrow a GPU's shared memory. `TORCH_COMPILE_DISABLE=1` leads to SDPA.
     """
@@ -99,7 +99,7 @@ def compiles_attention(value: Tensor) -> bool:
 def sparse_attention(
     query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None, fused: bool = True
 ) -> Tensor:
-    """[1, H, L, D] by FlexAttention over the packed tokens. `fused=False` stores all scores; for tests."""
+    """Return [1, H, L, D] by FlexAttention over the packed tokens. `fused=False` stores all scores; for tests."""
     flex: Any = compiled(flex_attention) if fused else flex_attention
     # Under autocast the rotary embedding leaves queries and keys in float32, while the values are bfloat16.
     query, key = query.to(value.dtype), key.to(value.dtype)
@@ -116,13 +116,13 @@ def sparse_attention(
 
 
 def blocked_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None) -> Tensor:
-    """[1, H, L, D] by SDPA, block by block."""
+    """Return [1, H, L, D] by SDPA, block by block."""
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     outputs = []
     blocks, slots = packed.blocks
 
     def gathered(x: Tensor, rows: Tensor) -> Tensor:
-        """[n, heads, rows, D] of [L, heads, D]."""
+        """Return [n, heads, rows, D] of [L, heads, D]."""
         return x.index_select(0, rows.flatten()).view(*rows.shape, *x.shape[1:]).transpose(1, 2)
 
     for queries, keys, mask in blocks:
@@ -136,7 +136,7 @@ def blocked_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedB
 def grouped_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, repeat_heads: bool
 ) -> Tensor:
-    """[n, H, Lq, D] by SDPA. H / H_kv neighbouring query heads share a key head; `repeat_heads` copies it for each.
+    """Return [n, H, Lq, D] by SDPA. H / H_kv adjacent query heads share a key head; `repeat_heads` copies key heads.
 
     `query` is [n, H, Lq, D], `key` and `value` [n, H_kv, Lk, D], `mask` [n or 1, 1, Lq, Lk] bool; None is causal.
     """

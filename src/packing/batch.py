@@ -201,7 +201,7 @@ def _first_fit_decreasing(pieces: Sequence[tuple[int, list[int]]], budget: int) 
 
 
 def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut rows, longest first, where the number of rows times the longest would exceed the budget."""
+    """Cut rows, longest first, so that the number of rows times the longest does not exceed the budget."""
     bins: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
         if bins and (len(bins[-1]) + 1) * lengths[bins[-1][0]] <= budget:
@@ -212,7 +212,7 @@ def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def padded_length(length: int) -> int:
-    """The smallest of 8, 11, 15, 20, … that is at least `length`; each is `STEP` times the one before, rounded up."""
+    """Return the least of 8, 11, 15, 20, … that is ≥ `length`; each is `STEP` times the previous one, rounded up."""
     padded = 8
     while padded < length:
         padded = math.ceil(padded * STEP)
@@ -220,7 +220,7 @@ def padded_length(length: int) -> int:
 
 
 def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
-    """Blocks in which every token is a query exactly once, and [L] long, each token's place in the blocks' outputs."""
+    """Return blocks in which every token is a query exactly once, and [L] long places of tokens in their outputs."""
     prompts = dict.fromkeys((span.prompt, span.prompt_length) for span in spans)
     by_size: dict[tuple[int, ...], list[Any]] = {}
     for prompt in prompts:
@@ -237,7 +237,7 @@ def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
 
 
 def _causal(sequences: Sequence[tuple[int, int]], size: int) -> tuple[AttentionBlock, Tensor]:
-    """A block of sequences (start, length) that see their own past, and [n, size] bool, false at padding."""
+    """Return a block of sequences (start, length) that see their own past, and [n, size] bool, false at padding."""
     starts, lengths = torch.tensor(sequences).T[:, :, None]
     columns = torch.arange(size)
     keep = columns < lengths
@@ -246,7 +246,7 @@ def _causal(sequences: Sequence[tuple[int, int]], size: int) -> tuple[AttentionB
 
 
 def _with_prefix(spans: Sequence[Span], prompt_size: int, size: int) -> tuple[AttentionBlock, Tensor]:
-    """A block of responses that see their whole prompt and their own past."""
+    """Return a block of responses that see their whole prompt and their own past."""
     prompts, visible = _causal([(span.prompt, span.prompt_length) for span in spans], prompt_size)
     responses, keep = _causal([(span.start, span.length) for span in spans], size)
     visible = visible[:1] if len({span.prompt_length for span in spans}) == 1 else visible  # one mask for all
@@ -256,7 +256,7 @@ def _with_prefix(spans: Sequence[Span], prompt_size: int, size: int) -> tuple[At
 
 
 def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMask:
-    """FlexAttention's mask, made from one number per token and block, never [L, L]; `prompt` and `owner` as in a batch.
+    """Return FlexAttention's mask, from one number per token and block, never [L, L]; `prompt`, `owner` as in a batch.
 
     A block of keys is skipped where no query of a block sees any of it, and unmasked where every query sees all of it.
     """
@@ -274,7 +274,7 @@ def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMas
 
 
 def visible_blocks(prompt: Tensor, owner: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """Two [M, M] bool, for M blocks of queries and of keys: may any query see any key; does every query see every key.
+    """Return two [M, M] bool for M blocks of queries and of keys: any query sees any key, every query sees every key.
 
     The first has no false negatives, the second no false positives.
     """
@@ -303,6 +303,6 @@ def visible_blocks(prompt: Tensor, owner: Tensor, block_size: int) -> tuple[Tens
 
 
 def _rows_of_blocks(dense: Tensor) -> tuple[Tensor, Tensor]:
-    """[1, 1, M] int32 true columns per row of `dense`, and [1, 1, M, M] int32 those columns first."""
+    """Return [1, 1, M] int32 true columns per row of `dense`, and [1, 1, M, M] int32 those columns first."""
     columns = dense.int().argsort(dim=-1, descending=True, stable=True)
     return dense.sum(-1, dtype=torch.int32)[None, None], columns.int()[None, None]

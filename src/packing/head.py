@@ -46,7 +46,7 @@ class TokenScores(NamedTuple):
 
 
 def token_scores(logits: Tensor, targets: Tensor, temperature: float, entropy: EntropyMode) -> TokenScores:
-    """Log-probs of `targets` [T] and entropies under softmax(logits [T, V] / temperature), in float32."""
+    """Return log-probs of `targets` [T] and entropies under softmax(logits [T, V] / temperature), in float32."""
     logprobs = F.log_softmax(logits.float() / temperature, dim=-1)
     selected = logprobs.gather(-1, targets[:, None])[:, 0]
     if entropy == "none":
@@ -65,7 +65,7 @@ def head_scores(
     chunk_size: int | None = None,
     loss: TokenLoss | None = None,
 ) -> TokenScores:
-    """`token_scores` of the logits hidden · weightᵀ, of which `chunk_size` rows exist at one time.
+    """Return `token_scores` of the logits hidden · weightᵀ, of which `chunk_size` rows exist at one time.
 
     The backward computes the logits again: 8 instead of 6 FLOP per token and element of the head. It costs 6 with at
     most 2^26 logits in all, which are kept unless a `chunk_size` is given, and with a `loss`: each chunk's gradient is
@@ -147,7 +147,7 @@ class HeadConfig(NamedTuple):
 
 
 def fuses(weight: Tensor) -> bool:
-    """Whether elementwise work is compiled into few passes: on GPUs, unless `TORCH_COMPILE_DISABLE=1`."""
+    """Return whether elementwise work is compiled into few passes: on GPUs, unless `TORCH_COMPILE_DISABLE=1`."""
     return weight.is_cuda and not torch._dynamo.config.disable
 
 
@@ -171,7 +171,7 @@ class Head:
         return self.x if self.entropy == "none" else torch.empty_like(self.x)
 
     def _multiply(self, rows: slice) -> Tensor:
-        """[rows, V] float32, hidden · weightᵀ; from two-byte types CUDA makes it directly, without a copy."""
+        """Return [rows, V] float32, hidden · weightᵀ; from two-byte types CUDA makes it directly, without a copy."""
         hidden, weight = self.hidden[rows], self.weight.t()
         self.logits = out = self.x[: len(hidden)] if self.kept is None else self.kept[rows]
         if weight.dtype == torch.float32:
@@ -183,7 +183,7 @@ class Head:
         return x if self.temperature == 1 else x.div_(self.temperature)
 
     def score(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """[rows] log-probs, normalisers z and entropies (zeros where there are none) of a chunk."""
+        """Return [rows] log-probs, normalisers z and entropies (zeros if not asked for) of a chunk."""
         x = self._logits(rows)
         top = x.amax(1)
         chosen = x.gather(1, self.targets[rows, None])[:, 0]
@@ -204,7 +204,7 @@ class Head:
         self.total = torch.ones_like(normalisers)
 
     def _gradient(self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor) -> Tensor:
-        """[rows, V], in the type of the weight: gradient at the output of `_multiply` for the chunk scored last."""
+        """Return [rows, V] in the type of the weight: gradient at `_multiply`'s output for the chunk scored last."""
         p, x = self.p[: len(targets)], self.x[: len(targets)]  # in proportion to the probabilities; ln p
         share = 1 / (self.temperature * self.total)
         if self.entropy == "grad":
@@ -240,7 +240,7 @@ class Head:
         return value.detach()
 
     def gradients(self) -> tuple[Tensor | None, ...]:
-        """Gradients of `hidden` and `weight`, in their types; None where not asked for."""
+        """Return gradients of `hidden` and `weight`, in the types of these; None if not asked for."""
         total = self.grad_weight
         return self.grad_hidden, total if total is None else total.to(self.weight.dtype)
 
@@ -268,13 +268,13 @@ class FusedHead(Head):
 
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` compiled; it raises where it would have to run uncompiled."""
+    """Compile `function`, to raise an error instead of running uncompiled."""
     made: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=True, **GRAPHS)
     return made
 
 
 def score(x: Tensor, targets: Tensor, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """[rows] log-probs of `targets`, normalisers z, and entropies (zeros without) of logits `x` [rows, V] float32."""
+    """Return [rows] log-probs of `targets`, normalisers z, and entropies (or zeros) of logits `x` [rows, V] float32."""
     x = x / temperature
     top = x.amax(1)
     centred = x - top[:, None]
@@ -295,9 +295,9 @@ def gradient_of_logits(
     temperature: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """[rows, V] in `dtype`, the gradient of the logits `x` [rows, V], which are not divided by the temperature yet.
+    """Return [rows, V] in `dtype`, the gradient of logits `x` [rows, V] before the division by the temperature.
 
-    `spread` has the entropies [rows] and their gradients [rows]; None where no gradient reaches them.
+    `spread` has the entropies [rows] and their gradients [rows]; None if no gradient reaches them.
     """
     logprobs = x / temperature - normalisers[:, None]
     factor = -grad_logprobs[:, None]

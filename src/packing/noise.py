@@ -11,7 +11,7 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 def noise_rates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, float]]:
     """Yield the rates above 0 of dropout, layer drop and jitter: dotted name, module, its attribute, rate.
 
-    These are the modules of torch for dropout, and attributes of a module that are called so, as transformers has them.
+    They are found in torch's modules for dropout, and in attributes of modules that are named so, as in transformers.
     """
     for path, module in model.named_modules():
         for name, value in _rates(module):

@@ -49,8 +49,8 @@ class CausalPolicy(nn.Module):
         makes each logit once, not twice.
 
         Raises:
-            ValueError: if a prompt is to be shared in training mode while the model has dropout, whose noise the
-                responses would share. Padded batches have the noise of the model's own forward.
+            ValueError: if prompts are shared in training mode and the model has dropout: responses would share the
+                noise of their prompt. Padded batches have the noise of the model's own forward.
         """
         if not self.shares_prefix:
             scores = token_scores(self._padded_logits(batch), batch.targets, self.temperature, entropy)
@@ -67,7 +67,7 @@ class CausalPolicy(nn.Module):
         return head_scores(hidden, weight, batch.targets, self.temperature, entropy, self.chunk_size, loss)
 
     def _padded_logits(self, batch: PackedBatch) -> Tensor:
-        """[T, V] logits of the model's own forward on whole, right-padded sequences."""
+        """Return [T, V] logits of the model's own forward on whole, right-padded sequences."""
         tokens, spans = batch.input_ids[0], batch.spans
         whole = [torch.cat([tokens[s.prompt :][: s.prompt_length], tokens[s.start :][: s.length]]) for s in spans]
         ids = pad_sequence(whole, batch_first=True)
@@ -101,7 +101,11 @@ class CausalPolicy(nn.Module):
 
 
 def refuse_noise(model: nn.Module) -> None:
-    """Refuse a model with dropout, layer drop or jitter; a ValueError names the first rate above 0."""
+    """Refuse a model with dropout, layer drop or jitter.
+
+    Raises:
+        ValueError: if a rate is above 0. The message names the first such rate.
+    """
     for name, _, _, rate in noise_rates(model):
         raise ValueError(
             f"Expected a model without dropout in training mode, because responses that share a prompt would share its "
@@ -110,7 +114,7 @@ def refuse_noise(model: nn.Module) -> None:
 
 
 def predicting_states(model: Any, batch: PackedBatch) -> Tensor:
-    """[T, d] last hidden states that predict `batch.targets`; `model` attends by `PREFIX_ATTENTION`."""
+    """Return [T, d] last hidden states that predict `batch.targets`; `model` attends by `PREFIX_ATTENTION`."""
     # Adapters of peft live inside the wrapped model's layers.
     backbone = (model.get_base_model() if hasattr(model, "get_base_model") else model).base_model
     inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "packed": batch}

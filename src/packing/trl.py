@@ -94,7 +94,7 @@ def share_prefixes(trainer: Any) -> None:
 
 
 def _mixes_rows(trainer: Any) -> bool:
-    """Whether the loss of a row depends on the others in its micro-batch."""
+    """Return whether the loss of a row depends on the others in its micro-batch."""
     off = {"aux_loss_enabled": False, "entropy_coef": 0.0, "use_adaptive_entropy": False, "top_entropy_quantile": 1.0}
     mixes = any(getattr(trainer, name, value) != value for name, value in off.items())  # `RLOOTrainer` has the first
     return mixes or getattr(trainer, "loss_type", None) == "bnpo"
@@ -130,7 +130,7 @@ def order_by_prompt(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _unserved(trainer: Any, plain: Any) -> str | None:
-    """Why no batch of `trainer` could be packed; None if batches can be."""
+    """Return why no batch of `trainer` could be packed; None if batches can be."""
     args = trainer.args
     old_fsdp = trainer.is_fsdp_enabled and trainer.accelerator.state.fsdp_plugin.fsdp_version == 1
     reasons = {
@@ -145,7 +145,7 @@ def _unserved(trainer: Any, plain: Any) -> str | None:
 
 
 def _noise(model: nn.Module) -> str | None:
-    """Return what of `model` has dropout in training, and the setting that switches it off; None if nothing has."""
+    """Return a description of the first dropout in `model` and the setting that disables it; None if there is none."""
     for name, _, attribute, rate in noise_rates(model):
         off = f"{attribute}=0 in the model's config"
         if attribute == "p":
@@ -179,7 +179,7 @@ def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
 
 
 def _forward_before_sharing(model: Any) -> Any:
-    """Return the forward that `model` had before the call; that of its class if `model` is a copy made since.
+    """Return the forward that `model` had before the call, or its class's if `model` is a later copy.
 
     TRL 1.16 adds a fused head by a closure over the model, so that the forward of a copy computes with the weights of
     the model that was copied.
@@ -200,7 +200,7 @@ def _forward_before_sharing(model: Any) -> Any:
 
 
 def _switch_attention(module: Any, _inputs: Any, options: dict[str, Any]) -> None:
-    """Choose the attention over packed tokens for one forward of `module` if it gets packed tokens."""
+    """Use the attention over packed tokens in one forward of `module` if the forward gets packed tokens."""
     stack = module.__dict__.setdefault("_attention_before", [])
     stack.append(module.config._attn_implementation)
     if "packed" in options:
@@ -278,7 +278,7 @@ class SharedLogProbs:
         return given
 
     def _score(self, model: nn.Module, ids: Tensor, mask: Tensor, width: int, entropy: bool) -> tuple[Any, Any]:
-        """[b, C] log-probs and entropies of some rows."""
+        """Return [b, C] log-probs and entropies of some rows."""
         if not mask[:, -width:].any():  # zeros that have a gradient
             return self.plain(model, ids, mask, width, compute_entropy=entropy)[:2]  # type: ignore[no-any-return]
         batch = pack_rows(ids.cpu(), mask.cpu().bool(), width).to(ids.device)
@@ -305,7 +305,7 @@ def pack_rows(ids: Tensor, mask: Tensor, width: int) -> PackedBatch:
 
 
 def _obstacle(mask: Tensor, width: int, options: Mapping[str, Any]) -> str | None:
-    """Why a batch can't be packed; None if it can."""
+    """Return why a batch can't be packed; None if it can."""
     prompts, completions = mask[:, :-width], mask[:, -width:]
     given = [name for name, value in options.items() if value is not None and value is not False]
     if others := [name for name in given if name not in SERVED]:

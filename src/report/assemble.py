@@ -66,7 +66,7 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
             own = responses[number] = Responses(run, f"run{number}")
             content["runs"][number] |= dict.fromkeys(("responses", "kept"), len(own.frame))
             parts = {"cells": own.cells, "names": own.names, "rows": own.rows}
-        scalars = {str(name): run.metrics[name].to_numpy("f8") for name in run.metrics}  # NaN where it was not logged
+        scalars = {str(name): run.metrics[name].to_numpy("f8") for name in run.metrics}  # NaN if it was not logged
         recorded = np.unique(parts.get("cells", {}).get("column", []))
         parts["iterations"] = {"iteration": run.metrics.index.to_numpy() if scalars else recorded, **scalars}
         blocks += [block(f"run{number}/{name}", columns) for name, columns in parts.items()]
@@ -85,7 +85,7 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
 
 
 def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
-    """The index of a page: `title`, `answer`, `tables`, `figures`, and an entry for each of the `runs`."""
+    """Return the index of a page: `title`, `answer`, `tables`, `figures`, and an entry for each of the `runs`."""
     shown = Figures(methods)
     said, pictured, tables = without_evaluation(shown.runs), "", list[Section]()
     heading = f"Results of {', '.join(methods)}"
@@ -120,7 +120,7 @@ def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
 
 
 def assembled(title: str, blocks: Sequence[str]) -> str:
-    """The HTML file. Its content security policy runs only its own scripts and loads nothing from anywhere."""
+    """Return the HTML file. Its content security policy runs only its own scripts and loads nothing from anywhere."""
     sources = {
         f"report/{path.stem}": "data:text/javascript;base64," + base64.b64encode(path.read_bytes()).decode()
         for path in sorted(ASSETS.glob("*.js"))

@@ -32,7 +32,7 @@ LEAST_BYTES = 3  # that a token takes in the page, which bounds the number of to
 
 
 def block(name: str, columns: Mapping[str, Any], level: int = 6) -> str:
-    """One block as HTML.
+    """Return one block as HTML.
 
     Each of `columns` is a 1-D array, stored as bytes (`u1`, bool), integers (`i4`) or floats (`f4`, `f8`); or anything
     else that JSON can express, where lone surrogates become escapes, so that any string survives. `level` is zlib's.
@@ -52,7 +52,7 @@ def _encoded(values: Any) -> tuple[str, bytes]:
 
 
 def pieces_of(run: Path, config: Mapping[str, Any]) -> Callable[[int], str | list[str]]:
-    """Token → its text on its own: a part of a character becomes `�`, a special token is in a list of its own.
+    """Return token → its text on its own: a part of a character becomes `�`, a special token is in a list of its own.
 
     The `tokenizer.json` lies beside the run's exported model, where its settings point, or in the hub's cache; without
     one, tokens are shown by their numbers.
@@ -150,7 +150,7 @@ class Responses:
         return found
 
     def blocks(self, room: float) -> tuple[int, list[str]]:
-        """The number of responses that fit into `room` bytes, and their blocks, each named by its first row.
+        """Return the number of responses that fit into `room` bytes, and their blocks, each named by its first row.
 
         The last responses to each prompt are left out first, then whole prompts, evenly over training.
         """
@@ -185,13 +185,13 @@ class Responses:
         return block(f"{self.prefix}/tokens/{rows[0]}", columns, level=9)
 
     def _column(self, name: str, rows: np.ndarray) -> list[np.ndarray]:
-        """The list of each row; a row whose list is null has NaN for each of its tokens."""
+        """Return the list of each row; a row whose list is null has NaN for each of its tokens."""
         places = self.frame[["file", "line", "length"]].iloc[rows].itertuples(index=False)
         found = [(self._file(file)[name][line].values, length) for file, line, length in places]
         return [np.full(n, np.nan) if values is None else values.to_numpy(zero_copy_only=False) for values, n in found]
 
 
 def stretches(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """[C] first row of each stretch of rows that are equal in all columns, and [R] the stretch of each row."""
+    """Return [C] first row of each stretch of rows that are equal in all columns, and [R] the stretch of each row."""
     change = np.any([np.diff(column, prepend=-1) != 0 for column in columns], axis=0)
     return np.flatnonzero(change), np.cumsum(change) - 1

@@ -25,11 +25,11 @@ class Generation:
     """The responses to one batch: not sampled yet, being sampled, complete, or failed."""
 
     key: str
-    """Cache key of the `Request`; empty where the responses were lost, see `from_state`."""
+    """Cache key of the `Request`; empty if the responses were lost, see `from_state`."""
     step: int
     """Optimizer steps of the weights that sample."""
     scoring: Scoring | None = None
-    """Scores the responses, perhaps while others are sampled; None where they come from a checkpoint."""
+    """Scores the responses, perhaps while others are sampled; None if they come from a checkpoint."""
     finish: Finish | None = None
     """Samples the responses, or waits for them; None once they are complete or have failed."""
     keep: Callable[[Sequence[Sequence[Completion]]], None] = lambda _: None
@@ -59,7 +59,7 @@ class Generation:
         return self.completions
 
     def state_dict(self) -> dict[str, Any]:
-        """The responses of all ranks, in plain containers and tensors; None for a rank that has failed. Collective."""
+        """Return the responses of all ranks as containers and tensors; None for a failed rank. Collective."""
         self.join(Seconds())
         mine = None if self.completions is None else {"key": self.key, **packed(self.completions)}
         return {"step": self.step, "ranks": gather_objects(mine)}
@@ -90,7 +90,7 @@ class Block:
         self.scorings[number].deliver(prompt - self.starts[number], completions)
 
     def part(self, number: int) -> list[list[Completion]]:
-        """The responses to one of the batches; the first call waits for all of them. Collective."""
+        """Return the responses to one of the batches; the first call waits for all of them. Collective."""
         if self._completions is None:
             if self.finish is None:
                 raise EngineError("Expected the responses to several batches, but sampling them failed for the first.")
@@ -135,10 +135,10 @@ class Queue(deque[Generation]):
         return None if other else generation
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """The states of all generations. Collective."""
+        """Return the states of all generations. Collective."""
         return [generation.state_dict() for generation in self]
 
     def load_state_dict(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         self.clear()
         self.extend(map(Generation.from_state, state))

@@ -24,7 +24,7 @@ class RolloutCache:
         self.folder = Path(folder)
 
     def find(self, position: Sequence[int], key: str) -> list[list[Completion]] | None:
-        """[P][G] the responses kept at `position` (iteration, draw) under `key`; None if there are none."""
+        """Return [P][G] the responses kept at `position` (iteration, draw) under `key`; None if there are none."""
         path = self._path(position)
         if not path.exists():
             return None
@@ -50,7 +50,7 @@ class RolloutCache:
     def prune(self, before: int) -> None:
         """Delete this rank's files of iterations below `before`, including partial ones that a killed process left.
 
-        Rank 0 deletes those of ranks that there were before a resume with fewer ranks, too.
+        After a resume with fewer ranks, rank 0 also deletes the files of the ranks that are gone.
         """
         for path in self.folder.glob("*-*-*.*"):
             *_, iteration, _, last = path.name.split("-")
@@ -64,7 +64,7 @@ class RolloutCache:
 
 
 def packed(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
-    """[P][G] responses as a few tensors; see `unpacked`."""
+    """Return [P][G] responses as a few tensors; see `unpacked`."""
     flat = [completion for samples in completions for completion in samples]
     return {
         "counts": [len(samples) for samples in completions],
@@ -76,7 +76,7 @@ def packed(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
 
 
 def unpacked(content: Mapping[str, Any]) -> list[list[Completion]]:
-    """[P][G] the responses that `packed` was given."""
+    """Return [P][G] the responses that `packed` was given."""
     lengths = content["lengths"].tolist()
     ids, logprobs = content["token_ids"].long().split(lengths), content["logprobs"].split(lengths)
     parts = zip(ids, logprobs, content["truncated"].tolist(), strict=True)
@@ -86,10 +86,10 @@ def unpacked(content: Mapping[str, Any]) -> list[list[Completion]]:
 
 
 def request_key(request: Request) -> str:
-    """A digest of a request, the same in every process."""
+    """Return a digest of a request, the same in every process."""
     return digest_of(([prompt.tolist() for prompt in request.prompts], *request[1:]))
 
 
 def digest_of(values: Any) -> str:
-    """32 hex digits of anything whose `repr` is the same in every process."""
+    """Return 32 hex digits of anything whose `repr` is the same in every process."""
     return hashlib.sha256(repr(values).encode()).hexdigest()[:32]

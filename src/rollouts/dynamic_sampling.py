@@ -70,7 +70,7 @@ class DynamicSampling:
         self._warned = False
 
     def informative(self, rollouts: Rollouts) -> Tensor:
-        """Rows of the questions that have a gradient, ascending, [≤ B] long."""
+        """Return rows of the questions that have a gradient, ascending, [≤ B] long."""
         values = rollouts.rewards if self.values == "rewards" else rollouts.correct.float()
         pools = rollouts.question if self.pool == "question" else rollouts.prompt
         mixed = torch.unique(pools)[~uniform_groups(values, pools)]
@@ -78,7 +78,7 @@ class DynamicSampling:
         return questions
 
     def reduced(self, batch: QuestionBatch) -> QuestionBatch:
-        """The rolled-out `batch` without the questions that have no gradient."""
+        """Return the rolled-out `batch` without the questions that have no gradient."""
         return take_questions(batch, self.informative(_rollouts(batch)))
 
     def fill_up(self, batch: QuestionBatch, draw: Callable[[], QuestionBatch]) -> Filled:
@@ -116,7 +116,7 @@ def _rollouts(batch: QuestionBatch) -> Rollouts:
 
 
 def take_questions(batch: QuestionBatch, rows: Tensor) -> QuestionBatch:
-    """The rolled-out `batch` reduced to the questions `rows` ([n] long, ascending)."""
+    """Return the rolled-out `batch` reduced to the questions `rows` ([n] long, ascending)."""
     rollouts = _rollouts(batch)
     group_of = {row: new for new, row in enumerate(rows.tolist())}
     kept_prompts = [p for p, prompt in enumerate(batch.prompts) if prompt.question in group_of]

@@ -57,10 +57,10 @@ class Replay(Protocol):
         """Take in a rolled-out batch, which `memory` remembers; returns what is to be logged. Collective."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state for a resume, the same on every rank."""
+        """Return the state for a resumed run, equal on every rank."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
 
 
 class RolloutPipeline:
@@ -250,7 +250,7 @@ class RolloutPipeline:
         return self._sampled(batch, policy, step, position)
 
     def _sampled(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
-        """A copy of the batch with scored responses: sampled now, or the first of `following` if that is the same."""
+        """Return a copy of the batch with scored responses: the first of `following` if equal, else sampled now."""
         seconds, generation = Seconds(), None
         if self.following and position[0] == "fit" and not position[2]:
             self.following.wait(seconds)
@@ -275,7 +275,7 @@ class RolloutPipeline:
     ) -> list[Generation]:
         """Return generations by the present weights, from the cache or the engine; `ahead` starts the engine at once.
 
-        Where the cache lacks one of the batches, all are sampled, in one request.
+        If the cache lacks one of the batches, all are sampled, in one request.
         """
         requests = [self._request(batch, position) for batch, position in asked]
         scorings = [Scoring(batch, self.verifier, self.decode, self.verifier_reads) for batch, _ in asked]
@@ -334,13 +334,13 @@ class RolloutPipeline:
         return {"replay": self.replay, "memory": self.memory, "reformulator": self.reformulator}
 
     def state_dict(self) -> dict[str, Any]:
-        """The state for a resume; the seed of a batch depends on its iteration alone."""
+        """Return the state for a resume; the seed of a batch depends on its iteration alone."""
         parts = {**self._stateful, "following": self.following}
         state = {name: part.state_dict() for name, part in parts.items() if part is not None}
         return {"iteration": self.iteration, "ledger": dict(self.ledger), **state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         self.iteration = state["iteration"]
         self.ledger = dict(state["ledger"])
         for name, part in self._stateful.items():

@@ -18,7 +18,7 @@ from ..types.checks import check_column, found, name_of, own_code
 Decode = Callable[[list[Tensor]], list[str]]
 """[n] of [T] long → [n] texts without special tokens."""
 SETTING = "rollout.verifier"
-"""Chooses the verifier."""
+"""Setting that chooses the verifier."""
 LARGEST_REWARD = 1e18
 """Largest absolute reward: sums of squares of larger ones overflow float32."""
 
@@ -32,8 +32,8 @@ _Scored = tuple[str, ResponseParts, Score]
 class Scoring:
     """The scoring of one batch. Made before it is sampled, so that workers can score while the engine samples.
 
-    Verifiers get the answer of each response, without its thoughts (`split_response`), or the whole response if
-    `verifier_reads` is `response` or they ask for it (`Verifier.reads_response`). Texts are whole in any case.
+    Verifiers get the answer of each response, without its thoughts (`split_response`). They get the whole response if
+    `verifier_reads` is `response` or `Verifier.reads_response` is true. Texts are always whole.
     """
 
     def __init__(
@@ -56,10 +56,12 @@ class Scoring:
             self._early[prompt] = texts, parts, partial(checked_scores, self.verifier, len(answers), wait)
 
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
-        """Texts [R] and scores [R] of all responses, given as [P][G] by prompt, with steps counted in tokens.
+        """Return texts [R] and scores [R] of all responses, given as [P][G] by prompt, with steps counted in tokens.
 
-        Responses that were delivered early are with the workers already; the others are scored now. ValueError if the
-        verifier has returned a step that is no part of what it read.
+        Responses that were delivered early are with the workers already; the others are scored now.
+
+        Raises:
+            ValueError: if the verifier has returned a step that is not a part of the text that it got.
         """
         early = [self._early.get(prompt, ([], [], list)) for prompt in range(len(completions))]
         # Replayed ones are late, too.
@@ -83,7 +85,7 @@ class Scoring:
         return [text for text, _, _ in rows], scored
 
     def _read(self, responses: Sequence[tuple[int, Completion]]) -> tuple[list[str], list[ResponseParts]]:
-        """Return texts and what the verifier reads of them, of responses given with the rows of their prompts."""
+        """Return the texts of (row of the prompt, response) pairs, and the parts that the verifier reads."""
         if not responses:  # a tokenizer decodes an empty list to one text, and a rank may have no question
             return [], []
         texts = self.decode([completion.token_ids for _, completion in responses])
@@ -99,7 +101,8 @@ class Scoring:
 def in_response(steps: Sequence[Step], parts: ResponseParts) -> list[Step]:
     """Convert steps from characters of what the verifier read, `parts.answer`, to characters of the response.
 
-    ValueError if a step has no character of the answer, or its value is not finite.
+    Raises:
+        ValueError: if a step has no character of the answer, or its value is not finite.
     """
     found = []
     for start, end, value in steps:
@@ -117,12 +120,12 @@ def _check(step: Step, length: int) -> None:
 
 
 def checked_scores(verifier: Verifier, count: int, score: Callable[[], object]) -> list[Score]:
-    """Call `score`, and check that the verifier gives `count` scores.
+    """Call `score`, and check that the verifier has returned `count` scores.
 
     Raises:
-        TypeError: the verifier returns something else, or makes a `Score` of values that are no verdict.
-        ValueError: the verifier returns another number of scores.
-        RuntimeError: the verifier calls `sys.exit`.
+        TypeError: if the verifier returns anything else, or builds a `Score` of invalid values.
+        ValueError: if the verifier returns another number of scores.
+        RuntimeError: if the verifier calls `sys.exit`.
     """
     expected = f"Expected {name_of(verifier)} ({SETTING}) to return a Score for each of {count} responses, but got"
     try:
@@ -151,13 +154,13 @@ def in_tokens(steps: Sequence[Step], text: str, token_ids: Tensor, decode: Decod
 
     @cache
     def characters(count: int) -> int:
-        """How many characters the first `count` tokens complete; decodes them unless single tokens join to `text`."""
+        """Count the characters of the first `count` tokens; decode them unless single tokens join to `text`."""
         if lengths is not None or count == len(token_ids):
             return len(text) if lengths is None else lengths[count - 1]
         return len(decode([token_ids[:count]])[0].rstrip("\ufffd"))
 
     def tokens(position: int) -> int:
-        """How many tokens end at or before `position`; trailing tokens without text (special ones) do not count."""
+        """Count the tokens that end at or before `position`, without trailing tokens that have no text."""
         reached = bisect_right(counts, position, key=characters) if position else 0
         return 1 + bisect_left(counts, characters(reached), key=characters) if reached else 0
 
@@ -180,7 +183,7 @@ def assemble(
     staleness: int,
     seconds: Seconds,
 ) -> Rollouts:
-    """The rollouts of `batch`, rewarded by their verdicts alone: [P][G] `completions`, [R] `texts` and `scores`.
+    """Return the rollouts of `batch`, rewarded by their verdicts alone: [P][G] `completions`, [R] `texts` and `scores`.
 
     `staleness` is the optimizer steps since the weights that sampled. `seconds` is shared, not copied: later phases of
     the iteration add theirs.
@@ -238,7 +241,7 @@ def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, Rew
 
 
 def totals_of(batch: QuestionBatch) -> dict[str, float]:
-    """Sums over the responses that this rank has sampled, replayed ones left out; they add up over ranks."""
+    """Return sums over the responses that this rank has sampled, without replayed ones; the sums add up over ranks."""
     rollouts = batch.rollouts
     assert rollouts is not None
     sampled = ~rollouts.replayed
@@ -261,7 +264,7 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
 
 
 def means_of(totals: Mapping[str, float]) -> dict[str, float]:
-    """The scalars to log, from `totals_of` over all ranks, `sampled` responses, and those without a verdict, `failed`.
+    """Return the scalars to log, from `totals_of` over all ranks and the counts `sampled` and `failed` (no verdict).
 
     Means over the sampled responses of a training batch, replayed ones left out:
 

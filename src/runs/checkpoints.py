@@ -72,7 +72,7 @@ def commit_folder(partial: Path, path: Path) -> None:
 
 
 def seals_of(files: Sequence[Path]) -> dict[str, list[int]]:
-    """Name → size in bytes and CRC-32 of each file; files are read in parallel."""
+    """Return name → size in bytes and CRC-32 of each file; files are read in parallel."""
     with ThreadPoolExecutor() as pool:
         sums = list(pool.map(checksum, files))
     return {file.name: [file.stat().st_size, value] for file, value in zip(files, sums, strict=True)}
@@ -144,7 +144,7 @@ class _GuardedUnpickler(pickle.Unpickler):
 
 
 def unsharded(path: Path) -> dict[str, Any]:
-    """The content of a folder of shards in the form of a checkpoint without sharding, on the CPU."""
+    """Return the content of a folder of shards in the form of a checkpoint without sharding, on the CPU."""
     rest: dict[str, Any] = torch.load(path / REST, weights_only=True)
     optimizers = []
     for number, groups in enumerate(rest.pop("param_groups")):
@@ -158,7 +158,7 @@ def unsharded(path: Path) -> dict[str, Any]:
 
 
 def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
-    """The unsharded tensors in a folder of shards whose names begin with `prefix`, keyed by the rest of the name."""
+    """Return the unsharded tensors in a folder of shards whose names begin with `prefix`, without the prefix."""
     check_metadata(path)
     stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     tensors: dict[str, Any] = {
@@ -175,7 +175,7 @@ def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
 def content_of(path: Path) -> dict[str, Any]:
     """Return a checked checkpoint without the values of its tensors: `state_dict` is name → tensor on no device.
 
-    Of a file everything else is there too, of a folder of shards all but the optimizer's state.
+    A checkpoint in one file is returned with everything else, a folder of shards without the optimizer's state.
     """
     if path.is_file():
         content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -193,13 +193,13 @@ def content_of(path: Path) -> dict[str, Any]:
 
 
 def newest(directory: Path) -> Path | None:
-    """Return the newest intact checkpoint in `directory`; None if there are no checkpoints, whether intact or not.
+    """Return the newest intact checkpoint in `directory`; None if there are no checkpoints at all.
 
-    Damaged ones are skipped with a warning.
+    Damaged checkpoints are skipped with a warning.
 
     Raises:
-        DamagedFileError: there are checkpoints, and all of them are damaged.
-        pickle.UnpicklingError: the newest intact one could run code.
+        DamagedFileError: if there are checkpoints, but all of them are damaged.
+        pickle.UnpicklingError: if the newest intact checkpoint could run code.
     """
     damaged = []
     for path in reversed(checkpoints_in(directory).values()):
@@ -221,7 +221,7 @@ def newest(directory: Path) -> Path | None:
 
 
 def checkpoint_at(path: str | Path, setting: str) -> Path:
-    """The checkpoint at a path, after a check of it; for a run's directory, the newest intact one.
+    """Return the checkpoint at a path after checking it; for a run's directory, the newest intact one.
 
     Raises:
         FileNotFoundError, DamagedFileError: there is no intact one; the message names `setting`.
@@ -245,14 +245,14 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
 
 
 def resolve(resume: str | Path | None, directory: Path) -> Path | None:
-    """The checkpoint that a run resumes from, after a check of it; None starts a new run.
+    """Return the checkpoint that a run resumes from, after a check of it; None if a new run starts.
 
-    `resume` is `auto`, which takes the newest intact one in `directory`, if any, or the path of a checkpoint or a run.
+    `resume` is `auto` for the newest intact checkpoint in `directory`, if any, or the path of a checkpoint or a run.
 
     Raises:
-        FileNotFoundError: there is nothing at the path.
-        DamagedFileError: the checkpoint is damaged, or all those in `directory` are.
-        pickle.UnpicklingError: the checkpoint could run code.
+        FileNotFoundError: if there is nothing at the path.
+        DamagedFileError: if the checkpoint is damaged, or all checkpoints in `directory` are.
+        pickle.UnpicklingError: if the checkpoint could run code.
     """
     if resume is None:
         return None

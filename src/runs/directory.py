@@ -52,7 +52,7 @@ PACKAGES = ("tagrpo", "torch", "lightning", "transformers", "datasets", "peft", 
 
 
 def name_of(iteration: int) -> str:
-    """Name of the file or folder of the checkpoint after `iteration` iterations.
+    """Return the name of the checkpoint after `iteration` iterations.
 
     >>> name_of(20)
     'iteration-000020.ckpt'
@@ -61,13 +61,13 @@ def name_of(iteration: int) -> str:
 
 
 def checkpoints_in(directory: Path) -> dict[int, Path]:
-    """Iterations done → the checkpoint after them in `directory`, oldest first, whether complete or not."""
+    """Return iterations done → the checkpoint after them in `directory`, oldest first, whether complete or not."""
     named = [(re.fullmatch(r"iteration-(\d+)\.ckpt", path.name), path) for path in directory.glob("*.ckpt")]
     return dict(sorted((int(match[1]), path) for match, path in named if match))
 
 
 def override(name: str, value: object) -> str:
-    r"""A setting as an argument of a command, quoted for Hydra where the value holds commas, spaces or umlauts.
+    r"""Return a setting as an argument of a command, quoted for Hydra if the value has commas, spaces or umlauts.
 
     >>> override("name", "grpo"), override("root", "runs/a, ü")
     ('name=grpo', "root='runs/a, ü'")
@@ -78,14 +78,14 @@ def override(name: str, value: object) -> str:
 
 
 def folders_of_options(hydra: Any) -> list[str]:
-    """The arguments that name folders of options, from Hydra's record of a command."""
+    """Return the arguments that name folders of options, from Hydra's record of a command."""
     given = [each["path"] for each in hydra["runtime"]["config_sources"] if each["provider"] == "command-line"]
     searched = [each for each in hydra["overrides"]["hydra"] if each.startswith("hydra.searchpath=")]
     return [*(f"--config-dir={path}" for path in given), *searched]
 
 
 def is_first_rank() -> bool:
-    """Whether this process is rank 0, by the environment alone: importing Lightning takes seconds."""
+    """Return whether this process is rank 0, by the environment alone: importing Lightning takes seconds."""
     names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
     return int(next((os.environ[name] for name in names if name in os.environ), 0)) == 0
 
@@ -197,7 +197,7 @@ def iterations_logged(directory: Path) -> int:
 
 
 def _miss_checkpoints(directory: Path) -> None:
-    """Refuse to start anew where training came so far that it had written a checkpoint."""
+    """Refuse to start anew if the log shows that training had reached its first checkpoint."""
     logged, path = iterations_logged(directory), directory / "config.yaml"
     every = flat(read_config(path)).get("callbacks.checkpoint.every") if logged and path.exists() else None
     if isinstance(every, int) and logged > every:
@@ -221,7 +221,7 @@ def note_changes(cfg: DictConfig, changed: Changes, checkpoint: Path | None) -> 
 
 
 def begin(directory: Path) -> None:
-    """Mark the run as unfinished, and write the id that W&B will know it by, if it has a new one."""
+    """Mark the run as unfinished, and write its W&B id if the id is new."""
     (directory / FINISHED).unlink(missing_ok=True)
     if name := _WANDB_IDS.get(str(directory)):
         write_text(directory / "wandb_id", name + "\n")
@@ -233,7 +233,7 @@ def end(directory: Path) -> None:
 
 
 def run_to_continue(resume: str | None, directory: Path) -> Path | None:
-    """The directory of the run that `resume` continues; None where there is nothing to continue."""
+    """Return the directory of the run that `resume` continues; None if there is nothing to continue."""
     if resume in (None, "auto"):
         return None if resume is None else directory
     path = existing(resume, "resume").absolute()
@@ -242,7 +242,11 @@ def run_to_continue(resume: str | None, directory: Path) -> Path | None:
 
 
 def existing(path: str | Path, setting: str) -> Path:
-    """The path of a checkpoint, or of the directory of a run; a FileNotFoundError names `setting`."""
+    """Return the path of a checkpoint, or of the directory of a run.
+
+    Raises:
+        FileNotFoundError: if the path does not exist. The message names `setting`.
+    """
     path = Path(path).expanduser()
     if not os.path.lexists(path):
         raise FileNotFoundError(
@@ -252,7 +256,7 @@ def existing(path: str | Path, setting: str) -> Path:
 
 
 def may_change(name: str) -> bool:
-    """Whether a resumed run may change this setting.
+    """Return whether a resumed run may change this setting.
 
     >>> may_change("optimizer.lr"), may_change("trainer.devices"), may_change("data.batch_size")
     (True, True, False)
@@ -262,16 +266,16 @@ def may_change(name: str) -> bool:
 
 
 def shapes_learning(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Check if a setting that a resume changes belongs to a callback that shapes what is learned, or that may do so.
+    """Return whether a changed setting belongs to a callback that shapes what is learned, or may do so.
 
-    A callback says so by its class attribute `shapes_learning`. Of the callbacks of others that have no such attribute,
-    only Lightning's `MONITORS` are known to observe.
+    The class attribute `shapes_learning` of a callback says so. Among callbacks without it, only Lightning's `MONITORS`
+    are known to observe.
 
     Args:
         name: A changed setting, `callbacks.<part>.…` for one of a callback.
-        then: All settings of the run. Nothing that they alone name is imported, unless it is of this package or of
-            Lightning: a stranger may have written them.
-        now: All settings of its resume.
+        then: All settings of the run. A stranger may have written them: a class that only they name is imported only
+            if it belongs to this package or to Lightning.
+        now: All settings of the resume.
     """
     group, _, rest = name.partition(".")
     if group != "callbacks":
@@ -284,7 +288,7 @@ def shapes_learning(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) 
 
 
 def _declared(target: str) -> bool:
-    """Check if the class of a callback shapes what is learned; true if nobody says that it does not."""
+    """Return whether the class of a callback shapes what is learned; true unless it declares that it does not."""
     from hydra.utils import get_object
 
     try:
@@ -303,7 +307,7 @@ def _undeclared(names: set[str], then: Mapping[str, Any], now: Mapping[str, Any]
     foreign = [f"callbacks.{part} ({target})" for part, target in targets.items() if "tagrpo." not in str(target)]
     if not foreign:
         return ""
-    return f"\nIf {', '.join(foreign)} only observes, let its class say so: `shapes_learning = False`."
+    return f"\nIf {', '.join(foreign)} only observes, set `shapes_learning = False` in its class."
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -339,7 +343,7 @@ def parsed(text: str) -> Any:
 
 
 def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> Changes:
-    """Setting → its values then and now, for all settings that differ; `absent` stands for a missing one.
+    """Return setting → its values then and now, for all settings that differ; `absent` stands for a missing one.
 
     >>> changes({"seed": 0, "data": {"size": 2}}, {"seed": 1, "data": {"size": 2}})
     {'seed': (0, 1)}
@@ -363,7 +367,7 @@ def without_copies(changed: dict[str, Any]) -> dict[str, Any]:
 
 
 def flat(content: Any, prefix: str = "") -> dict[str, Any]:
-    """Dotted name → value of each setting; lists are values."""
+    """Return dotted name → value of each setting; lists are values."""
     if not isinstance(content, Mapping) or not content:
         return {prefix: content}
     parts = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in content.items())
@@ -371,12 +375,12 @@ def flat(content: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def then_and_now(changed: dict[str, tuple[Any, Any]]) -> str:
-    """A line for each change."""
+    """Return a line for each change."""
     return "\n".join(f"  {name}: {then} then, {now} now" for name, (then, now) in changed.items())
 
 
 def provenance() -> dict[str, str]:
-    """`git_commit`, `git_changed` (files that differ from it), `version/<package>`, and `LD_PRELOAD` where set."""
+    """Return `git_commit`, `git_changed` (files that differ), `version/<package>`, and `LD_PRELOAD` if it is set."""
     found = {"version/python": platform.python_version()}
     if preloaded := os.environ.get("LD_PRELOAD"):
         found["LD_PRELOAD"] = preloaded
@@ -391,7 +395,7 @@ def provenance() -> dict[str, str]:
 
 
 def read_provenance(directory: Path) -> dict[str, str]:
-    """Read what `write_provenance` has written to a directory; empty if there is none, or with a warning if damaged."""
+    """Read the provenance in a directory; empty if there is none. If it is damaged, warn and return an empty one."""
     path = directory / "provenance.json"
     if not path.is_file():
         return {}
@@ -400,7 +404,7 @@ def read_provenance(directory: Path) -> dict[str, str]:
             dict[str, Text], path.read_bytes(), source=str(path), remedy="Nothing depends on it; you may delete it."
         )
     except ForeignDataError as error:
-        warnings.warn(f"{error} What the run was made with before is not known.", stacklevel=2)
+        warnings.warn(f"{error} The earlier versions of code and packages are unknown.", stacklevel=2)
         return {}
 
 
@@ -412,7 +416,7 @@ def write_provenance(directory: Path) -> dict[str, str]:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Output of git in a folder; empty where there is no git or no repository."""
+    """Return the output of git in a folder; empty if there is no git or no repository."""
     try:
         command = ["git", "-C", str(folder), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.rstrip()

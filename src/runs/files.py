@@ -25,7 +25,7 @@ class DamagedFileError(ValueError):
 
 
 def partial_path(path: Path) -> Path:
-    """The name of `path` while it is being written or deleted."""
+    """Return the name of `path` while it is being written or deleted."""
     return path.with_name(f".partial-{path.name}")
 
 
@@ -112,7 +112,7 @@ def append_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, 
 
 
 def read_rows(path: Path, most: int | None = None) -> tuple[Sequence[str], list[dict[str, str]]]:
-    """Columns of a CSV file, and its first `most` rows without rows that a dying process cut off.
+    """Return the columns of a CSV file, and its first `most` rows without rows that a dying process cut off.
 
     Raises:
         ValueError: the file is no CSV file.
@@ -155,7 +155,7 @@ def lock(file: IO[Any], advice: str) -> None:
 
 
 def checksum(path: Path) -> int:
-    """CRC-32 of a file's content."""
+    """Return the CRC-32 of a file's content."""
     value = 0
     with path.open("rb") as file:
         while part := file.read(1 << 20):
@@ -219,7 +219,7 @@ def _delete(path: Path) -> None:
 
 @contextmanager
 def disk_full_explained(path: Path) -> Iterator[None]:
-    """When the block fails because the disk is full, raise an OSError that says so and what to do."""
+    """If the block fails because the disk is full, raise an OSError that says so and what to do."""
     try:
         yield
     except BaseException as error:  # torch's error for several ranks is no Exception
@@ -243,7 +243,7 @@ def disk_full_explained(path: Path) -> Iterator[None]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and its causes; for torch's `CheckpointException` also the errors of each rank."""
+    """Yield an error and its causes; for torch's `CheckpointException` also the errors of each rank."""
     yield error
     ranks = [failure[0] for failure in getattr(error, "failures", {}).values()]
     for cause in filter(None, [error.__cause__ or error.__context__, *ranks]):

@@ -34,7 +34,7 @@ Launcher = Mapping[str, Any]  # `cluster`, `local` or `slurm`, and parameters of
 
 
 class Note(Message):
-    """What `run.json` says of a run."""
+    """Content of the file `run.json` of a run."""
 
     settings: list[str]
     finished: bool = False
@@ -42,7 +42,7 @@ class Note(Message):
 
 
 def read_note(directory: Path) -> Note:
-    """Read `run.json`.
+    """Read the `run.json` of a run.
 
     Raises:
         ForeignDataError: the file is damaged.
@@ -53,7 +53,7 @@ def read_note(directory: Path) -> Note:
 
 
 def write_note(directory: Path, note: Note) -> None:
-    """Write `run.json`."""
+    """Write the `run.json` of a run."""
     write_json(directory / "run.json", note.model_dump())
 
 
@@ -193,12 +193,12 @@ class GridRun:
                 os.kill(int(self.job.job_id), number)
 
     def progress(self) -> str:
-        """The last line that `IterationProgress` has written to the run's log."""
+        """Return the last line that `IterationProgress` has written to the run's log."""
         lines = tail_of(self.directory / "log.txt", 50) if self.active else []
         return next((line for line in reversed(lines) if line.startswith(("iteration ", "test batch "))), "")
 
     def log_tail(self, lines: int = 15) -> str:
-        """The last lines of the run's log, or of submitit's log where the run has written none."""
+        """Return the last lines of the run's log, or of submitit's log if the run has written none."""
         if self.after and self.after.state == "failed":
             return f"{self.directory}: not started, since {self.after.directory}, whose policy it starts from, failed."
         path = self.directory / "log.txt"
@@ -208,7 +208,7 @@ class GridRun:
 
 
 def tail_of(path: Path, lines: int) -> list[str]:
-    """The last lines of a file, within its last 64 kB; none where there is no file."""
+    """Return the last lines of a file, within its last 64 kB; none if there is no file."""
     if not path.exists():
         return []
     with path.open("rb") as file:
@@ -272,7 +272,7 @@ def stop(runs: list[GridRun]) -> None:
 
 
 def table_of(runs: list[GridRun]) -> Table:
-    """Table of the runs' states; beyond `MOST_ROWS` runs, only those under way or failed, and counts of all states."""
+    """Return a table of states: of all runs, or above `MOST_ROWS` runs of active and failed ones, with counts."""
     many = len(runs) > MOST_ROWS
     told = ", ".join(f"{count} {state}" for state, count in Counter(run.state for run in runs).items())
     table = Table("method", "seed", "state", "seconds", "progress", caption=told if many else None)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def digest(content: Any) -> str:
-    """16 hex digits of anything that JSON can write."""
+    """Return 16 hex digits of anything that JSON can write."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -34,7 +34,7 @@ def digest(content: Any) -> str:
 def identity_of(
     cfg: DictConfig, policy: PolicyModule, data: QuestionDataModule, checkpoint: Path | None
 ) -> dict[str, str]:
-    """Digests of all that the counts of `tagrpo-eval` depend on; evaluations with equal digests share counts."""
+    """Return digests of all that the counts of `tagrpo-eval` depend on; evaluations with equal digests share counts."""
     splits = {name: loader.groups for name, loader in data.evaluation_loaders().items()}
     parts = (cfg.reward, cfg.data.evaluation_template or cfg.template, cfg.rollout.evaluation_sampling)
     reward, template, sampling = (OmegaConf.to_container(part, resolve=True) for part in parts)
@@ -61,7 +61,7 @@ def _without_workers(content: Any) -> Any:
 
 
 def _sums_of(checkpoint: Path) -> Any:
-    """The checksums in a checkpoint; before it is loaded, its content is compared with them."""
+    """Return the checksums in a checkpoint; its content is compared with them before it is loaded."""
     if checkpoint.is_dir():
         from .checkpoints import read_seals
 
@@ -71,7 +71,7 @@ def _sums_of(checkpoint: Path) -> Any:
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """A digest of how a tokenizer cuts texts, of its special tokens and its chat template."""
+    """Return a digest of a tokenizer: how it splits texts, its special tokens and its chat template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     how = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
     how = {name: value for name, value in how.items() if name not in ("truncation", "padding")}  # set by each call
@@ -79,9 +79,9 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _code_of(settings: Any) -> list[Any]:
-    """The code of the classes that settings name: all files in their folders, and every module that they import.
+    """Return the code of the classes that settings name: all files in their folders, and every module that they import.
 
-    Warns of modules that load others at run time: a change in these is not noticed.
+    Warn of modules that load others at run time: changes in those others are not noticed.
     """
     from hydra.utils import get_object
 
@@ -93,14 +93,14 @@ def _code_of(settings: Any) -> list[Any]:
         warnings.warn(
             f"Expected the code of {', '.join(targets(settings))} to name the modules that it imports, but "
             f"{', '.join(imported.open)} loads some at run time. If you change those, delete the counts of earlier "
-            "evaluations: they would be taken for those of the new code.",
+            "evaluations: otherwise they are used for the new code.",
             stacklevel=2,
         )
     return [files, imported.digests]
 
 
 def targets(settings: Any) -> Iterator[str]:
-    """The `_target_`s in settings, at any depth."""
+    """Yield the `_target_`s in settings, at any depth."""
     if isinstance(settings, Mapping):
         if "_target_" in settings:
             yield settings["_target_"]
@@ -110,13 +110,13 @@ def targets(settings: Any) -> Iterator[str]:
 
 
 def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
-    """Name of each parameter and the sum of its bits as integers, on this rank; hashing would take seconds."""
+    """Return the name of each parameter of this rank and the sum of its bits as integers; a hash would take seconds."""
     parts = ((name, own_part(parameter).contiguous()) for name, parameter in module.named_parameters())
     integers = ((name, part.view(getattr(torch, f"int{8 * part.element_size()}"))) for name, part in parts)
     return [(name, int(part.sum(dtype=torch.int64))) for name, part in integers]
 
 
 def own_part(parameter: Tensor) -> Tensor:
-    """This rank's part of a parameter."""
+    """Return this rank's part of a parameter."""
     tensor = parameter.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

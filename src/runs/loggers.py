@@ -1,4 +1,4 @@
-"""Loggers that a resumed run continues: no row is there twice, and none is missing."""
+"""Loggers that a resumed run continues without duplicate or missing rows."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ class ResumableLogger(Logger, ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """How much has been logged."""
+        """Return how much has been logged."""
 
     @abstractmethod
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -57,7 +57,7 @@ class MetricsCSV(ResumableLogger):
         self._rows += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """The number of rows so far, which are forced to disk."""
+        """Force all rows to disk, and return their number."""
         if self._columns and self.path.exists():
             sync(self.path)
         return {"rows": self._rows}
@@ -81,7 +81,7 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
 
     @property
     def experiment(self) -> Any:
-        """The writer; a new one after that of a fit was closed. Earlier files are numbered before it makes its own."""
+        """The writer, a new one if a fit has closed the last one. Earlier files are numbered before it makes a file."""
         if self._experiment is not None and self._experiment.file_writer is None:
             self._experiment = None
         if self._experiment is None and is_first_rank():
@@ -96,16 +96,16 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         self._last_step = max(self._last_step, -1 if step is None else step)
 
     def state_dict(self) -> dict[str, Any]:
-        """The last step that was logged."""
+        """Return the last step that was logged."""
         return {"step": self._last_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue after that step. Before the next row, TensorBoard is told to forget later ones."""
+        """Continue after the step of a checkpoint. Before the next row, TensorBoard is told to discard later steps."""
         self._last_step = state_dict["step"]
         self._began = False
 
     def save(self) -> None:
-        """Write what has been logged. Lightning calls this also before anything has been, when nothing is written."""
+        """Write what has been logged. Do nothing if Lightning calls this before anything has been logged."""
         if self._experiment is not None:
             super().save()
 
@@ -119,10 +119,10 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
 
 
 def number_files(directory: Path) -> None:
-    """Rename TensorBoard's files so that they begin with 1, 2, … in the place of a time, in the order that they have.
+    """Replace the times in the names of TensorBoard's files by 1, 2, …, in the order of the files.
 
-    TensorBoard reads files in the order of these times, and a machine's clock may stand earlier than that of the
-    machine before.
+    TensorBoard reads files in the order of these times, and the clock of a machine may be behind that of the previous
+    machine.
     """
     prefix = "events.out.tfevents."
     for number, path in enumerate(sorted(directory.glob(f"{prefix}*.*")), 1):

@@ -18,5 +18,5 @@ def listen() -> None:
 
 
 def asked_to_stop() -> bool:
-    """Whether this process was asked to end; looked up where it can end safely, and during long waits."""
+    """Return whether this process was asked to end; looked up where it can end safely, and during long waits."""
     return bool(RECEIVED)

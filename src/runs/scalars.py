@@ -20,7 +20,7 @@ class Stage(IntEnum):
 
 
 def in_order(callbacks: Iterable[Callback]) -> list[Callback]:
-    """Callbacks sorted by their stage, as a `Trainer` must get them."""
+    """Return callbacks sorted by their stage, as a `Trainer` must get them."""
     return sorted(callbacks, key=lambda callback: getattr(callback, "stage", Stage.DIAGNOSTIC))
 
 

@@ -16,7 +16,7 @@ from .files import write_text
 
 REMOVED = "<removed>"
 SHORTEST = 8
-"""Characters of the shortest value that is searched for inside of texts: shorter ones occur in words."""
+"""Length of the shortest value that is searched for within texts, in characters; shorter ones occur in words."""
 _SECRET_NAME = re.compile(
     r".*(secrets?(_value)?|passwords?|passwd|passphrase|api_?keys?)|(.*_)?(pwd|credentials?|cookies?|authorization)"
     r"|(.*_)?(access|account|auth|encryption|private|secret|service|session|shared|signing|storage|subscription)_?keys?"
@@ -72,10 +72,10 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def redacted(content: Any, name: str = "") -> Any:
-    """Return a copy without secrets, which are known by names of settings, by format, or as values of variables.
+    """Return a copy without secrets: they are found by a setting's name, by format, or as the value of a variable.
 
-    Names count in any spelling and at any depth: what lies below `credentials` is secret, and so are the values of
-    headers, however a list writes them.
+    Names are matched in any spelling and at any depth: everything below `credentials` is secret. Values of headers are
+    found in mappings, pairs and texts.
 
     Args:
         content: Settings: mappings, lists, and leaves of any type.
@@ -196,7 +196,7 @@ def _leave(found: list[str]) -> None:
 
 
 def unread(content: Any) -> Any:
-    """A copy with escaped references to environment variables, so that the run that gets them resolves them."""
+    """Return a copy with escaped references to environment variables, for the run that gets the copy to resolve."""
     if isinstance(content, Mapping):
         return {key: unread(value) for key, value in content.items()}
     if isinstance(content, list):

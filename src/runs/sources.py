@@ -1,4 +1,4 @@
-"""The source code that classes depend on: that of their modules, and of all modules that these import."""
+"""The source code that classes depend on: their modules, and all modules that these import."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ HIDDEN = {"spec_from_file_location", "exec_module", "run_path", "run_module", "S
 
 
 class Sources(NamedTuple):
-    """What a few modules depend on."""
+    """The code that a few modules depend on."""
 
     digests: dict[str, str]
     """Module → digest of its file, and installed package → its version."""
     open: list[str]
-    """Modules that load code at run time which their source does not name, sorted; without those of this package."""
+    """Modules outside this package that load code at run time which their source does not name, sorted."""
 
 
 def sources_of(modules: Iterable[str]) -> Sources:
@@ -65,13 +65,13 @@ def sources_of(modules: Iterable[str]) -> Sources:
 
 
 def _with_parents(name: str) -> list[str]:
-    """The module and the packages that it lies in, whose code runs before its own."""
+    """Return the packages that a module lies in, whose code runs first, and the module."""
     parts = name.split(".")
     return [".".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 def _spec_of(name: str) -> ModuleSpec | None:
-    """Where a module lies; found without running the code of the packages that it lies in."""
+    """Find where a module lies, without running the code of the packages that it lies in."""
     path: list[str] | None = None
     for each in _with_parents(name):
         found = getattr(sys.modules.get(each), "__spec__", None)
@@ -95,7 +95,7 @@ def _spec_of(name: str) -> ModuleSpec | None:
 
 @cache
 def _versions() -> dict[str, str]:
-    """Top-level module → version of the installed packages that have it."""
+    """Return top-level module → version of the installed packages that have it."""
     found = packages_distributions()
     return {top: ", ".join(version(each) for each in sorted(set(packages))) for top, packages in found.items()}
 
@@ -107,7 +107,7 @@ def _is_installed(origin: str) -> bool:
 
 
 def _nodes(content: bytes) -> list[ast.AST]:
-    """The nodes of a source, but for what only type checkers read; none if it is no Python."""
+    """Return the nodes of a source, without code for type checkers alone; none if the source is not Python."""
     try:
         left: list[ast.AST] = [ast.parse(content)]
     except (SyntaxError, ValueError, RecursionError):  # it could not be imported either
@@ -122,7 +122,7 @@ def _nodes(content: bytes) -> list[ast.AST]:
 
 
 def _imports(nodes: Iterable[ast.AST], package: str) -> Iterator[str]:
-    """The modules that a source names in imports, and names that may be modules: `from package import name`."""
+    """Yield the modules that a source imports, and names that may be modules: `from package import name`."""
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -145,7 +145,7 @@ def _absolute(name: str, package: str) -> str | None:
 
 
 def _loads_more(nodes: Iterable[ast.AST]) -> bool:
-    """Check if a source calls functions that load code which it does not name."""
+    """Return whether a source calls functions that load code which the source does not name."""
     for node in nodes:
         if isinstance(node, ast.Call):
             name = _named(node.func)
@@ -161,6 +161,6 @@ def _named(function: ast.expr) -> str:
 
 
 def _literal(call: ast.Call) -> str:
-    """The first argument of a call, if it is a text."""
+    """Return the first argument of a call if it is a text, else an empty text."""
     first = call.args[0] if call.args else None
     return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""

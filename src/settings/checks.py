@@ -60,7 +60,7 @@ def check_types(cfg: DictConfig) -> None:
 
 
 def given_overrides() -> list[str]:
-    """The overrides of the command line as they were written: nothing that they refer to is read."""
+    """Return the overrides of the command line as written, without resolving references."""
     return cast("list[str]", OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
 
 
@@ -87,7 +87,7 @@ def check_given(cfg: DictConfig) -> None:
 
 
 def missing_settings(node: DictConfig, name: str = "") -> Iterator[str]:
-    """Names of the settings below `node` that are `???`, without those that refer to them."""
+    """Yield names of the settings below `node` that are `???`, without those that refer to them."""
     for key in map(str, node):
         if OmegaConf.is_missing(node, key):
             yield f"{name}{key}"
@@ -96,7 +96,7 @@ def missing_settings(node: DictConfig, name: str = "") -> Iterator[str]:
 
 
 def check_paths(cfg: DictConfig) -> None:
-    """Refuse a path of questions, or of their rephrasings, where there is nothing, and a run's directory as a model."""
+    """Refuse a path of questions or rephrasings that does not exist, and a run's directory as a model."""
     for name, path in flat(OmegaConf.to_container(cfg.data, resolve=True), "data").items():
         named = str(path).endswith(".jsonl") if name.endswith(".rephrasings") else name.endswith(".path") and path
         if named and not Path(path).exists():

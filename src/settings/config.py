@@ -44,26 +44,26 @@ CHATTER = re.compile(
 
 
 def run_name(name: str, seed: int) -> str:
-    """The name of a run for loggers; in a sweep it shows the settings."""
+    """Return the name of a run for loggers; in a sweep it shows the settings."""
     swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     return f"{name}-seed{seed}" + (f"-{HydraConfig.get().sweep.subdir}" if swept else "")
 
 
 def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictConfig) -> int:
-    """Tokens of the longest prompt and response that training or evaluation can have."""
+    """Return the tokens of the longest prompt and response that training or evaluation can have."""
     evaluated = data.max_evaluation_prompt_tokens or data.max_prompt_tokens
     return int(max(data.max_prompt_tokens + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
 
 
 def ranks_wait(engine: DictConfig | None) -> int:
-    """Minutes after which ranks give up on one another: twenty more than rank 0 may wait for a vLLM server, if any."""
+    """Return the minutes after which ranks give up on one another: 20 more than rank 0 waits for a vLLM server."""
     if engine is None or "patience" not in engine:
         return 30  # Lightning's default
     return math.ceil(float(engine.patience + (engine.retries + 1) * engine.timeout) / 60) + 20
 
 
 def sweep_folder(number: int, overrides: str) -> str:
-    """Name of the folder of a run in a sweep: its number and overrides, at most 120 bytes in UTF-8."""
+    """Return the name of a run's folder in a sweep: its number and overrides, at most 120 bytes in UTF-8."""
     name = f"{number},{overrides}".replace("/", "-").encode()[:120]
     return name.decode(errors="ignore").rstrip(",")
 
@@ -87,7 +87,7 @@ for resolver, function in RESOLVERS.items():
 
 
 def compose_run(directory: str | Path, overrides: Sequence[str], command: str = "train") -> DictConfig:
-    """The settings of a run in `directory` as its command composes them, for programs that build runs themselves."""
+    """Compose the settings of a run in `directory` as its command does, for programs that build runs themselves."""
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose(command, [f'hydra.run.dir="{directory}"', *overrides], return_hydra_config=True)
     cfg.hydra.runtime.output_dir = str(directory)
@@ -179,7 +179,7 @@ def shares_gpus(cfg: DictConfig) -> bool:
 
 
 def policy_module(cfg: DictConfig) -> PolicyModule:
-    """The policy and its update."""
+    """Return the policy and its update."""
     from hydra.utils import instantiate
 
     from ..modules.policy_module import PolicyModule
@@ -261,7 +261,7 @@ def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
 
 
 def exists(settings: str | None) -> bool:
-    """Whether there is an option of the group `settings`: a recipe of a paper, or a file of the user's."""
+    """Return whether there is an option of the group `settings`: a recipe of a paper, or a file of the user's."""
     if not settings:
         return False
     path = f"settings/{settings}.yaml"
@@ -274,7 +274,7 @@ class Ours(logging.Filter):
     """Keeps messages of libraries off the console, except errors; our own messages come through Lightning's logger."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to show a message."""
+        """Return whether to show a message."""
         return record.name.startswith(("tagrpo", "lightning")) or record.levelno >= logging.ERROR
 
 

@@ -3,13 +3,13 @@
 A paper's values are entered once, with their places: in `configs/papers/<paper>.yaml`, or for a method outside the core
 in `contrib/<method>/method.yaml`. The rows of four sections become the options `settings=<paper>/<recipe>`:
 
-- `recipe`: what `recipe=paper` and `recipe=authors` set, `scale`: the same at `scale=paper`;
-- `authors`, `authors_scale`: what `recipe=authors` sets besides.
+- `recipe` has the values of `recipe=paper` and `recipe=authors`; `scale` has those at `scale=paper`.
+- `authors` and `authors_scale` have further values of `recipe=authors`.
 
-A row's value is the paper's, else that of its authors' code, for `recipe=authors` the other way round; `here` takes the
-place of both, and `because` says why. A section `<group>/<option>` holds what the file of that name would hold; where
-such a file exists, in `configs` or on Hydra's search path, the file is used. Deleting a folder of `contrib` removes its
-experiments, options and recipes.
+A row's value is the paper's; if there is none, it is that of the authors' code. For `recipe=authors` the code comes
+first. `here` replaces both, and `because` gives the reason. A section `<group>/<option>` has the content of the file of
+that name; if such a file exists, in `configs` or on Hydra's search path, the file is used. Deleting a folder of
+`contrib` removes its experiments, options and recipes.
 """
 
 import re
@@ -41,24 +41,24 @@ _OPTION = re.compile(r"^(?P<name>\w+(?:/\w+)+):\n(?P<text>(?:  .*\n|\n(?=  ))*)"
 
 
 def configs() -> Path:
-    """The folder of the configuration tree."""
+    """Return the folder of the configuration tree."""
     return Path(str(files("tagrpo.configs")))
 
 
 def method_files() -> dict[str, Path]:
-    """Paper or method → its file."""
+    """Return paper or method → its file."""
     core = {path.stem: path for path in sorted((configs() / "papers").glob("*.yaml"))}
     return core | {path.parent.name: path for path in sorted(CONTRIB.glob("*/method.yaml"))}
 
 
 @cache
 def _sections(path: Path) -> dict[str, str]:
-    """`<group>/<option>` → its text, as it would stand in a file."""
+    """Return `<group>/<option>` → its text, as it would stand in a file."""
     return {match["name"]: textwrap.dedent(match["text"]) for match in _OPTION.finditer(path.read_text())}
 
 
 def options_of(group: str) -> dict[str, str]:
-    """Option → its text in YAML, of a group's files and of the methods that add to it, in the order of their names."""
+    """Return option → text in YAML, of a group's files and of the methods that add to the group, sorted by name."""
     sections = [section for path in method_files().values() for section in _sections(path).items()]
     own = group.removeprefix("comparisons/")
     found = {name.rpartition("/")[2]: text for name, text in sections if name.rpartition("/")[0] == own}
@@ -67,14 +67,14 @@ def options_of(group: str) -> dict[str, str]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A paper's file without its sections of options."""
+    """Return a paper's file without its sections of options."""
     content = yaml.load(_OPTION.sub("", path.read_text()), Loader=_Loader)
     assert isinstance(content, dict)
     return content
 
 
 def values_of(row: dict[str, Any], recipe: str) -> list[Any]:
-    """The values of a row, beginning with the one that the recipe uses; empty where the row is open.
+    """Return the values of a row, beginning with the one that the recipe uses; empty if the row is open.
 
     >>> row = {"paper": 1, "authors": 2}
     >>> values_of(row, "paper"), values_of(row, "authors"), values_of(row | {"here": {"authors": 3}}, "authors")
@@ -91,13 +91,13 @@ def values_of(row: dict[str, Any], recipe: str) -> list[Any]:
 
 
 def recipes_of(paper: dict[str, Any]) -> list[str]:
-    """The recipes that set something for a paper: `paper`, `authors`, both or neither."""
+    """Return the recipes that set something for a paper: `paper`, `authors`, both or neither."""
     theirs = "authors" in paper or "authors_scale" in paper
     return ["paper"] * ("recipe" in paper or "scale" in paper) + ["authors"] * theirs
 
 
 def recipe_nodes(name: str, paper: dict[str, Any]) -> Iterator[tuple[str, DictConfig]]:
-    """Options of the group `settings` that a paper's rows make."""
+    """Yield options of the group `settings` that a paper's rows make."""
     for recipe in recipes_of(paper):
         rows, scaled = paper.get("recipe", {}), paper.get("scale", {})
         if recipe == "authors":

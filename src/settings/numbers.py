@@ -29,7 +29,7 @@ class Number:
     infinite: bool = False
     """Whether plus infinity is taken."""
     others: bool = False
-    """Whether true, false, words and mappings are taken too, which the class or Lightning checks."""
+    """Whether true, false, words and mappings are taken too; the class or Lightning checks them."""
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
@@ -42,7 +42,7 @@ class Number:
         return f"{kind}{bounds}{' or null' * self.null}"
 
     def takes(self, value: object) -> bool:
-        """Whether a setting may have this value."""
+        """Return whether a setting may have this value."""
         if value is None:
             return self.null
         if isinstance(value, list):
@@ -58,7 +58,7 @@ class Number:
 
 
 def _spells_no_number(value: object) -> bool:
-    """Whether a text is `nan` or `inf`, which Hydra reads as words in some spellings."""
+    """Return whether a text is `nan` or `inf`, which Hydra reads as words in some spellings."""
     return isinstance(value, str) and value.strip().lower().lstrip("+-.") in ("nan", "inf", "infinity")
 
 
@@ -219,9 +219,9 @@ RULES = {
     "gpus.*.rows": _whole(1),
     "gpus.*": _above(0),
 }
-"""Pattern of a setting's dotted name → the numbers that it takes, more special patterns first."""
+"""Pattern of a setting's dotted name → the numbers that the setting takes, more special patterns first."""
 _OWN = ("tagrpo.", "torch.", "lightning.", "datetime.")
-"""Packages of the classes whose settings `RULES` are for."""
+"""Packages of the classes to whose settings `RULES` apply."""
 _COMPILED = {re.compile(translate(pattern)): rule for pattern, rule in RULES.items()}
 
 
@@ -232,10 +232,10 @@ def rule_of(name: str) -> Number | None:
 
 
 def check_numbers(cfg: DictConfig) -> None:
-    """Refuse numbers that a setting cannot take, and NaN, infinity, null or a word in the place of a number.
+    """Refuse numbers that a setting cannot take, and NaN, infinity, null or a word in place of a number.
 
-    Settings that refer to others come last, so that the message names the setting to correct. Where a setting has no
-    rule, or belongs to a class of the user's, only NaN and infinity are refused.
+    Settings that refer to others come last, so that the message names the setting to correct. If a setting has no rule,
+    or belongs to a class of the user's, only NaN and infinity are refused.
 
     Raises:
         ValueError: if a setting has such a value. The message names the setting.
@@ -251,14 +251,14 @@ def check_numbers(cfg: DictConfig) -> None:
 
 
 def _finite(value: object) -> bool:
-    """Whether no number in a value is NaN or infinite."""
+    """Return whether all numbers in a value are finite."""
     if isinstance(value, list):
         return all(_finite(item) for item in value)
     return not isinstance(value, float) or math.isfinite(value)
 
 
 def _leaves(node: DictConfig, referring: bool, name: str = "", known: bool = True) -> Iterator[tuple[str, Any, bool]]:
-    """Yield settings that refer to others, or those that do not: dotted name, value, whether `RULES` are for it."""
+    """Yield settings that refer to others, or those that do not: dotted name, value, whether `RULES` apply."""
     written: Any = OmegaConf.to_container(node, resolve=False)
     if "_target_" in written:
         known = str(written["_target_"]).startswith(_OWN)

@@ -1,4 +1,4 @@
-"""The directory of a run, checked and made before Hydra makes it: an error there would end in Hydra's traceback."""
+"""The directory of a run, checked and made before Hydra makes it, whose errors would end in a traceback."""
 
 import sys
 from pathlib import Path, PurePath
@@ -22,7 +22,7 @@ class MakeDirectory(Callback):
 
 
 def _leave_if_wrong(config: DictConfig, setting: str) -> None:
-    """End the program with a sentence. Hydra would only warn of an exception of a callback."""
+    """End the program with an error message. If a callback raises an exception, Hydra only warns."""
     try:
         check_name(OmegaConf.select(config, "name"))
         make_directory(OmegaConf.select(config, setting), setting)
@@ -31,10 +31,10 @@ def _leave_if_wrong(config: DictConfig, setting: str) -> None:
 
 
 def check_name(name: object) -> None:
-    """Refuse a name of a run that is no folder inside of another one.
+    """Refuse a name of a run that does not name a folder inside `runs`.
 
     Raises:
-        ValueError: if the name is empty, no text or number, absolute, has `..` in it, or characters that are not shown.
+        ValueError: if the name is empty, absolute, or neither text nor number, or has `..` or unprintable characters.
     """
     text = str(name)
     parts = PurePath(text).parts
@@ -47,10 +47,10 @@ def check_name(name: object) -> None:
 
 
 def make_directory(path: object, setting: str) -> Path:
-    """Make a directory and those above it; return its path.
+    """Make a directory and its parents, and return its path.
 
     Raises:
-        ValueError: if it cannot be made. The message names `setting` and the reason.
+        ValueError: if the directory cannot be made. The message names `setting` and the reason.
     """
     try:
         if path is None or not str(path):

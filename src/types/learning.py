@@ -46,7 +46,7 @@ class LossInputs:
 class CreditInputs:
     """Input of token credit: R responses of this rank, and the T tokens of those that count in the loss.
 
-    The responses are those of one mini-batch, or of the whole batch where the credit has `whole_batch`. A rank may have
+    The responses are those of one mini-batch, or of the whole batch if the credit has `whole_batch`. A rank may have
     none. All tensors are on the CPU.
     """
 
@@ -87,7 +87,7 @@ class Credit(NamedTuple):
     """Output of token credit for the T tokens that it was given."""
 
     advantages: Tensor
-    """[T] float32, finite; 0 where a token has no policy gradient."""
+    """[T] float32, finite; 0 if a token has no policy gradient."""
     terms: Mapping[str, Tensor] = {}
     """name → [T] float32, see `LossInputs.token_terms`."""
 

@@ -27,7 +27,7 @@ class AdvantageStrategy(Protocol):
     """Whether `RewardGroups.rewards` is read; without it verdicts alone decide, and reward terms are refused."""
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] float advantages, finite, in the order of `groups`."""
+        """Return [R] float advantages, finite, in the order of `groups`."""
 
 
 @runtime_checkable
@@ -40,7 +40,7 @@ class TokenCredit(Protocol):
     """Whether `CreditInputs.groups.history` is read, for which the run remembers every question."""
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """[T] advantages, and terms of the loss. All ranks call it together, also those without responses."""
+        """Return [T] advantages, and terms of the loss. All ranks call it together, also those without responses."""
 
 
 @runtime_checkable
@@ -57,7 +57,7 @@ class Loss(Protocol):
     """Whether `LossInputs.token_advantages` and `token_terms` are read; other losses are refused with token credit."""
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
-        """The loss, normalised by the global counts of `inputs`, and the sums of its metrics."""
+        """Return the loss, normalised by the global counts of `inputs`, and the sums of its metrics."""
 
 
 Deliver = Callable[[int, list[Completion]], None]
@@ -72,7 +72,7 @@ def ignore(prompt: int, completions: list[Completion]) -> None:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Samples from a copy of the policy that it holds itself."""
+    """Samples responses from its own copy of the policy."""
 
     asynchronous: bool = False
     """Whether `generate_async` works, so that the engine can sample while the policy is updated."""
@@ -99,13 +99,13 @@ class Engine(Protocol):
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
         """Start `generate` in the background. Do not call the engine again until `Finish` returns.
 
-        What runs meanwhile calls no collectives, leaves torch's random state alone and shares no weights with the
-        trainer. `Finish` may be collective, and raises what `generate` does.
+        The background code must not call collectives, change torch's random state or share weights with the trainer.
+        `Finish` may be collective, and raises the errors of `generate`.
         """
         raise NotImplementedError(f"{type(self).__name__} can't sample while the policy is updated.")
 
     def sleep(self) -> None:
-        """Give memory back until the next `sync` or `generate`. Does nothing where there is nothing to give back."""
+        """Give memory back until the next `sync` or `generate`. Does nothing if there is nothing to give back."""
 
     def close(self) -> None:
         """Give memory and processes back for good."""
@@ -118,7 +118,7 @@ class Verifier(Protocol):
     in_background: bool = False
     """Whether `score_async` scores in the background, so that it pays to call it while other responses are sampled."""
     reads_response: bool = False
-    """Whether the verifier gets whole responses, thoughts included, even where `rollout.verifier_reads` is `answer`."""
+    """Whether the verifier gets whole responses, thoughts included, even if `rollout.verifier_reads` is `answer`."""
 
     def __call__(self, response: str, reference: str | Sequence[str]) -> Score:
         """Score one response against its reference answers, any of which is correct."""
@@ -152,7 +152,7 @@ class EnumeratingVerifier(Verifier, Protocol):
     """Whole responses are listed, so whole responses are judged."""
 
     def correct_responses(self, reference: str | Sequence[str]) -> Sequence[str]:
-        """Every text that is scored as correct, verbatim, each once."""
+        """Return every text that is scored as correct, verbatim, each once."""
 
 
 @runtime_checkable
@@ -160,7 +160,7 @@ class RewardTerm(Protocol):
     """A shaped reward that is added to the verdict in training. Any callable of this form is one."""
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
-        """[R] float, one value per response; `groups` are the questions of this rank's batch."""
+        """Return [R] float, one value per response; `groups` are the questions of this rank's batch."""
 
 
 Ask = Callable[[Sequence[QuestionGroup]], QuestionBatch]
@@ -174,7 +174,7 @@ left out, as are questions without any left. Collective: every rank calls it equ
 
 @runtime_checkable
 class Reformulator(Protocol):
-    """Reformulates questions in the loop, by what the policy has responded to them."""
+    """Reformulates questions during training, from the policy's responses to these questions."""
 
     def extend(self, batch: QuestionBatch, ask: Ask) -> Sequence[QuestionBatch]:
         """Return batches from `ask`, perhaps with other rewards, that join the training batch. Collective.
@@ -184,7 +184,7 @@ class Reformulator(Protocol):
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a resumed run, the same on every rank."""
+        """Return the state for a resumed run, equal on every rank."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -201,10 +201,10 @@ class SampledPolicy(Protocol):
     """Whether `Rollouts.history` is read."""
 
     def full_parameters(self) -> Iterable[tuple[str, Tensor]]:
-        """Hugging Face names and full tensors, for `Engine.sync`. Collective: every rank must exhaust it."""
+        """Return Hugging Face names and full tensors, for `Engine.sync`. Collective: every rank must exhaust it."""
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
-        """[n] float32, mean entropy per token of a rank's responses under the policy, nats; for replay. Collective."""
+        """Return [n] float32, mean entropy per token of a rank's responses, nats; for replay. Collective."""
 
 
 def require(value: object, protocol: type, setting: str) -> None:

@@ -7,7 +7,7 @@ from ...types import QuestionGroup
 
 
 def running_rate(record: Record, decay: float) -> float | None:
-    """The original's rate at its first visit, then decay · rate + (1 − decay) · the next one; None if never asked."""
+    """Return the original's first rate, then decay · rate + (1 − decay) · the next one; None if never asked."""
     running = None
     for asked, right in ((visit.samples[0], visit.correct[0]) for visit in record.visits if visit.samples[0]):
         running = decay * (right / asked if running is None else running) + (1 - decay) * (right / asked)
@@ -38,12 +38,12 @@ class AdaptiveRephrasings(Curriculum):
         self.low, self.high, self.samples, self.decay = low, high, samples, decay
 
     def count(self, record: Record, available: int) -> int:
-        """How many of the `available` rephrasings of a question to sample."""
+        """Return how many of the `available` rephrasings of a question to sample."""
         rate = running_rate(record, self.decay)
         chance = 1.0 if rate is None else rate**self.samples + (1 - rate) ** self.samples
         high = available if self.high is None else self.high
         return min(self.low + math.floor((high - self.low) * chance + 0.5), available)
 
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:
-        """The question with the first `count` of its rephrasings."""
+        """Return the question with the first `count` of its rephrasings."""
         return group.select_rephrasings(range(self.count(record, len(group.rephrasings))))

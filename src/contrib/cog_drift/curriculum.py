@@ -24,7 +24,7 @@ class EasiestFirst(Curriculum):
         self.threshold = threshold
 
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:
-        """The question in the wording that its visits have reached, as if it had no other."""
+        """Return the question in the wording that its visits have reached, as if it had no other."""
         formats = [*group.rephrasings, group.question]
         level = sum(visit.rate > self.threshold for visit in record.visits)
         return group._replace(question=formats[min(level, len(formats) - 1)], rephrasings=(), kinds=())

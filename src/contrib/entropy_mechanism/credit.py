@@ -19,9 +19,9 @@ from ...types import Credit, CreditInputs, TokenCredit
 
 
 def token_covariances(inputs: CreditInputs) -> tuple[Tensor, float]:
-    """[T] float64 (A_t − Ā)(log π_t − mean log π), means over the tokens of all ranks, and their number. Collective.
+    """Return [T] float64 (A_t − Ā)(log π_t − mean log π), with means over all ranks' tokens, and the number of tokens.
 
-    arXiv 2505.22617, Eq. 10.
+    Collective. arXiv 2505.22617, Eq. 10.
     """
     advantages, logprobs = inputs.advantages.double()[inputs.response], inputs.logprobs.double()
     sums = {"advantage": float(advantages.sum()), "logprob": float(logprobs.sum()), "tokens": float(len(logprobs))}
@@ -56,7 +56,7 @@ class ClipCovCredit(TokenCredit):
             raise ValueError(f"Expected credit.low to be less than credit.high, but got {self.low} and {self.high}.")
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """[T] advantages, 0 for the tokens that were drawn."""
+        """Return [T] advantages, 0 for the tokens that were drawn."""
         covariances, tokens = token_covariances(inputs)
         candidates = ((covariances > self.low) & (covariances < self.high)).nonzero()[:, 0]
         lots = self._lots(inputs, candidates)
@@ -66,7 +66,7 @@ class ClipCovCredit(TokenCredit):
         return Credit(advantages)
 
     def _lots(self, inputs: CreditInputs, candidates: Tensor) -> Tensor:
-        """[c] float64 in 0..1, one for each candidate: a function of its prompt, response and place."""
+        """Return [c] float64 in 0..1, one for each candidate: a function of its prompt, response and place."""
         progress = round(inputs.groups.progress * 2**40)
         seen: Counter[str] = Counter()
         lots = torch.zeros(len(inputs.response), dtype=torch.float64)
@@ -101,7 +101,7 @@ class KLCovCredit(TokenCredit):
             raise ValueError(f"Expected credit.coef to be greater than 0, but got {self.coef}.")
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """[T] advantages as they were, and the coefficients of the term."""
+        """Return [T] advantages as they were, and the coefficients of the term."""
         covariances, tokens = token_covariances(inputs)
         bound = largest_over_ranks(covariances, max(int(self.share * tokens), 1))
         largest = (covariances >= bound) & (covariances > 0)

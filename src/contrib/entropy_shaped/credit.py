@@ -28,6 +28,6 @@ class EntropyShapedCredit(TokenCredit):
             raise ValueError(f"Expected credit.alpha > 0 and credit.kappa > 1, but got {self.alpha} and {self.kappa}.")
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """[T] advantages."""
+        """Return [T] advantages."""
         advantages = inputs.advantages[inputs.response]
         return Credit(advantages + torch.minimum(self.alpha * inputs.entropy, advantages.abs() / self.kappa))

@@ -1,7 +1,8 @@
 """Replay of past successes (ExGRPO, arXiv 2510.02245).
 
-A share of each batch are questions that were solved in part before, drawn by their latest success rate, most often near
-one half; one response to each is a past success, that of the lowest entropy under the current policy.
+A part of each batch consists of questions that were solved in part before. They are drawn by their latest success rate,
+most often near one half. One response to each question is a past success: the one of the lowest entropy under the
+current policy.
 """
 
 import math
@@ -40,7 +41,7 @@ class Record:
 
 
 def latest_partial_rate(visits: Sequence[Visit]) -> float:
-    """Success rate of the latest visit that solved the question in part; 0 where the memory has none any more."""
+    """Return the success rate of the latest visit that solved the question in part; 0 if the memory has none left."""
     return next((visit.rate for visit in reversed(visits) if 0 < visit.rate < 1), 0.0)
 
 
@@ -79,7 +80,7 @@ class SuccessReplay:
         self.memory = QuestionMemory()
 
     def draw(self, count: int, iteration: int, without: set[str]) -> list[str]:
-        """Ids of up to `count` distinct recorded questions, none of `without`; the same on every rank.
+        """Draw up to `count` distinct recorded questions outside `without`, and return their ids, equal on every rank.
 
         First a success rate is drawn with weight exp(−(rate − ½)² / 2σ²), from the rates at which the questions were
         last solved in part; then a question of that rate, uniformly and without replacement. σ = 1/8 is the authors'
@@ -155,7 +156,7 @@ class SuccessReplay:
         known.successes = known.successes[-self.per_question :]
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole buffer, in plain containers and tensors."""
+        """Return the whole buffer, in plain containers and tensors."""
         records = []
         for record in self.records.values():
             group = tuple(record.group._replace(metadata=dict(record.group.metadata)))
@@ -173,7 +174,7 @@ class SuccessReplay:
 
 
 def _lowest_entropy(records: Sequence[Record], policy: SampledPolicy) -> list[Success]:
-    """The success in each record that has the lowest entropy under the policy."""
+    """Return the success in each record that has the lowest entropy under the policy."""
     candidates = [success for record in records for success in record.successes]
     values = policy.response_entropy([s.prompts[s.row] for s in candidates], [s.token_ids for s in candidates])
     parts = values.split([len(record.successes) for record in records])
@@ -181,7 +182,7 @@ def _lowest_entropy(records: Sequence[Record], policy: SampledPolicy) -> list[Su
 
 
 def _found(batch: QuestionBatch) -> list[Record]:
-    """The questions of this rank's batch, with the successes among their new responses."""
+    """Return the questions of this rank's batch, with the successes among their new responses."""
     rollouts = batch.rollouts
     assert rollouts is not None
     # Each prompt with the number of all its responses, replayed ones included.

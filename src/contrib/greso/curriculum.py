@@ -9,10 +9,10 @@ from ...datamodules.memory import Curriculum, Record, Visit
 class SkipUniform(Curriculum):
     """GRESO (arXiv 2506.02177): questions that had no gradient the last times are skipped with some probability.
 
-    A question whose last z visits were all solved in full, or all not at all, is served with probability
-    max(p^z, 0.01), p = `easy` or `hard`; a question whose last visit had mixed verdicts is always served. Both p adapt:
-    after each sampled batch p falls by `step` if the share of such visits in it reached its target, else rises by
-    `step`, within `least` and `most`.
+    If all responses of a question's last z visits were correct, the question is served with probability max(p^z, 0.01)
+    with p = `easy`; if all were wrong, with p = `hard`. A question whose last visit had both verdicts is always served.
+    Both p adapt after each sampled batch: p falls by `step` if the batch's share of such visits reached the target,
+    else p rises by `step`, within `least` and `most`.
 
     Read in the authors' code (Infini-AI-Lab/GRESO, presampling_selector.py and ray_trainer.py). As here, the
     target for easy questions is a third of the targeted share of questions without gradient, and that for hard ones two
@@ -48,7 +48,7 @@ class SkipUniform(Curriculum):
         self.step, self.least, self.most = step, least, most
 
     def chance(self, record: Record) -> float:
-        """p^z, at least 0.01, z being the number of visits without gradient since the last with one."""
+        """Return p^z, at least 0.01, z being the number of visits without gradient since the last with one."""
         latest = record.visits[-1].rate if record.visits else None
         if latest not in self.chances:
             return 1.0
@@ -65,7 +65,7 @@ class SkipUniform(Curriculum):
             self.chances[rate] = min(max(changed, self.least), self.most)
 
     def state_dict(self) -> dict[str, Any]:
-        """Both p."""
+        """Return both values of p."""
         return {"chances": dict(self.chances)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -59,14 +59,14 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
         super().__post_init__()
 
     def weight(self, accuracy: Tensor) -> Tensor:
-        """w(ρ), of the shape of ρ."""
+        """Return w(ρ), of the shape of ρ."""
         return self.low + (self.high - self.low) * torch.sigmoid(-self.steepness * (accuracy - self.midpoint))
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """[R] the weighted advantages."""
+        """Return [R] the weighted advantages."""
         share = accuracy(groups, self.group_by)
         return advantages * torch.where(advantages > 0, self.weight(share), self.weight(1 - share))
 
     def expected(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages; of one draw if the base is random: weights depend on the sign of A, so no mean is known."""
+        """Return [R] advantages, of one draw if the base is random: weights depend on the sign of A."""
         return self(groups)

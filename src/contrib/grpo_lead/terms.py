@@ -13,7 +13,7 @@ from ...types import QuestionGroup, Rollouts
 def length_reward(
     lengths: Tensor, correct: Tensor, group: Tensor, alpha: float = 0.05, wrong: float = -1.0, epsilon: float = 1e-6
 ) -> Tensor:
-    """GRPO-LEAD's length-dependent accuracy reward with its explicit penalty (arXiv 2504.09696, second-hand).
+    """Compute GRPO-LEAD's length-dependent accuracy reward with its penalty (arXiv 2504.09696, second-hand).
 
     R = exp(−α z) where correct, `wrong` elsewhere, with z = (length − μ) / (σ + ε); μ and σ (Bessel's correction, as in
     the authors' code) are those of the *correct* responses of the group. z is 0, and R is 1, where a group has a single
@@ -60,7 +60,7 @@ class LengthReward:
         self.alpha, self.wrong, self.group_by, self.weight = alpha, wrong, group_by, weight
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
-        """[R] float32."""
+        """Return [R] float32."""
         pool = rollouts.question if self.group_by == "question" else rollouts.prompt
         shaped = length_reward(rollouts.lengths, rollouts.correct, pool, self.alpha, self.wrong)
         return self.weight * (shaped - rollouts.correct.float())

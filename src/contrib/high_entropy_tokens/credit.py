@@ -32,7 +32,7 @@ class HighEntropyCredit(TokenCredit):
         check_share(self.share)
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """[T] advantages."""
+        """Return [T] advantages."""
         tokens = sum_over_ranks({"tokens": float(len(inputs.entropy))})["tokens"]
         chosen = inputs.entropy >= largest_over_ranks(inputs.entropy, max(math.ceil(self.share * tokens), 1))
         count = sum_over_ranks({"chosen": float(chosen.sum())})["chosen"]

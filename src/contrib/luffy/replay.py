@@ -30,7 +30,7 @@ class Demonstrations:
         self.field, self.form, self.longest = field, form, longest
 
     def of(self, group: QuestionGroup) -> Completion | None:
-        """The demonstration for a question, if it has one that is short enough."""
+        """Return the demonstration for a question, if it has one that is short enough."""
         text = group.metadata.get(self.field, self.form and self.form.replace("{answer}", group.answer[0]))
         ids = [*self.tokenizer.encode(text or "", add_special_tokens=False), self.tokenizer.eos_token_id]
         past = Completion(token_ids=torch.tensor(ids), logprobs=torch.zeros(len(ids)), truncated=False)
@@ -51,7 +51,7 @@ class Demonstrations:
         return sum_over_ranks({"demonstrations/correct": float(accepted.sum())})
 
     def state_dict(self) -> dict[str, Any]:
-        """Nothing."""
+        """Do nothing."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

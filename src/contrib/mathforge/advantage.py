@@ -40,7 +40,7 @@ class DifficultyAwareAdvantage(AdvantageStrategy):
         pools.check_epsilon(self.epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
+        """Return [R] advantages, in the precision of the rewards."""
         index, num_pools = pools.pool_index(groups, self.group_by)
         deviation = groups.rewards.double() - pools.pool_mean(groups.rewards, index, num_pools)[index]
         valid = ~pools.uniform_pools(groups.rewards, index, num_pools)

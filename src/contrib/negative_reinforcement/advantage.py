@@ -44,6 +44,6 @@ class VerdictAdvantage(AdvantageStrategy):
             )
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
+        """Return [R] advantages, in the precision of the rewards."""
         values = torch.tensor([self.wrong, self.correct], dtype=torch.float64)
         return as_rewards(values[groups.correct.long()], groups)

@@ -35,7 +35,7 @@ class VirtualSuccessAdvantage(AdvantageStrategy):
         self.base = GroupAdvantage("question", epsilon=self.epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
+        """Return [R] advantages, in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.group_by)
         virtual = groups.rewards.new_full((num_pools,), self.reward)
         pools = torch.cat([index, torch.arange(num_pools)])

@@ -44,7 +44,7 @@ class HistoricalExplorationAdvantage(BasedAdvantage):
             raise ValueError(f"Expected advantage.baseline to be `mean` or from 0 to 1, but got {self.baseline!r}.")
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """[R] the advantages with their bonus."""
+        """Return [R] the advantages with their bonus."""
         bonus = history_of(groups).same_answer.double().clamp(min=1).rsqrt()
         if self.baseline == "mean":
             index, num_pools = pool_index(groups, self.group_by)

@@ -50,7 +50,7 @@ class PKPOAdvantage(AdvantageStrategy):
         check_choice("group_by", self.group_by, POOLS)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
+        """Return [R] advantages, in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.group_by)
         n = pool_size(index, num_pools)[index]
         enough = n >= self.k + (self.baseline == "leave_one_out")

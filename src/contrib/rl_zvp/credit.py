@@ -31,7 +31,7 @@ class ZeroVarianceCredit(TokenCredit):
         check_choice("group_by", self.group_by, ("question", "prompt"), group="credit")
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """[T] advantages."""
+        """Return [T] advantages."""
         index, num_pools = pool_index(inputs.groups, self.group_by)
         uniform = uniform_pools(inputs.groups.rewards, index, num_pools)[index][inputs.response]
         largest = inputs.entropy.new_zeros(len(index)).scatter_reduce_(0, inputs.response, inputs.entropy, "amax")

@@ -39,7 +39,7 @@ class RiskSensitiveAdvantage(AdvantageStrategy):
         check_choice("group_by", self.group_by, POOLS)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
+        """Return [R] advantages, in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.group_by)
         exponent = self.beta * groups.rewards.double()
         # Relative to the pool's largest, which cancels in the quotient, so that no power overflows.

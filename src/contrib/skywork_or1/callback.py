@@ -34,7 +34,7 @@ class AdaptiveEntropy(Callback):
         self.gamma, self.coef = 0.0, 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Go on with the coefficient of the checkpoint."""
+        """Restore the coefficient of the checkpoint."""
         pl_module.loss.entropy_coef = self.coef
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
@@ -48,7 +48,7 @@ class AdaptiveEntropy(Callback):
         log_scalars(pl_module, {"adaptive_entropy/entropy": entropy, "adaptive_entropy/coef": self.coef})
 
     def state_dict(self) -> dict[str, Any]:
-        """γ, and the coefficient that was set last."""
+        """Return γ, and the coefficient that was set last."""
         return {"gamma": self.gamma, "coef": self.coef}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

@@ -30,7 +30,7 @@ class SelfPlay(Reformulator):
     seldom: tuple[float, float] = (0.125, 0.5)
     useful: tuple[float, float] = (0.125, 0.625)
     batches: int = field(default=0, init=False)
-    """Batches that were extended so far; part of the ids of questions, which would recur otherwise."""
+    """Number of batches extended so far; part of the ids of questions, so that ids stay unique."""
 
     def extend(self, batch: QuestionBatch, ask: Ask) -> list[QuestionBatch]:
         """Return two batches: the prompts for variations, with their rewards, and the variations."""
@@ -54,16 +54,16 @@ class SelfPlay(Reformulator):
         return [prompts, asked]
 
     def state_dict(self) -> dict[str, Any]:
-        """How many batches were extended."""
+        """Return the number of extended batches."""
         return {"batches": self.batches}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue counting."""
+        """Restore the number of extended batches."""
         self.batches = state["batches"]
 
 
 def within(batch: QuestionBatch, share: tuple[float, float]) -> Tensor:
-    """[B] bool: whether the share of correct responses to a question is from `share[0]` to `share[1]`."""
+    """Return [B] bool: whether the share of correct responses to a question is from `share[0]` to `share[1]`."""
     assert batch.rollouts is not None
     correct, question = batch.rollouts.correct.double(), batch.rollouts.question
     found = torch.bincount(question, correct, len(batch.groups)) / torch.bincount(question)
@@ -71,7 +71,7 @@ def within(batch: QuestionBatch, share: tuple[float, float]) -> Tensor:
 
 
 def made(batch: QuestionBatch, row: int, kind: str, text: str) -> QuestionGroup:
-    """The question of response `row`, with `text`, of this kind, as its only rephrasing."""
+    """Return the question of response `row`, with `text`, of this kind, as its only rephrasing."""
     assert batch.rollouts is not None
     group = batch.groups[int(batch.rollouts.question[row])]
     return group._replace(id=f"{group.id}/{row}", rephrasings=(text.strip(),), kinds=(kind,))

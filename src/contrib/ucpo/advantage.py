@@ -15,7 +15,7 @@ LEAST = 1e-6
 
 @dataclass(eq=False)
 class UniformCorrectAdvantage(BasedAdvantage):
-    """The advantages of another strategy, those of correct responses times 1 − τ + τ (1/q) / mean(1/q).
+    """Advantages of another strategy, in which correct responses are weighted by 1 − τ + τ (1/q) / mean(1/q).
 
     q is the softmax of the mean log-prob per token over the correct responses of the pool, so that the weights have the
     mean 1 and the pool keeps its positive advantage. Read in the authors' code (arXiv 2605.00365; AnamikaLochab/UCPO,
@@ -41,7 +41,7 @@ class UniformCorrectAdvantage(BasedAdvantage):
             raise ValueError(f"Expected advantage.tau to lie between 0 and 1, but got {self.tau}.")
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """[R] advantages, moved within the correct responses of each pool."""
+        """Return [R] advantages, moved within the correct responses of each pool."""
         if groups.logprob is None or groups.lengths is None:
             raise ValueError(
                 "Expected the policy's log-prob of every response in RewardGroups.logprob, and lengths, but got None. "

@@ -47,7 +47,7 @@ class UnlikelinessAdvantage(BasedAdvantage):
             )
 
     def shaped(self, groups: RewardGroups) -> RewardGroups:
-        """The groups with the rewards R (1 − β · rank / G)."""
+        """Return the groups with the rewards R (1 − β · rank / G)."""
         if groups.logprob is None or groups.lengths is None:
             raise ValueError(
                 "Expected the policy's log-prob of every response in RewardGroups.logprob, and lengths, but got None. "

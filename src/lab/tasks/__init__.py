@@ -15,7 +15,7 @@ def question_data(
     variables: Sequence[str] = (),  # noqa: ARG001
     **settings: Any,
 ) -> Any:
-    """A data module of `settings`. To the others, the sources and the verifier refer.
+    """Return a data module of `settings`. Sources and verifiers refer to the other arguments.
 
     Args:
         options: Settings of the generator or taskset, such as `{max_terms: 3}` or `{split: test}`.

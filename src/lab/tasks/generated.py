@@ -75,7 +75,7 @@ class Family:
 
 
 def splits_of(unseen: Sequence[str], **originals: Sequence[str]) -> Mapping[str, Split]:
-    """Training, validation, and three tests: of the same kind, in `unseen` families, and of a larger size.
+    """Return training, validation, and three tests: of the same kind, in `unseen` families, and of a larger size.
 
     `originals`: regime → families that its original questions are told in.
     """
@@ -90,7 +90,7 @@ def splits_of(unseen: Sequence[str], **originals: Sequence[str]) -> Mapping[str,
 
 
 def bucket(asked: Asked) -> int:
-    """0..9, a hash of what is asked."""
+    """Return a hash of the problem in 0..9."""
     return zlib.crc32(asked.key.encode()) % NUM_BUCKETS
 
 
@@ -148,7 +148,7 @@ class GeneratedSource(Source):
         """Tell a problem; `rng` picks where the family leaves a choice."""
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:  # noqa: ARG002
-        """What a reformulation may tell besides: `hint`, `choices`, `noise`. Tasks without reformulations have none."""
+        """Return extra facts of reformulations: `hint`, `choices`, `noise`; empty for tasks without reformulations."""
         return {}
 
     def reformulate(self, asked: Asked, question: str, name: str, rng: random.Random) -> str:
@@ -163,7 +163,11 @@ class GeneratedSource(Source):
         return [self._group(index, next(problems)) for index in range(self.size)]
 
     def _problems(self) -> Iterator[Asked]:
-        """Problems of the split, no two of which ask the same; a ValueError where there are no more."""
+        """Yield distinct problems of the split.
+
+        Raises:
+            ValueError: if the task has no further problem.
+        """
         rng, last = random.Random(f"{self.split}/{self.seed}"), 0
         seen: set[str] = set()
         for draw in count():
@@ -197,7 +201,7 @@ class GeneratedSource(Source):
 
 
 def choices(answers: Sequence[str], wrong: Iterator[str], rng: random.Random) -> str:
-    """One of the answers and two of `wrong` that are none, in any order.
+    """Return one of the answers and two wrong answers from `wrong`, in random order.
 
     >>> choices(["up left"], iter(["up up", "up left", "up up", "left up"]), random.Random(0))
     'up up or up left or left up'

@@ -58,7 +58,7 @@ class MazeSource(Source):
 
 
 def draw_maze(rng: random.Random, width: int) -> str:
-    """A maze whose rooms can all be reached."""
+    """Return a maze whose rooms can all be reached."""
     rooms = [(row, column) for row in range(1, width, 2) for column in range(1, width, 2)]
     inside = range(1, width - 1)
     doors = [(row, column) for row in inside for column in inside if (row + column) % 2]

@@ -50,7 +50,11 @@ for number in range(size):
 
 
 def verifier(task: str) -> PlainAnswerReward:
-    """The verifier of a task; a ValueError refuses tasks that are unknown or not supported."""
+    """Return the verifier of a task.
+
+    Raises:
+        ValueError: if the task is unknown or not supported.
+    """
     known = TASKS.get(task, {"unsupported": f"it is none of {', '.join(TASKS)}"})
     if "unsupported" in known:
         raise ValueError(f"Expected a supported task in data.task, but got {task!r}: {known['unsupported']}.")

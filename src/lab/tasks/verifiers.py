@@ -1,9 +1,9 @@
 """Single-turn environments of the package verifiers (https://pypi.org/project/verifiers), scored by their own rewards.
 
-The package needs another version of openai than this one, and an environment is a stranger's code: both live in a
-Python of their own (`data.python`), of which processes with limits load tasks and score responses. Nothing of an
-environment runs in this process, and these processes see neither its terminal nor its environment variables, but for
-those of `child_environment` and `data.variables`.
+The package needs another version of openai than this one, and an environment is a stranger's code. Both are installed
+in a Python of their own (`data.python`), whose processes load tasks and score responses within limits. No code of an
+environment runs in the present process. The other processes have no terminal, and only the environment variables of
+`child_environment` and `data.variables`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REMEDY = "Correct the environment's package, or set data.environment to another.
 
 
 def interpreter(python: str | None) -> str:
-    """The path of `python`; of None, that of this process."""
+    """Return the path of `python`; if None, that of this process's interpreter."""
     return str(Path(python).expanduser()) if python else sys.executable
 
 
@@ -42,7 +42,7 @@ class TaskLine(Message):
     """A line of the program: a task, or why there is none, or the end."""
 
     question: Text | None = None
-    """What the model is asked."""
+    """Text of the question."""
     data: Text | None = None
     """The task's data, as JSON."""
     refused: Text | None = None
@@ -52,18 +52,22 @@ class TaskLine(Message):
 
 
 class TaskData(Message):
-    """What is read of a task's data; the environment's rewards read the rest."""
+    """Fields of a task's data that are read here; the environment's rewards read all of it."""
 
     idx: Annotated[int, Field(ge=0, lt=10**9)]
-    """Its place."""
+    """Position of the task in the taskset."""
     id: Text | int | None = None
-    """Its own id."""
+    """Id of the task."""
     name: Text | None = None
-    """Its name."""
+    """Name of the task."""
 
 
 def read_line(content: bytes, source: str) -> TaskLine:
-    """Read a line of the program; ForeignDataError if it is neither a task nor a refusal nor the end."""
+    """Read a line of the program.
+
+    Raises:
+        ForeignDataError: if the line is neither a task nor a refusal nor the end.
+    """
     line = read_json(TaskLine, content, source=source, remedy=REMEDY)
     given = {name for name in TaskLine.model_fields if getattr(line, name) is not None}
     if given not in ({"question", "data"}, {"refused"}, {"end"}):
@@ -74,7 +78,11 @@ def read_line(content: bytes, source: str) -> TaskLine:
 
 
 def read_data(text: str, source: str) -> TaskData:
-    """Read a task's data; ForeignDataError if they are no task's."""
+    """Read the data of a task.
+
+    Raises:
+        ForeignDataError: if the text is not the data of a task.
+    """
     return read_json(TaskData, text, source=source, remedy=REMEDY)
 
 
@@ -84,7 +92,11 @@ def taskset(environment: str, options: Mapping[str, Any] | None) -> dict[str, st
 
 
 def check_seconds(load_seconds: float) -> float:
-    """Return `load_seconds`, a positive number of seconds; ValueError if it is none."""
+    """Return `load_seconds`, a positive number of seconds.
+
+    Raises:
+        ValueError: if `load_seconds` is not positive.
+    """
     if not load_seconds > 0:
         raise ValueError(f"Expected data.load_seconds to be greater than 0, but got {load_seconds}.")
     return load_seconds
@@ -105,8 +117,8 @@ class VerifiersSource(Source):
         variables: Names of environment variables that it gets, such as `HF_HOME`, beside `child_environment`.
 
     Raises:
-        ValueError: on loading, the environment is not installed or not single-turn, there is no task, or loading takes
-            too long; ForeignDataError if the tasks are not what they should be.
+        ValueError: on loading, if the environment is not installed or not single-turn, or has no task.
+        ForeignDataError: on loading, if a task is malformed, or loading takes too long.
     """
 
     def __init__(
@@ -124,7 +136,7 @@ class VerifiersSource(Source):
         self.options, self.python = dict(options or {}), interpreter(python)
 
     def load(self) -> list[QuestionGroup]:
-        """Load the tasks, in a process of their own."""
+        """Load the tasks in a separate process."""
         lines = self._lines()
         if lines and lines[0].refused is not None:
             raise ValueError(
@@ -147,7 +159,7 @@ class VerifiersSource(Source):
         return list(groups.values())
 
     def _lines(self) -> list[TaskLine]:
-        """Run the program, and return its lines but the last, which says that they are complete."""
+        """Run the program, and return its lines without the last one, which marks the end."""
         command = [self.python, "-P", str(PROGRAM), str(self.start), str(self.size)]
         surroundings = {**child_environment(self.variables), **taskset(self.environment, self.options)}
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "bufsize": 0}
@@ -164,7 +176,7 @@ class VerifiersSource(Source):
             process.wait()
 
     def _read(self, reading: int) -> list[TaskLine]:
-        """Read the program's lines up to the one that says that they are complete."""
+        """Read the program's lines up to the one that marks the end."""
         buffer, lines, deadline = bytearray(), list[TaskLine](), time.monotonic() + self.load_seconds
         expected = f"Expected {self.python} to load the tasks of {self.environment} with {self.options}"
         while True:
@@ -180,7 +192,7 @@ class VerifiersSource(Source):
                 raise ForeignDataError(f"Expected {source} to have an end, but got {error}. {REMEDY}") from None
             if content is None:
                 raise ValueError(
-                    f"{expected}, but it failed; see its error above. Where the package verifiers is missing there, "
+                    f"{expected}, but it failed; see its error above. If the package verifiers is missing there, "
                     "install it and the environment's package into a Python of its own, and set data.python to that; "
                     "docs/data.md has the commands."
                 )
@@ -205,11 +217,11 @@ class VerifiersSource(Source):
 
 
 class VerifiersReward(BackgroundVerifier):
-    """Correct where the environment's rewards, weighted and summed, reach `threshold`.
+    """A verifier that accepts a response if the weighted sum of the environment's rewards reaches `threshold`.
 
-    They are computed by worker processes of the environment's own Python, each response within limits; one that exceeds
-    them counts as wrong, and `Score.failure` says why. They get whole responses, thoughts included: environments have
-    parsers of their own. The answer is what `extract_answer` finds.
+    Worker processes of the environment's own Python compute the rewards, each response within limits. A response that
+    exceeds a limit counts as wrong, and `Score.failure` says why. Rewards get whole responses, thoughts included:
+    environments have parsers of their own. The answer is what `extract_answer` finds.
 
     Args:
         environment: As that of the source.
@@ -223,8 +235,8 @@ class VerifiersReward(BackgroundVerifier):
         variables: As those of the source.
 
     Raises:
-        ForeignDataError: when scores are waited for, a reward is no finite number.
-        RuntimeError: likewise, a worker can't load the environment, or not within `load_seconds`.
+        ForeignDataError: on waiting for scores, if a reward is not a finite number.
+        RuntimeError: on waiting for scores, if a worker can't load the environment within `load_seconds`.
     """
 
     reads_response = True
@@ -273,7 +285,11 @@ class VerifiersReward(BackgroundVerifier):
         return scores
 
     def check_reference(self, reference: Reference) -> None:
-        """Refuse references that are not a task's data; ForeignDataError."""
+        """Check that a reference is the data of a task.
+
+        Raises:
+            ForeignDataError: if the reference is anything else.
+        """
         self._data(reference)
 
     def _data(self, reference: Reference) -> dict[str, Any]:
@@ -282,7 +298,11 @@ class VerifiersReward(BackgroundVerifier):
         return read_json(dict[str, Any], references_of(reference)[0], source=source, remedy=REMEDY)
 
     def _reward(self, value: object) -> float:
-        """Return the reward of a response; ForeignDataError if it is no finite number."""
+        """Return the reward of a response.
+
+        Raises:
+            ForeignDataError: if the reward is not a finite number.
+        """
         return read(Finite, value, source=f"the reward of the environment {self.environment!r}", remedy=REMEDY)
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""Runs a taskset of the package verifiers, in the Python in which both are installed: of ours it imports nothing.
+"""A program that runs a taskset of the package verifiers, in the Python that has both. It imports nothing of tagrpo.
 
 `python verifiers_program.py START COUNT` prints lines of JSON: `{"question": …, "data": …}` for each task, where the
-data are JSON within a text, then `{"end": number of tasks}`; or `{"refused": …}`. It prints to what was its standard
-output at the start: child processes do not inherit that, and their standard output is standard error. As a file of
-`WorkerPool` it defines `compare([data, response])`, the weighted sum of the task's rewards. The variable
-`TAGRPO_TASKSET` names the taskset and has its options, as JSON.
+data are JSON within a text, then `{"end": number of tasks}`; or `{"refused": …}`. It prints to a copy of its standard
+output that child processes do not inherit; their standard output is standard error. For `WorkerPool` the file defines
+`compare([data, response])`, the weighted sum of the task's rewards. The variable `TAGRPO_TASKSET` names the taskset
+and has its options, as JSON.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HOOKS = ("setup", "finalize", "stage_verifier")
 
 
 def refusal(taskset: Any, task: Any) -> str | None:
-    """Why an environment is not one question, one response and rewards of both; None where it is."""
+    """Return why an environment is not single-turn with a reward of question and response; None if it is."""
     import verifiers.v1 as vf
     from verifiers.v1.envs.single_agent import SingleAgentEnv
     from verifiers.v1.utils.loaders import default_harness_id, environment_class
@@ -47,7 +47,7 @@ def refusal(taskset: Any, task: Any) -> str | None:
 
 
 def question_of(data: Any) -> str | None:
-    """The text that the model is asked, the system prompt before it; None where the prompt is a conversation."""
+    """Return the system prompt and the question as one text; None if the prompt is a conversation."""
     from verifiers.v1.types import content_text
 
     question = data.prompt
@@ -58,7 +58,7 @@ def question_of(data: Any) -> str | None:
 
 @cache
 def opened() -> Any:
-    """The taskset of `TAGRPO_TASKSET`."""
+    """Return the taskset of `TAGRPO_TASKSET`."""
     from verifiers.v1.utils.loaders import taskset_class, taskset_config_type
 
     wanted = json.loads(os.environ["TAGRPO_TASKSET"])
@@ -90,7 +90,7 @@ def main(start: str, count: str) -> None:
 
 
 def compare(job: list[Any]) -> float:
-    """The weighted sum of the rewards of a response to a task, given as `[data, response]`."""
+    """Return the weighted sum of the rewards of a response to a task, given as `[data, response]`."""
     import verifiers.v1 as vf
     from verifiers.v1.state import state_cls
 

@@ -9,7 +9,7 @@ from .groups import group_index
 
 
 def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tensor) -> Tensor:
-    """[num_groups] long on the CPU, distinct wrong answers (Pass@k training, Fig. 7a); a missing one does not count.
+    """Return [num_groups] long on the CPU, distinct wrong answers without missing ones (Pass@k training, Fig. 7a).
 
     >>> answer_diversity(["1", "2", "2", "7"], torch.tensor([False, False, False, True]), torch.tensor([0, 0, 0, 0]))
     tensor([2])
@@ -21,7 +21,7 @@ def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tens
 
 
 def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
-    """[num_groups] float64 on the CPU, entropy of the final answers in nats; a missing answer counts as one.
+    """Return [num_groups] float64 on the CPU, entropy of the final answers in nats; a missing answer counts as one.
 
     The plug-in estimate: with n responses at most log n, and too low by about (answers − 1) / 2n.
 
@@ -38,7 +38,7 @@ def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
 
 
 def majority_vote(correct: int, rivals: Sequence[int]) -> float:
-    """Whether the correct answer wins the vote of all responses to a question: maj@n, 1 / (1 + t) where t others tie.
+    """Return maj@n: 1 if the correct answer wins the vote of a question's responses, 1 / (1 + t) if t others tie.
 
     Responses judged correct vote together, however they write their answer; those without an answer do not vote.
     `correct` responses have the correct answer, each of `rivals` one of the wrong answers.
@@ -50,7 +50,7 @@ def majority_vote(correct: int, rivals: Sequence[int]) -> float:
 
 
 def mean_pairwise_distance(embeddings: Tensor, group: Tensor) -> Tensor:
-    """[num_groups] float64 in 0..2, mean of 1 − cosine over all pairs of a group (TA-GRPO, Fig. 4); NaN for one.
+    """Return [num_groups] float64 in 0..2, mean of 1 − cosine over all pairs of a group (TA-GRPO, Fig. 4); NaN for one.
 
     Its expectation does not depend on the group's size. Linear in the number of responses, as
     Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u. `embeddings`: [R, D] float of any length; a zero vector counts as

@@ -8,13 +8,13 @@ CAUSES = ("all_right", "all_wrong", "truncated", "unpooled", "masked", "clipped"
 
 
 def group_index(group: Tensor) -> tuple[Tensor, int]:
-    """[R] long index in 0..num_groups-1 of arbitrary group ids, in ascending order of the ids, and their number."""
+    """Return [R] long index in 0..num_groups-1 of arbitrary group ids, in their ascending order, and num_groups."""
     ids, index = torch.unique(group, return_inverse=True)
     return index, len(ids)
 
 
 def uniform_groups(values: Tensor, group: Tensor) -> Tensor:
-    """[num_groups] bool: all values of the group are equal, in ascending order of group ids. NaN equals nothing.
+    """Return [num_groups] bool, in ascending order of ids: whether all values are equal. NaN equals nothing.
 
     >>> uniform_groups(torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([0, 0, 1, 1]))
     tensor([ True, False])
@@ -26,7 +26,7 @@ def uniform_groups(values: Tensor, group: Tensor) -> Tensor:
 
 
 def zero_gradient_percentage(advantages: Tensor, group: Tensor) -> Tensor:
-    """[] float64, percentage of groups whose advantages are all zero: they give the policy no gradient.
+    """Return [] float64, percentage of groups whose advantages are all zero: they give the policy no gradient.
 
     >>> zero_gradient_percentage(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([0, 0, 1, 1]))
     tensor(50., dtype=torch.float64)
@@ -46,7 +46,7 @@ def zero_gradient_causes(
     masked: Tensor | None = None,
     clipped: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Which groups contribute nothing to the policy term, split by the first cause that holds.
+    """Find the groups that contribute nothing to the policy term, by the first cause that applies.
 
     - `all_right`: all rewards are equal, and all responses correct;
     - `all_wrong`: all rewards are equal, and none is correct; `truncated`, when the length limit ended all of them;
@@ -59,7 +59,7 @@ def zero_gradient_causes(
 
     Per response: float `advantages` and `rewards`; bool `correct`, `truncated`, and `masked`, left out of the loss; ids
     of its question, `group`, and of its sampled `prompt`, which belongs to one question; float `clipped`, the share of
-    its tokens whose gradient clipping removed, NaN where no forward was made. None stands for zeros.
+    its tokens whose gradient clipping removed, NaN if no forward was made. None stands for zeros.
 
     Returns cause → [num_groups] bool; no two hold for one group.
 
@@ -93,7 +93,7 @@ def zero_gradient_causes(
 
 
 def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> Tensor:
-    """[num_groups] float64, exact probability that s responses of a group, drawn without replacement, are all equal.
+    """Return [num_groups] float64, exact probability that s responses, drawn without replacement, are all equal.
 
     Σ_v C(m_v, s) / C(m, s) over the values v of a group of m responses, m_v of which have v; NaN where m < s. Groups of
     unequal size can be compared by it: 24 responses are less often uniform than 8 are, for their number alone.
@@ -117,7 +117,7 @@ def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> T
 
 
 def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bool = True) -> Tensor:
-    """Probability that all rewards of a pool are equal, so that normalised advantages have no gradient; exact.
+    """Return probability that all rewards of a pool are equal, so that normalised advantages have no gradient; exact.
 
     ∏ p_n^{G_n} + ∏ (1 − p_n)^{G_n} over the prompts of a pool, for binary rewards and independent responses: the
     expected share of `uniform_groups`.
@@ -127,7 +127,7 @@ def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bo
         samples: Responses per prompt, at least 1: one number, or [P] long.
         pooled: Whether the prompts share a pool (TA-GRPO, gives [] float64), or each is its own (GRPO, [P]).
 
-    A ValueError where a success rate is outside 0..1, or a number of samples below 1.
+    A ValueError if a success rate is outside 0..1, or a number of samples below 1.
 
     >>> zero_gradient_probability(torch.tensor([0.5, 0.0]), 2)  # all four wrong: ¼ · 1
     tensor(0.2500, dtype=torch.float64)

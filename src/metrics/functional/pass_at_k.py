@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def pass_at_k(num_samples: Tensor | int, num_correct: Tensor | int, k: int) -> Tensor:
-    """Probability that at least one of k samples is correct, estimated from n samples with c correct.
+    """Return the probability that at least one of k samples is correct, estimated from n samples with c correct.
 
     1 − C(n − c, k) / C(n, k), the unbiased estimator of Chen et al. 2021 (arXiv 2107.03374; TA-GRPO, Appendix D), for
     1 ≤ k ≤ n and 0 ≤ c ≤ n, integers or tensors of any shape. Gives float64 of the broadcast shape; a ValueError where
@@ -31,7 +31,7 @@ def pass_at_k(num_samples: Tensor | int, num_correct: Tensor | int, k: int) -> T
 
 
 def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
-    """Probability that at least one of k independent responses is correct: 1 − (1 − p)^k, as −expm1(k · log1p(−p)).
+    """Return the probability that one of k independent responses is correct: 1 − (1 − p)^k, as −expm1(k · log1p(−p)).
 
     Relative precision is that of float64 for any p and k: neither a small p nor a large k loses digits. `success` is
     [Q] float, p of each question, 0..1; each of `ks` is at least 1. Gives [Q, len(ks)] float64; a ValueError where p or
@@ -50,16 +50,24 @@ def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
 
 
 def cover_at_tau(success: Tensor, taus: Sequence[float]) -> Tensor:
-    """Whether a question is solved at least as often as a share τ of the responses: 1[p ≥ τ].
+    """Return whether a question is solved at least as often as a share τ of the responses: 1[p ≥ τ].
 
-    Its mean over questions is Cover@τ (arXiv 2510.08325, abstract): breadth at a required reliability, of which pass@k
-    is a mean, k ∫ (1 − τ)^(k−1) Cover@τ dτ, with most of its weight at small τ.
+    The mean over questions is Cover@τ (arXiv 2510.08325, abstract): breadth at a required reliability. Pass@k is a mean
+    of Cover@τ, k ∫ (1 − τ)^(k−1) Cover@τ dτ, with most of its weight at small τ.
 
-    `success` is [Q] float, p of each question, 0..1. From counts, as correct / samples, the mean is the share of
-    questions to which at least a share τ of the completions is correct, as the abstract defines it: no unbiased
-    estimate of what holds for p. There is none: the mean of what n draws give is a polynomial of p, 1[p ≥ τ] is not.
+    If `success` is correct / samples, the mean is the share of questions to which at least a share τ of the completions
+    is correct, as the abstract defines it. This is not an unbiased estimate of Cover@τ for the true p. No unbiased
+    estimate exists: the mean of any statistic of n draws is a polynomial of p, but 1[p ≥ τ] is not.
 
-    Gives [Q, len(taus)] float64, where τ = 0 covers every question; a ValueError where p or τ is not in 0..1.
+    Args:
+        success: [Q] float, p of each question, 0..1.
+        taus: Values of τ, 0..1; τ = 0 covers every question.
+
+    Returns:
+        [Q, len(taus)] float64.
+
+    Raises:
+        ValueError: if p or τ is not in 0..1.
 
     >>> cover_at_tau(torch.tensor([3, 8]) / 10, [0.1, 0.3, 0.5]).mean(0)
     tensor([1.0000, 1.0000, 0.5000], dtype=torch.float64)
@@ -73,7 +81,7 @@ def cover_at_tau(success: Tensor, taus: Sequence[float]) -> Tensor:
 
 
 def support_change(before: Tensor, after: Tensor, level: float = 0.5) -> tuple[Tensor, Tensor]:
-    """[K] float64 twice: shares of questions that training has brought within reach of k samples, and has lost.
+    """Return [K] float64 twice: shares of questions that training has brought within reach of k samples, and has lost.
 
     A softmax policy gives every response some probability, so that support is a matter of the budget: a question is
     within reach where its pass@k, [Q, K] float `before` and `after`, is at least `level`.

@@ -20,7 +20,7 @@ class Interval(NamedTuple):
 
 
 def t_intervals(*sets: Tensor) -> list[Interval]:
-    """Student's 95 % t-interval of the mean over questions, of each column; no bound leaves the range of the values.
+    """Return Student's 95 % t-interval of each column's mean over questions, within the range of the values.
 
     Args:
         sets: [Q, K] float, one row per question. Of several sets, such as benchmarks, it is the mean of their means,
@@ -49,7 +49,7 @@ def t_intervals(*sets: Tensor) -> list[Interval]:
 
 
 def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Tensor:
-    """Variance of the true success rate over the prompts of each question, without bias.
+    """Return the variance of the true success rate over the prompts of each question, without bias.
 
     The variance of the observed rates p̂ also holds their sampling noise, which is taken off:
     var(p̂) − mean p̂ (1 − p̂) / (G − 1), for G responses to a prompt. Zero on average where rephrasings change nothing
@@ -74,7 +74,7 @@ def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Te
 def _by_prompt(
     correct: Tensor, prompt: Tensor, question: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]]:
-    """Responses, correct ones and question's index of each prompt; and a function that sums prompts by question."""
+    """Return responses, correct ones and question of each prompt, and a function that sums prompts by question."""
     row, prompts = group_index(prompt)
     owner, questions = group_index(question)
     owner = owner.new_zeros(prompts).scatter(0, row, owner)
@@ -99,7 +99,7 @@ class DifficultyTest(NamedTuple):
 
 
 def difficulty_test(correct: Tensor, prompt: Tensor, question: Tensor) -> DifficultyTest:
-    """Test of the assumption of TA-GRPO (§1) that rephrasings shift the difficulty of a question.
+    """Test the assumption of TA-GRPO (§1) that rephrasings shift the difficulty of a question.
 
     Sums Pearson's X² of each question's table of prompts × (correct, wrong), times (n − 1) / n for n responses, whose
     expectation is then its degrees of freedom, prompts − 1, exactly. The sum is compared with the χ² of all of them,

@@ -38,13 +38,13 @@ class BasedAdvantage(AdvantageStrategy):
         self.reads_rewards = self.base.reads_rewards
 
     def shaped(self, groups: RewardGroups) -> RewardGroups:
-        """The groups that the base sees."""
+        """Return the groups that the base sees."""
         return groups
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:  # noqa: ARG002
-        """[R] advantages of this strategy, given those of the base."""
+        """Return [R] advantages of this strategy, given those of the base."""
         return advantages
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
+        """Return [R] advantages, in the precision of the rewards."""
         return as_rewards(self.changed(self.base(self.shaped(groups)), groups), groups)

@@ -36,7 +36,7 @@ class ExceedingPassAtKAdvantage(AdvantageStrategy):
         self.pass_at_k = PassAtKAdvantage(k, group_by=group_by, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
+        """Return [R] advantages, in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.pass_at_k.group_by)
         correct = pool_sum(groups.correct, index, num_pools).clamp(min=1)
         factor = 4 / (10 * torch.log(correct + 0.5))
@@ -68,7 +68,7 @@ class CombinationAdvantage(AdvantageStrategy):
         self.pass_at_1 = GroupAdvantage(group_by, unbiased=False, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
+        """Return [R] advantages, in the precision of the rewards."""
         share = accuracy(groups, self.group_by)
         return as_rewards(share * self.pass_at_k(groups) + (1 - share) * self.pass_at_1(groups), groups)
 
@@ -111,7 +111,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
         self.pass_at_1 = GroupAdvantage(group_by, unbiased=False, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
+        """Return [R] advantages, in the precision of the rewards."""
         if groups.entropy is None or not torch.isfinite(groups.entropy).all():
             raise ValueError(
                 "Expected a finite policy entropy for every response in RewardGroups.entropy, but got "
@@ -126,7 +126,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
 
 @dataclass(eq=False)
 class WithoutEasyAdvantage(BasedAdvantage):
-    """Advantages of a base strategy, 0 where the pool is easy (arXiv 2508.10751, §4.1.2 and Fig. 10).
+    """Advantages of a base strategy, 0 if the pool is easy (arXiv 2508.10751, §4.1.2 and Fig. 10).
 
     Easy is an accuracy c/n above `threshold`; c counts `correct`. The paper writes no number where it removes the
     advantages of easy problems; 0.6 is where its §4.1.1 calls a problem relatively easy.
@@ -154,5 +154,5 @@ class WithoutEasyAdvantage(BasedAdvantage):
             raise ValueError(f"Expected advantage.threshold to lie between 0 and 1, but got {self.threshold}.")
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """[R] the advantages of hard pools alone."""
+        """Return [R] the advantages of hard pools alone."""
         return advantages.masked_fill(accuracy(groups, self.group_by) > self.threshold, 0.0)

@@ -16,7 +16,7 @@ from .pools import POOLS, Pool, as_rewards, check_choice, check_epsilon, pool_in
 
 
 def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
-    """[…] float64 C(n − c, k) / C(n, k): the share of the groups of k of n responses without a correct one.
+    """Return […] float64 C(n − c, k) / C(n, k): the share of the groups of k of n responses without a correct one.
 
     A product: where such groups are rare, 1 − pass@k would round to 0. n = `num_samples` ≥ k, c = `num_correct`.
     """
@@ -26,7 +26,7 @@ def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
 
 
 def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Advantage of a correct and of a wrong response, averaged over all C(n, k) groups of k of the n responses.
+    """Return advantage of a correct and of a wrong response, averaged over all C(n, k) groups of k of the n responses.
 
     With m = 1 − C(n−c, k) / C(n, k) and σ = √(m (1 − m)) (arXiv 2508.10751, Eq. 11-15): A⁺ = (1 − m) / (σ + ε) and
     A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) = −A⁺ c / (n − c): the advantages of a pool sum to zero.
@@ -44,10 +44,10 @@ def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilo
 
 
 def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor:
-    """[n] sum of the advantages of the groups that each response is in (arXiv 2508.10751, Eq. 1-3 and 6).
+    """Return [n] sum of the advantages of the groups that each response is in (arXiv 2508.10751, Eq. 1-3 and 6).
 
     A group's reward is 1 if any of its members is correct; its advantage is (reward − mean) / (σ + ε) over the groups,
-    0 where all have the same reward. `correct` is [n] bool, `members` [num_groups, k] long, its rows.
+    0 if all have the same reward. `correct` is [n] bool, `members` [num_groups, k] long, its rows.
 
     >>> group_advantages(torch.tensor([True, False, False, False]), torch.tensor([[0, 1], [2, 3]]), 0.0)
     tensor([ 1.,  1., -1., -1.], dtype=torch.float64)
@@ -113,7 +113,7 @@ class PassAtKAdvantage(AdvantageStrategy):
             )
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """[R] advantages, in the precision of the rewards."""
+        """Return [R] advantages, in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.group_by)
         if self.estimator == "analytic":
             n, c = pool_size(index, num_pools), pool_sum(groups.correct, index, num_pools)
@@ -127,7 +127,7 @@ class PassAtKAdvantage(AdvantageStrategy):
         return as_rewards(advantages, groups)
 
     def _sampled(self, correct: Tensor, generator: torch.Generator) -> Tensor:
-        """[n] float64 advantages of one pool from random groups."""
+        """Return [n] float64 advantages of one pool from random groups."""
         n = len(correct)
         if n <= self.k:
             return torch.zeros(n, dtype=torch.float64)

@@ -14,7 +14,7 @@ POOLS: tuple[Pool, ...] = get_args(Pool)
 
 
 def pool_index(groups: RewardGroups, group_by: Pool) -> tuple[Tensor, int]:
-    """[R] long index of each response's pool in 0..num_pools-1, in ascending order of ids, and the number of pools.
+    """Return [R] long index of each response's pool in 0..num_pools-1, in ascending order of ids, and num_pools.
 
     Ids are any integers, in any order; pools may differ in size and need not be contiguous.
 
@@ -29,35 +29,39 @@ def pool_index(groups: RewardGroups, group_by: Pool) -> tuple[Tensor, int]:
 
 
 def pool_sum(values: Tensor, index: Tensor, num_pools: int) -> Tensor:
-    """[num_pools] float64 sums of `values` [R] over pools."""
+    """Return [num_pools] float64 sums of `values` [R] over pools."""
     return torch.zeros(num_pools, dtype=torch.float64).index_add_(0, index, values.double())
 
 
 def pool_size(index: Tensor, num_pools: int) -> Tensor:
-    """[num_pools] float64 number of responses."""
+    """Return [num_pools] float64 number of responses."""
     return torch.bincount(index, minlength=num_pools).double()
 
 
 def pool_mean(values: Tensor, index: Tensor, num_pools: int) -> Tensor:
-    """[num_pools] float64 means of `values` [R] over pools."""
+    """Return [num_pools] float64 means of `values` [R] over pools."""
     return pool_sum(values, index, num_pools) / pool_size(index, num_pools)
 
 
 def uniform_pools(rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
-    """[num_pools] bool: all rewards of the pool are the same number, compared exactly."""
+    """Return [num_pools] bool: all rewards of the pool are the same number, compared exactly."""
     low = rewards.new_full((num_pools,), torch.inf).scatter_reduce_(0, index, rewards, "amin")
     high = rewards.new_full((num_pools,), -torch.inf).scatter_reduce_(0, index, rewards, "amax")
     return low == high
 
 
 def accuracy(groups: RewardGroups, group_by: Pool) -> Tensor:
-    """[R] float64, the share of correct responses in each response's pool, c / n."""
+    """Return [R] float64, the share of correct responses in each response's pool, c / n."""
     index, num_pools = pool_index(groups, group_by)
     return pool_mean(groups.correct, index, num_pools)[index]
 
 
 def history_of(groups: RewardGroups) -> History:
-    """The history of the groups, for strategies that need one; a ValueError if they carry none."""
+    """Return the history of the groups, for strategies that need one.
+
+    Raises:
+        ValueError: if the groups have no history.
+    """
     if groups.history is None:
         raise ValueError(
             "Expected RewardGroups.history with this advantage strategy, but got none. RolloutCallback provides for it "
@@ -67,12 +71,12 @@ def history_of(groups: RewardGroups) -> History:
 
 
 def as_rewards(advantages: Tensor, groups: RewardGroups) -> Tensor:
-    """[R] `advantages` in the precision of the rewards: float32 in training, float64 for exact sums."""
+    """Return [R] `advantages` in the precision of the rewards: float32 in training, float64 for exact sums."""
     return advantages.to(torch.promote_types(groups.rewards.dtype, torch.float32))
 
 
 def verdicts(*pools: Sequence[float]) -> RewardGroups:
-    """Groups whose rewards are verdicts, 1 or 0, each pool the responses to one question's prompt."""
+    """Return groups whose rewards are verdicts, 1 or 0, each pool the responses to one question's prompt."""
     rewards = torch.tensor([value for pool in pools for value in pool], dtype=torch.float32)
     question = torch.arange(len(pools)).repeat_interleave(torch.tensor([len(pool) for pool in pools]))
     return RewardGroups(rewards=rewards, correct=rewards > 0, question=question, prompt=question)

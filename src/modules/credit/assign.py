@@ -79,9 +79,9 @@ def check_credit(returned: object, size: int, credit: TokenCredit) -> Credit:
 
 
 def largest_over_ranks(values: Tensor, count: int) -> float:
-    """The `count`-th largest of the numbers of all ranks, `values` [t] being this rank's. Collective.
+    """Return the `count`-th largest of the numbers of all ranks, `values` [t] being this rank's. Collective.
 
-    Returns the smallest where there are fewer, ∞ where there are none. Compare with ≥, so that ties are treated alike.
+    Returns the smallest if there are fewer, ∞ if there are none. Compare with ≥, so that ties are treated alike.
     """
     own = values.double().topk(min(count, len(values))).values
     found = torch.cat(gather_objects(own))

@@ -26,7 +26,7 @@ class UsefulFlop:
         self.per_pair: int = 12 * len(layers) * config.num_attention_heads * head_dim(config) if attends else 0
 
     def of(self, packed: PackedBatch) -> float:
-        """FLOP of one micro-batch."""
+        """Return the FLOP of one micro-batch."""
         prompts = {span.prompt: span.prompt_length for span in packed.spans}.values()
         pairs = sum(length * (length + 1) / 2 for length in prompts)
         pairs += sum(s.length * (s.prompt_length + (s.length + 1) / 2) for s in packed.spans)
@@ -35,5 +35,5 @@ class UsefulFlop:
 
 
 def head_dim(config: PretrainedConfig) -> int:
-    """Width of one attention head."""
+    """Return the width of one attention head."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)

@@ -40,7 +40,7 @@ class PromptedResponses:
         return torch.repeat_interleave(self.lengths)
 
     def tokens(self, rows: Tensor) -> Tensor:
-        """[t] long, places of the tokens of the responses `rows`, where all responses stand end to end."""
+        """Return [t] long, places of the tokens of the responses `rows`, where all responses stand end to end."""
         ends, counts = self.lengths.cumsum(0)[rows], self.lengths[rows]
         return torch.arange(int(counts.sum())) + (ends - counts.cumsum(0)).repeat_interleave(counts)
 
@@ -98,12 +98,12 @@ class Scorer:
         return pack(responses.prompts, responses.prompt, responses.responses, rows).to(self.device)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """The context that forwards of the policy run in."""
+        """Return the context that forwards of the policy run in."""
         return torch.autocast(self.device.type, self.autocast_dtype) if self.autocast_dtype else nullcontext()
 
     @torch.no_grad()
     def reference_logprobs(self, packed: PackedBatch) -> Tensor:
-        """[T] float32 log-probs under the reference policy, nats."""
+        """Return [T] float32 log-probs under the reference policy, nats."""
         policy = self.reference or self.policy
         with nullcontext() if self.reference else adapters_off(policy), self.autocast():
             scores: TokenScores = policy(packed, entropy="none")
@@ -111,7 +111,7 @@ class Scorer:
 
     @torch.no_grad()
     def score(self, responses: PromptedResponses, rows: Tensor) -> ResponseScores:
-        """Log-probs and entropies of the responses `rows`. Collective."""
+        """Return the log-probs and entropies of the responses `rows`. Collective."""
         places, found = [rows[:0]], [torch.zeros(2, 0, device=self.device)]
         for packed, scores in self.micro_batches(responses, rows, "detached"):
             assert scores.entropy is not None
@@ -126,7 +126,7 @@ class Scorer:
     def micro_batches(
         self, responses: PromptedResponses, rows: Tensor, entropy: EntropyMode = "none"
     ) -> Iterator[tuple[PackedBatch, TokenScores]]:
-        """The responses `rows` and their scores, with gradient, part by part. Collective."""
+        """Yield the responses `rows` and their scores, with gradient, part by part. Collective."""
         for part in self.plan(responses, rows):
             packed = self.pack(responses, part)
             with self.autocast():

@@ -56,20 +56,20 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
 
 
 def adapters_off(model: nn.Module) -> AbstractContextManager[Any]:
-    """A context in which `model` computes what it did before it had adapters."""
+    """Return a context in which `model` computes what it did before it had adapters."""
     from peft.helpers import rescale_adapter_scale
 
     return rescale_adapter_scale(model, 0.0)  # `disable_adapters` changes `requires_grad`, which FSDP2 has copied
 
 
 def full_tensor(parameter: Tensor) -> Tensor:
-    """The whole parameter, detached. Collective where it is a shard."""
+    """Return the whole parameter, detached. Collective if the parameter is sharded."""
     parameter = parameter.detach()
     return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
 
 
 def merged(layer: Any, weight: Tensor) -> Tensor:
-    """W + α / r · B A of one of `adapted_layers`, summed in float32 or wider, in the type of W. Collective."""
+    """Return W + α / r · B A of one of `adapted_layers`, summed in float32 or wider, in the type of W. Collective."""
     a, b = full_tensor(layer.lora_A[ADAPTER].weight), full_tensor(layer.lora_B[ADAPTER].weight)
     if layer.fan_in_fan_out:  # the weight is stored transposed, and so is B A
         a, b = b.T.contiguous(), a.T.contiguous()
@@ -79,5 +79,5 @@ def merged(layer: Any, weight: Tensor) -> Tensor:
 
 
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """(name, layer) of the layers that have an adapter."""
+    """Return (name, layer) of the layers that have an adapter."""
     return ((name, module) for name, module in model.named_modules() if hasattr(module, "lora_A"))

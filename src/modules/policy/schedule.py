@@ -19,7 +19,7 @@ from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 
 _NOT_BY_STEP = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
-"""Schedules that follow a metric, which the update has none to give."""
+"""Schedules that follow a metric; the update has none."""
 _FUNCTIONS: Any = TYPE_TO_SCHEDULER_FUNCTION
 SCHEDULES: dict[str, Callable[..., Any]] = {
     str(kind.value): _FUNCTIONS[kind] for kind in _FUNCTIONS if kind not in _NOT_BY_STEP
@@ -38,7 +38,7 @@ _PROBES = 1000
 def try_optimizer(
     make: MakeOptimizer, schedule: str, warmup: float | int, options: Mapping[str, Any] | None = None
 ) -> None:
-    """Build optimizer and schedule on two small parameters; make one step if the optimizer is one of torch.
+    """Build optimizer and schedule on two small parameters, and make one step if the optimizer is one of torch.
 
     Args:
         make: Parameters → optimizer.
@@ -60,11 +60,11 @@ def try_optimizer(
 def learning_rate_schedule(
     name: str, optimizer: Optimizer, warmup: float | int, total: int, options: Mapping[str, Any] | None = None
 ) -> LambdaLR:
-    """Return the schedule of a run of `total` optimizer steps, after computing it over the run.
+    """Return the schedule of a run of `total` optimizer steps, after a check of its factors over the run.
 
     Args:
         name: One of `SCHEDULES`.
-        optimizer: Its learning rates are multiplied by the factor of the schedule.
+        optimizer: Optimizer whose learning rates the schedule multiplies.
         warmup: Steps of the warm-up: a share of `total` if below 1, else a whole number.
         total: Optimizer steps of the run.
         options: Further arguments of the schedule, such as `min_lr_rate` of `cosine_with_min_lr`.
@@ -156,7 +156,7 @@ def _line(error: BaseException) -> str:
 
 
 def _works_without(make: partial[Optimizer], name: str) -> bool:
-    """Whether the optimizer can be built if one of its arguments is left at its default."""
+    """Return whether the optimizer can be built if the argument `name` is left at its default."""
     try:
         _tried(partial(make.func, *make.args, **{key: value for key, value in make.keywords.items() if key != name}))
     except _REFUSALS:

@@ -77,7 +77,11 @@ def check_layout(own: list[tuple[str, tuple[int, ...], str]]) -> None:
 
 
 def decoder_layers(module: nn.Module) -> list[nn.Module]:
-    """The longest `ModuleList` inside `module`, its decoder layers; a ValueError if there is none."""
+    """Return the decoder layers of `module`: its longest `ModuleList`.
+
+    Raises:
+        ValueError: if `module` has no `ModuleList`.
+    """
     lists = [list(m) for m in module.modules() if isinstance(m, nn.ModuleList)]
     if not lists:
         raise ValueError(

@@ -17,7 +17,7 @@ SHORTEST = 16
 
 
 def shared_token() -> str:
-    """The token in `TAGRPO_TOKEN`, else in `~/.cache/tagrpo/token`, a file that the first caller makes.
+    """Return the token in `TAGRPO_TOKEN`, else in `~/.cache/tagrpo/token`, a file that the first caller makes.
 
     ValueError if it is too short to be a secret, PermissionError if other users of this machine can read the file.
     """

@@ -58,7 +58,11 @@ def check_context(request: Request, context: int) -> None:
 
 
 def check_completions(completions: object, engine: object) -> list[list[Completion]]:
-    """Check that an engine has returned lists of `Completion`; TypeError if not."""
+    """Check that an engine has returned lists of `Completion`.
+
+    Raises:
+        TypeError: if the engine has returned anything else.
+    """
     expected = f"Expected {name_of(engine)} (rollout.engine) to return a list of Completion for each prompt, but got"
     if not isinstance(completions, list | tuple):
         raise TypeError(f"{expected} {found(completions)}.")
@@ -72,11 +76,11 @@ def check_completions(completions: object, engine: object) -> list[list[Completi
 
 
 def checked(finish: Finish, request: Request, policy: nn.Module, engine: object) -> list[list[Completion]]:
-    """Wait for the responses of `finish`, and check what `engine` returns.
+    """Wait for `finish`, and check the responses of `engine`.
 
     Raises:
         TypeError: the engine returns something else than lists of `Completion`.
-        EngineError: the number of responses is not the one that was asked for, or a response is too long.
+        EngineError: the number of responses differs from the request's, or a response is too long.
         FloatingPointError: a log-prob is not finite. The message says whether the weights of `policy` are.
     """
     try:
@@ -109,7 +113,7 @@ def checked(finish: Finish, request: Request, policy: nn.Module, engine: object)
 
 
 def vllm_sampling(sampling: SamplingConfig, num_samples: int, stop_ids: list[int]) -> dict[str, Any]:
-    """Arguments of vLLM's `SamplingParams`, for the samples of one prompt."""
+    """Return the arguments of vLLM's `SamplingParams`, for the samples of one prompt."""
     return {
         "n": num_samples if sampling.temperature else 1,  # vLLM refuses copies of the greedy response
         "temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k,
@@ -118,7 +122,7 @@ def vllm_sampling(sampling: SamplingConfig, num_samples: int, stop_ids: list[int
 
 
 def stop_token_ids(model_path: str) -> list[int]:
-    """A model's end-of-sequence ids, ascending: those of its generation config (else its config) and its tokenizer.
+    """Return a model's end-of-sequence ids, ascending, from its generation config (else config) and tokenizer.
 
     vLLM stops at the tokenizer's too: a chat model's turn often ends with a token that its generation config, taken
     over from the base model, does not name. ValueError if it has none.
@@ -139,6 +143,6 @@ def stop_token_ids(model_path: str) -> list[int]:
 
 
 def vocabulary_size(model_path: str) -> int:
-    """Return the number of tokens that a model can give, padding of its embeddings included."""
+    """Return the vocabulary size of a model, including the padding of its embeddings."""
     config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
     return int(config.get_text_config().vocab_size)

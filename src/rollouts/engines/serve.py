@@ -18,7 +18,7 @@ from .base import FLOAT32_HEAD
 
 
 def server_arguments(model: str, options: list[str], cpu: bool) -> list[str]:
-    """The command line of vLLM's server.
+    """Return the command line of vLLM's server.
 
     >>> server_arguments("Qwen/Qwen3-1.7B", ["--port", "9000"], cpu=False)[-2:]
     ['--port', '9000']

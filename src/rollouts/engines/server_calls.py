@@ -35,7 +35,10 @@ FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, EngineError, ForeignData
 
 
 def listed(entry: str) -> list[str]:
-    """URLs of the servers that an entry of `rollout.engine.url` names now; OSError if there are none.
+    """Return the URLs of the servers that an entry of `rollout.engine.url` names now.
+
+    Raises:
+        OSError: if the entry names no server.
 
     >>> listed("http://10.0.0.7:8000/"), listed("dns:http://127.0.0.1:8000")
     (['http://10.0.0.7:8000'], ['http://127.0.0.1:8000'])
@@ -55,7 +58,7 @@ def listed(entry: str) -> list[str]:
 
 
 class _Deadline:
-    """Ends the connections of a `with` block after `seconds`, however slowly bytes arrive.
+    """A time limit for a `with` block: its connections end after `seconds`, however slowly bytes arrive.
 
     The block then raises httpx.ReadTimeout. `sockets` gets the newest connection of each thread.
     """
@@ -77,7 +80,7 @@ class _Deadline:
             raise httpx.ReadTimeout(f"no complete reply within {self.seconds:.0f} s") from error
 
     def note_socket(self, event: str, details: Mapping[str, Any]) -> None:
-        """Take a connection when httpx has opened one; a `trace` of httpx."""
+        """Record a connection that httpx has opened; passed to httpx as `trace`."""
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             connection = details["return_value"].get_extra_info("socket")
             self.sockets[threading.get_ident()] = connection
@@ -92,7 +95,7 @@ class _Deadline:
 
 
 def shut_down(connection: socket.socket) -> None:
-    """End a connection, so that whoever waits for it fails at once."""
+    """End a connection, so that every thread that waits for it fails at once."""
     with suppress(OSError):  # it has been closed
         connection.shutdown(socket.SHUT_RDWR)
 
@@ -100,8 +103,8 @@ def shut_down(connection: socket.socket) -> None:
 class Server:
     """Calls to one server.
 
-    They raise EngineError if it refuses, ForeignDataError if its reply breaks its contract, and another of `FAILURES`
-    if it is gone or fails.
+    Calls raise EngineError if the server refuses, ForeignDataError if its reply breaks the contract, and another of
+    `FAILURES` if the server is gone or fails.
     """
 
     def __init__(self, url: str, timeout: float, token: str) -> None:
@@ -122,7 +125,7 @@ class Server:
         )
 
     def get(self, path: str, kind: type[T]) -> T:
-        """GET JSON that is a `kind` within `PROBE_SECONDS`."""
+        """GET JSON within `PROBE_SECONDS`, and return it as a `kind`."""
         reply = self.post(path, None, PROBE_SECONDS, "GET")
         return read_json(kind, reply, source=f"the reply of {self.url}{path}", remedy=REMEDY)
 
@@ -138,10 +141,10 @@ class Server:
 
         Args:
             path: Route.
-            body: JSON to send; None sends nothing.
+            body: JSON to send; None for no body.
             timeout: Seconds until the reply is complete, at most `self.timeout`; None is `CONTROL_SECONDS`.
-            method: Of HTTP.
-            most: Bytes of the largest reply.
+            method: HTTP method.
+            most: Size of the largest accepted reply, in bytes.
 
         Raises:
             EngineError: the server refuses the request, or its reply is larger than `most`.
@@ -170,13 +173,13 @@ class Server:
         return bytes(content)
 
     def give_up(self, why: str) -> None:
-        """Send it no more requests, and make those under way, in any thread, fail at once."""
+        """Send the server no more requests, and make running requests fail at once, in all threads."""
         self.state = self.state or why
         for connection in list(self.sockets.values()):
             shut_down(connection)
 
     def why(self, error: Exception) -> str:
-        """Why a call failed; if the server was given up meanwhile, the reason for that comes first."""
+        """Return why a call failed. If the server was given up meanwhile, the reason for that comes first."""
         return ": ".join(filter(None, (self.state, type(error).__name__, str(error))))
 
     def failure_to_hold(self, version: str, send: Weights | None = None) -> str:
@@ -209,7 +212,7 @@ class Server:
         with offered(weights, limit, host, stalled, taken.set) as where:
             self.post("/collective_rpc", {"method": "take_weights", "kwargs": where}, self.timeout)
             if not taken.wait(limit):
-                raise EngineError(f"Expected {self.url} to take the weights, but it only says so. {START}")
+                raise EngineError(f"Expected {self.url} to take the weights, but it only confirmed them. {START}")
         self.post("/reset_prefix_cache")
         self.post("/update_weight_version", {"new_version": version})
         self.post("/resume")

@@ -1,4 +1,4 @@
-"""The replies of a vLLM server, and the checks that make them responses. Nothing in a reply is taken on trust.
+"""Replies of a vLLM server, each checked in full before it becomes a response.
 
 Each reader raises `ForeignDataError`, which names the server and the field, and no other error.
 """
@@ -15,9 +15,9 @@ from ...foreign import Count, ForeignDataError, Message, Text, read_json
 from ...types import Completion
 
 ROUNDING = 1e-4
-"""Largest log-prob: that of a certain token, after rounding."""
+"""Largest accepted log-prob: that of a certain token is 0, and rounding may add this much."""
 COINCIDENCE = 1e-15
-"""Probability below which equal responses are taken for copies: less than 1e-9 in a million requests."""
+"""Equal responses count as copies if their probability is below this; in a million requests, an error of 1e-9."""
 REMEDY = (
     "Start the server with `python -m tagrpo.rollouts.engines.serve` of this installation, or take it out of "
     "rollout.engine.url."
@@ -82,7 +82,7 @@ class Choice(Message):
     logprobs: Logprobs
     """Their log-probs."""
     finish_reason: Literal["stop", "length"]
-    """Why the response ended; others are not finished."""
+    """Why the response ended; any other reason means that it is incomplete."""
     weight_versions: Annotated[list[Span], Field(min_length=1)]
     """The weights that sampled it, from first token to last."""
 
@@ -108,11 +108,11 @@ class Asked(NamedTuple):
     version: str
     """Version of the weights."""
     random: bool
-    """Whether responses have seeds of their own, rather than being greedy."""
+    """Whether each response has a seed of its own; false for greedy decoding."""
 
     @property
     def most_bytes(self) -> int:
-        """Size of the largest reply that is read: vLLM takes about 200 bytes for a token."""
+        """Bytes of the largest reply that is read; vLLM takes about 200 bytes per token."""
         return (1 << 20) + 512 * self.num_samples * self.max_new_tokens
 
 
@@ -121,11 +121,11 @@ def read_generated(content: bytes, asked: Asked, source: str) -> list[Completion
 
     Args:
         content: Body of the reply.
-        asked: What was asked for.
+        asked: The request.
         source: The server, as errors name it.
 
     Raises:
-        ForeignDataError: the reply is not what was asked for.
+        ForeignDataError: if the reply does not match the request.
     """
     choices = read_json(Generated, content, source=source, remedy=REMEDY).choices
     found = sorted(choice.index for choice in choices)
@@ -168,7 +168,7 @@ def _check_tokens(choice: Choice, asked: Asked, source: str, place: str) -> None
 
 
 def _check_versions(choice: Choice, version: str, source: str, place: str) -> None:
-    """Check that the weights `version` have sampled every token of a response."""
+    """Check that the weights `version` sampled every token of a response."""
     versions = sorted({span.version for span in choice.weight_versions})
     if versions != [version]:
         _refuse(source, f"{place}.weight_versions", f"be of the weights {version}", repr(versions[:4]))
@@ -190,9 +190,9 @@ def _completion(choice: Choice) -> Completion:
 
 
 def _copies(completions: Sequence[Completion]) -> int:
-    """Count equal responses if that many can't be a coincidence, by their own log-probs; 0 if they can.
+    """Return the number of equal responses if their log-probs rule out a coincidence, else 0.
 
-    Of n independent samples, c of probability p each are equal with at most a probability of C(n, c) p^(c − 1).
+    Among n independent samples, c samples of probability p each are equal with probability C(n, c) p^(c − 1) at most.
     Responses that are short or nearly certain may well be equal.
     """
     texts = [tuple(completion.token_ids.tolist()) for completion in completions]

@@ -17,7 +17,7 @@ NamedWeights = Callable[[nn.Module], Iterable[tuple[str, Tensor]]]
 
 
 def own_parameters(policy: nn.Module) -> Iterable[tuple[str, Tensor]]:
-    """The parameters of a policy that is neither sharded nor adapted, under their own names."""
+    """Return the parameters of a policy that is neither sharded nor adapted, under their own names."""
     return ((name, parameter.detach()) for name, parameter in policy.named_parameters())
 
 
@@ -50,7 +50,7 @@ class SyncedEngine:
             )
 
     def at(self, policy: nn.Module, step: int) -> Engine:
-        """The engine with the weights of `policy` after `step` optimizer steps. Collective."""
+        """Return the engine with the weights of `policy` after `step` optimizer steps. Collective."""
         if self._engine is None:
             with torch.inference_mode(False):  # in a validation: weights that are made there could not be replaced
                 engine = self.make()
@@ -62,13 +62,13 @@ class SyncedEngine:
         return self._engine
 
     def weights_digest(self, policy: nn.Module, step: int) -> str:
-        """A digest of the weights of all ranks after `step` optimizer steps, exact to the bit. Collective."""
+        """Return a digest of the weights of all ranks after `step` optimizer steps, exact to the bit. Collective."""
         if self._digest is None or self._digest[0] != step:
             self._digest = step, digest_of(gather_objects(bit_sums(policy)))
         return self._digest[1]
 
     def weights_replaced(self) -> None:
-        """Note that weights have changed without an optimizer step: the engine needs them again."""
+        """Mark the engine as stale, for example after a checkpoint was loaded; the next `at` syncs the engine."""
         self._synced_at = self._digest = None
 
     def sleep(self) -> None:

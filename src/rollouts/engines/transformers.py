@@ -100,7 +100,7 @@ class TransformersEngine(Engine):
         return in_thread(self.generate, request, deliver)
 
     def _parts(self, request: Request) -> list[list[int]]:
-        """Indices of the prompts in order of length, in parts of at most `max_rows` responses or of a single prompt."""
+        """Return indices of prompts in order of length, in parts of at most `max_rows` responses or a single prompt."""
         parts: list[list[int]] = []
         rows = 0
         wanted = [(len(request.prompts[p]), p, count) for p, count in enumerate(request.num_samples) if count]
@@ -151,7 +151,7 @@ class TransformersEngine(Engine):
         return _completions(tokens, logprobs, lengths, finished)
 
     def _logits(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
-        """[rows, V] logits after the last of the tokens `ids` [rows, new], which join the cache.
+        """Return [rows, V] logits after the last of the tokens `ids` [rows, new], which join the cache.
 
         `mask` [rows, cached and new] has zeros where a prompt is padded, on the left.
         """
@@ -167,7 +167,7 @@ class TransformersEngine(Engine):
 
 
 def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Tensor) -> list[Completion]:
-    """Rows of `tokens` and `logprobs` [rows, T], cut to their lengths [rows]; truncated where not finished."""
+    """Return rows of `tokens` and `logprobs` [rows, T], cut to lengths [rows]; unfinished rows are truncated."""
     sampled = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
     of_rows = [values[sampled].cpu().split(lengths.tolist()) for values in (tokens, logprobs)]
     rows = zip(*of_rows, finished.tolist(), strict=True)
@@ -178,7 +178,7 @@ def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Te
 def grouped_attention(
     _: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """SDPA in which query heads share key heads, for CPUs; with a mask, transformers' own copies the keys.
+    """Return SDPA in which query heads share key heads, for CPUs; with a mask, transformers' own copies the keys.
 
     `query` is [n, H, Lq, D], `key` and `value` are [n, H_kv, Lk, D], where H is a multiple of H_kv; `attention_mask`
     is [n, 1, Lq, Lk] bool, None is causal. Returns [n, Lq, H, D], and None for the attention weights.
@@ -202,7 +202,7 @@ class _Layer(DynamicLayer):
         self.rows = indices
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """[selected rows, heads, tokens so far and new, D] keys and values."""
+        """Return [selected rows, heads, tokens so far and new, D] keys and values."""
         if self.rows is None or self.keys is None or self.values is None:
             return super().update(key_states, value_states, *args, **kwargs)
         self.keys = _appended(self.keys, self.rows, key_states)
@@ -212,7 +212,7 @@ class _Layer(DynamicLayer):
 
 
 def _appended(kept: Tensor, rows: Tensor, new: Tensor) -> Tensor:
-    """[rows, heads, tokens so far and new, D] the selected `rows` of `kept`, each followed by its row of `new`."""
+    """Return [rows, heads, tokens so far and new, D]: selected `rows` of `kept`, each followed by its row of `new`."""
     length = kept.shape[2]
     both = kept.new_empty(*new.shape[:2], length + new.shape[2], new.shape[3])
     torch.index_select(kept, 0, rows, out=both[:, :, :length])
@@ -248,7 +248,7 @@ def draw(
 
 
 def _truncated(logprobs: Tensor, sampling: SamplingConfig) -> Tensor:
-    """Log-probs with −∞ for the tokens that top-k, then top-p, leave out."""
+    """Return log-probs with −∞ for the tokens that top-k, then top-p, leave out."""
     if 0 < sampling.top_k < logprobs.shape[-1]:
         least = logprobs.topk(sampling.top_k).values[:, -1:]
         logprobs = logprobs.masked_fill(logprobs < least, -torch.inf)

@@ -1,9 +1,9 @@
 """vLLM servers on devices of their own; weights go from the trainer's memory to theirs, never through files.
 
 Every response comes back with the version of the weights that sampled it, which the server keeps beside the weights.
-Replies are checked (`server_replies`): a server that breaks its contract loses the request to another, as a dead one. A
-server that was killed and started again has no such version: its responses are thrown away, and sampled again once it
-holds the current weights.
+Replies are checked (`server_replies`): if a reply breaks the contract, another server gets the request, as if the first
+one were dead. A server that was killed and started again has no such version: its responses are discarded, and sampled
+again once it holds the current weights.
 
 A request goes to another server at once when its connection breaks, and within 60 s when its server hangs: two failed
 probes in a row end all requests to a server. While probes are answered, a request may take as long as `timeout`.
@@ -35,7 +35,7 @@ LOG = logging.getLogger(__name__)
 MOST_SAMPLES = 64
 """Most samples of one request: vLLM refuses more than its `max_num_seqs`."""
 ROUTE = "/inference/v1/generate"
-"""Samples: tokens in, tokens out."""
+"""Route that samples: tokens in, tokens out."""
 PROBE_EVERY = 5.0
 """Seconds between probes of a server that is sampling."""
 
@@ -227,9 +227,10 @@ class VLLMServerEngine(Engine):
             done.set()
 
     def _ask(self, body: Json, asked: Asked) -> list[Completion]:
-        """Ask the least busy server, and if that fails the next one.
+        """Ask the least busy server, and if that fails the next one. A reply that does not match `asked` is a failure.
 
-        A reply that is not what was `asked` is a failure, too. EngineError with the reason of each server if all fail.
+        Raises:
+            EngineError: if all servers fail. The message has the reason of each.
         """
         failed: dict[str, str] = {}
         began = time.monotonic()
@@ -252,7 +253,7 @@ class VLLMServerEngine(Engine):
         raise EngineError("; ".join(f"{url}: {failed.get(url, server.state)}" for url, server in self.servers.items()))
 
     def watch(self, server: Server, done: threading.Event) -> None:
-        """Until `done`, probe a server that is being asked, and give it up after two failures in a row."""
+        """Probe a busy server until `done`, and give the server up after two failures in a row."""
         before = ""
         while not done.wait(PROBE_EVERY):
             why = server.state or server.failure_to_hold(self.version)

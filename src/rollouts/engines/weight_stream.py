@@ -117,12 +117,12 @@ def receive_weights(host: str, port: int, token: str, timeout: float) -> Iterato
 
 
 def address_towards(host: str) -> str:
-    """The address of this machine at which `host` can reach it."""
+    """Return the address of this machine at which `host` can reach it."""
     with socket.socket(FAMILIES[":" in host], socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))  # sends nothing: it only chooses the route
         return str(probe.getsockname()[0])
 
 
 def _bytes_of(tensor: Tensor) -> memoryview:
-    """The memory of a contiguous CPU tensor, of any type."""
+    """Return the memory of a contiguous CPU tensor, of any type."""
     return tensor.detach().reshape(-1).view(torch.uint8).numpy().data

@@ -82,7 +82,7 @@ def test_the_page_tells_all_seeds_the_reference_and_the_untrained_policy(digests
     assert "| `dapo` | 3 | +4.0 [+4.0, +4.0] |" in text
     assert "| `grpo_matched` | 0.57× | 230 | `tagrpo-train recipe=common experiment=dapo policy.anchor=own` |" in text
     assert "| untrained |  | 0 (of " in text
-    assert "Of 3 methods, below the untrained policy beyond noise: in `arithmetic` 0" in text
+    assert "Of 3 methods, so many end below the untrained policy beyond noise: in `arithmetic` 0" in text
     ranked, alone = text.split("## On one task alone")
     assert "`prompt_augmentation`" not in ranked
     assert "Gains on `arithmetic/mixed` alone" in alone
@@ -116,8 +116,8 @@ def test_methods_are_counted_in_each_task_and_a_mean_of_opposite_signs_is_refuse
         mean = np.mean([row.gains[32].tasks[task].value for row in rows[:3]])
         assert f"in `{task}` {below} (mean of all: {100 * mean:+.1f})" in text
     above = [row.name for row in rows[:3] if any(estimate.low > 0 for estimate in row.corrected.values())]
-    assert f"Above it in any task:\n{', '.join(f'`{name}`' for name in above) or 'none'}." in text
-    assert "the mean is below with none" in text
+    assert f"end above it in any task: {', '.join(f'`{name}`' for name in above) or 'none'}." in text
+    assert "the mean is below for none" in text
     assert "in pass@32 with 1 of 3 methods" in text
     (line,) = (line for line in text.splitlines() if line.startswith("| `grpo` |"))
     assert line.split(" | ")[2].startswith("tasks differ: arithmetic +")

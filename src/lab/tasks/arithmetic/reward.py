@@ -23,5 +23,5 @@ class ChainReward(EnumeratingVerifier):
         return Score(response in references_of(reference), response)
 
     def correct_responses(self, reference: Reference) -> Sequence[str]:
-        """The references, each once."""
+        """Return the references, each once."""
         return sorted({*references_of(reference)})

@@ -41,7 +41,7 @@ class Operation(NamedTuple):
         return int(OPERATORS[self.symbol](value, self.operand))
 
     def valid_for(self, value: int) -> bool:
-        """Whether the result lies in 0..99, and what is doubled is no more than 30."""
+        """Return whether the result is in 0..99, and no number above 30 is doubled."""
         return 0 <= self(value) <= MAX_VALUE and (self.symbol != "*" or value <= LARGEST_DOUBLED)
 
 
@@ -265,7 +265,7 @@ class ArithmeticSource(GeneratedSource):
         return phrase(asked.told, FAMILIES[family], rng)
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
-        """The first value of a chain; one among two others, each with a wrong value; two numbers."""
+        """Return the first value of a chain, a chain among two wrong ones, two numbers: hint, choices, noise."""
 
         def others() -> Iterator[str]:
             while True:

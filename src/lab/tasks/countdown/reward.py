@@ -26,7 +26,7 @@ INNERMOST = re.compile(rf"(?<![^ ])\( {OPERATION.pattern} \)(?![^ ])")
 
 
 def operate(left: int, operator: str, right: int) -> int | None:
-    """The result of one operation on whole numbers; None where it is not a whole number above zero.
+    """Return the result of one operation on whole numbers; None if it is not a whole number above zero.
 
     >>> operate(7, "-", 3), operate(3, "-", 7), operate(6, "/", 3), operate(7, "/", 3), operate(7, "/", 0)
     (4, None, 2, None, None)
@@ -46,7 +46,7 @@ def operate(left: int, operator: str, right: int) -> int | None:
 
 
 def value_of(expression: str) -> int | None:
-    """The value of an expression, None where it breaks the grammar or a rule. Numbers must be short.
+    """Return the value of an expression; None if it breaks the grammar or a rule. Numbers must be short.
 
     >>> value_of("( 9 - 3 ) * 4"), value_of("9 - 3 * 4"), value_of("( 3 - 9 ) * 4"), value_of("8 +- 2")
     (24, None, None, None)
@@ -61,7 +61,7 @@ def value_of(expression: str) -> int | None:
 
 
 def solutions(numbers: Sequence[int], target: int) -> list[str]:
-    """Every expression of `numbers` whose value is `target`, each once, in alphabetical order.
+    """Return every expression of `numbers` whose value is `target`, each once, in alphabetical order.
 
     >>> solutions([3, 4, 9], 24)
     ['( 9 - 3 ) * 4', '4 * ( 9 - 3 )']
@@ -73,7 +73,7 @@ def solutions(numbers: Sequence[int], target: int) -> list[str]:
 
 
 def _operations(numbers: tuple[int, ...]) -> Iterator[tuple[int, Sequence[str], str, Sequence[str]]]:
-    """(value, spellings of the left operand, operator, spellings of the right one) of each last operation."""
+    """Yield (value, spellings of the left operand, operator, spellings of the right one) of each last operation."""
     for left, right in _parts(numbers):
         for (one, these), (other, those) in product(_operands(left).items(), _operands(right).items()):
             for operator in OPERATORS:
@@ -84,7 +84,7 @@ def _operations(numbers: tuple[int, ...]) -> Iterator[tuple[int, Sequence[str], 
 
 @lru_cache(maxsize=1024)
 def _operands(numbers: tuple[int, ...]) -> Mapping[int, Sequence[str]]:
-    """Value → every operand of these numbers that has it."""
+    """Return value → every operand of these numbers that has it."""
     if len(numbers) == 1:
         return {numbers[0]: [str(numbers[0])]}
     found: dict[int, set[str]] = {}
@@ -94,7 +94,7 @@ def _operands(numbers: tuple[int, ...]) -> Mapping[int, Sequence[str]]:
 
 
 def _parts(numbers: tuple[int, ...]) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Every way to deal sorted numbers to two sides, neither of them empty; equal numbers are not told apart."""
+    """Return every way to split sorted numbers into two non-empty sides; equal numbers are interchangeable."""
     rows = range(len(numbers))
     chosen = [left for size in rows[1:] for left in combinations(rows, size)]
     return {(tuple(numbers[i] for i in left), tuple(numbers[i] for i in rows if i not in left)) for left in chosen}
@@ -132,7 +132,7 @@ class CountdownReward(EnumeratingVerifier):
         return Score(value is not None and value == _target_of(reference), response if value is not None else None)
 
     def correct_responses(self, reference: Reference) -> list[str]:
-        """Every response that is scored as correct, each once."""
+        """Return every response that is scored as correct, each once."""
         found = {
             solution
             for correct in references_of(reference)
@@ -149,5 +149,5 @@ def _target_of(reference: str) -> int:
 
 
 def _operands_of(expression: str) -> list[str]:
-    """All tokens but the operators, sorted: two expressions of the same numbers agree in them."""
+    """Return all tokens but the operators, sorted: two expressions of the same numbers agree in them."""
     return sorted(token for token in expression.split(" ") if token not in OPERATORS)

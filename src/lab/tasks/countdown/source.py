@@ -81,7 +81,7 @@ class CountdownSource(ListSource):
                 return problem
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
-        """The first step of a solution; one among two other expressions of the same numbers; two numbers."""
+        """Return a first step, a solution among two other expressions, two numbers: hint, choices, noise."""
         numbers, target = asked.facts["numbers"], asked.facts["target"]
         answers = solutions(numbers, target)
 
@@ -98,7 +98,7 @@ class CountdownSource(ListSource):
 
 
 def spelled(number: int) -> str:
-    """A number of 1..99 in words, each of them a token.
+    """Return a number of 1..99 in words, each of them a token.
 
     >>> spelled(15), spelled(40), spelled(63)
     ('fifteen', 'forty', 'sixty three')
@@ -126,7 +126,7 @@ def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> As
 
 
 def _combined(rng: random.Random, numbers: list[int]) -> tuple[int, str]:
-    """Combine numbers two at a time by random operations; the value is 0 where one has no result by the rules."""
+    """Combine numbers two at a time by random operations; the value is 0 if one has no result by the rules."""
     made = [(number, str(number)) for number in numbers]
     while len(made) > 1:
         rng.shuffle(made)

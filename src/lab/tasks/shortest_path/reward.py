@@ -14,7 +14,7 @@ DIRECTIONS = {"right": (1, 0), "left": (-1, 0), "down": (0, 1), "up": (0, -1)}
 
 
 def move(cell: Cell, direction: str) -> Cell:
-    """The cell beside `cell`."""
+    """Return the cell beside `cell`."""
     column, row = DIRECTIONS[direction]
     return cell[0] + column, cell[1] + row
 
@@ -52,7 +52,7 @@ class ShortestPathReward(EnumeratingVerifier):
         _shortest(reference)
 
     def correct_responses(self, reference: Reference) -> list[str]:
-        """Every response that is scored as correct, each once."""
+        """Yield every response that is scored as correct, each once."""
         steps, goal, length = _shortest(reference)
 
         def walks(cell: Cell, left: int) -> Iterator[list[str]]:
@@ -66,7 +66,7 @@ class ShortestPathReward(EnumeratingVerifier):
 
 
 def _shortest(reference: Reference) -> tuple[set[tuple[Cell, str]], Cell, int]:
-    """The steps of the references as (cell, direction), where they end, and how many steps each has."""
+    """Return the steps of the references as (cell, direction), where they end, and how many steps each has."""
     steps, ends = set(), set()
     for path in (text.split(" ") for text in references_of(reference)):
         if not DIRECTIONS.keys() >= set(path):

@@ -85,7 +85,7 @@ class ShortestPathSource(ListSource):
         return sample_problem(rng, LENGTHS[self.regime], large=self.split == "test_size")
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
-        """The first half of a shortest path; it, or another one, among two walks of its length; two cells."""
+        """Return half of a shortest path, a path among two walks, two cells: hint, choices, noise."""
         length = asked.facts["length"]
 
         def walks() -> Iterator[str]:
@@ -102,7 +102,7 @@ class ShortestPathSource(ListSource):
 
 
 def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Asked:
-    """`sample_grid` as a problem; facts are the `grid`, and the `length` of a shortest path."""
+    """Return `sample_grid` as a problem; facts are the `grid`, and the `length` of a shortest path."""
     grid = sample_grid(rng, lengths, large=large)
     start, goal, *walls = map(name_of, (grid.start, grid.goal, *grid.walls))
     key = f"{grid.width}: {start} > {goal} # {' '.join(walls)}"
@@ -125,7 +125,7 @@ def sample_grid(rng: random.Random, lengths: Sequence[int], *, large: bool = Fal
 
 
 def shortest_paths(width: int, start: Cell, goal: Cell, walls: Sequence[Cell]) -> tuple[str, ...]:
-    """All shortest paths on a square grid, in alphabetical order; none where the goal is out of reach.
+    """Return all shortest paths on a square grid, in alphabetical order; none if the goal is out of reach.
 
     >>> shortest_paths(2, (0, 0), (1, 1), []), shortest_paths(2, (0, 0), (1, 1), [(1, 0)])
     (('down right', 'right down'), ('down right',))
@@ -146,5 +146,5 @@ def shortest_paths(width: int, start: Cell, goal: Cell, walls: Sequence[Cell]) -
 
 
 def name_of(cell: Cell) -> str:
-    """A cell's name in questions: (4, 2) is `e3`."""
+    """Return a cell's name in questions: (4, 2) is `e3`."""
     return f"{COLUMNS[cell[0]]}{cell[1] + 1}"

@@ -101,7 +101,7 @@ BEFORE_THE_MODEL = [
     (
         TRAIN,
         [*OWN, GRPO, "data.batch_size=2", "reward=countdown"],
-        r"(?s)good.jsonl, question good-1: .*got .1..*good-8",
+        r"(?s)good.jsonl, row 1, question good-1.*got .1..*good-8",
     ),
     (EVAL, [*OWN, "reward=shortest_path"], r"good.jsonl, question good-1: .*such as `right down`, but got '1'"),
     (TRAIN, [*OWN, "data.num_rephrasings=3", "data.batch_size=2"], "lower data.num_rephrasings"),

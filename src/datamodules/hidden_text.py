@@ -48,8 +48,8 @@ def hidden_characters(text: str) -> list[str]:
 
     These are control characters besides tab and line breaks; bidirectional marks; zero-width, tag and other format
     characters; blank fillers; surrogates; line and paragraph separators; and variation selectors that follow no visible
-    character. Joiners count as visible where a script or an emoji needs them (after a virama, RFC 5892, Appendix A.1;
-    after an Arabic letter; after a symbol).
+    character. Joiners count as visible where a script or an emoji needs them (after a virama, as in RFC 5892; after an
+    Arabic letter; after a symbol).
 
     >>> hidden_characters("Find\u200b $x$.\0")
     ['U+200B ZERO WIDTH SPACE', 'U+0000 CONTROL CHARACTER']

@@ -167,7 +167,7 @@ def test_decoder_layers_are_the_longest_list_of_modules():
     layers = [nn.Linear(1, 1) for _ in range(3)]
     module = nn.ModuleDict({"heads": nn.ModuleList([nn.Linear(1, 1)]), "layers": nn.ModuleList(layers)})
     assert decoder_layers(module) == layers
-    with pytest.raises(ValueError, match="strategy=auto or ddp"):
+    with pytest.raises(ValueError, match="strategy=auto or strategy=ddp"):
         decoder_layers(nn.Linear(1, 1))
 
 

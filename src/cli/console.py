@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -124,6 +125,31 @@ def explained() -> Iterator[None]:
         where = f"\n(Its settings are those of {part}.)" if part else ""
         hint = "" if str(cause).startswith("Expected") else "\n(HYDRA_FULL_ERROR=1 shows where.)"
         sys.exit(redacted(f"{str(cause) or type(cause).__name__}{where}{hint}"))
+
+
+@contextmanager
+def explained_in_training(begun: Callable[[], bool]) -> Iterator[None]:
+    """Turn errors into their message and an exit, as `explained` does; once training has begun, only those of tagrpo.
+
+    Errors of libraries and of strangers' parts keep their traceback in training, which says where they arose.
+
+    Args:
+        begun: Returns whether training has begun.
+    """
+    try:
+        yield
+    except Exception as error:
+        ours = str(error).startswith("Expected") and _raised_here(error)
+        if not (ours or (isinstance(error, WRONG_USE) and not begun())):
+            raise
+        with explained():
+            raise ValueError(str(error)) if ours and not isinstance(error, WRONG_USE) else error
+
+
+def _raised_here(error: Exception) -> bool:
+    """Check if an error was raised by this package, not by a library or a part of the user's."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__", "").startswith("tagrpo.")
 
 
 def show(metrics: Mapping[str, float]) -> None:

@@ -52,6 +52,8 @@ class PolicyOptions(UpdateOptions):
         super().__post_init__()
         if self.token_budget < 1:
             raise ValueError(f"Expected policy.token_budget to be at least 1, but got {self.token_budget}.")
+        if not self.temperature > 0:
+            raise ValueError(f"Expected policy.temperature to be above 0, but got {self.temperature}.")
         if self.warmup < 0 or (self.warmup >= 1 and not isinstance(self.warmup, int)):
             raise ValueError(
                 "Expected policy.warmup to be a share of all optimizer steps from 0 to below 1, or a whole number of "

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -16,6 +16,7 @@ from ..packing.policy import CausalPolicy
 from ..runs.identity import bit_sums, digest
 from ..runs.scalars import log_scalars
 from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit
+from ..types.checks import found
 from .mismatch import MismatchCorrection
 from .policy.flop import UsefulFlop
 from .policy.logprobs import PromptedResponses, Scorer
@@ -96,7 +97,7 @@ class PolicyModule(LightningModule):
         mismatch: MismatchCorrection | None = None,
     ) -> None:
         super().__init__()
-        check_parts(advantage, loss, credit)
+        check_parts(advantage, loss, credit, mismatch)
         try_optimizer(optimizer, options.schedule, options.warmup, options.schedule_options)
         self.model_path = resolve_model_path(model_path)
         self.automatic_optimization = False
@@ -136,7 +137,10 @@ class PolicyModule(LightningModule):
     def _load(self) -> PreTrainedModel:
         self._random_state = torch.get_rng_state()
         with values_on_rank_0(self.trainer.strategy):
-            return self.load_model()
+            model = self.load_model()
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"Expected model.load to return a causal language model, but got {found(model)}.")
+        return model
 
     def _load_again(self) -> PreTrainedModel:
         """Load the weights that training begins with once more, also where a loader draws them at random."""

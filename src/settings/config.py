@@ -124,7 +124,7 @@ def drop_unchosen(cfg: DictConfig) -> None:
             continue
         if not isinstance(group, DictConfig):
             raise ValueError(f"Expected {setting} to be a mapping of names to parts, but got {group!r}. Correct it.")
-        wrong = [name for name, part in group.items() if part is not None and not isinstance(part, DictConfig)]
+        wrong = [str(name) for name, part in group.items() if part is not None and not isinstance(part, DictConfig)]
         if wrong:
             raise ValueError(
                 f"Expected {setting}.{wrong[0]} to be null, or the settings of a part, with a _target_, but got "
@@ -137,7 +137,7 @@ def drop_unchosen(cfg: DictConfig) -> None:
                 del group[name]
 
 
-def instances(parts: DictConfig | None, setting: str, kind: type[T]) -> list[T]:
+def instances(parts: DictConfig | None, setting: str, kind: Callable[..., T]) -> list[T]:
     """Build the parts of a group, such as `callbacks`, in the order of their names in the settings.
 
     Raises:
@@ -149,7 +149,7 @@ def instances(parts: DictConfig | None, setting: str, kind: type[T]) -> list[T]:
 
     built = {str(name): instantiate(part) for name, part in (parts or {}).items() if part}
     for name, part in built.items():
-        if not isinstance(part, kind):
+        if not isinstance(part, kind):  # type: ignore[arg-type]
             raise ValueError(
                 f"Expected {setting}.{name} to make a {kind.__module__.partition('.')[0]} {kind.__name__}, but its "
                 f"_target_ made {found(part)}. Correct {setting}.{name}._target_."

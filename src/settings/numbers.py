@@ -215,6 +215,11 @@ RULES = {
     "trainer.log_every_n_steps": _whole(0, null=True),
     "strategy.replicas": _whole(1),
     "strategy.timeout.minutes": _above(0),
+    # tagrpo-compare and tagrpo-rephrase.
+    "seeds": _whole(0, 2**32 - 1),
+    "workers": _whole(1, null=True),
+    "gpus_per_run": _whole(0),
+    "limit": _whole(1, null=True),
     # tagrpo-plan.
     "gpus_per_node": _whole(1),
     "gpus_per_server": _whole(1),

@@ -57,7 +57,7 @@ def check_trainer(trainer: DictConfig) -> None:
             "Expected trainer.default_root_dir to be the directory of the run, but got "
             f"{written['default_root_dir']!r}. Set hydra.run.dir, and leave trainer.default_root_dir out."
         )
-    strategy = trainer.get("strategy")
+    strategy = trainer.get("strategy", "auto")
     part = isinstance(strategy, DictConfig) and "_target_" in strategy
     if (
         strategy not in ("auto", "ddp", "ddp_find_unused_parameters_true", "ddp_find_unused_parameters_false")

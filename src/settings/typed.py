@@ -62,8 +62,8 @@ def written_at(cfg: DictConfig, name: str) -> str:
         if not isinstance(node, DictConfig) or key not in node:
             return name
         if OmegaConf.is_interpolation(node, key):
-            written = str(OmegaConf.to_container(node, resolve=False)[key])
-            other = _REFERENCE.fullmatch(written)
+            written: Any = OmegaConf.to_container(node, resolve=False)
+            other = _REFERENCE.fullmatch(str(written[key]))
             return written_at(cfg, ".".join([other[1], *parts[place + 1 :]])) if other else name
         node = node[key]
     return name

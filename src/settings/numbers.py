@@ -186,6 +186,7 @@ RULES = {
     "reward.*cpu_seconds": _above(0),
     "reward.*memory_bytes": _whole(1, 2**63 - 1),
     "reward.*max_answer_length": _whole(1),
+    "reward.*decimal_tolerance": _number(0, 1),
     "reward.digits": _whole(0, null=True),
     # Diagnostics.
     "callbacks.checkpoint.every": _whole(1),

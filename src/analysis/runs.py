@@ -2,17 +2,19 @@
 
 import json
 import shlex
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import pandas as pd
 import torch
+import yaml
 
-from ..foreign import Count, Message, read_json
+from ..foreign import Count, ForeignDataError, Message, printable, read, read_json
 from ..metrics.functional import pass_at_k
 from ..runs.directory import folders_of_options, override, parsed, read_config, read_provenance
 
@@ -25,6 +27,46 @@ class Split(Message):
 
     kept: Count
     cautions: tuple[str, ...] | list[str] = ()
+
+
+class HydraOverrides(Message):
+    """The command line of a run."""
+
+    task: list[str]
+    hydra: list[str]
+
+
+class HydraSource(Message):
+    """A place that Hydra reads options from."""
+
+    path: str
+    provider: str
+
+
+class HydraRuntime(Message):
+    """Where a run read its options from."""
+
+    config_sources: list[HydraSource]
+
+
+class HydraJob(Message):
+    """The command of a run."""
+
+    name: Literal["train", "evaluate"]
+
+
+class HydraSettings(Message):
+    """Hydra's settings of a run, as far as reports read them."""
+
+    overrides: HydraOverrides
+    runtime: HydraRuntime
+    job: HydraJob
+
+
+class HydraRecord(Message):
+    """The content of `.hydra/hydra.yaml`."""
+
+    hydra: HydraSettings
 
 
 @dataclass(frozen=True)
@@ -122,9 +164,17 @@ class RunFiles:
 
     @cached_property
     def _hydra(self) -> Any:
-        """Hydra's record of the command; None if there is none."""
+        """Hydra's record of the command; None if there is none, or with a warning if it is damaged."""
         path = self.path / ".hydra" / "hydra.yaml"
-        return parsed(path.read_text())["hydra"] if path.exists() else None
+        if not path.exists():
+            return None
+        try:
+            content = parsed(path.read_text(encoding="utf-8"))
+            read(HydraRecord, content, source=str(path), remedy="The command of the run is not shown.")
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ForeignDataError) as damage:
+            warnings.warn(printable(str(damage)), stacklevel=2)
+            return None
+        return content["hydra"]
 
     @property
     def overrides(self) -> list[str]:

@@ -24,6 +24,7 @@ from ..runs.directory import override
 from ..runs.grid import Environment, GridRun, Launcher, run_grid
 from ..runs.secrets import refuse_secrets, unread
 from ..settings.checks import check_types
+from ..settings.numbers import check_numbers
 from .console import entry_point, explained
 
 KEYS = ("overrides", "after", "longer", "demo", "paper")  # of a method that is given as a mapping
@@ -165,6 +166,7 @@ def main(cfg: DictConfig) -> None:
     root, console = Path(cfg.root), Console()
     with explained():
         check_types(cfg)
+        check_numbers(cfg)
         # Each run resolves values from the environment itself: they stand neither in its command nor in its files.
         written: DictConfig = OmegaConf.create(unread(OmegaConf.to_container(cfg)))
         methods = methods_of(written.methods, cfg.scale)

@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import sys
+import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from rich.table import Table
 
 from ..runs.directory import override, write_provenance
 from ..runs.files import write_text
+from ..runs.preemption import asked_to_stop
 from ..runs.secrets import redacted, refuse_secret_arguments, save_resolved
 from ..settings.config import Run
 from ..settings.methods import configs, options_of
@@ -120,13 +122,54 @@ def explained() -> Iterator[None]:
     try:
         yield
     except WRONG_USE as error:
-        if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        _leave(error)
+
+
+@contextmanager
+def explained_in_training(begun: Callable[[], bool]) -> Iterator[None]:
+    """Turn errors into their message and an exit, as `explained` does; once training has begun, only those of tagrpo.
+
+    Errors of libraries and of strangers' parts keep their traceback in training, which says where they arose.
+
+    A part that calls `sys.exit()` would end the run in silence and with exit code 0: that is an error too, unless the
+    run was asked to stop.
+
+    Args:
+        begun: Returns whether training has begun.
+    """
+    try:
+        yield
+    except Exception as error:
+        if str(error).startswith("Expected") and _raised_here(error):
+            _leave(error)
+        if isinstance(error, WRONG_USE) and not begun():
+            _leave(error)
+        raise
+    except SystemExit as error:
+        if error.code or asked_to_stop():
             raise
-        cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
-        part = str(error).partition("full_key: ")[2] if cause is not error else ""
-        where = f"\n(Its settings are those of {part}.)" if part else ""
-        hint = "" if str(cause).startswith("Expected") else "\n(HYDRA_FULL_ERROR=1 shows where.)"
-        sys.exit(redacted(f"{str(cause) or type(cause).__name__}{where}{hint}"))
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        sys.exit(
+            f"Expected training to go on to its end, but sys.exit({error.code!r}) was called in "
+            f"{frame.f_code.co_filename}, line {frame.f_lineno}. A callback ends a run with trainer.should_stop = True."
+        )
+
+
+def _leave(error: Exception) -> None:
+    """End the program with the message of an error, or raise it again if HYDRA_FULL_ERROR=1."""
+    if os.environ.get("HYDRA_FULL_ERROR") == "1":
+        raise error
+    cause = error.__cause__ if isinstance(error, HydraException) and error.__cause__ else error
+    part = str(error).partition("full_key: ")[2] if cause is not error else ""
+    where = f"\n(Its settings are those of {part}.)" if part else ""
+    hint = "" if str(cause).startswith("Expected") else "\n(HYDRA_FULL_ERROR=1 shows where.)"
+    sys.exit(redacted(f"{str(cause) or type(cause).__name__}{where}{hint}"))
+
+
+def _raised_here(error: Exception) -> bool:
+    """Check if an error was raised by this package, not by a library or a part of the user's."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return str(frame.f_globals.get("__name__", "")).startswith("tagrpo.")
 
 
 def show(metrics: Mapping[str, float]) -> None:

@@ -142,8 +142,10 @@ def ask_training_questions(cfg: DictConfig) -> None:
         raise ValueError(f"Expected diagnose_questions to be at least 1, or null, but got {cfg.diagnose_questions}.")
     names = tuple(f"{name}." for name in AS_TRAINED)
     now = runs.flat(OmegaConf.to_container(cfg, resolve=True))
-    both = runs.changes(runs.read_config(run / "config.yaml"), now)
-    asked = {name: values for name, values in both.items() if f"{name}.".startswith(names)}
+    then = runs.read_config(run / "config.yaml")
+    both = runs.changes(then, now)
+    new = runs.added_in(both, then)
+    asked = {name: values for name, values in both.items() if f"{name}.".startswith(names) and name not in new}
     same = {name for name in asked if name == "model.path" or not runs.may_change(name)}
     changed = {name: values for name, values in asked.items() if name in same and name not in MAY_DIFFER}
     if changed:

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from ..settings.checks import check_given, check_types
+from ..settings.checks import check_given, check_parts, check_types
 from ..settings.config import check
 from .console import entry_point, explained
 from .forecast import CONTEXT, ENGINE_SHARE, GIB, HALF_TOKENS, RATE_SPREAD, Setup, figure, needed
@@ -163,6 +163,7 @@ def show(s: Setup, gpu: str, console: Console) -> None:
 def main(cfg: DictConfig) -> None:
     """Run the command."""
     with explained():
+        check_parts(cfg)
         check_types(cfg)
         check_given(cfg)
         setup = plan(cfg)

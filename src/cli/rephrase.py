@@ -22,6 +22,7 @@ from ..foreign import printable
 from ..runs.files import write_text
 from ..runs.secrets import refuse_secrets, save_resolved
 from ..settings.checks import check_types, missing_settings
+from ..settings.numbers import check_numbers
 from .console import entry_point, explained
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), "rephrase"))
@@ -116,6 +117,7 @@ def run(cfg: DictConfig) -> None:
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     with explained():
         check_types(cfg)
+        check_numbers(cfg)
         check(cfg)
     for library in ("httpx", "httpx2", "openai"):
         logging.getLogger(library).setLevel(logging.WARNING)  # they log every request

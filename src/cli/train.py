@@ -15,7 +15,7 @@ from ..runs.directory import admit, begin, end, folders_of_options, held, is_fir
 from ..runs.secrets import refuse_secrets
 from ..settings.checks import check_run, given_overrides, read_questions
 from ..settings.config import build, quiet
-from .console import conclude, entry_point, explained, record
+from .console import conclude, entry_point, explained, explained_in_training, record
 from .resume import check_resume, iterations_done, log_held_back, when_it_begins
 
 if TYPE_CHECKING:
@@ -114,7 +114,10 @@ def main(cfg: DictConfig) -> float | None:
         from .memory import advised_on_memory  # imports Lightning
 
         export = directory / "model" if cfg.export else None
-        with advised_on_memory(cfg.policy.token_budget):
+        with (
+            explained_in_training(lambda: commit.cache_info().currsize > 0),
+            advised_on_memory(cfg.policy.token_budget),
+        ):
             metrics = train(
                 run.module, run.datamodule, run.trainer, test=cfg.test, checkpoint=checkpoint, export=export
             )
@@ -123,7 +126,8 @@ def main(cfg: DictConfig) -> float | None:
             end(directory)
             given = [*folders_of_options(HydraConfig.get()), *given_overrides()]
             conclude(metrics, directory, given, f"{cfg.name}-seed{cfg.seed}", cfg.iterations)
-    return objective_of(metrics, cfg.objective)
+    with explained():
+        return objective_of(metrics, cfg.objective)
 
 
 def _checkpoint_of(cfg: DictConfig, directory: Path) -> Path | None:

@@ -1,6 +1,5 @@
 """The data module: question groups with their rephrasings, in resumable batches of prompts."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ..foreign import ForeignDataError, read_json
 from ..runs.files import write_json
 from ..runs.identity import tokenizer_digest
 from ..seeds import derive_seed
@@ -216,7 +216,17 @@ class QuestionDataModule(LightningDataModule):
     def warn_of_seen(self, run: Path) -> None:
         """Warn of evaluation questions that a run was trained on, as far as the `data.json` in its folder tells."""
         if (path := run / "data.json").is_file():
-            noted = json.loads(path.read_text()).get("train", {}).get("digests", "")
+            try:
+                splits = read_json(
+                    dict[str, dict[str, Any]],
+                    path.read_bytes(),
+                    source=str(path),
+                    remedy="Whether evaluation questions were trained on is not known.",
+                )
+            except ForeignDataError as damage:
+                rank_zero_warn(str(damage))
+                return
+            noted = str(splits.get("train", {}).get("digests", ""))
             for split, groups in self._splits.items():
                 self._warn(split, of_seen(split, groups, noted, run))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -16,6 +16,7 @@ from ..packing.policy import CausalPolicy
 from ..runs.identity import bit_sums, digest
 from ..runs.scalars import log_scalars
 from ..types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit
+from ..types.checks import found
 from .mismatch import MismatchCorrection
 from .policy.flop import UsefulFlop
 from .policy.logprobs import PromptedResponses, Scorer
@@ -52,6 +53,8 @@ class PolicyOptions(UpdateOptions):
         super().__post_init__()
         if self.token_budget < 1:
             raise ValueError(f"Expected policy.token_budget to be at least 1, but got {self.token_budget}.")
+        if not self.temperature > 0:
+            raise ValueError(f"Expected policy.temperature to be above 0, but got {self.temperature}.")
         if self.warmup < 0 or (self.warmup >= 1 and not isinstance(self.warmup, int)):
             raise ValueError(
                 "Expected policy.warmup to be a share of all optimizer steps from 0 to below 1, or a whole number of "
@@ -94,7 +97,7 @@ class PolicyModule(LightningModule):
         mismatch: MismatchCorrection | None = None,
     ) -> None:
         super().__init__()
-        check_parts(advantage, loss, credit)
+        check_parts(advantage, loss, credit, mismatch)
         try_optimizer(optimizer, options.schedule, options.warmup, options.schedule_options)
         self.model_path = resolve_model_path(model_path)
         self.automatic_optimization = False
@@ -134,7 +137,10 @@ class PolicyModule(LightningModule):
     def _load(self) -> PreTrainedModel:
         self._random_state = torch.get_rng_state()
         with values_on_rank_0(self.trainer.strategy):
-            return self.load_model()
+            model = self.load_model()
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"Expected model.load to return a causal language model, but got {found(model)}.")
+        return model
 
     def _load_again(self) -> PreTrainedModel:
         """Load the initial weights again, also if the loader draws them at random."""

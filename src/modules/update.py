@@ -20,7 +20,7 @@ from ..distributed import gather_objects, rank, sum_over_ranks, world_size
 from ..packing.batch import PackedBatch
 from ..packing.head import TokenScores
 from ..types import AdvantageStrategy, Loss, Rollouts, TokenCredit, require
-from ..types.checks import check_column, own_code
+from ..types.checks import check_column, found, own_code
 from .credit.assign import assign_credit
 from .experience import Anchor, Experience, MicroBatch, join_reward_groups, reward_groups, split_by_question
 from .mismatch import MismatchCorrection
@@ -115,7 +115,7 @@ class PolicyUpdate:
     useful_flop: Callable[[PackedBatch], float] = lambda _: 0.0
 
     def __post_init__(self) -> None:
-        check_parts(self.advantage, self.loss, self.credit)
+        check_parts(self.advantage, self.loss, self.credit, self.mismatch)
         self.staleness_log_cap = math.log(self.options.staleness_cap)
         self.skipped_in_a_row = 0
 
@@ -222,8 +222,15 @@ class PolicyUpdate:
             self.scheduler.step()
 
 
-def check_parts(advantage: AdvantageStrategy, loss: Loss, credit: TokenCredit | None) -> None:
+def check_parts(
+    advantage: AdvantageStrategy, loss: Loss, credit: TokenCredit | None, mismatch: MismatchCorrection | None
+) -> None:
     """Refuse parts that lack something that the update needs, and a loss that can't take the credit."""
+    if mismatch is not None and not isinstance(mismatch, MismatchCorrection):
+        raise TypeError(
+            f"Expected mismatch to be a MismatchCorrection (tagrpo.modules.mismatch), but got {found(mismatch)}. "
+            "Derive its class from it."
+        )
     require(advantage, AdvantageStrategy, "advantage")
     require(loss, Loss, "loss")
     if credit is not None:

@@ -5,6 +5,7 @@ FSDP2. Before one is loaded, all of it is compared with the checksums that were 
 unpickled but containers, numbers and tensors.
 """
 
+import io
 import pickle
 import warnings
 from collections.abc import Sequence
@@ -48,7 +49,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes checkpoints whole: forced to disk before they are renamed, which Lightning's own IO does not do."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ARG002
-        """Write `checkpoint` to `path`, a local file."""
+        """Write `checkpoint` to `path`, a local file.
+
+        Raises:
+            TypeError: the state of a callback holds an object that a resume would refuse to load.
+        """
+        for name, state in checkpoint.get("callbacks", {}).items():
+            check_state(state, f"callback {name}")
         with written_whole(Path(path)) as partial, partial.open("wb") as file:
             torch.save(checkpoint, file)
 
@@ -57,6 +64,25 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         if Path(path).is_dir():
             return unsharded(Path(path))
         return super().load_checkpoint(path, map_location, weights_only)
+
+
+def check_state(state: object, owner: str) -> None:
+    """Check that a state can be written, and read again without running foreign code.
+
+    Raises:
+        TypeError: it holds something else than containers, numbers, texts and tensors. The message names `owner`.
+    """
+    written = io.BytesIO()
+    try:
+        torch.save(state, written)
+        written.seek(0)
+        torch.load(written, weights_only=True)
+    except Exception as error:
+        reason = str(error).partition("\n")[0]
+        raise TypeError(
+            f"Expected the state of {owner} to hold containers, numbers, texts and tensors alone, since a resume loads "
+            f"no other objects, but: {reason}. Return such a state from its `state_dict`."
+        ) from error
 
 
 def commit_folder(partial: Path, path: Path) -> None:

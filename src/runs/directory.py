@@ -21,6 +21,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..foreign import ForeignDataError, Text, read_json
+from .added import is_added
 from .files import lock, read_rows, write_json, write_text
 from .secrets import redacted
 
@@ -38,6 +39,8 @@ MAY_CHANGE = (
     "model.path", "model.made_by", "model.load.path",  # is compared later
 )  # fmt: skip
 """Settings that a resumed run may change, with all settings below them."""
+COMPARED = ("model.path", "data.tokenizer")
+"""Paths whose content a resume compares. Other settings may change as these do: they have the same path."""
 MONITORS = (
     "LearningRateMonitor", "DeviceStatsMonitor", "ModelSummary", "RichModelSummary", "ThroughputMonitor",  # they read
     "Timer", "EarlyStopping",  # how far
@@ -153,13 +156,25 @@ def admit(cfg: DictConfig, directory: Path) -> Changes:
     now = parsed(OmegaConf.to_yaml(redacted(OmegaConf.to_container(cfg, resolve=True))))
     changed = changes(then, now)
     shaping = {name for name in changed if shapes_learning(name, then, now)}
-    if forbidden := {name: values for name, values in changed.items() if name in shaping or not may_change(name)}:
+    new = added_in(changed, then)
+    moved = [changed[name] for name in COMPARED if name in changed]
+    forbidden = {
+        name: values
+        for name, values in changed.items()
+        if name in shaping or not (name in new or values in moved or may_change(name))
+    }
+    if forbidden:
         raise ValueError(
             f"Expected the settings of the run in {continued} that shape what it learns, but got others:\n"
             f"{then_and_now(without_copies(forbidden))}\n"
             "Set them as they were. A resumed run may change iterations, optimizer.lr, callbacks that only observe, "
             "logger, the hardware (trainer, strategy, rollout.engine) and what evaluations ask. For another experiment "
             "start a run of its own: name=…" + _undeclared(shaping, then, now)
+        )
+    if new:
+        settings = ", ".join(f"{name}={value}" for name, (_, value) in without_copies(new).items())
+        warnings.warn(
+            f"The run in {continued} was made before some settings existed. It goes on with {settings}.", stacklevel=2
         )
     if noted := read_provenance(continued):
         changed |= changes(noted, provenance())
@@ -245,8 +260,14 @@ def existing(path: str | Path, setting: str) -> Path:
     """Return the path of a checkpoint, or of the directory of a run.
 
     Raises:
+        ValueError: if `path` is no text or an empty one. The message names `setting`.
         FileNotFoundError: if the path does not exist. The message names `setting`.
     """
+    if not isinstance(path, str | Path) or not str(path).strip():
+        raise ValueError(
+            f"Expected {setting} to be the path of a checkpoint, or of the directory of a run, but got {path!r}. "
+            f"Correct {setting}."
+        )
     path = Path(path).expanduser()
     if not os.path.lexists(path):
         raise FileNotFoundError(
@@ -352,6 +373,12 @@ def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> Ch
     names = sorted(name for name in a.keys() | b.keys() if name.split(".")[0] not in ("history", "resume"))
     pairs = {name: (a.get(name, absent), b.get(name, absent)) for name in names}
     return {name: (old, new) for name, (old, new) in pairs.items() if old != new}
+
+
+def added_in(changed: Changes, then: Mapping[str, Any]) -> Changes:
+    """Return the changes to settings that did not exist when a run with settings `then` was made."""
+    known = flat(then)
+    return {name: (old, new) for name, (old, new) in changed.items() if is_added(name, known, new)}
 
 
 def without_copies(changed: dict[str, Any]) -> dict[str, Any]:

@@ -31,6 +31,16 @@ class Overrides(defaults_list.Overrides):
     """Hydra's overrides, where the last override of a group may say that it is not used."""
 
     def __init__(self, repo: IConfigRepository, overrides_list: Sequence[Override]) -> None:
+        if unnamed := [o.input_line for o in overrides_list if not o.key_or_group]:
+            raise ConfigCompositionException(
+                f"Expected name=value, but got {unnamed[0]}. Write a setting before the =."
+            )
+        for each in overrides_list:
+            if repo.group_exists(each.key_or_group) and not isinstance(each.value(), str | list | dict | None):
+                raise ConfigCompositionException(
+                    f"Expected {each.key_or_group} to be the name of an option, but got {each.input_line}. "
+                    f"`--help {each.key_or_group}` lists the options."
+                )
         last = {(o.key_or_group, o.package): o for o in overrides_list if repo.group_exists(o.key_or_group)}
         none = {key: o for key, o in last.items() if o.is_delete() or o.value() in (None, "none", [])}
         others = [

@@ -18,13 +18,18 @@ from omegaconf.errors import OmegaConfBaseException
 from ..runs.directory import flat, folders_of_options
 from .config import Run, check, drop_unchosen
 
-FREE = ("trainer.", "policy.warmup")
+FREE = ("trainer.", "policy.warmup", "model.load.gradient_checkpointing")
 """Settings whose values may be of several types: `trainer.devices` is a number, a list or `auto`."""
+PARTS = (
+    "advantage", "loss", "optimizer", "policy", "model", "model.load", "template", "reward", "trainer", "data",
+    "rollout", "rollout.engine", "rollout.sampling", "rollout.evaluation_sampling",
+)  # fmt: skip
+"""Settings that hold others in every run."""
 KINDS = {
-    bool: ("true or false", (bool, int, float)), int: ("a whole number", (int,)), float: ("a number", (int, float)),
-    list: ("a list", (list,)),
+    bool: ("true or false", (bool,)), int: ("a whole number", (int,)), float: ("a number", (int, float)),
+    list: ("a list", (list,)), dict: ("a mapping", (dict,)),
 }  # fmt: skip
-"""Type of a default → its name in words, and the types that a value may have; some shares may be true or false."""
+"""Type of a default → its name in words, and the types that a value may have."""
 
 
 def check_run(cfg: DictConfig, *, trains: bool) -> None:
@@ -35,12 +40,26 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
         raise ValueError(
             "Expected questions to ask, but data.evaluation is empty. Choose some, as data/evaluation=arithmetic."
         )
+    check_parts(cfg)
     check_types(cfg)
     check_given(cfg)
     drop_unchosen(cfg)
     check(cfg, trains)
     check_paths(cfg)
     check_machine(cfg)
+
+
+def check_parts(cfg: DictConfig) -> None:
+    """Refuse null, a text or a number in the place of settings that hold others.
+
+    Raises:
+        ValueError: if one of `PARTS` is no mapping. The message names it.
+    """
+    for name in PARTS:
+        part = OmegaConf.select(cfg, name)
+        if not isinstance(part, DictConfig):
+            shown = "null" if part is None else repr(part)
+            raise ValueError(f"Expected {name} to be a mapping of settings, but got {shown}. Correct {name}.")
 
 
 def check_types(cfg: DictConfig) -> None:
@@ -141,6 +160,14 @@ def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
     from ..rollouts.engines.base import stop_token_ids  # imports transformers
 
     data = run.datamodule
+    try:
+        _ = data.tokenizer
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise ValueError(
+            f"Expected a tokenizer at data.tokenizer={data.tokenizer_path}, but it could not be loaded: {reason} "
+            "Correct data.tokenizer, or model.path, which it is by default."
+        ) from error
     data.setup("fit" if trains else "test")
     path = Path(str(cfg.model.path)).expanduser() / "config.json"
     model = json.loads(path.read_text()).get("max_position_embeddings") if path.is_file() else None

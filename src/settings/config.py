@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from hydra import compose, initialize_config_module
 from hydra.core.config_store import ConfigStore
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ..datamodules.questions import QuestionDataModule
     from ..modules.policy_module import PolicyModule
 
+T = TypeVar("T")
 USUAL_FORMAT = warnings.formatwarning
 CHATTER = re.compile(
     r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|Restored "
@@ -112,11 +113,48 @@ class Run:
 
 
 def drop_unchosen(cfg: DictConfig) -> None:
-    """Remove what scales and recipes have set of callbacks and reward terms that are not chosen."""
-    for group in filter(None, (cfg.callbacks, cfg.rollout.reward_terms)):
+    """Remove what scales and recipes have set of callbacks and reward terms that are not chosen.
+
+    Raises:
+        ValueError: one of them, or a logger, is neither null nor a part with settings of its own.
+    """
+    for setting in ("callbacks", "logger", "rollout.reward_terms"):
+        group = OmegaConf.select(cfg, setting)
+        if group is None:
+            continue
+        if not isinstance(group, DictConfig):
+            raise ValueError(f"Expected {setting} to be a mapping of names to parts, but got {group!r}. Correct it.")
+        wrong = [str(name) for name, part in group.items() if part is not None and not isinstance(part, DictConfig)]
+        if wrong:
+            raise ValueError(
+                f"Expected {setting}.{wrong[0]} to be null, or the settings of a part, with a _target_, but got "
+                f"{group[wrong[0]]!r}. Correct it."
+            )
+        if setting == "logger":
+            continue
         with open_dict(group):
             for name in [name for name, part in group.items() if part and "_target_" not in part]:
                 del group[name]
+
+
+def instances(parts: DictConfig | None, setting: str, kind: Callable[..., T]) -> list[T]:
+    """Build the parts of a group, such as `callbacks`, in the order of their names in the settings.
+
+    Raises:
+        ValueError: one of them is no `kind`. The message names it.
+    """
+    from hydra.utils import instantiate
+
+    from ..types.checks import found
+
+    built = {str(name): instantiate(part) for name, part in (parts or {}).items() if part}
+    for name, part in built.items():
+        if not isinstance(part, kind):  # type: ignore[arg-type]
+            raise ValueError(
+                f"Expected {setting}.{name} to make a {kind.__module__.partition('.')[0]} {kind.__name__}, but its "
+                f"_target_ made {found(part)}. Correct {setting}.{name}._target_."
+            )
+    return list(built.values())
 
 
 def build(cfg: DictConfig) -> Run:
@@ -127,15 +165,18 @@ def build(cfg: DictConfig) -> Run:
     import torch
     import transformers
     from hydra.utils import instantiate
-    from lightning.pytorch import seed_everything
+    from lightning.pytorch import Callback, seed_everything
     from lightning.pytorch.callbacks import Checkpoint, ProgressBar
+    from lightning.pytorch.loggers import Logger
 
     from ..callbacks import Checkpointer, RolloutCallback
+    from ..datamodules.questions import QuestionDataModule
     from ..modules.accelerator import SharedCUDAAccelerator
     from ..modules.strategy import check_strategy
     from ..rollouts.cache import RolloutCache
     from ..runs.checkpoints import AtomicCheckpointIO
     from ..runs.scalars import ScalarLog, in_order
+    from ..types.checks import found
     from .typed import check_declared
 
     check_declared(cfg)
@@ -146,13 +187,13 @@ def build(cfg: DictConfig) -> Run:
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     seed_everything(cfg.seed, workers=True, verbose=False)
-    configured = [instantiate(callback) for callback in (cfg.callbacks or {}).values() if callback]
+    configured = instances(cfg.callbacks, "callbacks", Callback)
     directory = Path(HydraConfig.get().runtime.output_dir)
     kept = any(isinstance(callback, Checkpointer) for callback in configured)
     cache = RolloutCache(directory / "rollout_cache") if kept else None
     rollout = RolloutCallback(instantiate(cfg.rollout, cache=cache))
     callbacks = in_order([*configured, rollout, ScalarLog()])
-    loggers = [instantiate(logger) for logger in (cfg.logger or {}).values() if logger]
+    loggers = instances(cfg.logger, "logger", Logger)
     module = policy_module(cfg)
     if cfg.rollout.reward_terms and not module.advantage.reads_rewards:
         raise ValueError(
@@ -161,6 +202,11 @@ def build(cfg: DictConfig) -> Run:
             "another advantage, or 'reward_terms=[]'."
         )
     datamodule = instantiate(cfg.data)
+    if not isinstance(datamodule, QuestionDataModule):
+        raise ValueError(
+            f"Expected data to make a QuestionDataModule, but its _target_ made {found(datamodule)}. Correct "
+            "data._target_."
+        )
     # Where there is none, Lightning would add a ModelCheckpoint, and a progress bar, which counts epochs.
     saves, shows = (any(isinstance(each, kind) for each in callbacks) for kind in (Checkpoint, ProgressBar))
     bar = cfg.trainer.get("enable_progress_bar", shows)

@@ -15,6 +15,9 @@ from typing import Any
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+LARGEST = 2**31 - 1
+"""The largest whole number that libraries take for sure, as an int of C."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
@@ -33,7 +36,7 @@ class Number:
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
-        if self.least is not None and self.most is not None:
+        if self.least is not None and self.most not in (None, LARGEST):
             bounds = f" {'above' if self.excluded else 'from'} {self.least:g} to {self.most:.10g}"
         elif self.least is not None:
             bounds = f" above {self.least:g}" if self.excluded else f" of at least {self.least:g}"
@@ -62,7 +65,7 @@ def _spells_no_number(value: object) -> bool:
     return isinstance(value, str) and value.strip().lower().lstrip("+-.") in ("nan", "inf", "infinity")
 
 
-def _whole(least: int | None = None, most: int | None = None, **more: bool) -> Number:
+def _whole(least: int | None = None, most: int = LARGEST, **more: bool) -> Number:
     return Number(least=least, most=most, whole=True, **more)
 
 
@@ -79,7 +82,7 @@ RULES = {
     "seed": _whole(0, 2**32 - 1),
     "*.seed": _whole(0, 2**64 - 1),
     "iterations": _whole(0, null=True),
-    "threads": _whole(1, null=True),
+    "threads": _whole(1, 1024, null=True),
     "diagnose_questions": _whole(1, null=True),
     # The policy and its update.
     "optimizer.lr": _number(0),
@@ -162,7 +165,7 @@ RULES = {
     "rollout.engine.max_rows": _whole(1),
     "rollout.engine.max_model_len": _whole(1, null=True),
     "rollout.engine.gpu_memory_utilization": _above(0, 1),
-    "rollout.engine.kv_cache_memory_bytes": _whole(1, null=True),
+    "rollout.engine.kv_cache_memory_bytes": _whole(1, 2**63 - 1, null=True),
     "rollout.engine.tensor_parallel_size": _whole(1),
     "rollout.engine.step_seconds": _above(0),
     "rollout.engine.concurrency": _whole(1),
@@ -181,8 +184,9 @@ RULES = {
     "*reward_terms.overlong.cache": _whole(1, null=True),
     "reward.*workers": _whole(1),
     "reward.*cpu_seconds": _above(0),
-    "reward.*memory_bytes": _whole(1),
+    "reward.*memory_bytes": _whole(1, 2**63 - 1),
     "reward.*max_answer_length": _whole(1),
+    "reward.*decimal_tolerance": _number(0, 1),
     "reward.digits": _whole(0, null=True),
     # Diagnostics.
     "callbacks.checkpoint.every": _whole(1),
@@ -212,6 +216,11 @@ RULES = {
     "trainer.log_every_n_steps": _whole(0, null=True),
     "strategy.replicas": _whole(1),
     "strategy.timeout.minutes": _above(0),
+    # tagrpo-compare and tagrpo-rephrase.
+    "seeds": _whole(0, 2**32 - 1),
+    "workers": _whole(1, null=True),
+    "gpus_per_run": _whole(0),
+    "limit": _whole(1, null=True),
     # tagrpo-plan.
     "gpus_per_node": _whole(1),
     "gpus_per_server": _whole(1),
@@ -245,7 +254,8 @@ def check_numbers(cfg: DictConfig) -> None:
             rule = rule_of(name) if known else None
             if rule is not None and not rule.takes(value):
                 shown = "null" if value is None else repr(value)
-                raise ValueError(f"Expected {name} to be {rule}, but got {shown}. Correct {name}.")
+                least = f"{rule}" if not isinstance(value, int) or value <= LARGEST else f"at most {rule.most:.20g}"
+                raise ValueError(f"Expected {name} to be {least}, but got {shown}. Correct {name}.")
             if rule is None and not _finite(value):
                 raise ValueError(f"Expected {name} to be a finite number, but got {value}. Correct {name}.")
 

@@ -57,10 +57,15 @@ def check_trainer(trainer: DictConfig) -> None:
             "Expected trainer.default_root_dir to be the directory of the run, but got "
             f"{written['default_root_dir']!r}. Set hydra.run.dir, and leave trainer.default_root_dir out."
         )
-    strategy = written.get("strategy")
-    if isinstance(strategy, str) and not strategy.startswith(("${", "auto", "ddp")):
+    strategy = trainer.get("strategy", "auto")
+    part = isinstance(strategy, DictConfig) and "_target_" in strategy
+    if (
+        strategy not in ("auto", "ddp", "ddp_find_unused_parameters_true", "ddp_find_unused_parameters_false")
+        and not part
+    ):
         raise ValueError(
-            f"Expected trainer.strategy to be auto or ddp, but got {strategy!r}. Use strategy=fsdp2 to shard."
+            f"Expected trainer.strategy to be auto or ddp, but got {strategy!r}. Use strategy=ddp, or strategy=fsdp2 "
+            "to shard."
         )
     for name in map(str, trainer):
         if name.startswith("_") or name in HANDED_ON:

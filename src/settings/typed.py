@@ -1,6 +1,7 @@
-"""Comparison of settings with the types that a class declares, before the class is built."""
+"""Comparison of settings with the arguments that a class declares, names and types, before the class is built."""
 
 import inspect
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
@@ -17,25 +18,56 @@ _PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
     type(None): ("null", (type(None),)),
 }
 """Type → its name in a message, and the types of values that are of it."""
+_OF_HYDRA = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
+"""Keys of a part that Hydra reads itself."""
 _LISTS = (list, tuple, Sequence, Iterable)
 _MAPPINGS = (dict, Mapping)
+_REFERENCE = re.compile(r"\$\{([\w.]+)\}")
+"""A value that refers to one other setting."""
 
 
 def check_declared(cfg: DictConfig) -> None:
-    """Refuse settings whose type differs from that of the argument of the class at `_target_`, for the whole tree.
+    """Refuse settings that the class at `_target_` does not take, or takes in another type, for the whole tree.
 
-    Numbers, flags, texts, choices, null, and lists of these are compared. For arguments of other types only null is
-    refused, unless the type allows it. Arguments without a type take anything.
+    Numbers, flags, texts, choices, null, and lists of these are compared. An argument whose type is a class of this
+    package takes settings with a `_target_`. For arguments of other types only null is refused, unless the type allows
+    it. Arguments without a type take anything.
 
     Raises:
-        ValueError: if a setting is of another type. The message names the setting.
+        ValueError: if a setting is of another type, or no argument. The message names the setting.
     """
     own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
     content: Any = OmegaConf.to_container(own, resolve=True, throw_on_missing=False)
+    for name, target, known in _unknown(content):
+        setting = written_at(cfg, name)
+        raise ValueError(
+            f"Expected {setting} to be an argument of {target}, but it takes {', '.join(known) or 'none'}. Correct it, "
+            f"or leave it out with ~{setting}."
+        )
     for name, value, hint in _declared(content):
         if not fits(value, hint):
+            setting = written_at(cfg, name)
             shown = "null" if value is None else repr(value)
-            raise ValueError(f"Expected {name} to be {in_words(hint)}, but got {shown}. Correct {name}.")
+            raise ValueError(f"Expected {setting} to be {in_words(hint)}, but got {shown}. Correct {setting}.")
+
+
+def written_at(cfg: DictConfig, name: str) -> str:
+    """Return the setting whose value `name` has, where it refers to another one, as `model.load.path` to `model.path`.
+
+    >>> written_at(OmegaConf.create({"a": 1, "b": {"c": "${a}"}, "d": "${b}"}), "d.c")
+    'a'
+    """
+    parts = name.split(".")
+    node: Any = cfg
+    for place, key in enumerate(parts):
+        if not isinstance(node, DictConfig) or key not in node:
+            return name
+        if OmegaConf.is_interpolation(node, key):
+            written: Any = OmegaConf.to_container(node, resolve=False)
+            other = _REFERENCE.fullmatch(str(written[key]))
+            return written_at(cfg, ".".join([other[1], *parts[place + 1 :]])) if other else name
+        node = node[key]
+    return name
 
 
 def fits(value: object, hint: Any) -> bool:  # noqa: PLR0911  one line per kind of type
@@ -53,10 +85,13 @@ def fits(value: object, hint: Any) -> bool:  # noqa: PLR0911  one line per kind 
         return value in get_args(hint)
     if isinstance(value, Mapping) and "_target_" in value:
         return True  # an object, which its own class checks
+    if inspect.isclass(origin) and origin.__module__.startswith("tagrpo."):
+        return False
     if origin in _LISTS:
         return isinstance(value, list) and all(any(fits(item, one) for one in _items(hint)) for item in value)
     if origin in _MAPPINGS:
-        return isinstance(value, Mapping)
+        kind = get_args(hint)[1] if get_args(hint) else Any
+        return isinstance(value, Mapping) and all(fits(each, kind) for each in value.values())
     return value is not None or hint in (Any, object, inspect.Parameter.empty)
 
 
@@ -82,8 +117,37 @@ def in_words(hint: Any) -> str:
         items = " or ".join(dict.fromkeys(in_words(one) for one in _items(hint) if one is not Any))
         return f"a list, each item {items}" if items else "a list"
     if origin in _MAPPINGS:
-        return "a mapping"
-    return f"settings of a {getattr(hint, '__name__', hint)}"
+        kind = get_args(hint)[1] if get_args(hint) else Any
+        return "a mapping" if kind is Any else f"a mapping, each value {in_words(kind)}"
+    return f"the settings of a {getattr(hint, '__name__', hint)}, with a _target_"
+
+
+def _unknown(node: Any, name: str = "") -> Iterator[tuple[str, str, list[str]]]:
+    """Yield (dotted name, class, its arguments) of all settings below `node` that their class does not take."""
+    if isinstance(node, list):
+        for place, item in enumerate(node):
+            yield from _unknown(item, f"{name}.{place}")
+    if not isinstance(node, dict):
+        return
+    target = node.get("_target_")
+    known = _arguments(target) if isinstance(target, str) else None
+    for key, value in node.items():
+        here = f"{name}.{key}" if name else str(key)
+        if known is not None and key not in known and key not in _OF_HYDRA:
+            yield here, str(target).rpartition(".")[2], sorted(known)
+        yield from _unknown(value, here)
+
+
+@cache
+def _arguments(target: str) -> frozenset[str] | None:
+    """Return the names of a class's arguments; None if it takes any, or if they are not known."""
+    try:
+        parameters = inspect.signature(get_object(target)).parameters.values()
+    except Exception:  # a class of the user's, whose import fails with its own error when it is built
+        return None
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+        return None
+    return frozenset(each.name for each in parameters if each.kind is not inspect.Parameter.POSITIONAL_ONLY)
 
 
 def _declared(node: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:

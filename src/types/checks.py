@@ -67,7 +67,7 @@ def check_column(value: object, size: int, part: object, setting: str, what: str
         FloatingPointError: a number is not finite, or too large for float32.
     """
     expected = f"Expected {name_of(part)} ({setting}) to return {what + ' as ' if what else ''}"
-    if not isinstance(value, Tensor) or value.is_complex():
+    if not isinstance(value, Tensor) or value.is_complex() or value.layout != torch.strided:
         raise TypeError(f"{expected}a float tensor of shape [{size}], but got {found(value)}.")
     if value.shape != (size,) or value.device.type != "cpu":
         raise ValueError(f"{expected}a float tensor of shape [{size}] on cpu, but got {found(value)}.")

@@ -115,7 +115,7 @@ BEFORE_THE_MODEL = [
         [*OWN, GRPO, "data.batch_size=2", "reward=countdown"],
         r"(?s)good.jsonl, row 1, question good-1.*got .1..*good-8",
     ),
-    (EVAL, [*OWN, "reward=shortest_path"], r"good.jsonl, question good-1: .*such as `right down`, but got '1'"),
+    (EVAL, [*OWN, "reward=shortest_path"], r"good.jsonl, row 1, question good-1.*such as `right down`, but got '1'"),
     (TRAIN, [*OWN, "data.num_rephrasings=3", "data.batch_size=2"], "lower data.num_rephrasings"),
     (TRAIN, ["policy.anchor=q0"], "policy.anchor"),
     (TRAIN, ["policy.mini_batches=0"], "policy.mini_batches "),

@@ -54,7 +54,8 @@ class UpdateOptions:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if isinstance(value, float) and not math.isfinite(value):
+            uncapped = name == "staleness_cap" and value == math.inf
+            if isinstance(value, float) and not math.isfinite(value) and not uncapped:
                 raise ValueError(f"Expected policy.{name} to be a finite number, but got {value}.")
         if self.anchor not in ("original", "own"):
             raise ValueError(f"Expected policy.anchor to be `original` or `own`, but got `{self.anchor}`.")

@@ -96,7 +96,7 @@ RULES = {
     "policy.max_grad_norm": _above(0, null=True),
     "policy.temperature": _number(0),
     "policy.prompt_correction": _above(0, null=True),
-    "policy.staleness_cap": _number(1),
+    "policy.staleness_cap": _number(1, infinite=True),
     "policy.skip_grad_norm": _above(0, null=True),
     "policy.max_skipped": _whole(0),
     "lora.rank": _whole(1),

@@ -162,7 +162,7 @@ def test_counts_of_another_identity_are_left_aside_and_found_again(tmp_path, bat
     assert sampled("a") == []
     with caplog.at_level("INFO", logger="lightning.pytorch.utilities.rank_zero"):
         assert sampled("b") == ["0-0", "0-1"]
-    assert "those that come nearest are of other weights" in caplog.text.lower()
+    assert "the most similar one before differs in weights" in caplog.text.lower()
     assert sampled("a") == []
 
 

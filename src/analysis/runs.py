@@ -59,7 +59,7 @@ class HydraSettings(Message):
     """Hydra's settings of a run, as far as reports read them."""
 
     overrides: HydraOverrides
-    runtime: HydraRuntime
+    runtime: HydraRuntime | None = None
     job: HydraJob
 
 

@@ -36,7 +36,8 @@ class Overrides(defaults_list.Overrides):
                 f"Expected name=value, but got {unnamed[0]}. Write a setting before the =."
             )
         for each in overrides_list:
-            if repo.group_exists(each.key_or_group) and not isinstance(each.value(), str | list | dict | None):
+            names_one = each.is_sweep_override() or isinstance(each.value(), str | list | dict | None)
+            if repo.group_exists(each.key_or_group) and not names_one:
                 raise ConfigCompositionException(
                     f"Expected {each.key_or_group} to be the name of an option, but got {each.input_line}. "
                     f"`--help {each.key_or_group}` lists the options."

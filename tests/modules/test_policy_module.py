@@ -294,6 +294,9 @@ def test_a_schedule_with_options_is_followed_to_its_end(tiny_policy, make_batch)
 @pytest.mark.parametrize("name", ["max_grad_norm", "staleness_cap", "warmup", "temperature", "skip_grad_norm"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_numbers_of_the_options_are_finite(name, value):
+    if (name, value) == ("staleness_cap", math.inf):
+        assert PolicyOptions(staleness_cap=value).staleness_cap == math.inf, "no cap"
+        return
     with pytest.raises(ValueError, match=rf"policy\.{name} "):
         PolicyOptions(**{name: value})
 

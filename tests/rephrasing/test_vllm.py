@@ -39,7 +39,7 @@ def test_a_vllm_server_is_asked_once_and_refuses_clearly(ready, tiny_policy, tmp
         replies = asyncio.run(client.complete(wanted))
         assert list(client.failures) == [wanted[2].key]
         assert "maximum context length is 128" in client.failures[wanted[2].key]
-        assert replies[0].text
+        assert (replies[0].text, replies[0].fault) == ("", "it was cut off at its limit of tokens")
         assert 10 < replies[0].usage.prompt_tokens < 128
         assert 0 < replies[0].usage.completion_tokens <= 8
         nobody = dataclasses.replace(one, model="nope")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 import runpy
 import threading
 from pathlib import Path
@@ -184,7 +185,7 @@ def held_by(engine):
         return digests(dict(engine.model.named_parameters())), False
     if isinstance(engine, VLLMServerEngine):
         (server,) = engine.servers.values()
-        (results,) = server.post("/collective_rpc", {"method": "weight_digests"})["results"]
+        (results,) = json.loads(server.post("/collective_rpc", {"method": "weight_digests"}))["results"]
         return results, True
     digests_of = runpy.run_path(str(Path(__file__).parents[1] / "vllm_digests.py"))["digests_of"]
     return engine.llm.apply_model(digests_of)[0], True

@@ -16,10 +16,11 @@ def extraction(data: bytes) -> None:
     """Answers of responses and their normal forms."""
     from tagrpo.rewards import canonical
     from tagrpo.rewards import extraction as module
+    from tagrpo.rewards.response import split_response
 
     text = data.decode("utf-8", "replace")
     answer = module.extract_answer(text)
-    assert answer is None or answer in text
+    assert answer is None or answer in split_response(text).answer
     assert all(reference in text for reference in module.extract_reference(text) or ())
     for part in (text, answer or ""):
         normal = canonical.normalize_answer(part)

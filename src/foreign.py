@@ -5,7 +5,8 @@ that breaks its contract raises `ForeignDataError`, and no other error.
 """
 
 import json
-from typing import Annotated, Any, TypeVar
+from functools import cache
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
@@ -55,8 +56,9 @@ def read(kind: type[T], value: object, *, source: str, remedy: str) -> T:
     Traceback (most recent call last):
     tagrpo.foreign.ForeignDataError: Expected x at [1] to be greater than or equal to 0, but got -2...
     """
+    adapter: TypeAdapter[T] = _adapter(cast("Any", kind))
     try:
-        return TypeAdapter(kind).validate_python(value, strict=True)
+        return adapter.validate_python(value, strict=True)
     except ValidationError as error:
         raise ForeignDataError(_explained(error, source, remedy)) from None
     except RecursionError:
@@ -88,6 +90,12 @@ def printable(text: str) -> str:
     'slow\\x1b[2J down\\u202e\\n'
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return the validator of a type, which takes longer to make than to use."""
+    return TypeAdapter(kind)
 
 
 def _refuse_constant(name: str) -> Any:

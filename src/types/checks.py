@@ -10,6 +10,12 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from ..foreign import printable
+
+
+class EndOfRun(SystemExit):
+    """The end of a run that was asked to stop, which an engine raises while it waits. `own_code` lets it pass."""
+
 
 def found(value: object) -> str:
     """Describe a value in an error: type, shape and device of a tensor, else the start of its `repr` and its type.
@@ -18,13 +24,14 @@ def found(value: object) -> str:
     ('float32 [2, 3] on cpu', '1.5 (float)', 'None')
     """
     if isinstance(value, Tensor):
-        return f"{_name_of(value.dtype)} {list(value.shape)} on {value.device}"
+        return f"{dtype_name(value.dtype)} {list(value.shape)} on {value.device}"
     if value is None:
         return "None"
-    text = reprlib.repr(value)
-    if not text.isprintable():
-        text = text.encode("unicode_escape").decode()
-    return f"{text} ({type(value).__name__})"
+    try:
+        text = reprlib.repr(value)
+    except Exception:  # integers of thousands of digits, foreign __repr__
+        text = "…"
+    return f"{printable(text)} ({type(value).__name__})"
 
 
 def name_of(part: object) -> str:
@@ -45,6 +52,8 @@ def own_code(part: object, setting: str) -> Iterator[None]:
     """
     try:
         yield
+    except EndOfRun:
+        raise
     except SystemExit as error:
         raise RuntimeError(
             f"Expected {name_of(part)} ({setting}) to return or raise an error, but it called sys.exit({error.code!r})."
@@ -79,5 +88,6 @@ def check_column(value: object, size: int, part: object, setting: str, what: str
     return column
 
 
-def _name_of(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without `torch.`, such as `float32`."""
     return str(dtype).removeprefix("torch.")

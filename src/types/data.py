@@ -6,6 +6,7 @@ each rephrasing are sampled G times.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .checks import found
+from .checks import dtype_name, found
 
 
 class QuestionGroup(NamedTuple):
@@ -121,9 +122,9 @@ class SamplingConfig:
     """Length limit of a response, stop token included."""
 
     def __post_init__(self) -> None:
-        if self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0 or self.max_new_tokens < 1:
+        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1 or self.top_k < 0 or self.max_new_tokens < 1:
             raise ValueError(
-                "Expected temperature ≥ 0, 0 < top_p ≤ 1, top_k ≥ 0 and max_new_tokens ≥ 1, "
+                "Expected a finite temperature ≥ 0, 0 < top_p ≤ 1, top_k ≥ 0 and max_new_tokens ≥ 1, "
                 f"but got {self}. Correct rollout.sampling."
             )
 
@@ -156,7 +157,7 @@ class Completion:
         kinds = {"token_ids": (self.token_ids, torch.long), "logprobs": (self.logprobs, torch.float32)}
         for name, (values, dtype) in kinds.items():
             if not isinstance(values, Tensor) or values.dtype != dtype or values.ndim != 1:
-                wanted = str(dtype).removeprefix("torch.")
+                wanted = dtype_name(dtype)
                 raise TypeError(f"Expected Completion.{name} to be a {wanted} [T] tensor, but got {found(values)}.")
         if not len(self.token_ids) == len(self.logprobs) > 0:
             raise ValueError(

@@ -26,6 +26,7 @@ from tagrpo.rollouts import pipeline as pipeline_module
 from tagrpo.rollouts.cache import RolloutCache
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling, take_questions
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
+from tagrpo.types.checks import EndOfRun
 from tests.helpers import on_two_ranks
 
 IDS = torch.tensor([7, 8])
@@ -517,6 +518,31 @@ def test_an_engine_that_returns_something_else_than_the_responses_is_named(respo
 
     with pytest.raises((TypeError, EngineError), match=r"rollout\.engine"):
         make_pipeline(Mine()).roll_out(asking("mixed"), make_policy(), 0)
+
+
+def test_tensors_of_an_engine_on_another_device_are_refused():
+    class Elsewhere(Engine):
+        def generate(self, request, deliver=types.ignore):
+            found = super().generate(request)
+            return [[replace(sample, logprobs=sample.logprobs.to("meta")) for sample in samples] for samples in found]
+
+    with pytest.raises(TypeError, match=r"Elsewhere \(rollout\.engine\).*float32 \[\d\] on meta"):
+        make_pipeline(Elsewhere()).roll_out(asking("mixed"), make_policy(), 0)
+
+
+def test_a_run_that_was_asked_to_stop_while_a_reformulator_asks_is_no_error_of_the_reformulator():
+    class Stopping(Engine):
+        def generate(self, request, deliver=types.ignore):
+            if self.asked:
+                raise EndOfRun(0)
+            self.asked = True
+            return super().generate(request)
+
+    engine = Stopping()
+    engine.asked = False
+    pipeline = make_pipeline(engine, reformulator=Varying("r"))
+    with pytest.raises(EndOfRun):
+        pipeline.roll_out(asking("mixed"), make_policy(), 0, reformulated=reformulated)
 
 
 def test_the_state_of_a_reformulator_is_resumed():

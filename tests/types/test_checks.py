@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tagrpo.types.checks import check_column, found, name_of, own_code
+from tagrpo.types.checks import EndOfRun, check_column, found, name_of, own_code
 
 
 class Mine:
@@ -72,3 +72,21 @@ def test_an_error_shows_long_and_steering_values_in_short_and_plainly():
     assert "\x1b" not in found("\x1b[2J")
     assert found(list(range(1000))).startswith("[0, 1, 2")
     assert name_of(found) == "found"
+
+
+def test_the_end_of_a_run_that_was_asked_to_stop_passes_through_a_part():
+    with pytest.raises(EndOfRun), own_code(Mine(), "rollout.reformulator"):
+        raise EndOfRun(0)
+
+
+@pytest.mark.parametrize("value", [10**5000, [10**5000]], ids=["number", "list"])
+def test_a_value_that_python_does_not_spell_is_shown_by_its_type(value):
+    assert found(value) == f"… ({type(value).__name__})"
+
+
+def test_only_what_a_terminal_would_obey_is_escaped():
+    class Loud:
+        def __repr__(self):
+            return "é\x1b[2J"
+
+    assert found(Loud()) == r"é\x1b[2J (Loud)"

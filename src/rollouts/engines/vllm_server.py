@@ -26,6 +26,7 @@ from ...foreign import ForeignDataError
 from ...runs.preemption import asked_to_stop
 from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Finish, Request, ignore
+from ...types.checks import EndOfRun
 from .access import shared_token
 from .base import EngineError, check_context, in_thread, stop_token_ids, vllm_sampling, vocabulary_size
 from .server_calls import FAILURES, START, Json, Server, listed
@@ -107,13 +108,13 @@ class VLLMServerEngine(Engine):
     def _prepare(self) -> None:
         """Bring the current weights into every server that answers; all ranks learn which these are. Collective.
 
-        EngineError on every rank if there is none, SystemExit(0) if rank 0 was asked to stop while it waited.
+        EngineError on every rank if there is none, EndOfRun if rank 0 was asked to stop while it waited.
         """
         ready, failure = gather_objects(self._prepared() if rank() == 0 else ({}, ""))[0]
         if failure:
             raise EngineError(failure)
         if not ready:
-            raise SystemExit(0)
+            raise EndOfRun(0)
         self.context = min(ready.values())
         first = rank() % len(ready)  # ranks with few requests begin with different servers
         self.servers = self._servers([*ready][first:] + [*ready][:first])

@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...types.checks import dtype_name
+
 Weights = Sequence[tuple[str, Tensor]]
 CHUNK = 1 << 20
 """Bytes that are sent at a time."""
@@ -63,7 +65,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.end_headers()
         weights = self.server.weights
-        described = [(name, str(t.dtype).removeprefix("torch."), list(t.shape)) for name, t in weights]
+        described = [(name, dtype_name(t.dtype), list(t.shape)) for name, t in weights]
         self.wfile.write(json.dumps(described).encode() + b"\n")
         for _, tensor in weights:
             content = _bytes_of(tensor)

@@ -104,11 +104,11 @@ def in_response(steps: Sequence[Step], parts: ResponseParts) -> list[Step]:
     Raises:
         ValueError: if a step has no character of the answer, or its value is not finite.
     """
-    found = []
+    converted = []
     for start, end, value in steps:
         _check(Step(start, end, value), len(parts.answer))
-        found.append(Step(*parts.in_response(start, end), value))
-    return found
+        converted.append(Step(*parts.in_response(start, end), value))
+    return converted
 
 
 def _check(step: Step, length: int) -> None:
@@ -164,15 +164,15 @@ def in_tokens(steps: Sequence[Step], text: str, token_ids: Tensor, decode: Decod
         reached = bisect_right(counts, position, key=characters) if position else 0
         return 1 + bisect_left(counts, characters(reached), key=characters) if reached else 0
 
-    found = []
+    converted = []
     for start, end, value in steps:
         _check(Step(start, end, value), len(text))
         first, last = tokens(start), tokens(end)
         if last <= first:
             first = bisect_left(counts, end, key=characters)
             last = first + 1
-        found.append(Step(first, last, float(value)))
-    return found
+        converted.append(Step(first, last, float(value)))
+    return converted
 
 
 def assemble(

@@ -58,7 +58,7 @@ def check_context(request: Request, context: int) -> None:
 
 
 def check_completions(completions: object, engine: object) -> list[list[Completion]]:
-    """Check that an engine has returned lists of `Completion`.
+    """Check that an engine has returned lists of `Completion`, with tensors on the CPU.
 
     Raises:
         TypeError: if the engine has returned anything else.
@@ -70,8 +70,14 @@ def check_completions(completions: object, engine: object) -> list[list[Completi
         if not isinstance(samples, list | tuple):
             raise TypeError(f"{expected} {found(samples)} for prompt {prompt}.")
         for sample in samples:
-            if not isinstance(sample, Completion) or sample.token_ids.is_cuda or sample.logprobs.is_cuda:
-                raise TypeError(f"{expected} {found(sample)} for prompt {prompt}. Its tensors are on the CPU.")
+            if not isinstance(sample, Completion):
+                raise TypeError(f"{expected} {found(sample)} for prompt {prompt}.")
+            for tensor in (sample.token_ids, sample.logprobs):
+                if tensor.device.type != "cpu":
+                    raise TypeError(
+                        f"Expected {name_of(engine)} (rollout.engine) to return tensors on the CPU, but got "
+                        f"{found(tensor)} for prompt {prompt}."
+                    )
     return [list(samples) for samples in completions]
 
 

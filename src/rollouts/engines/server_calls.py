@@ -137,7 +137,7 @@ class Server:
         method: str = "POST",
         most: int = CONTROL_BYTES,
     ) -> bytes:
-        """POST JSON and return the body of the reply.
+        """Send a request, with JSON if given, and return the body of the reply.
 
         Args:
             path: Route.

@@ -196,10 +196,11 @@ def _copies(completions: Sequence[Completion]) -> int:
     Responses that are short or nearly certain may well be equal.
     """
     texts = [tuple(completion.token_ids.tolist()) for completion in completions]
-    logprobs = dict(zip(texts, (float(c.logprobs.double().sum()) for c in completions), strict=True))
     for text, count in Counter(texts).items():
-        bound = math.log(math.comb(len(texts), count)) + (count - 1) * logprobs[text]
-        if count > 1 and bound < math.log(COINCIDENCE):
+        if count == 1:
+            continue
+        logprob = float(completions[texts.index(text)].logprobs.double().sum())
+        if math.log(math.comb(len(texts), count)) + (count - 1) * logprob < math.log(COINCIDENCE):
             return count
     return 0
 

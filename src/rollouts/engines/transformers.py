@@ -178,7 +178,7 @@ def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Te
 def grouped_attention(
     _: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Return SDPA in which query heads share key heads, for CPUs; with a mask, transformers' own copies the keys.
+    """Compute SDPA in which query heads share key heads, for CPUs; with a mask, transformers' own copies the keys.
 
     `query` is [n, H, Lq, D], `key` and `value` are [n, H_kv, Lk, D], where H is a multiple of H_kv; `attention_mask`
     is [n, 1, Lq, Lk] bool, None is causal. Returns [n, Lq, H, D], and None for the attention weights.

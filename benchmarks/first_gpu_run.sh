@@ -30,11 +30,11 @@ source benchmarks/steps.sh
 
 if [ -n "${SMALL:-}" ]; then
     DEVICE=cpu DTYPE=float32 TRAINER=cpu CHECK=tiny LARGER=tiny
-    SHAPE=(--vocabulary 512 --prompt 24 --mean 20 --max 60 --responses 4 --model tiny)
+    SHAPE=("${TINY_SHAPE[@]}" --model tiny)
     export TORCH_COMPILE_DISABLE=1
 else
     DEVICE=cuda DTYPE=bfloat16 TRAINER=gpu CHECK=20m LARGER=qwen3_4b
-    SHAPE=(--vocabulary 151936 --prompt 512 --mean 1000 --max 3072 --responses 32 --checkpointing --model qwen3_1.7b)
+    SHAPE=("${PAPER_SHAPE[@]}" --model qwen3_1.7b)
     export TORCH_COMPILE_DISABLE=0
 fi
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1 TORCH_LOGS=recompiles,graph_breaks
@@ -52,17 +52,15 @@ update() { # update NAME LIMIT DTYPE OPTIONS…
     step "$1" "$2" "$PYTHON" benchmarks/update_step.py --device "$DEVICE" --dtype "$3" \
         --json "$RESULTS/gpu-$1.json" "${@:4}"
 }
-train() { # train NAME LIMIT DIRECTORY OVERRIDES…: TA-GRPO on the embedded task, under FSDP2 on one device
-    step "$1" "$2" "$PYTHON" -m tagrpo.cli.train experiment=ta_grpo trainer="$TRAINER" strategy=fsdp2 \
-        trainer.devices=1 logger=csv data.train.size=24 data.batch_size=4 data.samples_per_prompt=4 test=false \
-        trainer.limit_val_batches=0 "callbacks=[throughput,zero_gradient,checkpoint]" callbacks.checkpoint.every=2 \
-        hydra.run.dir="$RUN/$3" "${@:4}"
+train() { # train NAME LIMIT DIRECTORY OVERRIDES…
+    step "$1" "$2" "$PYTHON" -m tagrpo.cli.train "${TRAINING[@]}" trainer="$TRAINER" hydra.run.dir="$RUN/$3" "${@:4}"
     cp "$RUN/$3/metrics.csv" "$RESULTS/gpu-$1.csv" 2>/dev/null
 }
 
 if [ -z "${SKIP_INSTALL:-}" ]; then
     run_step install 60 "$PYTHON" -m pip install --quiet --no-index --no-deps --no-compile --no-cache-dir --upgrade \
         --target "$SITE" "$WHEELS"/*.whl
+    pack_results
     export PYTHONPATH=$SITE
 fi
 step machine 25 "$PYTHON" benchmarks/first_gpu_probe.py machine "$RESULTS/gpu-machine.json"

@@ -65,11 +65,11 @@ fi
 
 case "$SIZE" in
 paper) # Qwen3, prompts of 512, responses to 3,072, 32 a question; the mean is that of math answers
-    SHAPE=(--vocabulary 151936 --prompt 512 --mean 1000 --max 3072 --responses 32 --checkpointing)
+    SHAPE=("${PAPER_SHAPE[@]}")
     MODEL=qwen3_1.7b LARGER=qwen3_4b BUDGET=32768 ROUNDS=5
     ;;
 tiny)
-    SHAPE=(--vocabulary 512 --prompt 24 --mean 20 --max 60 --responses 4)
+    SHAPE=("${TINY_SHAPE[@]}")
     MODEL=tiny LARGER=tiny BUDGET=512 ROUNDS=1
     ;;
 *)
@@ -81,6 +81,7 @@ esac
 step() { # step <name> <command…>
     [[ " $WANTED " == *" $1 "* ]] || return 0
     run_step "$1" "$STEP_SECONDS" "${@:2}"
+    pack_results
 }
 update() { # update <name> <options…>
     local name="$1"
@@ -88,12 +89,10 @@ update() { # update <name> <options…>
     step "$name" "$PYTHON" benchmarks/update_step.py "${SHAPE[@]}" --model "$MODEL" --device "$DEVICE" --dtype "$DTYPE" \
         --rounds "$ROUNDS" --json "$RESULTS/gpu-$name.json" "$@"
 }
-train() { # train <name> <run directory> <overrides…>: TA-GRPO on the embedded task, under FSDP2 on one device
+train() { # train <name> <run directory> <overrides…>
     local name="$1" run="$RUNS/$2"
     shift 2
-    step "$name" "$PYTHON" -m tagrpo.cli.train experiment=ta_grpo trainer="$TRAINER" strategy=fsdp2 trainer.devices=1 \
-        logger=csv data.train.size=24 data.batch_size=4 data.samples_per_prompt=4 test=false export=true \
-        trainer.limit_val_batches=0 "callbacks=[throughput,zero_gradient,checkpoint]" callbacks.checkpoint.every=2 \
+    step "$name" "$PYTHON" -m tagrpo.cli.train "${TRAINING[@]}" trainer="$TRAINER" export=true \
         hydra.run.dir="$run" "$@"
 }
 

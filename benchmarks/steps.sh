@@ -1,9 +1,18 @@
 # Sourced by gpu.sh and first_gpu_run.sh: steps within limits, whose results survive whatever happens next.
 #
 #   run_step NAME LIMIT COMMAND…    run COMMAND for at most LIMIT seconds, and for at most what is left of TOTAL
+#   pack_results                    pack all results into gpu.tar.gz
 #
-# RESULTS is the folder of results, TOTAL the seconds for all steps together; STEP_SECONDS lowers every LIMIT. A step writes gpu-NAME.log and a line in
-# gpu-steps.tsv (name, outcome, seconds); then all results are packed into gpu.tar.gz. A failed step does not stop the next.
+# RESULTS is the folder of results, TOTAL the seconds for all steps together; STEP_SECONDS lowers every LIMIT. A step
+# writes gpu-NAME.log and a line in gpu-steps.tsv (name, outcome, seconds). A failed step does not stop the next.
+PAPER_SHAPE=(--vocabulary 151936 --prompt 512 --mean 1000 --max 3072 --responses 32 --checkpointing)
+TINY_SHAPE=(--vocabulary 512 --prompt 24 --mean 20 --max 60 --responses 4)
+# TA-GRPO on the embedded task, under FSDP2 on one device.
+TRAINING=(
+    experiment=ta_grpo strategy=fsdp2 trainer.devices=1 logger=csv test=false trainer.limit_val_batches=0
+    data.train.size=24 data.batch_size=4 data.samples_per_prompt=4
+    "callbacks=[throughput,zero_gradient,checkpoint]" callbacks.checkpoint.every=2
+)
 STARTED=$SECONDS
 FAILED=0
 LEAST=15 # seconds below which no step is begun
@@ -36,5 +45,4 @@ run_step() {
         FAILED=$((FAILED + 1))
         tail -n 5 "$RESULTS/gpu-$name.log" | cut -c 1-220 | sed 's/^/   /'
     fi
-    pack_results
 }

@@ -6,8 +6,8 @@ r"""Verdicts of MathReward beside those of math-verify and Hendrycks' `is_equiv`
     python benchmarks/verdicts.py --speed math_train.jsonl # 10,000 verdicts on references of MATH
     python benchmarks/verdicts.py --speed math_train.jsonl --against ../old   # beside those of another checkout
 
-`tests/rewards/pairs.jsonl` has the pairs. Where `right` is null graders differ by convention (docs/verdicts.md); such
-pairs do not count. For the comparison of speed, both checkouts score the same batches in turn, in one process each.
+`tests/rewards/pairs.jsonl` has the pairs. If `right` is null, graders differ by convention (docs/verdicts.md);
+such pairs do not count. For the comparison of speed, both checkouts score the same batches in turn, each in a process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Verdicts = list[bool | None]
 
 
 def ours(pairs: Sequence[dict[str, str]]) -> Verdicts:
-    """Verdicts of MathReward."""
+    """Return the verdicts of MathReward."""
     from tagrpo.rewards import MathReward
 
     with MathReward() as reward:
@@ -51,7 +51,7 @@ def ours(pairs: Sequence[dict[str, str]]) -> Verdicts:
 
 
 def math_verify(pairs: Sequence[dict[str, str]]) -> Verdicts:
-    """Verdicts of math-verify with the settings of its readme; None where it raises or takes too long."""
+    """Return the verdicts of math-verify with the settings of its readme; None if it raises or takes too long."""
     from math_verify import parse, verify
 
     found: Verdicts = []
@@ -64,7 +64,7 @@ def math_verify(pairs: Sequence[dict[str, str]]) -> Verdicts:
 
 
 def hendrycks(folder: Path) -> Callable[[Sequence[dict[str, str]]], Verdicts]:
-    """Verdicts of `is_equiv` in a folder with lm-eval."""
+    """Return a grader that calls `is_equiv` in a folder with lm-eval."""
     is_equiv = runpy.run_path(str(folder / "lm_eval/tasks/hendrycks_math/utils.py"))["is_equiv"]
     return lambda pairs: [bool(is_equiv(pair["reference"], pair["answer"])) for pair in pairs]
 
@@ -78,24 +78,25 @@ def table(graders: dict[str, Callable[[Sequence[dict[str, str]]], Verdicts]], li
     lines = [f"| kind | pairs | {' | '.join(graders)} |", "|---|---|" + "---|" * len(graders)]
     for name, grader in graders.items():
         for pair, verdict in zip(pairs, grader(pairs), strict=True):
-            right[name][pair["kind"]] += verdict == pair["right"]
+            agrees = verdict == pair["right"]
             outcome = "passes" if pair["right"] else "refuses"
-            right[name][outcome] += verdict == pair["right"]
-            if listed == name and verdict != pair["right"]:
+            for row in (pair["kind"], outcome, "all"):
+                right[name][row] += agrees
+            if listed == name and not agrees:
                 print(f"{name}: {pair['reference']} | {pair['answer']}: {verdict}")
     must = Counter("passes" if pair["right"] else "refuses" for pair in pairs)
     for kind, count in [*kinds.items(), *must.items(), ("all", len(pairs))]:
-        cells = [sum(right[name][k] for k in kinds) if kind == "all" else right[name][kind] for name in graders]
+        cells = [right[name][kind] for name in graders]
         lines.append(f"| {kind} | {count} | {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
 def batches(file: Path, seed: int = 0) -> list[tuple[list[str], list[str]]]:
-    """Responses and references: 10,000 verdicts, of which six in ten are on the reference itself."""
+    """Return responses and references for 10,000 verdicts, six in ten of them on the reference itself."""
     from tagrpo.rewards.extraction import extract_reference
 
     solutions = [json.loads(line)["solution"] for line in file.read_text().splitlines()]
-    references = [text for text in map(extract_reference, solutions) if text]
+    references = [texts[-1] for texts in map(extract_reference, solutions) if texts]
     rng = random.Random(seed)
     rows = []
     for _ in range(10_000):

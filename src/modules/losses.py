@@ -140,21 +140,29 @@ token whatever its ratio.
 """
 
 
-def inverse(count: Tensor | float) -> Tensor:
-    """Return 1 / `count`, and 0 for 0, in float64 for a number: if all responses of a batch are masked, its loss is 0.
+def inverse(count: float) -> float:
+    """Return 1 / `count`, and 0 for 0: if all responses of a batch are masked, its loss is 0.
 
-    >>> inverse(torch.tensor([4.0, 0.0])), inverse(0)
-    (tensor([0.2500, 0.0000]), tensor(0., dtype=torch.float64))
+    >>> inverse(4), inverse(0)
+    (0.25, 0.0)
     """
-    counts = count if isinstance(count, Tensor) else torch.tensor(float(count), dtype=torch.float64)
+    return 1 / count if count else 0.0
+
+
+def inverses(counts: Tensor) -> Tensor:
+    """Return 1 / `counts`, elementwise, and 0 for 0.
+
+    >>> inverses(torch.tensor([4.0, 0.0]))
+    tensor([0.2500, 0.0000])
+    """
     return torch.where(counts == 0, 0.0, 1 / counts)
 
 
 AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
-    "sequence_mean": lambda inputs, _: inverse(inputs.lengths.to(inputs.logprobs.dtype) * inputs.num_responses),
-    "token_mean": lambda inputs, _: inputs.logprobs.new_ones(len(inputs.lengths)) * inverse(inputs.num_tokens),
-    "constant": lambda inputs, max_length: (
-        inputs.logprobs.new_ones(len(inputs.lengths)) * inverse((max_length or 1) * inputs.num_responses)
+    "sequence_mean": lambda inputs, _: inverses(inputs.lengths.to(inputs.logprobs.dtype) * inputs.num_responses),
+    "token_mean": lambda inputs, _: inputs.logprobs.new_full((len(inputs.lengths),), inverse(inputs.num_tokens)),
+    "constant": lambda inputs, max_length: inputs.logprobs.new_full(
+        (len(inputs.lengths),), inverse((max_length or 1) * inputs.num_responses)
     ),
 }
 """Name → [R] factors of the terms of each response's tokens in the sum over all tokens; 0 if no response counts.

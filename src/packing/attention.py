@@ -53,8 +53,9 @@ def _config_obstacle(config: PreTrainedConfig) -> str | None:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
         return "its attention has a sliding window"
-    if length_dependent_rope(config):
-        return f"its rotary embedding ({length_dependent_rope(config)}) depends on the longest sequence of a batch"
+    rope = length_dependent_rope(config)
+    if rope is not None:
+        return f"its rotary embedding ({rope}) depends on the longest sequence of a batch"
     return None
 
 

@@ -51,7 +51,7 @@ class Demonstrations:
         return sum_over_ranks({"demonstrations/correct": float(accepted.sum())})
 
     def state_dict(self) -> dict[str, Any]:
-        """Do nothing."""
+        """Return an empty state: demonstrations do not change."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

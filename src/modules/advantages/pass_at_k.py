@@ -26,7 +26,7 @@ def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
 
 
 def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Return advantage of a correct and of a wrong response, averaged over all C(n, k) groups of k of the n responses.
+    """Return the advantages of right and wrong responses, averaged over all C(n, k) groups of k of the n responses.
 
     With m = 1 − C(n−c, k) / C(n, k) and σ = √(m (1 − m)) (arXiv 2508.10751, Eq. 11-15): A⁺ = (1 − m) / (σ + ε) and
     A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) = −A⁺ c / (n − c): the advantages of a pool sum to zero.

@@ -32,7 +32,9 @@ class LoraSettings:
 
     def __post_init__(self) -> None:
         if self.rank < 1 or not 0 < self.alpha < math.inf:
-            raise ValueError(f"Expected lora.rank ≥ 1 and lora.alpha > 0, but got {self.rank} and {self.alpha}.")
+            raise ValueError(
+                f"Expected lora.rank ≥ 1 and a finite lora.alpha > 0, but got {self.rank} and {self.alpha}."
+            )
 
 
 def add_adapters(model: nn.Module, settings: LoraSettings) -> None:

@@ -61,13 +61,13 @@ pages: install ## docs/study.md, docs/benchmark.md and what docs/smollm2.md tell
 	$(BIN)/python -m studies.benchmark.page
 	$(BIN)/python -m studies.smollm2 page
 
-test: install ## Lint and types beside all tests but those of test-slow: three processes, of which one often waits for servers.
+test: install ## Lint and types beside all tests but those of test-slow: three processes, a quarter of an hour on two cores.
 	$(MAKE) --no-print-directory -j2 lint all-tests
 
 all-tests:
 	$(BIN)/pytest -n 3 --dist loadfile
 
-test-fast: lint ## Lint, types, and the tests that take no seconds each: no engine, no training, two minutes.
+test-fast: lint ## Lint, types, and the tests that take no seconds each: no engine, no training, three minutes.
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not thorough"
 
 test-slow: install ## What takes minutes: a newcomer's way through the README, crash points.

@@ -6,8 +6,9 @@
 #   bash benchmarks/first_gpu_run.sh short train   # these steps
 #   SMALL=1 SKIP_INSTALL=1 PYTHON=.venv/bin/python bash benchmarks/first_gpu_run.sh    # a rehearsal on a CPU
 #
-# The machine needs Python 3.12 with torch (a CUDA build), triton, transformers, lightning, peft, pytest and hypothesis.
-# It needs no package index, no weights and no vLLM: the starter policy trains, and transformers samples.
+# The machine needs Python 3.12 with torch (a CUDA build), triton, transformers, accelerate, httpx, lightning, peft, pandas,
+# pyarrow, rich, scipy, pytest and hypothesis. It needs no package index, no weights and no vLLM: the starter policy trains,
+# and transformers samples.
 #
 # Each step has a limit and writes its results at once; the next one starts whatever happened. The last thing printed is a
 # page in Markdown with the machine, the steps and their figures, which is also in OUT/gpu-page.md after each step.

@@ -149,18 +149,19 @@ def page(rows: Sequence[Row], runs: Runs) -> str:
     ranked = everywhere(rows)
     partial = [row for row in rows if row not in ranked]
     below = {task: [row for row in ranked if row.corrected[task].high < 0] for task in TASKS}
-    above = [row for row in ranked if any(estimate.low > 0 for estimate in row.corrected.values())]
     worst = max(TASKS, key=lambda task: len(below[task]))
-    means = {task: np.mean([row.corrected[task].value for row in ranked]) for task in TASKS}
-    told = [f"in `{task}` {len(below[task])} (mean of all: {_points(means[task])})" for task in TASKS]
+    counts = []
+    for task in TASKS:
+        above = [row for row in ranked if row.corrected[task].low > 0]
+        mean = float(np.mean([row.corrected[task].value for row in ranked]))
+        counts.append([f"`{task}`", str(len(below[task])), str(len(above)), _points(mean)])
     differences = {row.name: row.corrected_difference for row in ranked if row.name != row.reference}
     decided = {name: found.mean for name, found in differences.items() if found.mean is not None}
     better = [name for name, mean in decided.items() if mean.low > 0]
     gained = {task: np.mean([differences[name].tasks[task].value for name in better] or [0.0]) for task in TASKS}
     words = {
         "count": str(len(ranked)),
-        "below": ", ".join(told),
-        "above": _names([row.name for row in above]),
+        "counts": "\n".join(table(COUNTED, counts)),
         "worst": worst,
         "rest": _names([row.name for row in ranked if _below_without(row, worst, LEVEL / 2 / len(rows))]),
         "refused": str(sum(row.gains[32].mean is None for row in ranked)),
@@ -203,6 +204,7 @@ def _same(rows: Sequence[Row]) -> Iterator[str]:
                 yield f"On `{setting}` the weights of {', '.join(names)} at seed {seed} are equal to the last bit."
 
 
+COUNTED = ("task", "below", "above", "mean gain in pass@32 over all methods, points")
 HEADER = (
     *("method", "seeds", "pass@1", "pass@32", *(f"… {task}" for task in TASKS), "difference", "reference"),
     *("drawn", "responses", "command"),

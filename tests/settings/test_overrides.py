@@ -1,13 +1,17 @@
-"""Overrides that error messages and pages print: each can be set as printed."""
+"""Overrides and commands that error messages and pages print: each can be set as printed."""
 
 from __future__ import annotations
 
 import ast
+import os
 import re
+import shlex
+from itertools import product
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
@@ -23,6 +27,13 @@ CONTEXTS = (
 )  # fmt: skip
 """What the reader of a message has set already."""
 COMMANDS = ("train", "evaluate", "plan", "rephrase", "comparisons/compare")
+PROGRAMS = {
+    "tagrpo-train": "train", "tagrpo-eval": "evaluate", "tagrpo-plan": "plan", "tagrpo-rephrase": "rephrase",
+    "tagrpo-compare": "comparisons/compare", "scripts/slurm.sh": "train",
+}  # fmt: skip
+"""Program → its configuration. Other programs take paths, or settings in quotes."""
+CODE = re.compile(r"^```\w*\n(.*?)^```|^((?:    [^\n]+\n)+)", re.MULTILINE | re.DOTALL)
+"""A block of code in Markdown: fenced or indented."""
 UNKNOWN = re.compile(r"[…<{(]|\.\.\.|^[A-Z]+$")
 """What stands for a value, and code in Python."""
 
@@ -57,17 +68,60 @@ def printed(text, known):
             yield f"{name}={value}"
 
 
+def refusal(name, overrides):
+    """Why the configuration of a command takes no such overrides; None if it takes them."""
+    package, _, config = f"tagrpo.configs.{name.replace('/', '.')}".rpartition(".")
+    with initialize_config_module(package, version_base="1.3"):
+        try:
+            compose(config, overrides)
+        except (HydraException, OmegaConfBaseException) as error:
+            return str(error)
+    return None
+
+
 def composes(override):
     for context in CONTEXTS:
         for name in COMMANDS if not context else COMMANDS[:2]:
-            package, _, config = f"tagrpo.configs.{name.replace('/', '.')}".rpartition(".")
-            with initialize_config_module(package, version_base="1.3"):
-                try:
-                    compose(config, [*context.split(), override])
-                except (HydraException, OmegaConfBaseException):
-                    continue
+            if refusal(name, [*context.split(), override]) is None:
                 return True
     return False
+
+
+def lines_of_code(path):
+    """Lines of a page's blocks of code, or of the comments of a file of settings without their descriptions."""
+    text = path.read_text()
+    if path.suffix == ".yaml":
+        comments = re.findall(r"^# (.*)", text, re.MULTILINE)
+        return [re.split(r"\s{3,}", line)[0] for line in comments]
+    blocks = [fenced or indented for fenced, indented in CODE.findall(text)]
+    return [line for block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
+
+
+def runs_of(line):
+    """The configuration and the overrides of each run that a line of code starts; those of a sweep one by one.
+
+    Left out are commands with words that stand for others, and with options in a folder of the reader's.
+    """
+    try:
+        words = shlex.split(os.path.expandvars(line), comments=True)
+    except ValueError:  # prose in a comment
+        return
+    program = next((word for word in words if word in PROGRAMS), None)
+    if program is None or "--config-dir" in words or re.search(r"[…<]", line):
+        return
+    given = [word for word in words[words.index(program) + 1 :] if re.match(r"[+~]{0,2}[\w./@]+=|~", word)]
+    if "-m" not in words:
+        yield PROGRAMS[program], given
+        return
+    choices = []
+    for override in OverridesParser.create().parse_overrides(given):
+        if override.is_sweep_override():
+            key = override.get_key_element()
+            choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
+        else:
+            choices.append([override.input_line])
+    for overrides in product(*choices):
+        yield PROGRAMS[program], list(overrides)
 
 
 @pytest.fixture(scope="module")
@@ -93,3 +147,32 @@ def test_a_setting_that_a_page_shows_can_be_set_as_printed(known):
             found.update(dict.fromkeys(printed(span, known), path.name))
     assert len(found) > 40
     assert {override: place for override, place in found.items() if not composes(override)} == {}
+
+
+def test_a_command_that_a_page_or_a_file_of_settings_shows_composes():
+    pages = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    settings = [*sorted((ROOT / "configs").rglob("*.yaml")), *sorted((ROOT / "src").rglob("*.yaml"))]
+    found = 0
+    refused = {}
+    for path in [*pages, *settings]:
+        for line in lines_of_code(path):
+            for name, overrides in runs_of(line):
+                found += 1
+                if reason := refusal(name, overrides):
+                    refused[f"{path.name}: {line}"] = reason
+    assert found > 80
+    assert refused == {}
+
+
+def test_the_commands_of_a_page_are_read_with_their_continued_lines_and_sweeps(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Use `tagrpo-train a=1`.\n\n```bash\ntagrpo-train -m a=1,2 b=[3,4] \\\n    c=5   # d=6\n"
+        "NODES=1 sbatch --nodes=3 scripts/slurm.sh '+e={f: 7}' ~g\n```\n\n    tagrpo-eval h=8\n\ntagrpo-eval i=9\n"
+    )
+    assert [run for line in lines_of_code(page) for run in runs_of(line)] == [
+        ("train", ["a=1", "b=[3,4]", "c=5"]),
+        ("train", ["a=2", "b=[3,4]", "c=5"]),
+        ("train", ["+e={f: 7}", "~g"]),
+        ("evaluate", ["h=8"]),
+    ]

@@ -82,7 +82,8 @@ def test_the_page_tells_all_seeds_the_reference_and_the_untrained_policy(digests
     assert "| `dapo` | 3 | +4.0 [+4.0, +4.0] |" in text
     assert "| `grpo_matched` | 0.57× | 230 | `tagrpo-train recipe=common experiment=dapo policy.anchor=own` |" in text
     assert "| untrained |  | 0 (of " in text
-    assert "Of 3 methods, so many end below the untrained policy beyond noise: in `arithmetic` 0" in text
+    assert "of 3 methods, those that end below or above the untrained policy" in text
+    assert "| `arithmetic` | 0 | " in text
     ranked, alone = text.split("## On one task alone")
     assert "`prompt_augmentation`" not in ranked
     assert "Gains on `arithmetic/mixed` alone" in alone
@@ -113,11 +114,10 @@ def test_methods_are_counted_in_each_task_and_a_mean_of_opposite_signs_is_refuse
     text = page(rows, changed[0])
     for task in TASKS:
         below = sum(row.corrected[task].high < 0 for row in rows[:3])
+        above = sum(row.corrected[task].low > 0 for row in rows[:3])
         mean = np.mean([row.gains[32].tasks[task].value for row in rows[:3]])
-        assert f"in `{task}` {below} (mean of all: {100 * mean:+.1f})" in text
-    above = [row.name for row in rows[:3] if any(estimate.low > 0 for estimate in row.corrected.values())]
-    assert f"end above it in any task: {', '.join(f'`{name}`' for name in above) or 'none'}." in text
-    assert "the mean is below for none" in text
+        assert f"| `{task}` | {below} | {above} | {100 * mean:+.1f} |" in text
+    assert "these methods end below the untrained policy: none." in text
     assert "in pass@32 with 1 of 3 methods" in text
     (line,) = (line for line in text.splitlines() if line.startswith("| `grpo` |"))
     assert line.split(" | ")[2].startswith("tasks differ: arithmetic +")
@@ -168,12 +168,12 @@ def test_what_the_page_says_of_all_methods_is_what_plain_numpy_finds():
     }
     everywhere = [name for name in names if all((name, task) in gains for task in TASKS)]
     text = PAGE.read_text(encoding="utf-8")
-    assert f"Of {len(everywhere)} methods" in text
+    assert f"of {len(everywhere)} methods" in text
     for task in TASKS:
         below = sum(interval(gains[name, task], level)[1] < 0 for name in everywhere)
         mean = np.mean([gains[name, task].mean() for name in everywhere])
-        assert f"in `{task}` {below} (mean of all: {100 * mean:+.1f})".replace("-", "−") in text
-        assert not any(interval(gains[name, task], level)[0] > 0 for name in everywhere)
+        above = sum(interval(gains[name, task], level)[0] > 0 for name in everywhere)
+        assert f"| `{task}` | {below} | {above} | {100 * mean:+.1f} |".replace("-", "−") in text
 
 
 def pairs(runs, name, task):

@@ -262,12 +262,7 @@ def _is_percent(form: Form) -> bool:
 
 
 def _amount(form: Form) -> Number | None:
-    if isinstance(form, Quantity):
-        number = form.amount.number
-        if number is None or form.unit.name != "percent":
-            return number
-        return Number(number.real / 100, number.imaginary / 100, number.exact)
-    return form.number if isinstance(form, Formula) else None
+    return form.number if isinstance(form, Formula | Quantity) else None
 
 
 def _all_equal(values: list[Form]) -> bool:

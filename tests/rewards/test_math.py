@@ -209,7 +209,9 @@ def test_the_table_of_labelled_pairs(reward):
 CONVENTIONS = [
     ({"percent": "number"}, {(r"50\%", "50"): True, (r"50\%", "0.5"): False, ("0.5", r"50\%"): False}),
     ({"percent": "fraction"}, {(r"50\%", "50"): False, (r"50\%", r"\frac12"): True, ("0.5", r"50\%"): True}),
+    ({"percent": "fraction"}, {(r"50i\%", "0"): False, ("0", r"50i\%"): False, (r"50i\%", "0.5i"): True}),
     ({"percent": "either"}, {(r"50\%", "50"): True, (r"50\%", "0.5"): True, (r"50\%", "5"): False}),
+    ({"percent": "either"}, {(r"50i\%", "0"): False, ("0", r"50i\%"): False, (r"50i\%", "50i"): True}),
     ({"bare_base": True}, {("4210_5", "4210"): True, ("4210", "4210_5"): True, ("4210_5", "555"): False}),
     ({"bare_base": False}, {("4210_5", "4210"): False, ("4210", "4210_5"): False, ("4210_5", "4210_{5}"): True}),
     ({"bare_unit": True}, {(r"5\text{ cm}", "5"): True, ("5", "5 cm"): True}),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -93,7 +94,8 @@ class MathReward(BackgroundVerifier):
             if len(self._known) > _REMEMBERED:
                 self._known.clear()
             self._known |= {plan: outcome for plan, outcome in outcomes.items() if outcome.failure != "crash"}
-            return [_verdict(score, plan, outcomes | known) for score, plan in found]
+            outcomes |= known
+            return [_verdict(score, plan, outcomes) for score, plan in found]
 
         return scores
 
@@ -164,15 +166,7 @@ class MathReward(BackgroundVerifier):
         self._pool.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        conventions = self.conventions
-        settings = (
-            conventions.percent,
-            conventions.bare_base,
-            conventions.bare_unit,
-            conventions.ordered_as_list,
-            conventions.decimal_tolerance,
-        )
-        return MathReward, (*self._limits, self.max_answer_length, *settings)
+        return MathReward, (*self._limits, self.max_answer_length, *astuple(self.conventions))
 
 
 def _verdict(score: Score, plan: Plan, outcomes: dict[Plan, Outcome]) -> Score:

@@ -331,12 +331,20 @@ def test_pickling_carries_the_settings_and_no_process(reward):
         assert copy(boxed("x+1"), "1+x").correct
 
 
+@pytest.mark.parametrize("setting", ["bare_base", "bare_unit", "ordered_as_list"])
+def test_pickling_carries_each_convention(setting):
+    with closing(MathReward(percent="either", decimal_tolerance=0.5, **{setting: False})) as reward:
+        assert getattr(reward.conventions, setting) is False
+        copy = pickle.loads(pickle.dumps(reward))
+        assert copy.conventions == reward.conventions
+
+
 def references(name):
     with (DATA / f"{name}.jsonl").open() as lines:
         rows = [json.loads(line) for line in lines]
     if name in ("math_train", "gsm8k_train"):
         found = [extract_reference(row.get("solution") or row["answer"], row.get("problem", "")) for row in rows]
-        return [reference for reference in found if reference is not None]
+        return [reference for reference in found if reference]
     return [tuple(a) if isinstance(a := row["answer"], list) else str(a) for row in rows]
 
 

@@ -277,8 +277,8 @@ def _stated_answer(text: str, start: int, *, reasons: bool = False) -> str | Non
     return line.strip(" *_`\t\r") or None
 
 
-def extract_reference(solution: str, question: str = "") -> tuple[str, ...] | None:
-    r"""Return the reference answers of a worked solution, any of which is correct; None if it has none.
+def extract_reference(solution: str, question: str = "") -> tuple[str, ...]:
+    r"""Return the reference answers of a worked solution, any of which is correct; empty if it has none.
 
     The reference is the last box, else what follows the last `####`. If boxes differ, the question decides:
 
@@ -296,7 +296,7 @@ def extract_reference(solution: str, question: str = "") -> tuple[str, ...] | No
     found = boxes(solution)
     if not found:
         marked = after_marker(solution, "####")
-        return (marked,) if marked else None
+        return (marked,) if marked else ()
     contents = tuple({normalize_answer(box.content): box.content for box in found}.values())
     if len(contents) == 1 or not question:
         return (found[-1].content,)

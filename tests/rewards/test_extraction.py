@@ -255,8 +255,8 @@ def test_separators_join_boxes_and_other_words_do_not(values, separator):
         (r'[asy] label("\boxed{1}"); [/asy] It is \boxed{5}.', "Find all $k$.", ("5",)),
         (r"[asy] It is \boxed{5}.", "Find all $k$.", ("5",)),
         ("3 + 4 = 7 #### 7", "How many?", ("7",)),
-        (r"\boxed{}", "How many?", None),
-        ("no answer", "", None),
+        (r"\boxed{}", "How many?", ()),
+        ("no answer", "", ()),
     ],
 )
 def test_the_question_decides_what_several_boxes_of_a_solution_mean(solution, question, references):
@@ -401,7 +401,7 @@ def test_every_math_solution_with_an_answer_yields_it():
     for number, row in enumerate(rows("math_train")):
         references = extract_reference(row["solution"], row["problem"])
         last = box_by_counting(row["solution"])
-        if references is None:
+        if not references:
             missing.append(number)
         elif number in ALL_VALUES:
             (reference,) = references

@@ -11,6 +11,7 @@ Reference = str | Sequence[str]
 """One reference answer, or several of which any is correct."""
 
 _NUMBER = re.compile(r"([+-]?)(\d{1,3}(?:,\d{3})+|\d*)(?:\.(\d*))?")
+_CONTAINER = re.compile(r"\s*[\[{(]+\s*['\"]")
 _SPACED_COMMA = re.compile(r",(?:\\[,;: ]|[\s~])+\d")
 _TEXT_COMMAND = re.compile(
     r"\\(?:text(?:bf|it|rm|normal)?|mbox|hbox|mathrm|mathbf|boxed|fbox)(?![A-Za-z])\s*\{([^{}]*)\}"
@@ -35,6 +36,15 @@ def references_of(reference: Reference) -> tuple[str, ...]:
     if not references:
         raise ValueError("Expected at least one reference answer, but got an empty sequence.")
     return references
+
+
+def is_container(text: str) -> bool:
+    """Check whether a text begins like a list or an object of Python or JSON with texts in it.
+
+    >>> is_container("['4', '5']"), is_container('{"value": 4}'), is_container("[4, 5]")
+    (True, True, False)
+    """
+    return _CONTAINER.match(text) is not None
 
 
 def canonical_number(text: str) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..types import Score
-from .canonical import Reference, references_of
+from .canonical import Reference, is_container, references_of
 from .comparison import DECIMAL_TOLERANCE, Conventions, Plan, any_of, compare_forms
 from .extraction import extract_answers
 from .forms import Based, Conditioned, Equation, Form, Group, Quantity
@@ -18,7 +18,6 @@ from .workers import BackgroundVerifier, Outcome, WorkerPool
 _COMPARE = Path(__file__).with_name("equivalence.py")
 _REMEMBERED = 1 << 16
 """Outcomes that are kept, since answers repeat under other prompts, in later batches and epochs."""
-_CONTAINER = re.compile(r"\s*[\[{(]+\s*['\"]")
 _SENTENCE = re.compile(r"\banswers?\s*(?:is\b|are\b|:)", re.IGNORECASE)
 _SPACED_DIGITS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,?(?:\\[,;: ]|[\s~])+[0-9]{3})+(?![0-9])")
 
@@ -135,7 +134,7 @@ class MathReward(BackgroundVerifier):
                 f"{len(text)} characters, over the {self.max_answer_length} that are compared: {{}}. Raise "
                 "reward.max_answer_length, or, for worked solutions, set the source's worked=true."
             )
-        if _CONTAINER.match(text):
+        if is_container(text):
             return "the container {}. Write a string, or a list of strings for several correct answers."
         if _SENTENCE.search(text):
             return "the sentence {}. Keep the answer alone, such as 4."

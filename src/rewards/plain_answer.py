@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import partial
 
 from ..types import Score, Verifier
-from .canonical import Reference, canonical_number, references_of
+from .canonical import Reference, canonical_number, is_container, references_of
 from .extraction import after_marker, last_boxes, marked_or_stated
 from .response import split_response, without_answer_marks
 
@@ -27,8 +27,6 @@ _ANOTHER = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 """What follows a number if there are several: alternatives, a range or a list."""
-_CONTAINER = re.compile(r"\s*[\[{(]+\s*['\"]")
-"""How a list or a dict of Python or JSON begins that came instead of a text."""
 _FRACTION = re.compile(r"(?<!\d)\\[dt]?frac\{(\d{1,60})\}\{(\d{1,60})\}", re.ASCII)
 _WORDS = re.compile(r"\\(?:text|mbox|mathrm)\s?\{([^{}]{0,1000})\}")
 _ASIDE = re.compile(r"\([^()]{0,1000}\)")
@@ -225,7 +223,7 @@ class PlainAnswerReward(Verifier):
             found = self._read(text)
             if found is None:
                 raise ValueError(f"Expected a reference answer of the form `{self.form}`, but got {text[:80]!r}.")
-            if self.form == "number" and (_CONTAINER.match(text) or self._read(text, stated=True) != found):
+            if self.form == "number" and (is_container(text) or self._read(text, stated=True) != found):
                 raise ValueError(
                     f"Expected a reference answer of the form `number`, which is one number, but got {text[:80]!r}. "
                     "Write the number alone, without separators; several correct numbers are a list of answers."
@@ -286,7 +284,7 @@ class FinalAnswerReward(Verifier):
     def check_reference(self, reference: Reference) -> None:
         """Refuse references that hold the marker or several lines, as worked solutions do, and containers."""
         for text in references_of(reference):
-            if _CONTAINER.match(text):
+            if is_container(text):
                 raise ValueError(
                     f"Expected a final answer as text, but got the container {text[:80]!r}. Write a string, or a list "
                     "of strings for several correct answers."

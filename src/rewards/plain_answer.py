@@ -89,8 +89,11 @@ def _beginning(text: str) -> tuple[str, re.Match[str] | None]:
 def _names_several(text: str) -> bool:
     """Check whether a statement begins with alternatives, a range or a list of numbers: `42 or 43`."""
     said, first = _beginning(text)
-    if first is None:
-        return False
+    return first is not None and _lists_more(said, first)
+
+
+def _lists_more(said: str, first: re.Match[str]) -> bool:
+    """Check whether alternatives, a range or a list of numbers continue after the first number of a statement."""
     clause = _ASIDE.sub("", said[first.end() :])
     return "=" not in clause and _ANOTHER.match(clause) is not None
 
@@ -103,7 +106,7 @@ def _stated_number(text: str) -> str | None:
     said, first = _beginning(text)
     if first is None:
         return _number(text)
-    if _names_several(text):
+    if _lists_more(said, first):
         return None
     clause = _ASIDE.sub("", said[first.start() :]).partition(", ")[0]
     left, *_, right = clause.split("=") if "=" in clause else (clause, "")
@@ -242,11 +245,11 @@ class PlainAnswerReward(Verifier):
         if self.form == "grid":
             return self._read(answer)
         statement = marked_or_stated(answer, reasons=True) or ""
-        if self.form == "number" and _names_several(_normalized(statement)):
-            return None
         said = self._read(statement, stated=True)
         if said is not None:
             return said
+        if self.form == "number" and _names_several(_normalized(statement)):
+            return None
         read = map(self._read, reversed(answer.splitlines()))
         return next((found for found in read if found is not None), None)
 

@@ -1,6 +1,7 @@
 r"""One value without structure of its own, such as a number, a quantity, a time or a word, from an answer's text."""
 
 import re
+from collections.abc import Collection
 from fractions import Fraction
 
 from . import arithmetic
@@ -286,9 +287,9 @@ def _letters(text: str) -> str:
     return inner.rstrip(".")
 
 
-def has_relation(text: str) -> bool:
-    """Check whether the text has a sign of comparison or membership outside all brackets."""
-    return any(not depth and token in _RELATIONS for _, depth, token in scanned(text))
+def has_relation(text: str, signs: Collection[str] = _RELATIONS) -> bool:
+    """Check whether the text has one of `signs`, by default of comparison or membership, outside all brackets."""
+    return any(not depth and token in signs for _, depth, token in scanned(text))
 
 
 def ascending(latex: str) -> str:

@@ -192,7 +192,7 @@ def _conditioned(text: str, depth: int) -> Form | None:
             if not value:
                 return None
             return Conditioned(_read(value, depth + 1), compact(condition).casefold(), word in _CASES)
-    match = re.fullmatch(r"(.*[^\s(]) ?\((?:\x02)?(?:where|for|with)\x03? (.*)\)", text)
+    match = re.fullmatch(rf"(.*[^\s(]) ?\({OPEN}?(?:where|for|with){CLOSE}? (.*)\)", text)
     return Conditioned(_read(match[1], depth + 1), compact(match[2]).casefold(), False) if match else None
 
 

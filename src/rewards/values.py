@@ -8,7 +8,7 @@ from . import arithmetic
 from .arithmetic import number_of, polynomial_of
 from .forms import Based, Clock, Form, Formula, Group, Quantity, Words, compact
 from .latex import CLOSE, OPEN, latex_of, scanned, split, tight, trimmed, unmarked
-from .units import CURRENCIES, NUMBER_WORDS, PLAIN_LETTERS, Unit, number_in_words, unit_of
+from .units import NUMBER_WORDS, PLAIN_LETTERS, Unit, currency, number_in_words, unit_of
 
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9.]+ ?\\times ?10\^\{?[+-]?[0-9]+\}?)")
 _REPEATING = re.compile(
@@ -27,11 +27,12 @@ _UNIT_SIGNS = frozenset(("€", "£", "¥", "₹", "¢", "Ω", "Å", "µ", "μ",
 _CLOCK = re.compile(
     r"(0?)([0-9]{1,2})(?::([0-9]{2})(:[0-9]{2})?(?: ?([apAP])\.? ?[mM]\.?)?| ?([AP])\.? ?M\.?| ([ap])\.? ?m\.?)"
 )
-_IN_PARENTHESES = re.compile(r"(.*[^\s(/]) ?(?:\( ?(\x02[^()]*)\)|(?<= )\(([A-Za-z][A-Za-z^0-9/ ]+)\))")
+_IN_PARENTHESES = re.compile(rf"(.*[^\s(/]) ?(?:\( ?({OPEN}[^()]*)\)|(?<= )\(([A-Za-z][A-Za-z^0-9/ ]+)\))")
 _CURRENCY = re.compile(
-    r"([+-]?) ?(?:\x02?US\x03? ?)?(\\\$|\x02?(?:[€£¥₹]|(?:Rs|USD|EUR|GBP)(?![A-Za-z]))\x03?)\.? ?(?=[0-9.(\\-])"
+    rf"([+-]?) ?(?:{OPEN}?US{CLOSE}? ?)?(\\\$|{OPEN}?(?:[€£¥₹]|(?:Rs|USD|EUR|GBP)(?![A-Za-z])){CLOSE}?)\.? ?"
+    r"(?=[0-9.(\\-])"
 )
-_PER = re.compile(r" *\x02?per\x03? \x02?[A-Za-z]+\x03?$")
+_PER = re.compile(rf" *{OPEN}?per{CLOSE}? {OPEN}?[A-Za-z]+{CLOSE}?$")
 _RELATIONS = frozenset(
     ("<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\subset", r"\subseteq", r"\notin", r"\equiv", r"\sim")
 )
@@ -131,7 +132,7 @@ def _ratio(text: str) -> Form | None:
 
 def _compound(text: str) -> Form | None:
     """Read amounts in several units side by side: `3 hours 20 minutes`."""
-    parts = re.split(r"(?<=[A-Za-z\x03]) *(?=[0-9])", text)
+    parts = re.split(rf"(?<=[A-Za-z{CLOSE}]) *(?=[0-9])", text)
     if len(parts) < 2:
         return None
     amounts = [_quantity(part.strip()) for part in parts]
@@ -176,14 +177,10 @@ def _based(plain: str) -> Form | None:
     return Based(sign + (digits.lstrip("0") or "0"), number)
 
 
-def _money(text: str) -> Form | None:
-    """Read an amount behind the sign of a currency."""
-    currency = _CURRENCY.match(text)
-    if currency is None:
-        return None
-    sign = unmarked(currency[2]).removeprefix("\\")
-    name = CURRENCIES.get(sign) or {"Rs": "rupee", "USD": "dollar", "EUR": "euro", "GBP": "pound"}[sign]
-    rest = single_value(currency[1] + _PER.sub("", text[currency.end() :]))
+def _money(text: str, match: re.Match[str]) -> Form | None:
+    """Read an amount behind the sign of a currency, which is the match of `_CURRENCY`."""
+    name = currency(unmarked(match[2]).removeprefix("\\"))
+    rest = single_value(match[1] + _PER.sub("", text[match.end() :]))
     amount, unit = (rest.amount, rest.unit) if isinstance(rest, Quantity) else (rest, Unit(""))
     if not isinstance(amount, Formula) or amount.number is None or unit.is_noun:
         return None
@@ -193,8 +190,8 @@ def _money(text: str) -> Form | None:
 
 
 def _quantity(text: str) -> Form | None:
-    if _CURRENCY.match(text):
-        return _money(text)
+    if match := _CURRENCY.match(text):
+        return _money(text, match)
     if match := _IN_PARENTHESES.fullmatch(text):
         return _with_unit(text, match[1], match[2] or match[3], spaced=True)
     for place, depth, token in scanned(text):
@@ -252,7 +249,7 @@ def _is_text(text: str) -> bool:
     if _CAPITALS.fullmatch(text):
         return True
     has_matrix = r"\begin" in text
-    bare = re.sub(r"[_^] ?(?:\{[^{}]*\}|\x02[^\x03]*\x03|[0-9A-Za-z])", "", text)
+    bare = re.sub(rf"[_^] ?(?:\{{[^{{}}]*\}}|{OPEN}[^{CLOSE}]*{CLOSE}|[0-9A-Za-z])", "", text)
     bare = re.sub(r"\\(?:operatorname|mathbb|begin|end) ?\{[^{}]*\}", "", bare).replace(f"{OPEN}degree{CLOSE}", "")
     if (_ADJACENT.search(bare) and not has_matrix) or bare.count("|") % 2:
         return True

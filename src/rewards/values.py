@@ -52,7 +52,7 @@ _COMMANDS = frozenset(_COMMAND_NAMES.split()) | arithmetic.GREEK  # fmt: skip
 
 
 def single_value(text: str) -> Form:
-    """One value without structure."""
+    """Read a text without structure: a number, a quantity, a time, a word or a formula."""
     plain = unmarked(text)
     found = _ordinal(text) or _based(plain) or _numeral(plain) or _clock(plain) or _ratio(text)
     if found is not None:
@@ -159,17 +159,14 @@ def _clock(plain: str) -> Form | None:
 
 
 def _based(plain: str) -> Form | None:
-    match = _BASE_SUFFIX.fullmatch(plain)
-    words = _BASE_WORDS.fullmatch(plain) if match is None else None
-    if match is None and words is None:
+    """Read digits with their base: `1011_2`, `4210 base five`."""
+    match = _BASE_SUFFIX.fullmatch(plain) or _BASE_WORDS.fullmatch(plain)
+    if match is None:
         return None
-    if match is not None:
-        digits, base = match[1], next(group for group in match.groups()[1:] if group)
-    else:
-        assert words is not None
-        digits, base = words[1], words[2]
+    digits, base = filter(None, match.groups())
     number = int(base) if base.isdigit() else NUMBER_WORDS.get(base, 0)
-    sign, digits = ("-" if digits.startswith("-") else ""), digits.removeprefix("-").upper()
+    sign = "-" if digits.startswith("-") else ""
+    digits = digits.removeprefix("-").upper()
     if not 2 <= number <= 36 or not any(character.isdigit() for character in digits):
         return None
     if any(int(character, 36) >= number for character in digits.replace(".", "")):

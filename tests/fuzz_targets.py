@@ -21,12 +21,10 @@ def extraction(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     answer = module.extract_answer(text)
     assert answer is None or answer in split_response(text).answer
-    assert all(reference in text for reference in module.extract_reference(text) or ())
+    assert all(reference in text for reference in module.extract_reference(text))
     for part in (text, answer or ""):
         normal = canonical.normalize_answer(part)
         assert normal == normal.lstrip().rstrip(" .,")
-        value = canonical.exact_value(normal)
-        assert value is None or canonical.exact_value(str(value)) == value
         number = canonical.canonical_number(part)
         assert number is None or canonical.canonical_number(number) == number
 

@@ -74,12 +74,15 @@ class PromptRenderer:
             questions = (group.question, *group.rephrasings)
             shares = self.templates.assign(group.id, epoch, len(questions), num_samples)
             names = list(dict.fromkeys(chain(*shares)))
-            anchors = {name: self._encode(name, group.question) for name in names}
+            originals = {name: self._render(name, group.question) for name in names}
+            anchors = {name: self._encode(name, group.question, text) for name, text in originals.items()}
             kinds = ("original", *group.kinds) if group.kinds else ("",) * len(questions)
             for number, (question, share) in enumerate(zip(questions, shares, strict=True)):
                 for name, count in share.items():
-                    ids = self._encode(name, question) if number else anchors[name]
-                    text = self._render(name, question)
+                    text, ids = originals[name], anchors[name]
+                    if number:
+                        text = self._render(name, question)
+                        ids = self._encode(name, question, text)
                     prompts.append(Prompt(row, number, name, text, ids, anchors[name], count, kind=kinds[number]))
         return prompts
 
@@ -98,8 +101,8 @@ class PromptRenderer:
     def _render(self, template: str, question: str) -> str:
         return self.templates.templates[template].render(question, self.tokenizer)
 
-    def _encode(self, template: str, question: str) -> Tensor:
-        text = self._render(template, question)
+    def _encode(self, template: str, question: str, text: str) -> Tensor:
+        """Tokenise the prompt `text` of a question in a template."""
         ids = self._encoder.encode([text])[0]
         if self._spelled(template, ids):
             ids = self._as_text(template, question, text)
@@ -131,10 +134,13 @@ class PromptRenderer:
         Of several templates, the one that makes the longest prompt counts. No prompt is cut. Questions and rephrasings
         whose control tokens can't be read as text are left out too.
         """
-        found = Fitting([], [], 0, [], {}, {}, 0)
-        spelled: dict[str, list[str]] = {}
+        kept: list[QuestionGroup] = []
+        too_long: list[str] = []
+        prompt_tokens: list[int] = []
+        control_tokens: dict[str, list[str]] = {}
         unreadable: dict[str, str] = {}
-        dropped, dropped_unreadable = 0, 0
+        rephrasings_too_long = 0
+        rephrasings_unreadable = 0
         measured = iter(self._measure([q for group in groups for q in (group.question, *group.rephrasings)]))
         for group in groups:
             original, *others = [next(measured) for _ in range(1 + len(group.rephrasings))]
@@ -142,23 +148,26 @@ class PromptRenderer:
                 unreadable[group.id] = original.problem
                 continue
             if original.tokens > limit:
-                found.too_long.append(group.id)
+                too_long.append(group.id)
                 continue
             readable = [row for row, other in enumerate(others) if not other.problem]
             fit = [row for row in readable if others[row].tokens <= limit]
-            dropped += len(readable) - len(fit)
-            dropped_unreadable += len(others) - len(readable)
+            rephrasings_too_long += len(readable) - len(fit)
+            rephrasings_unreadable += len(others) - len(readable)
             used = [original, *(others[row] for row in fit)]
-            found.prompt_tokens.extend(one.tokens for one in used)
-            found.kept.append(group.select_rephrasings(fit))
+            prompt_tokens.extend(one.tokens for one in used)
+            kept.append(group.select_rephrasings(fit))
             marks = list(dict.fromkeys(mark for one in used for mark in one.control_tokens))
             if marks:
-                spelled[group.id] = marks
-        return found._replace(
-            rephrasings_too_long=dropped,
-            control_tokens=spelled,
+                control_tokens[group.id] = marks
+        return Fitting(
+            kept=kept,
+            too_long=too_long,
+            rephrasings_too_long=rephrasings_too_long,
+            prompt_tokens=prompt_tokens,
+            control_tokens=control_tokens,
             unreadable=unreadable,
-            rephrasings_unreadable=dropped_unreadable,
+            rephrasings_unreadable=rephrasings_unreadable,
         )
 
     def _measure(self, questions: Sequence[str]) -> list[Measured]:

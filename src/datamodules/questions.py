@@ -20,7 +20,7 @@ from .memory import Curriculum, QuestionMemory, Visit
 from .prompt_check import check_prompt, check_turn_end
 from .prompts import PromptRenderer
 from .report import add_overlaps, caution_of_notes, cautions, of_seen, split_report, summary
-from .sources.base import Source, plain
+from .sources.base import Source, SourceReport, plain
 from .sources.rows import refuse
 from .templates import PromptAugmentation, Template
 
@@ -103,7 +103,7 @@ class QuestionDataModule(LightningDataModule):
         self.memory = QuestionMemory()  # of the training questions; `RolloutCallback` puts that of the run in its place
         self.report: dict[str, dict[str, Any]] = {}
         self._splits: dict[str, list[QuestionGroup]] = {}
-        self._places: dict[str, Mapping[str, str]] = {}  # split → id → file and row
+        self._told: dict[str, SourceReport] = {}  # split → what its source said of the questions
         self._renderers: dict[bool, PromptRenderer] = {}  # for training or not
         self._has_evaluation_template = evaluation_template is not None
         self._train_loader: QuestionLoader | None = None
@@ -142,14 +142,11 @@ class QuestionDataModule(LightningDataModule):
         limit = self.max_prompt_tokens if training else self.max_evaluation_prompt_tokens
         used = self.num_rephrasings if training else 0
         read = source.load()
-        self._places[split] = source.report.places if source.report else {}
+        self._told[split] = source.report or SourceReport(origin=type(source).__name__, read=len(read))
         groups = [group.select_rephrasings(self._rows(group)[:used]) for group in read]
         found = self._renderer(training).fitting(groups, limit)
         refuse(
-            [
-                f"{self._place(split, source, id)}: expected text, but got {why}."
-                for id, why in found.unreadable.items()
-            ],
+            [f"{self._place(split, id)}: expected text, but got {why}." for id, why in found.unreadable.items()],
             "Remove the control tokens from these questions, or leave them out.",
         )
         if not found.kept:
@@ -168,16 +165,14 @@ class QuestionDataModule(LightningDataModule):
                 * bool(found.rephrasings_too_long)
             )
         self._splits[split] = found.kept
-        self.report[split] = split_report(source, len(groups), found)
+        self.report[split] = split_report(self._told[split], found)
         rank_zero_info(summary(split, self.report[split]))
         self._warn(split, cautions(split, self.report[split], limit))
 
-    def _place(self, split: str, source: Source, id: str) -> str:
+    def _place(self, split: str, id: str) -> str:
         """Name a question by file, row and id."""
-        place = self._places[split].get(id)
-        if place is None:
-            place = source.report.origin if source.report else type(source).__name__
-        return f"{place}, question {id}"
+        told = self._told[split]
+        return f"{told.places.get(id, told.origin)}, question {id}"
 
     def _check_prompts(self, split: str) -> None:
         """Check how each template renders questions, and note the prompt of the first question."""
@@ -242,8 +237,8 @@ class QuestionDataModule(LightningDataModule):
                 try:
                     verifier.check_reference(group.answer)
                 except ValueError as error:
-                    place = self._places[split].get(group.id, self.report[split]["origin"])
-                    refused.append(f"{place}, question {group.id}, answer {_shown(group.answer)}: {error}")
+                    place = self._place(split, group.id)
+                    refused.append(f"{place}, answer {_shown(group.answer)}: {error}")
         refuse(
             refused, "Correct these answers, leave their questions out, or choose a verifier that reads them (reward=)."
         )

@@ -31,15 +31,15 @@ from ..types import QuestionGroup
 from .hidden_text import control_marks, hidden_characters
 from .overlap import digest, find_overlaps, seen
 from .prompts import Fitting
-from .sources.base import Source, SourceReport, fingerprint, plain
+from .sources.base import SourceReport, fingerprint, plain
 
 NUM_NAMED = 5  # questions named in a message; the report names all
 NUM_SHOWN = 3  # questions quoted in a message
 
 
-def split_report(source: Source, loaded: int, fitting: Fitting) -> dict[str, Any]:
-    """The facts of one split: `source` gave `loaded` questions, and `fitting` says which of them are kept."""
-    told, lengths = source.report or SourceReport(origin=type(source).__name__, read=loaded), fitting.prompt_tokens
+def split_report(told: SourceReport, fitting: Fitting) -> dict[str, Any]:
+    """Return the facts of one split, from what its source reported of all questions and which of them are kept."""
+    lengths = fitting.prompt_tokens
     repeated = repeated_questions(fitting.kept)
     return {
         "origin": told.origin,

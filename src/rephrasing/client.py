@@ -238,16 +238,17 @@ class Client:
                     model=call.model, messages=body["messages"], extra_body=body, extra_headers={"Idempotency-Key": key}
                 )
             except openai.APIError as error:
-                self.failures[key] = self.server.explain(error)
-                self._refusal = self._refusal or self._refused(error, call)
+                shown = self.server.explain(error)
+                self.failures[key] = shown
+                self._refusal = self._refusal or self._refused(error, call, shown)
                 return
         self.cache.add(key, response.text)
         self.failures.pop(key, None)
         self._answered.add((call.purpose, call.model))
         self._failed_in_a_row = 0
 
-    def _refused(self, error: openai.APIError, call: ApiCall) -> ServerRefusedError | None:
-        """Return the refusal of all further calls; None if the error concerns this call alone."""
+    def _refused(self, error: openai.APIError, call: ApiCall, shown: str) -> ServerRefusedError | None:
+        """Return the refusal of all further calls; None if the error, in words `shown`, concerns this call alone."""
         status, said = 500, ApiError(message="")
         if isinstance(error, openai.APIStatusError):
             status, said = error.status_code, read_error(error.response.text)
@@ -269,7 +270,6 @@ class Client:
                 return None
         else:
             return None
-        shown = self.server.explain(error)
         return ServerRefusedError(f"{advice}, then run the same command again: replies are kept. Server: {shown}")
 
 
@@ -279,8 +279,8 @@ def _refused_parameter(said: ApiError, call: ApiCall) -> str | None:
     A question that is too long for the model says nothing about other questions, unless the limit of the reply alone
     reaches the model's.
     """
-    limit = _LIMIT.search(said.message)
-    if limit or _TOO_LONG.search(f"{said.message} {said.code}"):
+    if _TOO_LONG.search(f"{said.message} {said.code}"):
+        limit = _LIMIT.search(said.message)
         longest = int(limit[1]) if limit else 2**63
         for name in ("max_tokens", "max_completion_tokens"):
             value = call.parameters.get(name)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..foreign import ForeignDataError, printable
 
-UNREADABLE = 502
+_UNREADABLE = 502
 """Status of a body that is neither a chat completion nor an error with a status: a passing fault, so it is retried."""
 _LONGEST = 300
 _STATUS_OF_WORD = {
@@ -20,7 +20,8 @@ _STATUS_OF_WORD = {
 }  # fmt: skip
 """Word in an error's code or type → the HTTP status that APIs send with it; the first that occurs counts.
 
-Without a code, the words 429 and 503 of the message count: these statuses only ask for patience.
+If the code and the type have none of these words, the message is searched for those of 429 and 503 alone, which only
+cause a retry.
 """
 
 _PASSING = (429, 503)
@@ -58,7 +59,7 @@ class NoCompletionError(ForeignDataError):
             "The same command asks again. If this recurs, check server.base_url."
         )
         self.error = error
-        self.status = error.status or UNREADABLE
+        self.status = error.status or _UNREADABLE
 
 
 def read_error(body: str) -> ApiError:

@@ -6,6 +6,7 @@ from decimal import Decimal
 
 from ..datamodules.hidden_text import control_marks, hidden_characters
 from ..rewards.canonical import canonical_number
+from ..rewards.units import NUMBER_WORDS, SCALES
 
 _BLOCK = (  # formulas over 4,000 characters are not found: without bounds, ten thousand "\[" would take for ever
     r"\[asy\].{0,8000}?\[/asy\]|\$\$.{0,4000}?\$\$|\\\[.{0,4000}?\\\]|\\\(.{0,4000}?\\\)"
@@ -23,14 +24,12 @@ _PROSE = re.compile(
 
 _DIGITS = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
 _FRACTION_OF_DIGITS = re.compile(r"\\[dt]?frac\s*(?:(\d)\s*(\d)|\{?(\d+)\}?\s*\{?(\d+)\}?)")
-_UNITS = "two|three|four|five|six|seven|eight|nine"
-_TEENS = "ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen|eighteen|nineteen"
-_TENS = "twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety"
-_SCALES = {"hundred": 100, "thousand": 1000, "million": 1_000_000}
-_VALUES = {word: n for n, word in enumerate(f"one|{_UNITS}|{_TEENS}".split("|"), start=1)}
-_VALUES |= {word: 10 * n for n, word in enumerate(_TENS.split("|"), start=2)}
-_WORDED = re.compile(rf"\b(?:(?:{_TENS})[- ](?:one|{_UNITS})|{_UNITS}|{_TEENS}|{_TENS})\b", re.IGNORECASE)
-_SCALED = re.compile(rf"(?:(?<![\d.,])(\d{{1,9}}(?:\.\d{{1,9}})?)[- ]|\b)({'|'.join(_SCALES)})\b", re.IGNORECASE)
+_ONES = "|".join(word for word, number in NUMBER_WORDS.items() if 1 <= number <= 9)
+_TENS = "|".join(word for word, number in NUMBER_WORDS.items() if number >= 20)
+_OVER_ONE = "|".join(word for word, number in NUMBER_WORDS.items() if number > 1)
+_WORDED = re.compile(rf"\b(?:(?:{_TENS})[- ](?:{_ONES})|{_OVER_ONE})\b", re.IGNORECASE)
+_SCALE_WORDS = "hundred|thousand|million"
+_SCALED = re.compile(rf"(?:(?<![\d.,])(\d{{1,9}}(?:\.\d{{1,9}})?)[- ]|\b)({_SCALE_WORDS})\b", re.IGNORECASE)
 _MEANINGS = {
     "0": "zero origin positive negative nonzero nonnegative", "0.5": "half",
     "1": "a an one single once first each every per another alone weekly daily half halves halved third thirds quarter",
@@ -96,8 +95,8 @@ def numbers(text: str) -> set[str]:
     """
     text = text.replace("{,}", ",").replace("\\!", "")
     text = _FRACTION_OF_DIGITS.sub(lambda m: f" {m[1] or m[3]} / {m[2] or m[4]} ", text)
-    text = _WORDED.sub(lambda m: str(sum(_VALUES[word] for word in re.split("[- ]", m[0].lower()))), text)
-    text = _SCALED.sub(lambda m: f"{Decimal(m[1] or 1) * _SCALES[m[2].lower()]:f}", text)
+    text = _WORDED.sub(lambda m: str(sum(NUMBER_WORDS[word] for word in re.split("[- ]", m[0].lower()))), text)
+    text = _SCALED.sub(lambda m: f"{Decimal(m[1] or 1) * SCALES[m[2].lower()]:f}", text)
     return {canonical_number(found) or found for found in _DIGITS.findall(text)}
 
 

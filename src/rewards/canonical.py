@@ -1,18 +1,17 @@
-"""From an answer, as it was written, to a canonical spelling and an exact value.
+"""From an answer, as it was written, to a canonical spelling.
 
-Answers are untrusted. No function here raises on them, backtracks or converts more than 99 digits to a number; the cost
-is proportional to the length.
+Answers are untrusted. No function here raises on them, backtracks or converts digits to a number; the cost is
+proportional to the length.
 """
 
 import re
 from collections.abc import Sequence
-from fractions import Fraction
 
 Reference = str | Sequence[str]
 """One reference answer, or several of which any is correct."""
 
 _NUMBER = re.compile(r"([+-]?)(\d{1,3}(?:,\d{3})+|\d*)(?:\.(\d*))?")
-_RATIONAL = re.compile(r"(-?)(?:(\d{1,99})(?:/(\d{1,99}))?|\\frac\{(-?\d{1,99})\}\{(\d{1,99})\})")
+_CONTAINER = re.compile(r"\s*[\[{(]+\s*['\"]")
 _SPACED_COMMA = re.compile(r",(?:\\[,;: ]|[\s~])+\d")
 _TEXT_COMMAND = re.compile(
     r"\\(?:text(?:bf|it|rm|normal)?|mbox|hbox|mathrm|mathbf|boxed|fbox)(?![A-Za-z])\s*\{([^{}]*)\}"
@@ -37,6 +36,15 @@ def references_of(reference: Reference) -> tuple[str, ...]:
     if not references:
         raise ValueError("Expected at least one reference answer, but got an empty sequence.")
     return references
+
+
+def is_container(text: str) -> bool:
+    """Check whether a text begins like a list or an object of Python or JSON with texts in it.
+
+    >>> is_container("['4', '5']"), is_container('{"value": 4}'), is_container("[4, 5]")
+    (True, True, False)
+    """
+    return _CONTAINER.match(text) is not None
 
 
 def canonical_number(text: str) -> str | None:
@@ -78,19 +86,3 @@ def normalize_answer(answer: str) -> str:
         answer = pattern.sub(replacement, answer).lstrip().rstrip(" .,")
     number = None if is_list else canonical_number(answer)  # `100, 200` are two numbers
     return number or answer
-
-
-def exact_value(answer: str) -> Fraction | None:
-    r"""The value of a normalised answer that is an integer or a fraction of integers, None for anything else.
-
-    Decimals give None, since whether `0.333333` is a third depends on a tolerance; so do numbers of over 99 digits.
-
-    >>> exact_value(r"-\frac{2}{4}"), exact_value("3/4"), exact_value("0.5")
-    (Fraction(-1, 2), Fraction(3, 4), None)
-    """
-    match = _RATIONAL.fullmatch(answer)
-    if match is None or not answer.isascii():
-        return None
-    sign, integer, divisor, numerator, denominator = match.groups()
-    below = int(divisor or denominator or 1)
-    return Fraction(int(integer or numerator) * (-1 if sign else 1), below) if below else None

@@ -9,7 +9,7 @@ A plan is `True`, `False` or a nested tuple that JSON can carry, which `equivale
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import chain
 from typing import Any, Literal
@@ -216,9 +216,9 @@ class _Comparison:
             return one.unit.agrees(other.unit) and self._formulas(one.amount, other.amount)
         if not isinstance(other, Formula):
             return False
-        if _has_variables(other):
+        if other.number is None:  # it has variables
             return one.product is not None and self._formulas(one.product, other)
-        if one.unit.name == "percent" and one.amount.number is not None:
+        if one.unit.name == "percent" and one.number is not None:
             return self._percent(one, other)
         return self.conventions.bare_unit and self._formulas(one.amount, other)
 
@@ -226,9 +226,9 @@ class _Comparison:
         plans = []
         if self.conventions.percent != "fraction":
             plans.append(self._formulas(one.amount, other))
-        if self.conventions.percent != "number" and one.amount.number is not None:
-            number = Number(one.amount.number.real / 100, exact=one.amount.number.exact)
-            plans.append(self._formulas(Formula(one.amount.latex, number, is_decimal=one.amount.is_decimal), other))
+        if self.conventions.percent != "number":
+            fraction = replace(one.amount, latex=rf"\frac{{{one.amount.latex}}}{{100}}", number=one.number)
+            plans.append(self._formulas(fraction, other))
         return any_of(plans)
 
     def _words(self, one: Words, other: Form) -> Plan:
@@ -272,10 +272,6 @@ def _is_decided(formula: Formula) -> bool:
 
 def _is_constant(form: Form) -> bool:
     return isinstance(form, Formula) and form.number is not None
-
-
-def _has_variables(formula: Formula) -> bool:
-    return formula.number is None
 
 
 def _named_apart(items: Sequence[Form]) -> bool:

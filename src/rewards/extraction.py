@@ -196,7 +196,7 @@ def extract_answers(response: str) -> tuple[str, ...]:
     found = last_boxes(answer)
     if found:
         return found
-    last = marked_or_stated(answer) or last_answer_block(answer)
+    last = marked_or_stated(without_answer_marks(answer)) or last_answer_block(answer)
     return (last,) if last else ()
 
 
@@ -219,12 +219,12 @@ def is_doubted(text: str, start: int) -> bool:
     return _DOUBTED.search(text, max(0, start - _LONGEST_DOUBT), start) is not None
 
 
-def marked_or_stated(answer: str, *, reasons: bool = False) -> str | None:
+def marked_or_stated(text: str, *, reasons: bool = False) -> str | None:
     """Return what follows the last `####` or the last "answer is"; None without any.
 
-    A statement ends before "because", "since" or "which" unless `reasons`.
+    `text` is an answer without marks around it (`without_answer_marks`). A statement ends before "because", "since" or
+    "which" unless `reasons`.
     """
-    text = without_answer_marks(answer)
     return _marked_answer(text) or _stated_answer(text, 0, reasons=reasons)
 
 
@@ -277,8 +277,8 @@ def _stated_answer(text: str, start: int, *, reasons: bool = False) -> str | Non
     return line.strip(" *_`\t\r") or None
 
 
-def extract_reference(solution: str, question: str = "") -> tuple[str, ...] | None:
-    r"""Return the reference answers of a worked solution, any of which is correct; None if it has none.
+def extract_reference(solution: str, question: str = "") -> tuple[str, ...]:
+    r"""Return the reference answers of a worked solution, any of which is correct; empty if it has none.
 
     The reference is the last box, else what follows the last `####`. If boxes differ, the question decides:
 
@@ -296,7 +296,7 @@ def extract_reference(solution: str, question: str = "") -> tuple[str, ...] | No
     found = boxes(solution)
     if not found:
         marked = after_marker(solution, "####")
-        return (marked,) if marked else None
+        return (marked,) if marked else ()
     contents = tuple({normalize_answer(box.content): box.content for box in found}.values())
     if len(contents) == 1 or not question:
         return (found[-1].content,)

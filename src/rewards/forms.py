@@ -1,6 +1,6 @@
 """Forms that an answer can have. Equal forms are equal answers; `str` of a form is the answer in votes and reports."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from .arithmetic import Number
@@ -36,6 +36,14 @@ class Quantity:
     unit: Unit
     product: Formula | None = field(default=None, compare=False)
     """The same letters as variables; None if they can only be a unit."""
+
+    @property
+    def number(self) -> Number | None:
+        """Value of the amount, of a percentage a hundredth of it; None if it is unknown."""
+        number = self.amount.number
+        if number is None or self.unit.name != "percent":
+            return number
+        return replace(number, real=number.real / 100, imaginary=number.imaginary / 100)
 
     def __str__(self) -> str:
         """Print the number alone: a unit may be left out, so answers with and without it vote together."""

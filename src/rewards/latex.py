@@ -150,7 +150,7 @@ def _marked(words: str) -> str:
 
 
 def unmarked(text: str) -> str:
-    """The words without their marks."""
+    """Drop the marks `OPEN` and `CLOSE` around words."""
     return text.replace(OPEN, "").replace(CLOSE, "")
 
 
@@ -183,7 +183,7 @@ def tight(text: str) -> str:
 
 
 def scanned(text: str) -> Iterator[tuple[int, int, str]]:
-    """Each token with its place and the number of brackets around it."""
+    """Yield the place of each token, the number of brackets around it, and the token."""
     depth = 0
     for match in _SCANNED.finditer(text):
         token = match[0]
@@ -205,7 +205,7 @@ def split(text: str, separators: frozenset[str]) -> list[str]:
 
 
 def bracketed(text: str) -> tuple[str, str, str] | None:
-    """The opening bracket, content and closing bracket, if one pair encloses the whole text."""
+    """Return the opening bracket, content and closing bracket; None if no pair of brackets encloses the whole text."""
     opening = next((bracket for bracket in _OPENING - {r"\begin"} if text.startswith(bracket)), None)
     if opening is None:
         return None

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import astuple
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from ..types import Score
-from .canonical import Reference, references_of
+from .canonical import Reference, is_container, references_of
 from .comparison import DECIMAL_TOLERANCE, Conventions, Plan, any_of, compare_forms
 from .extraction import extract_answers
 from .forms import Based, Conditioned, Equation, Form, Group, Quantity
@@ -17,7 +18,6 @@ from .workers import BackgroundVerifier, Outcome, WorkerPool
 _COMPARE = Path(__file__).with_name("equivalence.py")
 _REMEMBERED = 1 << 16
 """Outcomes that are kept, since answers repeat under other prompts, in later batches and epochs."""
-_CONTAINER = re.compile(r"\s*[\[{(]+\s*['\"]")
 _SENTENCE = re.compile(r"\banswers?\s*(?:is\b|are\b|:)", re.IGNORECASE)
 _SPACED_DIGITS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,?(?:\\[,;: ]|[\s~])+[0-9]{3})+(?![0-9])")
 
@@ -93,7 +93,8 @@ class MathReward(BackgroundVerifier):
             if len(self._known) > _REMEMBERED:
                 self._known.clear()
             self._known |= {plan: outcome for plan, outcome in outcomes.items() if outcome.failure != "crash"}
-            return [_verdict(score, plan, outcomes | known) for score, plan in found]
+            outcomes |= known
+            return [_verdict(score, plan, outcomes) for score, plan in found]
 
         return scores
 
@@ -133,7 +134,7 @@ class MathReward(BackgroundVerifier):
                 f"{len(text)} characters, over the {self.max_answer_length} that are compared: {{}}. Raise "
                 "reward.max_answer_length, or, for worked solutions, set the source's worked=true."
             )
-        if _CONTAINER.match(text):
+        if is_container(text):
             return "the container {}. Write a string, or a list of strings for several correct answers."
         if _SENTENCE.search(text):
             return "the sentence {}. Keep the answer alone, such as 4."
@@ -164,15 +165,7 @@ class MathReward(BackgroundVerifier):
         self._pool.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        conventions = self.conventions
-        settings = (
-            conventions.percent,
-            conventions.bare_base,
-            conventions.bare_unit,
-            conventions.ordered_as_list,
-            conventions.decimal_tolerance,
-        )
-        return MathReward, (*self._limits, self.max_answer_length, *settings)
+        return MathReward, (*self._limits, self.max_answer_length, *astuple(self.conventions))
 
 
 def _verdict(score: Score, plan: Plan, outcomes: dict[Plan, Outcome]) -> Score:

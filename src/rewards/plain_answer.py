@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import partial
 
 from ..types import Score, Verifier
-from .canonical import Reference, canonical_number, references_of
+from .canonical import Reference, canonical_number, is_container, references_of
 from .extraction import after_marker, last_boxes, marked_or_stated
 from .response import split_response, without_answer_marks
 
@@ -27,8 +27,6 @@ _ANOTHER = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 """What follows a number if there are several: alternatives, a range or a list."""
-_CONTAINER = re.compile(r"\s*[\[{(]+\s*['\"]")
-"""How a list or a dict of Python or JSON begins that came instead of a text."""
 _FRACTION = re.compile(r"(?<!\d)\\[dt]?frac\{(\d{1,60})\}\{(\d{1,60})\}", re.ASCII)
 _WORDS = re.compile(r"\\(?:text|mbox|mathrm)\s?\{([^{}]{0,1000})\}")
 _ASIDE = re.compile(r"\([^()]{0,1000}\)")
@@ -91,8 +89,11 @@ def _beginning(text: str) -> tuple[str, re.Match[str] | None]:
 def _names_several(text: str) -> bool:
     """Check whether a statement begins with alternatives, a range or a list of numbers: `42 or 43`."""
     said, first = _beginning(text)
-    if first is None:
-        return False
+    return first is not None and _lists_more(said, first)
+
+
+def _lists_more(said: str, first: re.Match[str]) -> bool:
+    """Check whether alternatives, a range or a list of numbers continue after the first number of a statement."""
     clause = _ASIDE.sub("", said[first.end() :])
     return "=" not in clause and _ANOTHER.match(clause) is not None
 
@@ -105,7 +106,7 @@ def _stated_number(text: str) -> str | None:
     said, first = _beginning(text)
     if first is None:
         return _number(text)
-    if _names_several(text):
+    if _lists_more(said, first):
         return None
     clause = _ASIDE.sub("", said[first.start() :]).partition(", ")[0]
     left, *_, right = clause.split("=") if "=" in clause else (clause, "")
@@ -225,7 +226,7 @@ class PlainAnswerReward(Verifier):
             found = self._read(text)
             if found is None:
                 raise ValueError(f"Expected a reference answer of the form `{self.form}`, but got {text[:80]!r}.")
-            if self.form == "number" and (_CONTAINER.match(text) or self._read(text, stated=True) != found):
+            if self.form == "number" and (is_container(text) or self._read(text, stated=True) != found):
                 raise ValueError(
                     f"Expected a reference answer of the form `number`, which is one number, but got {text[:80]!r}. "
                     "Write the number alone, without separators; several correct numbers are a list of answers."
@@ -244,11 +245,11 @@ class PlainAnswerReward(Verifier):
         if self.form == "grid":
             return self._read(answer)
         statement = marked_or_stated(answer, reasons=True) or ""
-        if self.form == "number" and _names_several(_normalized(statement)):
-            return None
         said = self._read(statement, stated=True)
         if said is not None:
             return said
+        if self.form == "number" and _names_several(_normalized(statement)):
+            return None
         read = map(self._read, reversed(answer.splitlines()))
         return next((found for found in read if found is not None), None)
 
@@ -286,7 +287,7 @@ class FinalAnswerReward(Verifier):
     def check_reference(self, reference: Reference) -> None:
         """Refuse references that hold the marker or several lines, as worked solutions do, and containers."""
         for text in references_of(reference):
-            if _CONTAINER.match(text):
+            if is_container(text):
                 raise ValueError(
                     f"Expected a final answer as text, but got the container {text[:80]!r}. Write a string, or a list "
                     "of strings for several correct answers."

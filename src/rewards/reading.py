@@ -5,6 +5,7 @@ reads what has no such structure. No algebra is done but that of `arithmetic`.
 """
 
 import re
+from collections.abc import Collection
 from functools import lru_cache
 from typing import Literal
 
@@ -135,7 +136,7 @@ def _listed(text: str, depth: int) -> Form | None:
 
 def _ranges(text: str, parts: list[str], depth: int) -> Form | None:
     """Read several inequalities: a union if `or` joins them, one range if they bound a variable on both sides."""
-    if not all(_is_inequality(part) for part in parts):
+    if not all(has_relation(part, _INEQUALITIES) for part in parts):
         return None
     joined = {unmarked(token).lower() for _, inside, token in scanned(text) if not inside} & _LISTED
     found = tuple(_read(part, depth + 1) for part in parts)
@@ -154,25 +155,22 @@ def _ranges(text: str, parts: list[str], depth: int) -> Form | None:
     return Group("list", found, latex=tight(latex_of(text)))
 
 
-def _is_inequality(text: str) -> bool:
-    return any(not depth and token in _INEQUALITIES for _, depth, token in scanned(text))
-
-
 def _ungrouped(text: str) -> str:
-    """Drop the commas between groups of three digits: outside brackets, and everywhere before `000`."""
+    """Drop the commas between groups of three digits: outside brackets, and everywhere before a zero."""
     if "," not in text:
         return text
-    spans = []
-    for place, depth, token in scanned(text):
-        if token == "," and not depth:
-            spans.append(place)
-    outside = set(spans)
+    outside = {place for place, depth, token in scanned(text) if token == "," and not depth}
+    return _join_groups(text, outside)
+
+
+def _join_groups(text: str, outside: Collection[int] = frozenset()) -> str:
+    """Drop the commas of a number if one stands before a zero, or the first is at a place in `outside`."""
 
     def join(match: re.Match[str]) -> str:
-        group = match[0]
-        if match.start() + group.index(",") in outside or re.search(r",0[0-9]{2}", group):
-            return group.replace(",", "")
-        return group
+        number = match[0]
+        if ",0" in number or match.start() + number.index(",") in outside:
+            return number.replace(",", "")
+        return number
 
     return _GROUPS.sub(join, text)
 
@@ -194,7 +192,7 @@ def _conditioned(text: str, depth: int) -> Form | None:
             if not value:
                 return None
             return Conditioned(_read(value, depth + 1), compact(condition).casefold(), word in _CASES)
-    match = re.fullmatch(r"(.*[^\s(]) ?\((?:\x02)?(?:where|for|with)\x03? (.*)\)", text)
+    match = re.fullmatch(rf"(.*[^\s(]) ?\({OPEN}?(?:where|for|with){CLOSE}? (.*)\)", text)
     return Conditioned(_read(match[1], depth + 1), compact(match[2]).casefold(), False) if match else None
 
 
@@ -262,12 +260,7 @@ def _is_percent(form: Form) -> bool:
 
 
 def _amount(form: Form) -> Number | None:
-    if isinstance(form, Quantity):
-        number = form.amount.number
-        if number is None or form.unit.name != "percent":
-            return number
-        return Number(number.real / 100, number.imaginary / 100, number.exact)
-    return form.number if isinstance(form, Formula) else None
+    return form.number if isinstance(form, Formula | Quantity) else None
 
 
 def _all_equal(values: list[Form]) -> bool:
@@ -326,11 +319,7 @@ def _braced(content: str, latex: str, depth: int) -> Form | None:
 
 
 def _items(content: str) -> list[str]:
-    return [trimmed(part) for part in split(_ungrouped_inside(content), frozenset((",", ";")))]
-
-
-def _ungrouped_inside(content: str) -> str:
-    return _GROUPS.sub(lambda match: match[0].replace(",", "") if ",0" in match[0] else match[0], content)
+    return [trimmed(part) for part in split(_join_groups(content), frozenset((",", ";")))]
 
 
 def _matrix(text: str, depth: int) -> Form | None:

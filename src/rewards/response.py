@@ -69,8 +69,10 @@ ANSWER_TAGS = ("answer", "final_answer", "response", "output", "solution")
 ANSWER_MARKS = (
     (r"<\|begin_of_solution\|>", r"<\|end_of_solution\|>"),
     (r"<\|START_RESPONSE\|>", r"<\|END_RESPONSE\|>"),
+    (None, r"\[END FINAL RESPONSE\]"),  # Apriel
+    (None, r"<\|return\|>"),  # gpt-oss
 )
-"""Regular expressions of other marks around the answer."""
+"""Regular expressions of other marks before and after the answer."""
 
 _MARK_PARTS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|channel>", "<channel|>", "<unused94>")
 """Special tokens of which marks of thoughts begin or consist."""
@@ -251,10 +253,8 @@ def _compiled() -> tuple[re.Pattern[str], re.Pattern[str]]:
         "close": rf"(?i:<[ ]?/[ ]?(?:{tags})[ ]?>|<\|?/(?:{tags})\|>)",
     }
     around = {
-        "answer": _alternatives([f"(?i:<(?:{answers})>)", *(begin for begin, _ in ANSWER_MARKS)]),
-        "end": _alternatives(
-            [f"(?i:</(?:{answers})>)", *(end for _, end in ANSWER_MARKS), r"\[END FINAL RESPONSE\]", r"<\|return\|>"]
-        ),
+        "answer": _alternatives([f"(?i:<(?:{answers})>)", *(begin for begin, _ in ANSWER_MARKS if begin)]),
+        "end": _alternatives([f"(?i:</(?:{answers})>)", *(end for _, end in ANSWER_MARKS)]),
     }
     every = f"(?=[<\\[◁aH])(?:{_named(named | around)})"
     return re.compile(every), re.compile(_named(around))

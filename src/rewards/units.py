@@ -7,6 +7,8 @@ import re
 from dataclasses import dataclass
 from fractions import Fraction
 
+from .latex import CLOSE, OPEN, unmarked
+
 _NAMES = """
 meter: m meter meters metre metres | centimeter: cm cms centimeter centimeters centimetre centimetres
 millimeter: mm millimeter millimeters millimetre millimetres
@@ -61,7 +63,6 @@ SCALES = {
     "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
     "lakh": 10**5, "crore": 10**7,
 }  # fmt: skip
-CURRENCIES = {"$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee", "¢": "cent"}
 _TO_TWENTY = """
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
 eighteen nineteen twenty
@@ -113,23 +114,20 @@ unsure uncertain unclear unlikely likely wrong incorrect correct right false tru
 possible probable plausible doubtful questionable ambiguous rounded estimated assumed approximate tentative
 """
 _JUDGMENTS = frozenset(_JUDGMENTS_TEXT.split())
-_MARKED = re.compile("\x02|\x03")
 _TOKEN = re.compile(
-    r"(?P<word>\x02[^\x03]*\x03|[A-Za-zµμÅ]+|[°$€£¥₹¢Ω℃℉]|\\Omega(?![A-Za-z])|\\AA(?![A-Za-z]))"
+    rf"(?P<word>{OPEN}[^{CLOSE}]*{CLOSE}|[A-Za-zµμÅ]+|[°$€£¥₹¢Ω℃℉]|\\Omega(?![A-Za-z])|\\AA(?![A-Za-z]))"
     r"|\^(?P<power>-?[0-9]+|\{ ?-? ?[0-9]+ ?\})|(?P<by>/)|(?P<times>\\cdot(?![A-Za-z])|\\times(?![A-Za-z])|\*)"
     r"|(?P<gap> +)|(?P<other>.)",
     re.DOTALL,
 )
-
-
-_TOTAL = re.compile(r" *\x02?(?:(?:in\x03? \x02?)?total|altogether|each)\x03?$")
+_TOTAL = re.compile(rf" *{OPEN}?(?:(?:in{CLOSE}? {OPEN}?)?total|altogether|each){CLOSE}?$")
 _MEASURED = re.compile(
-    r" *\x02?(?:old|long|tall|high|wide|deep|away|apart|later|ago"
-    r"|(?:in|of)\x03? \x02?(?:length|width|height|depth|age|area|volume))\x03?$"
+    rf" *{OPEN}?(?:old|long|tall|high|wide|deep|away|apart|later|ago"
+    rf"|(?:in|of){CLOSE}? {OPEN}?(?:length|width|height|depth|age|area|volume)){CLOSE}?$"
 )
 """What was measured, behind its unit: `years old`, `cm in length`."""
 _DENOMINATOR = re.compile(r"/ ?\(([^()]*)\)")
-_FACTOR_SIGN = re.compile(r" ?(?:\\cdot|\\times|\*| ) ?(?=\x02|[A-Za-z])")
+_FACTOR_SIGN = re.compile(rf" ?(?:\\cdot|\\times|\*| ) ?(?={OPEN}|[A-Za-z])")
 _DETERMINERS = frozenset(("the", "a", "an", "her", "his", "their", "its", "each", "every"))
 _PREPOSITIONS = frozenset(("of", "per", "in", "on", "at", "from"))
 
@@ -155,6 +153,15 @@ def _below_thousand(words: str) -> int:
     for word in re.findall("[a-z]+", words):
         value = 100 * value if word == "hundred" else value + NUMBER_WORDS.get(word, 0)
     return value
+
+
+def currency(sign: str) -> str:
+    """Return the name of a currency by its sign or code.
+
+    >>> currency("$"), currency("GBP"), currency("Rs")
+    ('dollar', 'pound', 'rupee')
+    """
+    return _UNITS[sign.lower()]
 
 
 @dataclass(frozen=True)
@@ -184,7 +191,7 @@ def unit_of(tail: str, amount: Fraction | None, spaced: bool) -> Unit | None:
     r"""Read what stands behind a number: scales, then a unit or a counted noun. None if it is anything else.
 
     Args:
-        tail: Text with words of `\text{…}` between the characters 2 and 3.
+        tail: Text with words of `\text{…}` between the characters `OPEN` and `CLOSE`.
         amount: The number, if known: a noun in the singular goes with 1 only.
         spaced: Whether a space stands in front of the tail.
 
@@ -193,12 +200,12 @@ def unit_of(tail: str, amount: Fraction | None, spaced: bool) -> Unit | None:
     >>> unit_of("perhaps", None, True), unit_of("or 5", None, True), unit_of("thousand", None, True).scale
     (None, None, 1000)
     """
-    words, scale = re.sub(r"(\x02?)per(\x03? \x02?)cent", r"\1percent", tail.strip()), 1
+    words, scale = re.sub(rf"({OPEN}?)per(?:{CLOSE}? {OPEN}?)cent", r"\1percent", tail.strip()), 1
     if _TOTAL.fullmatch(words):
         return Unit("")
     words = _MEASURED.sub("", _TOTAL.sub("", words))
     words = _DENOMINATOR.sub(lambda match: "/" + _FACTOR_SIGN.sub("/", match[1].strip()), words)
-    while match := re.match(r"(\x02?)([A-Za-z]+)(\x03?)\s*", words):
+    while match := re.match(rf"({OPEN}?)([A-Za-z]+)({CLOSE}?)\s*", words):
         factor = SCALES.get(match[2].lower())
         if factor is None or bool(match[1]) != bool(match[3]):
             break
@@ -216,7 +223,7 @@ def unit_of(tail: str, amount: Fraction | None, spaced: bool) -> Unit | None:
 
 def _powers(text: str) -> dict[str, int] | None:  # noqa: PLR0912
     """Unit → power."""
-    text = re.sub(r"\b(sq|cu|hr|min|sec|lb|ft|in|yd|oz|km|cm)\.", r"\1", text.replace("\x03.", "\x03"))
+    text = re.sub(r"\b(sq|cu|hr|min|sec|lb|ft|in|yd|oz|km|cm)\.", r"\1", text.replace(f"{CLOSE}.", CLOSE))
     powers: dict[str, int] = {}
     factor, prefix, last = 1, 1, ""
     for token in _TOKEN.finditer(text):
@@ -233,7 +240,7 @@ def _powers(text: str) -> dict[str, int] | None:  # noqa: PLR0912
         elif kind == "times" and powers:
             last = ""
         elif kind == "word":
-            word = _MARKED.sub("", token["word"]).strip()
+            word = unmarked(token["word"]).strip()
             if word.lower() == "per" and powers:
                 factor = -1
             elif word.lower() in ("square", "sq", "squared"):
@@ -275,7 +282,7 @@ def _unit(word: str) -> dict[str, int] | None:
 
 def _certain(text: str, spaced: bool) -> bool:
     r"""Whether the letters can only be a unit: in `\text`, of several letters, or a quotient such as `m/s`."""
-    if "\x02" in text or not text.isascii():
+    if OPEN in text or not text.isascii():
         return True
     runs = re.findall(r"[A-Za-z]+", text)
     if any(len(run) > 1 and (spaced or run not in _PRODUCTS) for run in runs):
@@ -285,7 +292,7 @@ def _certain(text: str, spaced: bool) -> bool:
 
 def _noun(text: str, amount: Fraction | None) -> str | None:
     """One to three words of which the last is a plural; None for hedges, conjunctions, numbers and everything else."""
-    words = _MARKED.sub("", text).lower().split()
+    words = unmarked(text).lower().split()
     place = next((place for place, word in enumerate(words) if word in _PREPOSITIONS), None)
     if place is not None:
         return _noun_phrase(words[:place], words[place], words[place + 1 :], amount)

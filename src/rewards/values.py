@@ -1,13 +1,14 @@
 r"""One value without structure of its own, such as a number, a quantity, a time or a word, from an answer's text."""
 
 import re
+from collections.abc import Collection
 from fractions import Fraction
 
 from . import arithmetic
 from .arithmetic import number_of, polynomial_of
 from .forms import Based, Clock, Form, Formula, Group, Quantity, Words, compact
 from .latex import CLOSE, OPEN, latex_of, scanned, split, tight, trimmed, unmarked
-from .units import CURRENCIES, NUMBER_WORDS, PLAIN_LETTERS, Unit, number_in_words, unit_of
+from .units import NUMBER_WORDS, PLAIN_LETTERS, Unit, currency, number_in_words, unit_of
 
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9.]+ ?\\times ?10\^\{?[+-]?[0-9]+\}?)")
 _REPEATING = re.compile(
@@ -26,11 +27,12 @@ _UNIT_SIGNS = frozenset(("€", "£", "¥", "₹", "¢", "Ω", "Å", "µ", "μ",
 _CLOCK = re.compile(
     r"(0?)([0-9]{1,2})(?::([0-9]{2})(:[0-9]{2})?(?: ?([apAP])\.? ?[mM]\.?)?| ?([AP])\.? ?M\.?| ([ap])\.? ?m\.?)"
 )
-_IN_PARENTHESES = re.compile(r"(.*[^\s(/]) ?(?:\( ?(\x02[^()]*)\)|(?<= )\(([A-Za-z][A-Za-z^0-9/ ]+)\))")
+_IN_PARENTHESES = re.compile(rf"(.*[^\s(/]) ?(?:\( ?({OPEN}[^()]*)\)|(?<= )\(([A-Za-z][A-Za-z^0-9/ ]+)\))")
 _CURRENCY = re.compile(
-    r"([+-]?) ?(?:\x02?US\x03? ?)?(\\\$|\x02?(?:[€£¥₹]|(?:Rs|USD|EUR|GBP)(?![A-Za-z]))\x03?)\.? ?(?=[0-9.(\\-])"
+    rf"([+-]?) ?(?:{OPEN}?US{CLOSE}? ?)?(\\\$|{OPEN}?(?:[€£¥₹]|(?:Rs|USD|EUR|GBP)(?![A-Za-z])){CLOSE}?)\.? ?"
+    r"(?=[0-9.(\\-])"
 )
-_PER = re.compile(r" *\x02?per\x03? \x02?[A-Za-z]+\x03?$")
+_PER = re.compile(rf" *{OPEN}?per{CLOSE}? {OPEN}?[A-Za-z]+{CLOSE}?$")
 _RELATIONS = frozenset(
     ("<", ">", r"\le", r"\ge", r"\ne", r"\in", r"\subset", r"\subseteq", r"\notin", r"\equiv", r"\sim")
 )
@@ -50,7 +52,7 @@ _COMMANDS = frozenset(_COMMAND_NAMES.split()) | arithmetic.GREEK  # fmt: skip
 
 
 def single_value(text: str) -> Form:
-    """One value without structure."""
+    """Read a text without structure: a number, a quantity, a time, a word or a formula."""
     plain = unmarked(text)
     found = _ordinal(text) or _based(plain) or _numeral(plain) or _clock(plain) or _ratio(text)
     if found is not None:
@@ -130,7 +132,7 @@ def _ratio(text: str) -> Form | None:
 
 def _compound(text: str) -> Form | None:
     """Read amounts in several units side by side: `3 hours 20 minutes`."""
-    parts = re.split(r"(?<=[A-Za-z\x03]) *(?=[0-9])", text)
+    parts = re.split(rf"(?<=[A-Za-z{CLOSE}]) *(?=[0-9])", text)
     if len(parts) < 2:
         return None
     amounts = [_quantity(part.strip()) for part in parts]
@@ -157,17 +159,14 @@ def _clock(plain: str) -> Form | None:
 
 
 def _based(plain: str) -> Form | None:
-    match = _BASE_SUFFIX.fullmatch(plain)
-    words = _BASE_WORDS.fullmatch(plain) if match is None else None
-    if match is None and words is None:
+    """Read digits with their base: `1011_2`, `4210 base five`."""
+    match = _BASE_SUFFIX.fullmatch(plain) or _BASE_WORDS.fullmatch(plain)
+    if match is None:
         return None
-    if match is not None:
-        digits, base = match[1], next(group for group in match.groups()[1:] if group)
-    else:
-        assert words is not None
-        digits, base = words[1], words[2]
+    digits, base = filter(None, match.groups())
     number = int(base) if base.isdigit() else NUMBER_WORDS.get(base, 0)
-    sign, digits = ("-" if digits.startswith("-") else ""), digits.removeprefix("-").upper()
+    sign = "-" if digits.startswith("-") else ""
+    digits = digits.removeprefix("-").upper()
     if not 2 <= number <= 36 or not any(character.isdigit() for character in digits):
         return None
     if any(int(character, 36) >= number for character in digits.replace(".", "")):
@@ -175,14 +174,10 @@ def _based(plain: str) -> Form | None:
     return Based(sign + (digits.lstrip("0") or "0"), number)
 
 
-def _money(text: str) -> Form | None:
-    """Read an amount behind the sign of a currency."""
-    currency = _CURRENCY.match(text)
-    if currency is None:
-        return None
-    sign = unmarked(currency[2]).removeprefix("\\")
-    name = CURRENCIES.get(sign) or {"Rs": "rupee", "USD": "dollar", "EUR": "euro", "GBP": "pound"}[sign]
-    rest = single_value(currency[1] + _PER.sub("", text[currency.end() :]))
+def _money(text: str, match: re.Match[str]) -> Form | None:
+    """Read an amount behind the sign of a currency, which is the match of `_CURRENCY`."""
+    name = currency(unmarked(match[2]).removeprefix("\\"))
+    rest = single_value(match[1] + _PER.sub("", text[match.end() :]))
     amount, unit = (rest.amount, rest.unit) if isinstance(rest, Quantity) else (rest, Unit(""))
     if not isinstance(amount, Formula) or amount.number is None or unit.is_noun:
         return None
@@ -192,8 +187,8 @@ def _money(text: str) -> Form | None:
 
 
 def _quantity(text: str) -> Form | None:
-    if _CURRENCY.match(text):
-        return _money(text)
+    if match := _CURRENCY.match(text):
+        return _money(text, match)
     if match := _IN_PARENTHESES.fullmatch(text):
         return _with_unit(text, match[1], match[2] or match[3], spaced=True)
     for place, depth, token in scanned(text):
@@ -251,7 +246,7 @@ def _is_text(text: str) -> bool:
     if _CAPITALS.fullmatch(text):
         return True
     has_matrix = r"\begin" in text
-    bare = re.sub(r"[_^] ?(?:\{[^{}]*\}|\x02[^\x03]*\x03|[0-9A-Za-z])", "", text)
+    bare = re.sub(rf"[_^] ?(?:\{{[^{{}}]*\}}|{OPEN}[^{CLOSE}]*{CLOSE}|[0-9A-Za-z])", "", text)
     bare = re.sub(r"\\(?:operatorname|mathbb|begin|end) ?\{[^{}]*\}", "", bare).replace(f"{OPEN}degree{CLOSE}", "")
     if (_ADJACENT.search(bare) and not has_matrix) or bare.count("|") % 2:
         return True
@@ -286,9 +281,9 @@ def _letters(text: str) -> str:
     return inner.rstrip(".")
 
 
-def has_relation(text: str) -> bool:
-    """Check whether the text has a sign of comparison or membership outside all brackets."""
-    return any(not depth and token in _RELATIONS for _, depth, token in scanned(text))
+def has_relation(text: str, signs: Collection[str] = _RELATIONS) -> bool:
+    """Check whether the text has one of `signs`, by default of comparison or membership, outside all brackets."""
+    return any(not depth and token in signs for _, depth, token in scanned(text))
 
 
 def ascending(latex: str) -> str:

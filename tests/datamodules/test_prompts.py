@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 import torch
 from transformers import AutoTokenizer
 
-from tagrpo.datamodules.prompts import PromptRenderer
+from tagrpo.datamodules.prompts import STAND_IN, PromptRenderer
 from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionGroup
@@ -38,6 +40,22 @@ def test_every_prompt_knows_the_original_in_its_own_template(tokenizer):
                 assert p.token_ids.tolist() == tokenizer(rendered(question))["input_ids"]
                 assert p.anchor_ids.tolist() == tokenizer(rendered(GROUP.question))["input_ids"]
                 assert p.token_ids.dtype == torch.long
+
+
+def test_each_question_is_rendered_once_per_template(tokenizer):
+    rendered = Counter()
+
+    class Counted(PlainTemplate):
+        def render(self, question, tokenizer):
+            rendered[self.format, question] += 1
+            return super().render(question, tokenizer)
+
+    templates = {"a": Counted("{question} <sep>"), "b": Counted("? {question}")}
+    PromptRenderer(PromptAugmentation(templates, draw="response"), tokenizer).prompts([GROUP], 0, num_samples=64)
+    questions = {question for _, question in rendered}
+    assert questions == {GROUP.question, *GROUP.rephrasings, STAND_IN}
+    assert len(rendered) == 2 * len(questions)
+    assert set(rendered.values()) == {1}
 
 
 def test_prompts_have_the_kinds_of_their_questions(tokenizer):

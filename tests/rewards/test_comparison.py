@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tagrpo.rewards.arithmetic import Number
 from tagrpo.rewards.comparison import DEFAULT, Conventions, all_of, any_of, compare_forms
 from tagrpo.rewards.equivalence import compare
 from tagrpo.rewards.forms import Formula, Quantity
@@ -246,6 +247,30 @@ def test_a_percentage_and_its_decimal_state_one_value():
         assert plan(reference, "0.57") is False
     assert plan("0.56", r"0.56=56\%") is True
     assert plan("0.56", r"0.56=57\%") is False
+
+
+PARTS = st.integers(-3, 3)
+
+
+@given(st.tuples(PARTS, PARTS), st.tuples(PARTS, PARTS))
+def test_a_percentage_is_a_hundredth_in_both_of_its_parts(percent, fraction):
+    real, imaginary = percent
+    answer = rf"({25 * real}+({25 * imaginary})i)\%"
+    other = rf"\frac{{{fraction[0]}}}{{4}}+\frac{{{fraction[1]}}}{{4}}i"
+    conventions = Conventions(percent="fraction")
+    assert plan(answer, other, conventions) is (percent == fraction)
+    assert plan(other, answer, conventions) is (percent == fraction)
+    assert plan(answer, other) is (percent == fraction == (0, 0))
+    form = read_answer(answer)
+    assert isinstance(form, Quantity)
+    assert form.number == Number(Fraction(real, 4), Fraction(imaginary, 4))
+
+
+def test_a_percentage_that_needs_algebra_is_a_hundredth_too():
+    """All digits that a root is computed to agree with the decimal, so that only algebra tells them apart."""
+    found = plan(r"\sqrt2\%", "0.01414213562373095048801689", Conventions(percent="fraction"))
+    assert found[0] == "same"
+    assert r"\frac{\sqrt2}{100}" in found
 
 
 @given(st.integers(1, 6), st.integers(0, 30))

@@ -1,13 +1,12 @@
 import json
 import re
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tagrpo.rewards.canonical import canonical_number, exact_value, normalize_answer
+from tagrpo.rewards.canonical import canonical_number, normalize_answer
 from tagrpo.rewards.extraction import (
     after_marker,
     extract_answer,
@@ -256,8 +255,8 @@ def test_separators_join_boxes_and_other_words_do_not(values, separator):
         (r'[asy] label("\boxed{1}"); [/asy] It is \boxed{5}.', "Find all $k$.", ("5",)),
         (r"[asy] It is \boxed{5}.", "Find all $k$.", ("5",)),
         ("3 + 4 = 7 #### 7", "How many?", ("7",)),
-        (r"\boxed{}", "How many?", None),
-        ("no answer", "", None),
+        (r"\boxed{}", "How many?", ()),
+        ("no answer", "", ()),
     ],
 )
 def test_the_question_decides_what_several_boxes_of_a_solution_mean(solution, question, references):
@@ -369,33 +368,6 @@ def test_marker_and_number_helpers():
     assert canonical_number("12,34") is None
 
 
-@given(st.integers(), st.integers(min_value=1, max_value=10**40), st.booleans())
-def test_exact_values_are_those_of_the_fractions_module(numerator, denominator, slash):
-    expected = Fraction(numerator, denominator)
-    sign = "-" if numerator < 0 else ""
-    tex = rf"{sign}\frac{{{abs(numerator)}}}{{{denominator}}}"
-    assert exact_value(f"{numerator}/{denominator}" if slash else tex) == expected
-    assert exact_value(rf"\frac{{{numerator}}}{{{denominator}}}") == expected
-    assert exact_value(str(numerator)) == numerator
-
-
-def test_what_is_no_plain_fraction_has_no_exact_value():
-    for answer in [
-        "",
-        "-",
-        "1/0",
-        r"\frac{1}{0}",
-        "0.5",
-        "1/2/3",
-        r"2\frac{1}{2}",
-        "1,2",
-        "x",
-        "9" * 100,
-        "\u0663",
-    ]:
-        assert exact_value(answer) is None
-
-
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the benchmark files are not here")
 
 
@@ -429,7 +401,7 @@ def test_every_math_solution_with_an_answer_yields_it():
     for number, row in enumerate(rows("math_train")):
         references = extract_reference(row["solution"], row["problem"])
         last = box_by_counting(row["solution"])
-        if references is None:
+        if not references:
             missing.append(number)
         elif number in ALL_VALUES:
             (reference,) = references

@@ -209,7 +209,9 @@ def test_the_table_of_labelled_pairs(reward):
 CONVENTIONS = [
     ({"percent": "number"}, {(r"50\%", "50"): True, (r"50\%", "0.5"): False, ("0.5", r"50\%"): False}),
     ({"percent": "fraction"}, {(r"50\%", "50"): False, (r"50\%", r"\frac12"): True, ("0.5", r"50\%"): True}),
+    ({"percent": "fraction"}, {(r"50i\%", "0"): False, ("0", r"50i\%"): False, (r"50i\%", "0.5i"): True}),
     ({"percent": "either"}, {(r"50\%", "50"): True, (r"50\%", "0.5"): True, (r"50\%", "5"): False}),
+    ({"percent": "either"}, {(r"50i\%", "0"): False, ("0", r"50i\%"): False, (r"50i\%", "50i"): True}),
     ({"bare_base": True}, {("4210_5", "4210"): True, ("4210", "4210_5"): True, ("4210_5", "555"): False}),
     ({"bare_base": False}, {("4210_5", "4210"): False, ("4210", "4210_5"): False, ("4210_5", "4210_{5}"): True}),
     ({"bare_unit": True}, {(r"5\text{ cm}", "5"): True, ("5", "5 cm"): True}),
@@ -329,12 +331,20 @@ def test_pickling_carries_the_settings_and_no_process(reward):
         assert copy(boxed("x+1"), "1+x").correct
 
 
+@pytest.mark.parametrize("setting", ["bare_base", "bare_unit", "ordered_as_list"])
+def test_pickling_carries_each_convention(setting):
+    with closing(MathReward(percent="either", decimal_tolerance=0.5, **{setting: False})) as reward:
+        assert getattr(reward.conventions, setting) is False
+        copy = pickle.loads(pickle.dumps(reward))
+        assert copy.conventions == reward.conventions
+
+
 def references(name):
     with (DATA / f"{name}.jsonl").open() as lines:
         rows = [json.loads(line) for line in lines]
     if name in ("math_train", "gsm8k_train"):
         found = [extract_reference(row.get("solution") or row["answer"], row.get("problem", "")) for row in rows]
-        return [reference for reference in found if reference is not None]
+        return [reference for reference in found if reference]
     return [tuple(a) if isinstance(a := row["answer"], list) else str(a) for row in rows]
 
 

@@ -1,9 +1,14 @@
-"""Numbers in words, against words built from tables."""
+"""Numbers in words, against words built from tables; units of currencies."""
 
 from __future__ import annotations
 
 from fractions import Fraction
 
+import pytest
+
+from tagrpo.rewards.arithmetic import Number
+from tagrpo.rewards.forms import Quantity
+from tagrpo.rewards.reading import read_answer
 from tagrpo.rewards.units import number_in_words
 
 SMALL_WORDS = """zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
@@ -40,3 +45,17 @@ def test_fractions_are_read_in_words():
 def test_other_words_are_no_number():
     for words in ("", "five six", "twenty ten", "thousand", "one or two", "twenty-", "fivesix", "hundred hundred"):
         assert number_in_words(words) is None
+
+
+NAMES = {
+    r"\$": "dollar", "€": "euro", "£": "pound", "¥": "yen", "₹": "rupee", "Rs": "rupee", "Rs.": "rupee",
+    "USD ": "dollar", "EUR ": "euro", r"\text{GBP} ": "pound", r"US\$": "dollar",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("sign", "name"), NAMES.items())
+def test_an_amount_behind_a_currency_has_its_name_as_unit(sign, name):
+    form = read_answer(f"{sign}12.50")
+    assert isinstance(form, Quantity)
+    assert form.unit.name == name
+    assert form.number == Number(Fraction(25, 2))

@@ -142,7 +142,7 @@ class HubSource(Source):
         question = question_text(row["a question"])
         answer = row["an answer"]
         if known.worked and isinstance(answer, str):
-            answer = list(extract_reference(answer, question) or ())
+            answer = list(extract_reference(answer, question))
         return QuestionGroup(
             id=f"{self.dataset}-{number if name is None else name}",
             question=question,

@@ -82,9 +82,12 @@ class JsonLinesSource(Source):
         if not isinstance(rephrasings, list) or not all(isinstance(text, str) and text.strip() for text in rephrasings):
             raise RowError(f"a list of texts in `{self.rephrasings}`, but got {rephrasings!r}")
         worked = self.worked and is_known(answer)
-        if worked and not isinstance(answer, str):
+        if not worked:
+            accepted = answers(answer)
+        elif isinstance(answer, str):
+            accepted = answers(list(extract_reference(answer, question)))
+        else:
             raise RowError(f"a worked solution in `{self.answer}`, but got {type(answer).__name__}. Set worked=false")
-        accepted = answers(list(extract_reference(str(answer), question) or ()) if worked else answer)
         if not accepted:
             said = "has no box and no `####`, where `worked` looks" if worked else "is empty"
             raise RowError(f"an answer in `{self.answer}`, but it {said}. Correct the row, or leave it out")

@@ -116,7 +116,7 @@ def _csv_rows(path: Path) -> list[dict[str, Any]]:
     import pandas as pd
 
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, na_filter=False, index_col=False)
+        table = pd.read_csv(path, dtype=str, na_filter=False, index_col=False)
     except ValueError as error:
         raise ValueError(f"{path}: expected a CSV file in UTF-8, but {type(error).__name__}: {error}.") from error
     return [{str(name): cell for name, cell in row.items()} for row in table.to_dict("records")]

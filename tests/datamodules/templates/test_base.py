@@ -6,6 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from tagrpo.datamodules.templates import ChatTemplate, PlainTemplate
+from tagrpo.settings.config import compose_run
 from tagrpo.starter import starter_path
 
 
@@ -43,3 +44,21 @@ def test_a_chat_template_that_fails_is_named_with_its_error(tokenizer):
 def test_a_chat_template_among_the_options_is_used(tokenizer):
     template = ChatTemplate(options={"chat_template": "<{{ messages[0].content }}>"})
     assert template.render("1 + 1 ?", tokenizer) == "<1 + 1 ?>"
+
+
+BOX = "Please provide step-by-step reasoning, and enclose your final answer in the box: \\boxed{}."
+STEP_BY_STEP = "Please reason step by step, and put your final answer within \\boxed{}."
+
+
+@pytest.mark.parametrize(
+    ("option", "own"),
+    [
+        ("chat", {}),
+        ("boxed", {"name": "boxed", "instruction": BOX}),
+        ("qwen_math", {"name": "qwen-math", "system": STEP_BY_STEP}),
+    ],
+)
+def test_the_chat_templates_of_the_papers_differ_from_chat_in_their_words_alone(tmp_path, option, own):
+    common = {"instruction": "", "system": None, "prefill": "", "options": None, "date": "2024-07-26"}
+    target = "tagrpo.datamodules.templates.ChatTemplate"
+    assert compose_run(tmp_path, [f"template={option}"]).template == {"_target_": target, **common, **own}

@@ -1,6 +1,5 @@
-"""The Hydra configuration tree, shipped as package data. Importing it makes the options of methods known to Hydra."""
+"""The Hydra configuration tree, as package data. Importing it adds the folders of methods to Hydra's search path."""
 
-from tagrpo.settings import absent, methods
+from tagrpo.settings import methods
 
 methods.register()
-absent.register()

@@ -147,7 +147,7 @@ def page() -> str:
         *section("tagrpo-train", settings((ROOT / "configs/train.yaml").read_text())),
     ]
     for group in GROUPS:
-        files = {option: settings(text) for option, text in options_of(group).items()}
+        files = {option: settings(text) for option, text in options_of(group).items() if option != "none"}
         known = {row.key: row.meaning for rows in files.values() for row in rows if row.meaning}
         for name, rows in files.items():
             if rows:  # what a file overrides is described where it comes from

@@ -1,8 +1,8 @@
-"""Makes docs/methods.md from the files of papers, what each one ran, and from the configuration, what runs here.
+"""Makes docs/methods.md from the tables of papers, what each one ran, and from the configuration, what runs here.
 
     python scripts/methods_page.py
 
-The files are those of `tagrpo.settings.methods`. Every difference between the two is on the page. One that has no
+The tables are those of `tagrpo.settings.methods`. Every difference between the two is on the page. One that has no
 reason, in the value's row or in `SHARED`, is an error, and so is a reason for a difference that does not exist.
 """
 
@@ -37,17 +37,14 @@ SHARED = dict.fromkeys(EVALUATION, "all methods are evaluated alike") | {
 """Key → why it differs from paper to paper and not here, unless a paper's file has a reason of its own."""
 PLAIN = re.compile(r"(not (stated|seen|defined)|std is not defined|full text not at hand)[\w ]{0,16}", re.IGNORECASE)
 """A source that says no more than that a value is open."""
-SECTIONS = ("recipe", "scale", "authors", "authors_scale", "settings")
-STATED = {"paper", "authors", "open"}
-"""Keys of a row, one of which it has if a paper says something of the setting."""
 MANY = 3
 """Papers that must leave a setting open for it to be said once."""
 INTRODUCTION = """\
 # Methods
 
 What each paper ran, what runs here, and where the two differ. This page is made by `python scripts/methods_page.py`
-from the files that have the papers' values with their places (`configs/papers/<paper>.yaml`, and
-`src/contrib/<method>/method.yaml`), and from the configuration; a test fails where they differ without a reason.
+from the tables that have the papers' values with their places (`configs/papers/<paper>.yaml`, and
+`src/contrib/<method>/paper.yaml`), and from the configuration; a test fails where they differ without a reason.
 
 `experiment=X` is the method with the settings of its paper: the paper's value, else that of its authors' code, else our
 own. `recipe=authors` is what the authors' code ran where it differs from their paper. `recipe=common` puts all methods
@@ -87,18 +84,16 @@ def settings(experiment: str, recipe: str, scale: str = "paper") -> dict[str, An
 
 @cache
 def papers() -> dict[str, dict[str, Any]]:
-    """Name → content of the paper's file, in the order of the page; `settings` has the rows of all its sections."""
+    """Name → content of the paper's table, in the order of the page."""
     found = {}
     for name in PAPERS:
-        paper = methods.read(methods.method_files()[name])
-        rows = {key: row for section in SECTIONS for key, row in paper.get(section, {}).items()}
-        found[name] = {**paper, "settings": {key: row for key, row in rows.items() if STATED & set(row)}}
+        found[name] = {"values": {}} | methods.read(methods.tables()[name])
     return found
 
 
 def table_of(paper: dict[str, Any], experiment: str) -> dict[str, Any]:
     """Key → what the paper ran for this experiment."""
-    return {**paper["settings"], **paper["own"][experiment]}
+    return {**paper["values"], **paper["own"][experiment]}
 
 
 def wanted(row: dict[str, Any], recipe: str) -> Any:
@@ -109,7 +104,7 @@ def wanted(row: dict[str, Any], recipe: str) -> Any:
 
 def recipes_of(name: str) -> list[str]:
     """`paper`, and `authors` where there are settings of that name."""
-    return ["paper"] + ["authors"] * ("authors" in methods.recipes_of(papers()[name]))
+    return ["paper"] + ["authors"] * ("authors" in methods.recipes_of(name))
 
 
 def departures(name: str, paper: dict[str, Any], experiment: str) -> dict[tuple[str, str], str]:
@@ -127,8 +122,8 @@ def departures(name: str, paper: dict[str, Any], experiment: str) -> dict[tuple[
                 continue
             if recipe not in row.get("because", {}) and key not in SHARED:
                 raise ValueError(
-                    f"The file of {name} has {key} = {want} for {experiment}, but recipe={recipe} has {have}. Put the "
-                    f"row in another section, or say in it why: because: {{{recipe}: …}}."
+                    f"The table of {name} has {key} = {want} for {experiment}, but recipe={recipe} has {have}. Correct "
+                    f"the setting, or give the reason in the row: because: {{{recipe}: …}}."
                 )
             found[recipe, key] = row.get("because", {}).get(recipe) or SHARED[key]
     return found
@@ -309,7 +304,7 @@ def overview() -> Iterator[str]:
 def evaluations() -> Iterator[str]:
     """A line per paper: how it evaluates, and where it says so."""
     for name, paper in papers().items():
-        rows = [paper["settings"].get(key, {}) for key in EVALUATION]
+        rows = [paper["values"].get(key, {}) for key in EVALUATION]
         if not all(map(is_open, rows)):
             values = ["" if is_open(row) else cell(wanted(row, "paper")) for row in rows]
             places = dict.fromkeys(place(row) for row in rows if not is_open(row))

@@ -31,7 +31,7 @@ from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.update import UpdateOptions
 from tagrpo.runs.files import write_section
-from tagrpo.settings.methods import options_of
+from tagrpo.settings import methods
 from tagrpo.types import AdvantageStrategy
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -62,7 +62,7 @@ def experiments() -> dict[str, Experiment]:
     """All experiments whose strategy reads rewards alone and whose tokens share their response's advantage."""
     found = {}
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        for name in options_of("experiment"):
+        for name in methods.experiments():
             cfg = compose("train", [f"experiment={name}"])
             if cfg.get("credit") is not None:
                 continue

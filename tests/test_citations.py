@@ -24,10 +24,10 @@ from typing import Any
 
 import pytest
 
-from tagrpo.settings.methods import CONTRIB, method_files, options_of, read
+from tagrpo.settings.methods import CONTRIB, options_of, read, tables
 
 ROOT = Path(__file__).parents[1]
-FILES = method_files()
+FILES = tables()
 PAPERS: dict[str, dict[str, Any]] = {
     name: {"names": [], "text": {"state": "read"}, "cited": {}} | read(path) for name, path in sorted(FILES.items())
 }
@@ -104,7 +104,7 @@ def of_python(text: str) -> Iterator[tuple[int, str]]:
 
 
 def of_paper(text: str) -> Iterator[tuple[int, str]]:
-    """The rows of a paper's file, without its list of what is cited."""
+    """The rows of a paper's table or settings, without its list of what is cited."""
     part = ""
     for number, row in enumerate(text.splitlines(), 1):
         part = row if re.match(r"\w", row) else part
@@ -121,7 +121,7 @@ def blocks(path: Path) -> Iterator[tuple[int, str]]:
             code = cell["cell_type"] == "code"
             found = of_python(re.sub(r"(?m)^[%!]", "# ", source)) if code else paragraphs(source, r"\||- |#")
             yield from ((number, block) for _, block in found)
-    elif path in FILES.values():
+    elif path in FILES.values() or settings_of(path):
         yield from of_paper(text)
     else:
         yield from (
@@ -135,19 +135,25 @@ def of_file(path: Path) -> str | None:
     """The paper that a file is on."""
     name = str(path.relative_to(ROOT))
     if name.startswith("configs/experiment/"):
-        return EXPERIMENTS[path.stem]
-    if path.parent.name in FILES and path.parent.parent == CONTRIB:
-        return path.parent.name
-    if name.startswith("configs/comparisons/"):
-        return next((key for key in PAPERS if path.stem.startswith(f"{key}_")), None)
+        return EXPERIMENTS.get(path.stem)
+    if CONTRIB in path.parents:
+        return path.relative_to(CONTRIB).parts[0]
+    if name.startswith(("configs/comparisons/", "configs/protocol/")):
+        return next((key for key in PAPERS if path.stem.startswith(key)), None)
     return "ta_grpo" if name == "docs/study_second.md" else None
+
+
+def settings_of(path: Path) -> str | None:
+    """The paper whose settings a file has."""
+    parts = path.parts
+    return parts[parts.index("settings") + 1] if "settings" in parts and path.suffix == ".yaml" else None
 
 
 def attributed(match: re.Match[str], block: str, path: Path) -> str | None:
     """The paper that a citation belongs to."""
     if after := FOLLOWED.match(block, match.end()):
         return NAMES.get(after["name"], after["name"])
-    if (key := OWNER.get(path)) and PAPERS[key]["arxiv"]:
+    if (key := OWNER.get(path) or settings_of(path)) and PAPERS[key]["arxiv"]:
         return key
     named = [name["name"] for name in NAME.finditer(block, 0, match.start())]
     return NAMES.get(named[-1], named[-1]) if named else of_file(path)

@@ -37,14 +37,14 @@ def unfolded(lines):
 
 
 def test_every_experiment_is_of_one_paper():
-    assert sorted(EXPERIMENTS) == list(methods.options_of("experiment"))
+    assert sorted(EXPERIMENTS) == methods.experiments()
     assert all(set(paper["own"]) == set(paper["defines"]) for paper in PAPERS.values())
 
 
 @pytest.mark.parametrize("name", [name for name in PAPERS if name not in ("ours", "adaptive_rephrasings")])
 def test_every_paper_has_a_value_with_its_place_or_is_said_to_leave_it_open(name):
     for experiment in PAPERS[name]["own"]:
-        table = {**PAPERS[name]["settings"], **PAPERS[name]["own"][experiment]}
+        table = {**PAPERS[name]["values"], **PAPERS[name]["own"][experiment]}
         assert not {f"{group}.{key}" for group, keys in STATED.items() for key in keys.split()} - set(table)
         assert {"trainer.max_epochs", "iterations"} & set(table)
         for key, row in table.items():
@@ -62,8 +62,8 @@ def test_a_setting_that_is_not_the_papers_needs_a_reason(monkeypatch):
     monkeypatch.setattr(script, "settings", lambda *_: changed)
     with pytest.raises(ValueError, match=r"loss.kl_coef = 0.0 for pass_at_k, but recipe=paper has 0.001"):
         script.departures("pass_at_k", PAPERS["pass_at_k"], "pass_at_k")
-    row = {**PAPERS["pass_at_k"]["settings"]["loss.kl_coef"], "because": {"paper": "why"}}
-    paper = {**PAPERS["pass_at_k"], "settings": {**PAPERS["pass_at_k"]["settings"], "loss.kl_coef": row}}
+    row = {**PAPERS["pass_at_k"]["values"]["loss.kl_coef"], "because": {"paper": "why"}}
+    paper = {**PAPERS["pass_at_k"], "values": {**PAPERS["pass_at_k"]["values"], "loss.kl_coef": row}}
     found = script.departures("pass_at_k", paper, "pass_at_k")
     assert found.pop(("paper", "loss.kl_coef")) == "why"
     assert {key for _, key in found} <= set(script.SHARED)

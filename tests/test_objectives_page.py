@@ -16,7 +16,7 @@ from notebooks.objective_plots import Setting
 from tagrpo.lab.enumerable import Policies, expected_update
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
-from tagrpo.settings.methods import options_of
+from tagrpo.settings.methods import experiments
 
 PAGE = objectives.DOCUMENT.read_text()
 TOKENS, WORDS = objectives.SHAPES.values()
@@ -39,7 +39,7 @@ def cells(name):
 
 def test_the_weights_are_those_of_the_experiments(methods):
     assert objectives.weights(methods) == table("weights")
-    missing = set(options_of("experiment")) - set(methods)
+    missing = set(experiments()) - set(methods)
     by_token = {"clip_cov", "kl_cov", "high_entropy_tokens", "rl_zvp", "entropy_shaped"}
     assert missing == {"entropy_adaptive", "unlikeliness", "ucpo", "outcome_exploration", *by_token}
     assert all(f"`{name}`" in PAGE for name in missing)

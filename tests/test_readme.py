@@ -11,10 +11,10 @@ from omegaconf import DictConfig
 
 from tagrpo.modules import advantages, losses
 from tagrpo.rewards import terms
-from tagrpo.settings.methods import options_of
+from tagrpo.settings.methods import experiments
 
 ROOT = Path(__file__).parents[1]
-EXPERIMENTS = list(options_of("experiment"))
+EXPERIMENTS = experiments()
 
 
 @pytest.fixture(scope="module")

@@ -87,7 +87,7 @@ class RolloutCallback(Callback):
         if chooses and self.pipeline.ahead > 1:
             raise ValueError(
                 f"Expected rollout.ahead of at most 1 with data.curriculum, but got {self.pipeline.ahead}: which "
-                "questions follow depends on the batches before them. Lower rollout.ahead, or set curriculum=null."
+                "questions follow depends on the batches before them. Lower rollout.ahead, or set curriculum=none."
             )
         if self.pipeline.memory is None and (looks_back or chooses):
             self.pipeline.memory = QuestionMemory()

@@ -24,6 +24,7 @@ from ..runs.directory import override
 from ..runs.grid import Environment, GridRun, Launcher, run_grid
 from ..runs.secrets import refuse_secrets, unread
 from ..settings.checks import check_types
+from ..settings.choices import check_choices
 from ..settings.numbers import check_numbers
 from .console import entry_point, explained
 
@@ -70,8 +71,9 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for name, method in methods.items():
             try:
+                check_choices([*shared, *method.overrides])
                 cfg = compose("train", [*shared, *method.overrides])
-            except (HydraException, OmegaConfBaseException) as error:
+            except (ValueError, HydraException, OmegaConfBaseException) as error:
                 raise ValueError(
                     f"Expected methods.{name} to have settings of tagrpo-train, but: {error}\nCorrect `methods` or "
                     "`overrides`."

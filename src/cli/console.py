@@ -27,6 +27,7 @@ from ..runs.directory import override, write_provenance
 from ..runs.files import write_text
 from ..runs.preemption import asked_to_stop
 from ..runs.secrets import redacted, refuse_secret_arguments, save_resolved
+from ..settings.choices import check_choices
 from ..settings.config import Run
 from ..settings.methods import configs, options_of
 
@@ -42,7 +43,6 @@ COMMAND … --cfg job                     the settings that a command would run 
 COMMAND -m seed=0,1,2                   a run for each value, one after the other
 eval "$(COMMAND -sc install=bash)"      completion of settings and options by the tab key, in bash
 COMMAND --hydra-help                    the flags of Hydra, which composes the settings"""
-GROUPS = re.compile(r"^  - (?:override )?(?:optional )?/?([\w/]+): ", re.MULTILINE)
 CARRIED = (
     "experiment", "recipe", "scale", "data", "data_path", "model", "template", "reward", "rollout", "protocol",
     "averages", "trainer", "strategy", "--config-dir", "hydra",
@@ -72,6 +72,8 @@ def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Cal
 
                 if {"--help", "-h"} & set(sys.argv[1:]):
                     return show_help(config, [word for word in sys.argv[1:] if re.fullmatch(r"[\w/]+", word)])
+                with explained():
+                    check_choices(sys.argv[1:])
             return main()
 
         return run
@@ -81,9 +83,12 @@ def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Cal
 
 def show_help(config: str, words: list[str]) -> None:
     """Print the help of the command of a configuration, or the options of the groups among `words`."""
-    text, folder = text_of(config), Path(config).parent
+    folder = Path(config).parent
+    bases = bases_of(config)
+    text = "\n".join(text_of(base) for base in bases)
     command = text[2:].partition(":")[0]
-    known = {name: options_of((folder / name).as_posix()) for name in dict.fromkeys([*GROUPS.findall(text), *words])}
+    groups = [group for base in bases for group in groups_of(base)]
+    known = {name: options_of((folder / name).as_posix()) for name in dict.fromkeys([*groups, *words])}
     asked = [name for name in words if known[name]]
     for name in asked:
         for option, content in known[name].items():
@@ -99,11 +104,23 @@ def show_help(config: str, words: list[str]) -> None:
     print(MORE.replace("COMMAND", command))
 
 
+def bases_of(config: str) -> list[str]:
+    """Return a configuration and those whose settings it takes, with the scale of a laptop for `tagrpo-train`."""
+    included = {"train": ["train", "scale/demo"], "evaluate": ["train", "scale/demo"], "plan": ["train", "scale/demo"]}
+    return list(dict.fromkeys([config, *included.get(config, [])]))
+
+
 def text_of(config: str) -> str:
-    """Return the text of a configuration without its section for Hydra, followed by those of its bases."""
-    text = (configs() / f"{config}.yaml").read_text().partition("\nhydra:")[0]
-    bases = {"train": r"^  - train$", "scale/demo": "^  - scale: demo"}
-    return "\n".join([text, *(text_of(name) for name, line in bases.items() if re.search(line, text, re.MULTILINE))])
+    """Return the text of a configuration without its section for Hydra."""
+    return (configs() / f"{config}.yaml").read_text().partition("\nhydra:")[0]
+
+
+def groups_of(config: str) -> list[str]:
+    """Return the groups in the defaults list of a configuration, in its order."""
+    content: Any = OmegaConf.load(configs() / f"{config}.yaml")
+    entries = [entry for entry in content.get("defaults", []) if not isinstance(entry, str)]
+    keys = [str(next(iter(entry))) for entry in entries]
+    return [key.split()[-1].lstrip("/") for key in keys]
 
 
 def record(cfg: DictConfig, run: Run, loggers: Sequence[Logger] = ()) -> None:

@@ -92,7 +92,7 @@ class MismatchCorrection:
         if self.reject == "divergence" and (self.low is not None or self.high is None):
             raise ValueError(f"Expected mismatch.high alone with mismatch.reject=divergence, but got low={self.low}.")
         if self.weight is None and self.reject is None:
-            raise ValueError("Expected mismatch.weight or mismatch.reject, but both are null. Use mismatch=null.")
+            raise ValueError("Expected mismatch.weight or mismatch.reject, but both are null. Use mismatch=none.")
 
     def __call__(self, logprobs: Tensor, sampled_logprobs: Tensor, mask: Tensor) -> Corrected:
         """Correct a padded batch: [B, T] log π, whose gradient is ignored, and log μ as the engine returned it, nats.

@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from hydra import compose, initialize_config_module
-from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.object_type import ObjectType
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..runs.directory import wandb_run_id
 from ..starter import starter_path
 from ..starter.smollm2 import smollm2_folder
+from .choices import check_choices
+from .methods import configs, register
 from .numbers import check_numbers
 from .trainer import check_trainer
 
@@ -83,12 +83,18 @@ RESOLVERS: dict[str, Callable[..., object]] = {
     "wandb_offline": lambda: "WANDB_API_KEY" not in os.environ,
     "wandb_run_id": wandb_run_id,
 }
+register()
 for resolver, function in RESOLVERS.items():
     OmegaConf.register_new_resolver(resolver, function, use_cache=function is wandb_run_id)
 
 
 def compose_run(directory: str | Path, overrides: Sequence[str], command: str = "train") -> DictConfig:
-    """Compose the settings of a run in `directory` as its command does, for programs that build runs themselves."""
+    """Compose the settings of a run in `directory` as its command does, for programs that build runs themselves.
+
+    Raises:
+        ValueError: see `check_choices` and `drop_unchosen`.
+    """
+    check_choices(overrides)
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose(command, [f'hydra.run.dir="{directory}"', *overrides], return_hydra_config=True)
     cfg.hydra.runtime.output_dir = str(directory)
@@ -113,10 +119,12 @@ class Run:
 
 
 def drop_unchosen(cfg: DictConfig) -> None:
-    """Remove what scales and recipes have set of callbacks and reward terms that are not chosen.
+    """Remove what experiments, scales and recipes have set of parts that are not chosen.
+
+    Such settings have no `_target_`: the option of a group that a run goes without, `none`, brings none.
 
     Raises:
-        ValueError: one of them, or a logger, is neither null nor a part with settings of its own.
+        ValueError: a callback, a reward term or a logger is neither null nor a part with settings of its own.
     """
     for setting in ("callbacks", "logger", "rollout.reward_terms"):
         group = OmegaConf.select(cfg, setting)
@@ -135,6 +143,10 @@ def drop_unchosen(cfg: DictConfig) -> None:
         with open_dict(group):
             for name in [name for name, part in group.items() if part and "_target_" not in part]:
                 del group[name]
+    for setting in ("credit", "lora", "mismatch", "data.curriculum", "rollout.dynamic_sampling"):
+        part = OmegaConf.select(cfg, setting)
+        if isinstance(part, DictConfig) and "_target_" not in part:
+            OmegaConf.update(cfg, setting, None, merge=False)
 
 
 def instances(parts: DictConfig | None, setting: str, kind: Callable[..., T]) -> list[T]:
@@ -310,10 +322,9 @@ def exists(settings: str | None) -> bool:
     """Return whether there is an option of the group `settings`: a recipe of a paper, or a file of the user's."""
     if not settings:
         return False
-    path = f"settings/{settings}.yaml"
-    sources = [source.path for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]
-    known = ConfigStore.instance().get_type(path) == ObjectType.CONFIG
-    return known or any((Path(folder) / path).is_file() for folder in sources)
+    sources = HydraConfig.get().runtime.config_sources
+    folders = [configs(), *(Path(source.path) for source in sources if source.schema == "file")]
+    return any((folder / "settings" / f"{settings}.yaml").is_file() for folder in folders)
 
 
 class Ours(logging.Filter):

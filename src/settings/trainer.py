@@ -35,7 +35,7 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "use_distributed_sampler": ((False,), "The data module gives each rank its questions, so leave it out"),
     "sync_batchnorm": ((False,), "Language models have no batch norm, so leave it out"),
     "limit_predict_batches": ((None, 1.0), "No command predicts, so leave it out"),
-    "barebones": ((False,), "Use callbacks=null and logger=null"),
+    "barebones": ((False,), "Use callbacks=none and logger=none"),
     "callbacks": ((None,), "Add it to callbacks, as +callbacks.mine._target_=…"),
     "logger": ((None,), "Add it to logger, as +logger.mine._target_=…"),
     "plugins": ((None,), "Runs bring the one plugin that writes checkpoints, so leave it out"),

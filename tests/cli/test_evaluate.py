@@ -24,7 +24,7 @@ from tagrpo.settings.methods import options_of
 from tagrpo.starter import starter_path
 from tests.helpers import counted, forked
 
-PROTOCOLS = list(options_of("protocol"))
+PROTOCOLS = [name for name in options_of("protocol") if name != "none"]
 SMALL = [
     "logger=csv", "callbacks=[pass_at_k]", "data.evaluation_samples=4", "data.evaluation.test_id.size=6",
     "data.evaluation_batch_size=2", "~data.evaluation.test_phrasing", "~data.evaluation.test_size",

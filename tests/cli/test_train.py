@@ -19,7 +19,7 @@ from tagrpo.cli.evaluate import evaluate
 from tagrpo.cli.train import objective_of, train
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import build, compose_run
-from tagrpo.settings.methods import options_of
+from tagrpo.settings.methods import experiments
 from tests.helpers import in_fork
 
 RESUMED = (
@@ -37,7 +37,7 @@ RESUMED = (
 """Experiments that the tests of resume train for longer."""
 STATELESS = ("dgpo", "mathforge", "ucpo", "entropy_shaped", "prorl")
 """Of contrib, without anything that a checkpoint must keep; they are resumed after the first of two iterations."""
-EXPERIMENTS = [name for name in options_of("experiment") if name not in (*RESUMED, *STATELESS)]
+EXPERIMENTS = [name for name in experiments() if name not in (*RESUMED, *STATELESS)]
 SMALL = [
     "iterations=4", "threads=1", "logger=csv", "callbacks=[zero_gradient,pass_at_k,checkpoint]", "data.train.size=24",
     "data.batch_size=4", "data.samples_per_prompt=4", "data.evaluation_samples=4", "data.evaluation.test_id.size=6",

@@ -129,7 +129,7 @@ def test_geometric_weights_are_those_of_the_mean_log_ratio():
         ({"reject": "token", "low": 2.0, "high": 0.5}, r"0 < mismatch\.low ≤ mismatch\.high"),
         ({"reject": "divergence", "low": 0.5}, r"mismatch\.high alone"),
         ({"reject": "divergence", "low": 0.5, "high": 1.0}, r"mismatch\.high alone"),
-        ({"weight": None}, r"Use mismatch=null"),
+        ({"weight": None}, r"Use mismatch=none"),
     ],
 )
 def test_impossible_options_are_refused(options, message):

@@ -14,10 +14,10 @@ from omegaconf import OmegaConf
 from scipy.stats import binom
 
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling, join_batches, take_questions
-from tagrpo.settings.methods import options_of
+from tagrpo.settings.methods import experiments
 from tagrpo.types import Step
 
-EXPERIMENTS = list(options_of("experiment"))
+EXPERIMENTS = experiments()
 # 0: original right, rephrasing wrong. 1: all right. 2: mixed within a prompt.
 REWARDS = [[[1.0, 1.0], [0.0, 0.0]], [[1.0, 1.0], [1.0, 1.0]], [[1.0, 0.0], [0.0, 0.0]]]
 

@@ -1,92 +1,76 @@
-"""Rows of a paper, and the options of Hydra that are made from them."""
+"""Options that are files of the configuration tree and of methods' folders, and tables of what papers ran."""
 
 from __future__ import annotations
 
 import pytest
 from hydra import compose, initialize_config_module
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
 from hydra.errors import MissingConfigException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
-from tagrpo.settings.methods import method_files, options_of, read, recipe_nodes, recipes_of, values_of
+from tagrpo.settings import methods
+from tagrpo.settings.methods import MethodFolders, options_of, read, recipes_of, tables
 
-PAPER = {
-    "options": ["/dynamic_sampling/default"],
-    "recipe": {
-        "loss.clip_high": {"paper": 0.28, "source": "Table 1", "authors": 0.3, "authors_source": "train.sh"},
-        "loss.kl_coef": {"open": "not stated", "authors": 0.0, "authors_source": "train.sh"},
-        "loss.clip_low": {"open": "not stated"},
-        "loss.max_length": {"paper": 8192, "source": "Table 1", "here": "${rollout.sampling.max_new_tokens}"},
-    },
-    "scale": {"data.batch_size": {"paper": 512, "source": "Table 1"}},
-    "authors": {"loss.dual_clip": {"paper": None, "source": "Eq. 1", "authors": 3.0, "authors_source": "train.sh"}},
-    "settings": {"loss.ratio": {"paper": "token", "source": "Eq. 1"}},
-}
+KEYS = {
+    "title", "names", "arxiv", "version", "code", "text", "differs", "reproduces", "cited", "values", "own", "defines",
+    "not_keys", "notes", "starts_from",
+}  # fmt: skip
 
 
-def test_rows_become_the_recipes_of_a_paper():
-    nodes = dict(recipe_nodes("x", PAPER))
-    assert list(nodes) == ["x/paper", "x/paper_scale/paper", "x/authors", "x/authors_scale/paper"]
-    always = {"clip_high": 0.28, "kl_coef": 0.0, "max_length": "${rollout.sampling.max_new_tokens}"}
-    assert OmegaConf.to_container(nodes["x/paper"], resolve=False) == {
-        "defaults": ["/dynamic_sampling/default", {"optional /settings/x/paper_scale": "${scale}"}], "loss": always,
-    }  # fmt: skip
-    assert OmegaConf.to_container(nodes["x/authors"], resolve=False)["loss"] == always | {
-        "clip_high": 0.3,
-        "dual_clip": 3.0,
-    }
-    assert OmegaConf.to_container(nodes["x/paper_scale/paper"], resolve=False) == {"data": {"batch_size": 512}}
-
-
-@pytest.mark.parametrize("name", method_files())
-def test_a_row_is_stated_or_open_or_our_own(name):
-    paper = read(method_files()[name])
-    for section in ("recipe", "scale", "authors", "authors_scale", "settings"):
-        for key, row in paper.get(section, {}).items():
-            assert set(row) <= {"paper", "source", "authors", "authors_source", "open", "here", "because"}, (name, key)
-            assert {"paper", "authors", "open", "here"} & set(row), (name, key)
-            assert section != "settings" or "here" not in row, "nothing is set there"
-
-
-@pytest.mark.parametrize("name", method_files())
-def test_a_row_has_its_effect_in_every_experiment_of_the_paper(name):
-    paper = read(method_files()[name])
-    rows = paper.get("recipe", {}) | paper.get("scale", {})
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        for experiment in paper["own"] if "paper" in recipes_of(paper) else ():
-            cfg = compose("train", [f"experiment={experiment}", "scale=paper"])
-            expected = cfg.copy()
-            for key, row in rows.items():
-                for value in values_of(row, "paper")[:1]:
-                    OmegaConf.update(expected, key, value)
-            assert cfg == expected, experiment  # values, however they are written
+@pytest.mark.parametrize("name", tables())
+def test_a_table_says_of_each_setting_what_was_run_and_where_it_is_stated(name):
+    paper = read(tables()[name])
+    assert set(paper) <= KEYS
+    for rows in (paper.get("values", {}), *paper["own"].values()):
+        for key, row in rows.items():
+            assert set(row) <= {"paper", "source", "authors", "authors_source", "open", "because"}, (name, key)
+            assert ("paper" in row) == ("source" in row) != ("open" in row), (name, key)
+            assert ("authors" in row) == ("authors_source" in row), (name, key)
+            assert {"paper", "authors", "open"} & set(row), (name, key)
 
 
 def test_papers_with_another_recipe_of_their_authors():
-    theirs = {name for name, path in method_files().items() if "authors" in recipes_of(read(path))}
+    theirs = {name for name in tables() if "authors" in recipes_of(name)}
     assert theirs == {"ta_grpo", "dapo", "prompt_augmentation", "grpo_lead", "unlikeliness", "mathforge", "luffy"}
 
 
-def test_a_file_of_ones_own_takes_the_place_of_an_option_of_that_name(tmp_path):
-    text = (
-        options_of("experiment")["grpo_ds"].replace("name: grpo_ds", "name: mine").replace("- grpo\n", "- ta_grpo_ds\n")
-    )
-    (tmp_path / "experiment").mkdir()
-    for name in ("grpo_ds", "another"):
-        (tmp_path / "experiment" / f"{name}.yaml").write_text(text)
+@pytest.mark.parametrize("name", tables())
+def test_recipes_are_those_of_a_table(name):
+    for folder in (methods.configs(), *methods.method_configs()):
+        if (folder / "settings" / name).is_dir():
+            found = {path.stem for path in (folder / "settings" / name).glob("*.yaml")}
+            assert found <= {"paper", "authors", "common"}
+            assert folder == methods.configs() or folder.parent.name == name
+
+
+def test_the_folders_of_methods_are_on_the_search_path_once():
+    methods.register()
+    assert Plugins.instance().discover(SearchPathPlugin).count(MethodFolders) == 1
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        for name in ("grpo_ds", "another"):
-            cfg = compose("train", [f"hydra.searchpath=[file://{tmp_path}]", f"experiment={name}"])
-            assert (cfg.name, cfg.data.num_rephrasings) == ("mine", 3)
+        sources = compose("train", return_hydra_config=True).hydra.runtime.config_sources
+    added = [source.path for source in sources if source.provider == "tagrpo.contrib"]
+    assert added == [str(folder) for folder in methods.method_configs()]
+    assert issubclass(MethodFolders, SearchPathPlugin)
+    assert ConfigSearchPath in MethodFolders.manipulate_search_path.__annotations__.values()
+
+
+def test_options_of_ones_own_stand_beside_those_of_methods(tmp_path):
+    text = options_of("experiment")["grpo_ds"].replace("name: grpo_ds", "name: mine")
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(text.replace("- grpo\n", "- ta_grpo_ds\n"))
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", [f"hydra.searchpath=[file://{tmp_path}]", "experiment=mine"])
+        assert (cfg.name, cfg.data.num_rephrasings) == ("mine", 3)
         assert compose("train", ["experiment=grpo_ds"]).data.num_rephrasings == 0
         with pytest.raises(MissingConfigException, match=r"(?s)'experiment/grpo_dss'.*\tgrpo_ds\n"):
             compose("train", ["experiment=grpo_dss"])
 
 
-def test_an_option_of_a_method_is_read_as_a_file_of_its_name_would_be():
-    text = options_of("curriculum")["skip_uniform"]
-    assert text.startswith("# @package data.curriculum\n# tagrpo-train curriculum=skip_uniform")
+def test_numbers_are_read_as_omegaconf_reads_them():
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", ["curriculum=skip_uniform"])
         gspo = compose("train", ["experiment=gspo"])
-    assert cfg.data.curriculum._target_ == "tagrpo.contrib.greso.curriculum.SkipUniform"
-    assert (gspo.loss.clip_low, gspo.loss.clip_high) == (3e-4, 4e-4), "numbers as OmegaConf reads them"
+    assert (gspo.loss.clip_low, gspo.loss.clip_high) == (3e-4, 4e-4)
+    rows = read(tables()["gspo"])["values"]
+    assert OmegaConf.select(gspo, "loss.clip_low") == rows["loss.clip_low"]["paper"]

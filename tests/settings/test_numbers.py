@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 from tagrpo.runs.directory import flat
 from tagrpo.settings import config, numbers
-from tagrpo.settings.methods import options_of
+from tagrpo.settings.methods import experiments, options_of
 from tagrpo.settings.typed import check_declared
 
 NEGATIVE = {
@@ -73,7 +73,7 @@ def leaves():
         "strategy",
     )
     asked = [[], ["scale=paper", "data=math"], ["reward_terms=overlong", "data=jsonl"], ["protocol=pass_at_k"]]
-    asked += [[f"experiment={name}"] for name in options_of("experiment")]
+    asked += [[f"experiment={name}"] for name in experiments()]
     asked += [[f"{group}={name}"] for group in groups for name in options_of(group) if name != "base"]
     found = {}
     with initialize_config_module("tagrpo.configs", version_base="1.3"):

@@ -1,0 +1,57 @@
+"""Check of the options that overrides choose, before Hydra composes them.
+
+By itself, Hydra ends `<group>=null` with an error that names no setting, and drops a group that every run needs with
+`~<group>`.
+"""
+
+from collections.abc import Sequence
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import ChoiceSweep, Override
+
+from .methods import options_of
+
+
+def check_choices(overrides: Sequence[str]) -> None:
+    """Refuse overrides that name no setting, or choose no option of a group.
+
+    Args:
+        overrides: Words of a command line; those that are flags of Hydra are not read.
+
+    Raises:
+        ValueError: an override has no name, sets a group to something else than an option, or leaves out a group that
+            every run needs.
+        hydra.errors.OverrideParseException: a word is no override.
+    """
+    words = [word for word in overrides if not word.startswith("-") and ("=" in word or word.startswith("~"))]
+    for override in OverridesParser.create().parse_overrides(words):
+        if not override.key_or_group:
+            raise ValueError(f"Expected name=value, but got {override.input_line}. Write a setting before the =.")
+        options = _options(override.key_or_group)
+        if options and override.package is None:
+            _check_choice(override, options)
+
+
+def _options(group: str) -> list[str]:
+    """Return the options of a group of any command; empty if the name is none's."""
+    found = options_of(group) or options_of(f"comparisons/{group}")
+    return [option for option in found if option != "base"]  # what others are made of
+
+
+def _check_choice(override: Override, options: list[str]) -> None:
+    group = override.key_or_group
+    value = override.value()
+    chosen = value.list if isinstance(value, ChoiceSweep) else [value]  # -m credit=none,clip_cov
+    left_out = override.is_delete() or None in chosen
+    if left_out and "none" not in options:
+        raise ValueError(
+            f"Expected {group} to be one of {', '.join(options)}, since every run needs one, but got "
+            f"{override.input_line}. Choose one, or leave it out for the default."
+        )
+    if left_out and not override.is_delete():
+        raise ValueError(f"Expected {group}=none for a run without {group}, but got {override.input_line}. Write none.")
+    if not override.is_delete() and not all(isinstance(each, str | list) for each in chosen):
+        raise ValueError(
+            f"Expected {group} to be the name of an option, but got {override.input_line}. `--help {group}` lists the "
+            "options."
+        )

@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ..runs.directory import wandb_run_id
+from ..runs.secrets import for_terminal
 from ..starter import starter_path
 from ..starter.smollm2 import smollm2_folder
 from .numbers import check_numbers
@@ -339,6 +340,14 @@ def exists(settings: str | None) -> bool:
     sources = [source.path for source in HydraConfig.get().runtime.config_sources if source.schema == "file"]
     known = ConfigStore.instance().get_type(path) == ObjectType.CONFIG
     return known or any((Path(folder) / path).is_file() for folder in sources)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formats log messages for terminals and files: libraries also log errors of parts from outside."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a message without secrets, with control characters escaped."""
+        return for_terminal(super().format(record))
 
 
 class Ours(logging.Filter):

@@ -140,14 +140,14 @@ def check_parts(cfg: DictConfig) -> None:
             continue
         if not isinstance(group, DictConfig):
             raise ValueError(f"Expected {setting} to be a mapping of names to parts, but got {group!r}. Correct it.")
-        for name in group:
+        for member in group:
             try:
-                part = group[name]
+                part = group[member]
             except OmegaConfBaseException:  # it has no value, or refers to a setting without one
                 continue
             if part is not None and not isinstance(part, DictConfig):
                 raise ValueError(
-                    f"Expected {setting}.{name} to be null, or the settings of a part, with a _target_, but got "
+                    f"Expected {setting}.{member!s} to be null, or the settings of a part, with a _target_, but got "
                     f"{part!r}. Correct it."
                 )
 

@@ -59,6 +59,8 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 with partial.open("wb") as file:
                     torch.save(checkpoint, file)
                 torch.load(partial, map_location="cpu", weights_only=True, mmap=True)
+            except OSError:  # of the disk, not of the content
+                raise
             except Exception:
                 check_states(checkpoint)
                 raise

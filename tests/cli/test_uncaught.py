@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagrpo.cli.uncaught import traceback_of
+from tagrpo.cli.uncaught import UncaughtError, printed_safely, traceback_of
 from tagrpo.runs.grid import tail_of
 from tests.helpers import forked, grid_run
 
@@ -143,6 +144,20 @@ def test_no_text_of_an_error_reaches_the_terminal_as_it_is(text):
     said = traceback_of(ValueError(text))
     assert said.startswith("ValueError")
     assert all(c.isprintable() or c == "\n" for c in said)
+
+
+def test_the_hook_of_a_library_learns_of_the_error_but_not_of_its_text(monkeypatch):
+    """That of W&B prints the error which it gets, and notes that the program has failed."""
+    monkeypatch.setenv("MY_API_KEY", KEY)
+    seen = []
+    monkeypatch.setattr(sys, "excepthook", lambda *given: seen.append(given))
+    with pytest.raises(RuntimeError) as raised, printed_safely():
+        raise RuntimeError(f"\x1b[2J{KEY}")
+    sys.excepthook(raised.type, raised.value, raised.tb)
+    ((kind, error, trace),) = seen
+    assert (kind, trace) == (UncaughtError, None)
+    assert r"RuntimeError: \x1b[2J<removed>" in str(error)
+    assert KEY not in "".join(traceback.format_exception(error))
 
 
 def test_an_error_whose_text_cannot_be_had_is_named():

@@ -60,6 +60,7 @@ class HydraSettings(Message):
 
     overrides: HydraOverrides
     runtime: HydraRuntime | None = None
+    """None in records without it; the command of the run can't be repeated then."""
     job: HydraJob
 
 
@@ -163,34 +164,35 @@ class RunFiles:
         return read_config(path) if path.exists() else {}
 
     @cached_property
-    def _hydra(self) -> Any:
+    def _hydra(self) -> HydraSettings | None:
         """Hydra's record of the command; None if there is none, or with a warning if it is damaged."""
         path = self.path / ".hydra" / "hydra.yaml"
         if not path.exists():
             return None
         try:
             content = parsed(path.read_text(encoding="utf-8"))
-            read(HydraRecord, content, source=str(path), remedy="The command of the run is not shown.")
+            record = read(HydraRecord, content, source=str(path), remedy="The command of the run is not shown.")
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ForeignDataError) as damage:
             warnings.warn(printable(str(damage)), stacklevel=2)
             return None
-        return content["hydra"]
+        return record.hydra
 
     @property
     def overrides(self) -> list[str]:
         """The settings on its command line but for the seed; empty if nothing was recorded."""
-        task = self._hydra["overrides"]["task"] if self._hydra else []
+        task = self._hydra.overrides.task if self._hydra else []
         return [override for override in task if not override.startswith("seed=")]
 
     @property
     def command(self) -> str | None:
-        """The command that repeats this run beside it, from what Hydra recorded; None if it recorded nothing."""
-        if not self._hydra:
+        """The command that repeats this run beside it; None if Hydra recorded no command, or no `runtime`."""
+        recorded = self._hydra
+        if recorded is None or recorded.runtime is None:
             return None
-        task, name = self._hydra["overrides"]["task"], self.config.get("name", self.method)
-        same = [setting for setting in task if not setting.startswith(("name=", "resume="))]
-        program = {"train": "tagrpo-train", "evaluate": "tagrpo-eval"}[self._hydra["job"]["name"]]
-        return shlex.join([program, *folders_of_options(self._hydra), *same, override("name", f"{name}-again")])
+        same = [setting for setting in recorded.overrides.task if not setting.startswith(("name=", "resume="))]
+        program = {"train": "tagrpo-train", "evaluate": "tagrpo-eval"}[recorded.job.name]
+        name = self.config.get("name", self.method)
+        return shlex.join([program, *folders_of_options(recorded), *same, override("name", f"{name}-again")])
 
     @cached_property
     def provenance(self) -> dict[str, str]:

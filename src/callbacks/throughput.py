@@ -97,11 +97,9 @@ class ThroughputMonitor(BatchDiagnostic):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the figures of the last iteration, which are logged in the next one; empty if there are none."""
-        return (
-            {"figures": {name: float(x) for name, x in self._figures().items()}}
-            if self._start is not None and self._rollouts
-            else {}
-        )
+        if self._start is None or not self._rollouts:
+            return {}
+        return {"figures": {name: float(x) for name, x in self._figures().items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep the figures of a checkpoint, to log them in the next iteration."""

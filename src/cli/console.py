@@ -26,10 +26,11 @@ from rich.table import Table
 from ..runs.directory import override, write_provenance
 from ..runs.files import write_text
 from ..runs.preemption import asked_to_stop
-from ..runs.secrets import redacted, refuse_secret_arguments, save_resolved
+from ..runs.secrets import for_terminal, redacted, refuse_secret_arguments, save_resolved
 from ..settings.choices import check_choices
 from ..settings.config import Run
 from ..settings.methods import configs, options_of
+from .uncaught import printed_safely, reported
 
 if TYPE_CHECKING:
     from lightning.pytorch.loggers import Logger
@@ -53,7 +54,7 @@ SHOWN = {"pass@k": ("pass@k", "exact_pass@k", "pass@k_average"), "Cover@τ": ("c
 
 
 def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
-    """Turn a function into a console script that refuses secrets.
+    """Turn a function into a console script that refuses secrets, and prints none, whatever error ends it.
 
     With a `config`, the function gets the composed configuration, and `--help` shows the configuration's text.
     """
@@ -62,7 +63,7 @@ def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Cal
         if config is not None:
             folder, _, name = f"configs/{config}".rpartition("/")
             place = f"pkg://tagrpo.{folder.replace('/', '.')}"
-            main = hydra.main(config_path=place, config_name=name, version_base="1.3")(main)
+            main = hydra.main(config_path=place, config_name=name, version_base="1.3")(reported(main))
 
         @wraps(main)
         def run() -> Any:
@@ -74,7 +75,8 @@ def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Cal
                     return show_help(config, [word for word in sys.argv[1:] if re.fullmatch(r"[\w/]+", word)])
                 with explained():
                     check_choices(sys.argv[1:])
-            return main()
+            with printed_safely():
+                return main()
 
         return run
 
@@ -180,7 +182,7 @@ def _leave(error: Exception) -> None:
     part = str(error).partition("full_key: ")[2] if cause is not error else ""
     where = f"\n(Its settings are those of {part}.)" if part else ""
     hint = "" if str(cause).startswith("Expected") else "\n(HYDRA_FULL_ERROR=1 shows where.)"
-    sys.exit(redacted(f"{str(cause) or type(cause).__name__}{where}{hint}"))
+    sys.exit(for_terminal(f"{str(cause) or type(cause).__name__}{where}{hint}"))
 
 
 def _raised_here(error: Exception) -> bool:

@@ -138,8 +138,6 @@ def ask_training_questions(cfg: DictConfig) -> None:
         )
     if cfg.exact or cfg.checkpoint:
         raise ValueError("Expected `diagnose` without exact and checkpoint, but got one or both. Drop them.")
-    if cfg.diagnose_questions is not None and cfg.diagnose_questions < 1:
-        raise ValueError(f"Expected diagnose_questions to be at least 1, or null, but got {cfg.diagnose_questions}.")
     names = tuple(f"{name}." for name in AS_TRAINED)
     now = runs.flat(OmegaConf.to_container(cfg, resolve=True))
     then = runs.read_config(run / "config.yaml")
@@ -158,7 +156,7 @@ def ask_training_questions(cfg: DictConfig) -> None:
         cfg.data.evaluation = {"train": cfg.data.train}
         cfg.data.evaluation_samples = cfg.data.samples_per_prompt
         cfg.data.curriculum = None
-        given = cfg.callbacks or {}
+        given = cfg.get("callbacks") or {}
         cfg.callbacks = {name: given[name] for name in NEEDED if given.get(name)}
         cfg.logger = None
 

@@ -14,8 +14,8 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from ..settings.checks import check_given, check_parts, check_types
-from ..settings.config import check
+from ..settings.checks import check_given, check_types
+from ..settings.config import check, check_parts
 from .console import entry_point, explained
 from .forecast import CONTEXT, ENGINE_SHARE, GIB, HALF_TOKENS, RATE_SPREAD, Setup, figure, needed
 

@@ -10,6 +10,8 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..runs.directory import value_at
+
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
@@ -19,15 +21,18 @@ TABLES = ("metrics.csv", "embedding_diversity.csv")
 """Tables in the directory of a run that a resume cuts back to its checkpoint."""
 
 
-def iterations_done(checkpoint: Path) -> int:
-    """Return the number of iterations that an intact checkpoint has seen; 0 if no `Checkpointer` has written it."""
-    from ..runs.checkpoints import content_of
-
-    return int(_entry(content_of(checkpoint), "callbacks", "Checkpointer", "iterations") or 0)
+def iterations_done(content: Mapping[str, Any]) -> int:
+    """Return the number of iterations that a checkpoint has seen; 0 if no `Checkpointer` has written it."""
+    return int(value_at(content, "callbacks", "Checkpointer", "iterations") or 0)
 
 
-def check_resume(run: Run, checkpoint: Path) -> None:
+def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None:
     """Check that a run can continue from an intact checkpoint. Write nothing.
+
+    Args:
+        run: The built run.
+        checkpoint: Path of the checkpoint, which errors name.
+        content: What `content_of` returns for the checkpoint.
 
     Raises:
         ValueError: if the checkpoint belongs to a run with another model, tokenizer, seed or other questions, or if a
@@ -36,19 +41,17 @@ def check_resume(run: Run, checkpoint: Path) -> None:
     import torch
 
     from ..packing.policy import CausalPolicy
-    from ..runs.checkpoints import content_of
     from ..runs.files import read_rows
-    from ..runs.identity import bit_sums, digest, tokenizer_digest
+    from ..runs.identity import bit_sums, digest
 
-    content = content_of(checkpoint)
     data = run.datamodule
-    tokenizer = _entry(content, type(data).__qualname__, "tokenizer")
-    if tokenizer not in (None, tokenizer_digest(data.tokenizer)):
+    tokenizer = value_at(content, type(data).__qualname__, "tokenizer")
+    if tokenizer not in (None, data.tokenizer_digest):
         raise ValueError(
             f"Expected the tokenizer of the run in {checkpoint}, but data.tokenizer={data.tokenizer_path} differs. "
             "Resume with the data.tokenizer and model.path of that run."
         )
-    loaders = _entry(content, "loops", "fit_loop", "state_dict", "combined_loader") or []
+    loaders = value_at(content, "loops", "fit_loop", "state_dict", "combined_loader") or []
     for state in loaders:
         copy(data).train_dataloader().load_state_dict(state)  # of the copy alone, which no trainer has
     with torch.random.fork_rng(devices=[]):
@@ -63,13 +66,6 @@ def check_resume(run: Run, checkpoint: Path) -> None:
     _check_shapes(checkpoint, content["state_dict"], policy.state_dict())
     for name in TABLES:
         read_rows(run.directory / name)
-
-
-def _entry(content: Any, *keys: str) -> Any:
-    """Return the value at nested keys; None if one of them is missing."""
-    for key in keys:
-        content = content.get(key) if isinstance(content, Mapping) else None
-    return content
 
 
 def _check_shapes(checkpoint: Path, stored: Mapping[str, Any], built: Mapping[str, Any]) -> None:

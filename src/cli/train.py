@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from ..runs.directory import admit, begin, end, folders_of_options, held, is_first_rank, note_changes
 from ..runs.secrets import refuse_secrets
 from ..settings.checks import check_run, given_overrides, read_questions
-from ..settings.config import build, quiet
+from ..settings.config import Run, build, quiet
 from .console import conclude, entry_point, explained, explained_in_training, record
 from .resume import check_resume, iterations_done, log_held_back, when_it_begins
 
@@ -92,9 +92,7 @@ def main(cfg: DictConfig) -> float | None:
             run = build(cfg)
             stack.callback(run.close)
             read_questions(cfg, run, trains=trains)
-            done = 0 if checkpoint is None else iterations_done(checkpoint)
-            if checkpoint is not None and is_first_rank():
-                check_resume(run, checkpoint)
+            done = 0 if checkpoint is None else _checked_iterations(run, checkpoint)
         if cfg.iterations is not None and done > cfg.iterations:
             print(
                 f"Nothing is left to train: {checkpoint} has {done} iterations, and iterations={cfg.iterations}. "
@@ -135,6 +133,17 @@ def _checkpoint_of(cfg: DictConfig, directory: Path) -> Path | None:
     from ..runs.checkpoints import resolve
 
     return None if cfg.resume is None else resolve(cfg.resume, directory / "checkpoints")
+
+
+def _checked_iterations(run: Run, checkpoint: Path) -> int:
+    """Return the iterations of a checkpoint, which rank 0 has compared with the run."""
+    from ..runs.checkpoints import content_of
+
+    content = content_of(checkpoint)
+    done = iterations_done(content)
+    if is_first_rank():
+        check_resume(run, checkpoint, content)
+    return done
 
 
 if __name__ == "__main__":

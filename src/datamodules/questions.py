@@ -286,18 +286,19 @@ class QuestionDataModule(LightningDataModule):
             self.curriculum.observe(visits)
 
     @cached_property
-    def _tokenizer_digest(self) -> str:
+    def tokenizer_digest(self) -> str:
+        """Digest of the tokenizer, which a resume compares."""
         return tokenizer_digest(self.tokenizer)
 
     def state_dict(self) -> dict[str, Any]:
         """State for a resumed run, besides the loader's position and the memory."""
         state = {} if self.curriculum is None else {"curriculum": self.curriculum.state_dict()}
-        return {"tokenizer": self._tokenizer_digest, **state}
+        return {"tokenizer": self.tokenizer_digest, **state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned, with the same tokenizer; a curriculum without state starts anew."""
         training = self.trainer is not None and self.trainer.training
-        if training and state_dict.get("tokenizer", self._tokenizer_digest) != self._tokenizer_digest:
+        if training and state_dict.get("tokenizer", self.tokenizer_digest) != self.tokenizer_digest:
             raise ValueError(
                 f"Expected the tokenizer that the run in the checkpoint has, but {self.tokenizer_path} holds another. "
                 "Resume with the data.tokenizer and model.path that it had."

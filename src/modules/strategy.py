@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from ..distributed import rank
 from ..packing.policy import CausalPolicy
-from ..runs.checkpoints import REST, check_metadata, commit_folder
+from ..runs.checkpoints import REST, check_metadata, check_states, commit_folder
 from ..runs.files import begin_folder, disk_full_explained, partial_path, removed_on_error
 from .policy.sharding import compile_layers, receive, shard
 
@@ -69,7 +69,12 @@ class FullyShardedStrategy(ModelParallelStrategy):
             self.mesh = init_device_mesh(self.mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:  # noqa: ARG002
-        """Write shards into a folder that all nodes share; the folder gets its final name once it is complete."""
+        """Write shards into a folder that all nodes share; the folder gets its final name once it is complete.
+
+        Raises:
+            TypeError: a state holds an object that a resume would refuse to load; see `check_states`.
+        """
+        check_states(checkpoint)
         path = Path(self.broadcast(filepath))
         partial = partial_path(path)
         if self.is_global_zero:

@@ -1,8 +1,7 @@
 """Settings that runs of earlier versions do not have, and the values with which such a run may go on."""
 
-import re
 from collections.abc import Mapping
-from fnmatch import translate
+from fnmatch import fnmatchcase
 from typing import Any
 
 ADDED: dict[str, tuple[Any, ...]] = {
@@ -31,7 +30,6 @@ ADDED: dict[str, tuple[Any, ...]] = {
 
 A setting that is new here belongs in this table, or a run of an earlier version cannot be resumed.
 """
-_COMPILED = {re.compile(translate(pattern)): values for pattern, values in ADDED.items()}
 
 
 def is_added(name: str, then: Mapping[str, Any], now: object) -> bool:
@@ -47,7 +45,10 @@ def is_added(name: str, then: Mapping[str, Any], now: object) -> bool:
     >>> is_added("template.date", {"template.date": "2025-01-01"}, "2024-07-26")
     False
     """
-    part = name.rpartition(".")[0]
-    if name in then or not any(other.startswith(f"{part}.") for other in then):
+    if name in then:
         return False
-    return any(now in values for pattern, values in _COMPILED.items() if pattern.fullmatch(name))
+    part, dot, _ = name.rpartition(".")
+    new_part = not any(other.startswith(part + dot) for other in then)  # every run has settings at the top level
+    if new_part:
+        return False
+    return any(now in values for pattern, values in ADDED.items() if fnmatchcase(name, pattern))

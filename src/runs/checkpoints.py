@@ -8,7 +8,7 @@ unpickled but containers, numbers and tensors.
 import io
 import pickle
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -49,21 +49,41 @@ class AtomicCheckpointIO(TorchCheckpointIO):
     """Writes checkpoints whole: forced to disk before they are renamed, which Lightning's own IO does not do."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ARG002
-        """Write `checkpoint` to `path`, a local file.
+        """Write `checkpoint` to `path`, a local file, if a resume can load what was written.
 
         Raises:
-            TypeError: the state of a callback holds an object that a resume would refuse to load.
+            TypeError: a state holds an object that a resume would refuse to load; see `check_states`.
         """
-        for name, state in checkpoint.get("callbacks", {}).items():
-            check_state(state, f"callback {name}")
-        with written_whole(Path(path)) as partial, partial.open("wb") as file:
-            torch.save(checkpoint, file)
+        with written_whole(Path(path)) as partial:
+            try:
+                with partial.open("wb") as file:
+                    torch.save(checkpoint, file)
+                torch.load(partial, map_location="cpu", weights_only=True, mmap=True)
+            except OSError:  # of the disk, not of the content
+                raise
+            except Exception:
+                check_states(checkpoint)
+                raise
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
         """Load a checkpoint; a folder of shards is returned in the form of the file that a single process writes."""
         if Path(path).is_dir():
             return unsharded(Path(path))
         return super().load_checkpoint(path, map_location, weights_only)
+
+
+def check_states(checkpoint: Mapping[str, Any]) -> None:
+    """Check everything in a checkpoint with `check_state` but the tensors of the model and the optimizer's state.
+
+    Raises:
+        TypeError: a state can't be written, or not be read again without running foreign code. The message names the
+            callback, or the key in the checkpoint.
+    """
+    for name, state in checkpoint.get("callbacks", {}).items():
+        check_state(state, f"callback {name}")
+    for name, state in checkpoint.items():
+        if name not in ("callbacks", "state_dict", "optimizer_states"):
+            check_state(state, name)
 
 
 def check_state(state: object, owner: str) -> None:

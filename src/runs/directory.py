@@ -20,7 +20,6 @@ from typing import IO, Any
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from ..foreign import ForeignDataError, Text, read_json
 from .added import is_added
 from .files import lock, read_rows, write_json, write_text
 from .secrets import redacted
@@ -40,7 +39,7 @@ MAY_CHANGE = (
 )  # fmt: skip
 """Settings that a resumed run may change, with all settings below them."""
 COMPARED = ("model.path", "data.tokenizer")
-"""Paths whose content a resume compares. Other settings may change as these do: they have the same path."""
+"""Paths whose content a resume compares. A setting that refers to one of them may change with it."""
 MONITORS = (
     "LearningRateMonitor", "DeviceStatsMonitor", "ModelSummary", "RichModelSummary", "ThroughputMonitor",  # they read
     "Timer", "EarlyStopping",  # how far
@@ -81,9 +80,9 @@ def override(name: str, value: object) -> str:
 
 
 def folders_of_options(hydra: Any) -> list[str]:
-    """Return the arguments that name folders of options, from Hydra's record of a command."""
-    given = [each["path"] for each in hydra["runtime"]["config_sources"] if each["provider"] == "command-line"]
-    searched = [each for each in hydra["overrides"]["hydra"] if each.startswith("hydra.searchpath=")]
+    """Return the arguments that name folders of options, from Hydra's settings of a command."""
+    given = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
+    searched = [each for each in hydra.overrides.hydra if each.startswith("hydra.searchpath=")]
     return [*(f"--config-dir={path}" for path in given), *searched]
 
 
@@ -302,10 +301,27 @@ def shapes_learning(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) 
     if group != "callbacks":
         return False
     part = rest.partition(".")[0]
-    found = [flat(settings).get(f"callbacks.{part}._target_") for settings in (then, now)]
-    targets = {str(target) for target in found if target is not None}
-    known = {target for target in targets if target == found[1] or target.startswith(("tagrpo.", "lightning."))}
+    before, after = _target_of(then, part), _target_of(now, part)
+    targets = {target for target in (before, after) if target is not None}
+    known = {target for target in targets if target == after or target.startswith(("tagrpo.", "lightning."))}
     return known != targets or any(_declared(target) for target in known)
+
+
+def _target_of(settings: Mapping[str, Any], part: str) -> str | None:
+    """Return the class of the callback `part`; None if the settings have no such callback."""
+    target = value_at(settings, "callbacks", part, "_target_")
+    return None if target is None else str(target)
+
+
+def value_at(content: Any, *keys: str) -> Any:
+    """Return the value at nested keys; None if one of them is missing.
+
+    >>> value_at({"data": {"size": 2}}, "data", "size"), value_at({"data": 1}, "data", "size")
+    (2, None)
+    """
+    for key in keys:
+        content = content.get(key) if isinstance(content, Mapping) else None
+    return content
 
 
 def _declared(target: str) -> bool:
@@ -323,8 +339,7 @@ def _declared(target: str) -> bool:
 def _undeclared(names: set[str], then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     """Return advice on callbacks of others among the settings `names`; empty if there are none."""
     parts = sorted({name.split(".")[1] for name in names})
-    targets = {part: flat(now).get(f"callbacks.{part}._target_") for part in parts}
-    targets |= {part: flat(then).get(f"callbacks.{part}._target_") for part, target in targets.items() if not target}
+    targets = {part: _target_of(now, part) or _target_of(then, part) for part in parts}
     foreign = [f"callbacks.{part} ({target})" for part, target in targets.items() if "tagrpo." not in str(target)]
     if not foreign:
         return ""
@@ -426,6 +441,8 @@ def read_provenance(directory: Path) -> dict[str, str]:
     path = directory / "provenance.json"
     if not path.is_file():
         return {}
+    from ..foreign import ForeignDataError, Text, read_json  # imports pydantic
+
     try:
         return read_json(
             dict[str, Text], path.read_bytes(), source=str(path), remedy="Nothing depends on it; you may delete it."

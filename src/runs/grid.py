@@ -23,7 +23,7 @@ from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 
 from ..foreign import Message, read_json
 from .files import folder_written_whole, write_json, write_text
-from .secrets import redacted
+from .secrets import for_terminal, redacted
 
 OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
 POLL_SECONDS = 0.5
@@ -195,7 +195,8 @@ class GridRun:
     def progress(self) -> str:
         """Return the last line that `IterationProgress` has written to the run's log."""
         lines = tail_of(self.directory / "log.txt", 50) if self.active else []
-        return next((line for line in reversed(lines) if line.startswith(("iteration ", "test batch "))), "")
+        found = next((line for line in reversed(lines) if line.startswith(("iteration ", "test batch "))), "")
+        return for_terminal(found)
 
     def log_tail(self, lines: int = 15) -> str:
         """Return the last lines of the run's log, or of submitit's log if the run has written none."""
@@ -204,7 +205,7 @@ class GridRun:
         path = self.directory / "log.txt"
         if self.job is not None and not (path.exists() and path.stat().st_size):
             path = self.job.paths.stderr
-        return "\n".join([f"{path}:", *tail_of(path, lines)])
+        return for_terminal("\n".join([f"{path}:", *tail_of(path, lines)]))
 
 
 def tail_of(path: Path, lines: int) -> list[str]:

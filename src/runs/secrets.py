@@ -97,6 +97,18 @@ def redacted(content: Any, name: str = "") -> Any:
     return _PAIR.sub(_without_value, without_secrets(content))
 
 
+def for_terminal(text: str) -> str:
+    r"""Return a text for terminals and logs: redacted, and with all control characters but line ends escaped.
+
+    >>> for_terminal("slow\x1b[2J\nkey sk-4f9a0c7d21")
+    'slow\\x1b[2J\nkey <removed>'
+    """
+    from ..foreign import printable  # imports pydantic
+
+    lines = str(redacted(text)).split("\n")
+    return "\n".join(printable(line) for line in lines)
+
+
 def without_secrets(text: str, *known: str) -> str:
     """Remove from a text what has the format of a key, the values of secret variables, and the values `known`.
 

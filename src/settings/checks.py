@@ -16,15 +16,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..runs.directory import flat, folders_of_options
-from .config import Run, check, drop_unchosen
+from .config import Run, check, check_parts, drop_unchosen
 
 FREE = ("trainer.", "policy.warmup", "model.load.gradient_checkpointing")
 """Settings whose values may be of several types: `trainer.devices` is a number, a list or `auto`."""
-PARTS = (
-    "advantage", "loss", "optimizer", "policy", "model", "model.load", "template", "reward", "trainer", "data",
-    "rollout", "rollout.engine", "rollout.sampling", "rollout.evaluation_sampling",
-)  # fmt: skip
-"""Settings that hold others in every run."""
 KINDS = {
     bool: ("true or false", (bool,)), int: ("a whole number", (int,)), float: ("a number", (int, float)),
     list: ("a list", (list,)), dict: ("a mapping", (dict,)),
@@ -47,19 +42,6 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
     check(cfg, trains)
     check_paths(cfg)
     check_machine(cfg)
-
-
-def check_parts(cfg: DictConfig) -> None:
-    """Refuse null, a text or a number in the place of settings that hold others.
-
-    Raises:
-        ValueError: if one of `PARTS` is no mapping. The message names it.
-    """
-    for name in PARTS:
-        part = OmegaConf.select(cfg, name)
-        if not isinstance(part, DictConfig):
-            shown = "null" if part is None else repr(part)
-            raise ValueError(f"Expected {name} to be a mapping of settings, but got {shown}. Correct {name}.")
 
 
 def check_types(cfg: DictConfig) -> None:

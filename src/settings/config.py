@@ -19,8 +19,10 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
 from ..runs.directory import wandb_run_id
+from ..runs.secrets import for_terminal
 from ..starter import starter_path
 from ..starter.smollm2 import smollm2_folder
 from .choices import check_choices
@@ -36,6 +38,13 @@ if TYPE_CHECKING:
     from ..modules.policy_module import PolicyModule
 
 T = TypeVar("T")
+PARTS = (
+    "advantage", "loss", "optimizer", "policy", "model", "model.load", "template", "reward", "trainer", "data",
+    "rollout", "rollout.engine", "rollout.sampling", "rollout.evaluation_sampling",
+)  # fmt: skip
+"""Settings that hold others in every run."""
+GROUPS = ("callbacks", "logger", "rollout.reward_terms")
+"""Settings that hold named parts; null if there are none."""
 USUAL_FORMAT = warnings.formatwarning
 CHATTER = re.compile(
     r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|Restored "
@@ -99,6 +108,7 @@ def compose_run(directory: str | Path, overrides: Sequence[str], command: str = 
         cfg = compose(command, [f'hydra.run.dir="{directory}"', *overrides], return_hydra_config=True)
     cfg.hydra.runtime.output_dir = str(directory)
     HydraConfig.instance().set_config(cfg)
+    check_parts(cfg)
     drop_unchosen(cfg)
     return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
 
@@ -118,27 +128,44 @@ class Run:
         self.rollout.pipeline.close()
 
 
-def drop_unchosen(cfg: DictConfig) -> None:
-    """Remove what experiments, scales and recipes have set of parts that are not chosen.
-
-    Such settings have no `_target_`: the option of a group that a run goes without, `none`, brings none.
+def check_parts(cfg: DictConfig) -> None:
+    """Refuse null, a text or a number in the place of settings that hold others.
 
     Raises:
-        ValueError: a callback, a reward term or a logger is neither null nor a part with settings of its own.
+        ValueError: if one of `PARTS` is no mapping, one of `GROUPS` neither null nor a mapping, or a part in a group
+            neither null nor a mapping. The message names the setting.
     """
-    for setting in ("callbacks", "logger", "rollout.reward_terms"):
+    for name in PARTS:
+        part = OmegaConf.select(cfg, name)
+        if not isinstance(part, DictConfig):
+            shown = "null" if part is None else repr(part)
+            raise ValueError(f"Expected {name} to be a mapping of settings, but got {shown}. Correct {name}.")
+    for setting in GROUPS:
         group = OmegaConf.select(cfg, setting)
         if group is None:
             continue
         if not isinstance(group, DictConfig):
             raise ValueError(f"Expected {setting} to be a mapping of names to parts, but got {group!r}. Correct it.")
-        wrong = [str(name) for name, part in group.items() if part is not None and not isinstance(part, DictConfig)]
-        if wrong:
-            raise ValueError(
-                f"Expected {setting}.{wrong[0]} to be null, or the settings of a part, with a _target_, but got "
-                f"{group[wrong[0]]!r}. Correct it."
-            )
-        if setting == "logger":
+        for member in group:
+            try:
+                part = group[member]
+            except OmegaConfBaseException:  # it has no value, or refers to a setting without one
+                continue
+            if part is not None and not isinstance(part, DictConfig):
+                raise ValueError(
+                    f"Expected {setting}.{member!s} to be null, or the settings of a part, with a _target_, but got "
+                    f"{part!r}. Correct it."
+                )
+
+
+def drop_unchosen(cfg: DictConfig) -> None:
+    """Remove what experiments, scales and recipes have set of parts that are not chosen.
+
+    Such settings have no `_target_`: the option `none` of a group brings none.
+    """
+    for setting in ("callbacks", "rollout.reward_terms"):
+        group = OmegaConf.select(cfg, setting)
+        if group is None:
             continue
         with open_dict(group):
             for name in [name for name, part in group.items() if part and "_target_" not in part]:
@@ -199,13 +226,13 @@ def build(cfg: DictConfig) -> Run:
     if cfg.threads:
         torch.set_num_threads(cfg.threads)
     seed_everything(cfg.seed, workers=True, verbose=False)
-    configured = instances(cfg.callbacks, "callbacks", Callback)
+    configured = instances(cfg.get("callbacks"), "callbacks", Callback)
     directory = Path(HydraConfig.get().runtime.output_dir)
     kept = any(isinstance(callback, Checkpointer) for callback in configured)
     cache = RolloutCache(directory / "rollout_cache") if kept else None
     rollout = RolloutCallback(instantiate(cfg.rollout, cache=cache))
     callbacks = in_order([*configured, rollout, ScalarLog()])
-    loggers = instances(cfg.logger, "logger", Logger)
+    loggers = instances(cfg.get("logger"), "logger", Logger)
     module = policy_module(cfg)
     if cfg.rollout.reward_terms and not module.advantage.reads_rewards:
         raise ValueError(
@@ -325,6 +352,14 @@ def exists(settings: str | None) -> bool:
     sources = HydraConfig.get().runtime.config_sources
     folders = [configs(), *(Path(source.path) for source in sources if source.schema == "file")]
     return any((folder / "settings" / f"{settings}.yaml").is_file() for folder in folders)
+
+
+class PrintableFormatter(logging.Formatter):
+    """Formats log messages for terminals and files: libraries also log errors of parts from outside."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the text of a message without secrets, with control characters escaped."""
+        return for_terminal(super().format(record))
 
 
 class Ours(logging.Filter):

@@ -5,10 +5,9 @@ them in Python; this table also refuses NaN, infinity and null, by the setting's
 """
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import translate
+from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
@@ -231,13 +230,12 @@ RULES = {
 """Pattern of a setting's dotted name → the numbers that the setting takes, more special patterns first."""
 _OWN = ("tagrpo.", "torch.", "lightning.", "datetime.")
 """Packages of the classes to whose settings `RULES` apply."""
-_COMPILED = {re.compile(translate(pattern)): rule for pattern, rule in RULES.items()}
 
 
 @cache
 def rule_of(name: str) -> Number | None:
     """Return the rule for a setting, or None if it has none."""
-    return next((rule for pattern, rule in _COMPILED.items() if pattern.fullmatch(name)), None)
+    return next((rule for pattern, rule in RULES.items() if fnmatchcase(name, pattern)), None)
 
 
 def check_numbers(cfg: DictConfig) -> None:
@@ -254,8 +252,9 @@ def check_numbers(cfg: DictConfig) -> None:
             rule = rule_of(name) if known else None
             if rule is not None and not rule.takes(value):
                 shown = "null" if value is None else repr(value)
-                least = f"{rule}" if not isinstance(value, int) or value <= LARGEST else f"at most {rule.most:.20g}"
-                raise ValueError(f"Expected {name} to be {least}, but got {shown}. Correct {name}.")
+                too_large = isinstance(value, int) and value > LARGEST
+                expected = f"at most {rule.most:.20g}" if too_large else str(rule)
+                raise ValueError(f"Expected {name} to be {expected}, but got {shown}. Correct {name}.")
             if rule is None and not _finite(value):
                 raise ValueError(f"Expected {name} to be a finite number, but got {value}. Correct {name}.")
 
@@ -269,10 +268,11 @@ def _finite(value: object) -> bool:
 
 def _leaves(node: DictConfig, referring: bool, name: str = "", known: bool = True) -> Iterator[tuple[str, Any, bool]]:
     """Yield settings that refer to others, or those that do not: dotted name, value, whether `RULES` apply."""
-    written: Any = OmegaConf.to_container(node, resolve=False)
-    if "_target_" in written:
+    names = [str(key) for key in node]
+    if "_target_" in names:
+        written: Any = OmegaConf.to_container(node, resolve=False)
         known = str(written["_target_"]).startswith(_OWN)
-    for key in map(str, node):
+    for key in names:
         here = f"{name}.{key}" if name else key
         if OmegaConf.is_missing(node, key):
             continue

@@ -46,8 +46,8 @@ def check_name(name: object) -> None:
         )
 
 
-def make_directory(path: object, setting: str) -> Path:
-    """Make a directory and its parents, and return its path.
+def make_directory(path: object, setting: str) -> None:
+    """Make a directory and its parents.
 
     Raises:
         ValueError: if the directory cannot be made. The message names `setting` and the reason.
@@ -55,8 +55,7 @@ def make_directory(path: object, setting: str) -> Path:
     try:
         if path is None or not str(path):
             raise ValueError("it is empty")
-        directory = Path(str(path))
-        directory.mkdir(parents=True, exist_ok=True)
+        Path(str(path)).mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         shown = str(path) if len(str(path)) <= 120 else f"{str(path)[:120]}…"
@@ -64,4 +63,3 @@ def make_directory(path: object, setting: str) -> Path:
             f"Expected {setting} to be a directory that can be made, but {shown!r} cannot: {reason}. Correct {setting} "
             "or `name`."
         ) from error
-    return directory

@@ -38,17 +38,28 @@ def check_declared(cfg: DictConfig) -> None:
     """
     own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
     content: Any = OmegaConf.to_container(own, resolve=True, throw_on_missing=False)
-    for name, target, known in _unknown(content):
-        setting = written_at(cfg, name)
-        raise ValueError(
-            f"Expected {setting} to be an argument of {target}, but it takes {', '.join(known) or 'none'}. Correct it, "
-            f"or leave it out with ~{setting}."
-        )
-    for name, value, hint in _declared(content):
-        if not fits(value, hint):
-            setting = written_at(cfg, name)
-            shown = "null" if value is None else repr(value)
-            raise ValueError(f"Expected {setting} to be {in_words(hint)}, but got {shown}. Correct {setting}.")
+    parts = list(_parts(content))
+    for part, settings in parts:
+        known = _arguments(settings["_target_"])
+        if known is None:
+            continue
+        unknown = [key for key in settings if key not in known and key not in _OF_HYDRA]
+        if unknown:
+            setting = written_at(cfg, f"{part}.{unknown[0]}".removeprefix("."))
+            kind = settings["_target_"].rpartition(".")[2]
+            raise ValueError(
+                f"Expected {setting} to be an argument of {kind}, but it takes {', '.join(sorted(known)) or 'none'}. "
+                f"Correct it, or leave it out with ~{setting}."
+            )
+    for part, settings in parts:
+        hints = _hints(settings["_target_"])
+        for key, value in settings.items():
+            if key in hints and value != "???" and not fits(value, hints[key]):
+                setting = written_at(cfg, f"{part}.{key}".removeprefix("."))
+                shown = "null" if value is None else repr(value)
+                raise ValueError(
+                    f"Expected {setting} to be {in_words(hints[key])}, but got {shown}. Correct {setting}."
+                )
 
 
 def written_at(cfg: DictConfig, name: str) -> str:
@@ -122,20 +133,16 @@ def in_words(hint: Any) -> str:
     return f"the settings of a {getattr(hint, '__name__', hint)}, with a _target_"
 
 
-def _unknown(node: Any, name: str = "") -> Iterator[tuple[str, str, list[str]]]:
-    """Yield (dotted name, class, its arguments) of all settings below `node` that their class does not take."""
-    if isinstance(node, list):
-        for place, item in enumerate(node):
-            yield from _unknown(item, f"{name}.{place}")
-    if not isinstance(node, dict):
-        return
-    target = node.get("_target_")
-    known = _arguments(target) if isinstance(target, str) else None
-    for key, value in node.items():
-        here = f"{name}.{key}" if name else str(key)
-        if known is not None and key not in known and key not in _OF_HYDRA:
-            yield here, str(target).rpartition(".")[2], sorted(known)
-        yield from _unknown(value, here)
+def _parts(node: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield all parts in settings, at any depth: dotted name, and the settings, among them `_target_`."""
+    if isinstance(node, dict):
+        if isinstance(node.get("_target_"), str):
+            yield name, node
+        children = list(node.items())
+    else:
+        children = list(enumerate(node)) if isinstance(node, list) else []
+    for key, value in children:
+        yield from _parts(value, f"{name}.{key}" if name else str(key))
 
 
 @cache
@@ -148,21 +155,6 @@ def _arguments(target: str) -> frozenset[str] | None:
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         return None
     return frozenset(each.name for each in parameters if each.kind is not inspect.Parameter.POSITIONAL_ONLY)
-
-
-def _declared(node: Any, name: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield (dotted name, value, declared type) of all settings of classes below `node`."""
-    if isinstance(node, list):
-        for place, item in enumerate(node):
-            yield from _declared(item, f"{name}.{place}")
-    if not isinstance(node, dict):
-        return
-    hints = _hints(str(node["_target_"])) if isinstance(node.get("_target_"), str) else {}
-    for key, value in node.items():
-        here = f"{name}.{key}" if name else str(key)
-        if key in hints and value != "???":
-            yield here, value, hints[key]
-        yield from _declared(value, here)
 
 
 @cache

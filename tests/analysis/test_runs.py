@@ -65,6 +65,11 @@ def test_a_run_says_how_to_repeat_it(tmp_path, write_run):
     folders = "'--config-dir=/my configs' 'hydra.searchpath=[file:///more]'"
     command = f"tagrpo-train {folders} seed=0 'data.train.path=a b.jsonl' name=grpo-again"
     assert find_runs(tmp_path)[0].command == command
+    del noted["hydra"]["runtime"]
+    (path / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump(noted))
+    (run,) = find_runs(tmp_path)
+    assert run.command is None, "its folders of options are unknown"
+    assert run.overrides == ["name=x", "data.train.path=a b.jsonl", "resume=auto"]
 
 
 def test_a_resumed_run_counts_what_it_measured_twice_once(tmp_path, write_run):

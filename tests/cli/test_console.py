@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 from tagrpo.analysis.runs import find_directories
@@ -30,6 +31,13 @@ def test_results_places_and_next_commands_are_printed(tmp_path, capsys):
     assert "metrics.csv" in said
     assert "checkpoints" not in said, "there are none"
     assert f"tagrpo-eval name=a-seed0 data=math model=pretrained model.path={tmp_path / 'model'}" in said
+
+
+def test_a_command_begins_without_what_only_reads_foreign_data():
+    heavy = {"pydantic", "torch", "lightning", "transformers"}
+    code = f"import sys, tagrpo.cli.train; print({heavy} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "set()\n"
 
 
 def test_next_commands_fit_what_the_run_has_left_behind():

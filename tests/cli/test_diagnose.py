@@ -24,6 +24,7 @@ from tagrpo.runs.directory import checkpoints_in, end
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.checks import read_questions
 from tagrpo.settings.config import build, compose_run
+from tagrpo.settings.numbers import check_numbers
 
 RUN = [
     "experiment=ta_grpo", "data.train.size=12", "data.batch_size=4", "data.samples_per_prompt=4", "logger=csv",
@@ -231,7 +232,6 @@ def test_a_rank_without_questions_has_no_rows(make_batch):
         (["model.path=/another/model"], "model.path: .* then, /another/model now"),
         (["rollout.sampling.max_new_tokens=17"], "rollout.sampling.max_new_tokens: 16 then, 17 now"),
         (["exact=true"], "without exact"),
-        (["diagnose_questions=0"], "diagnose_questions to be at least 1"),
         (["diagnose=nowhere"], "no config.yaml"),
     ],
 )
@@ -239,6 +239,14 @@ def test_another_experiment_than_the_runs_is_refused(finished, tmp_path, overrid
     cfg = composed("evaluate", tmp_path, *RUN, f"diagnose={finished}", *overrides)
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         ask_training_questions(cfg)
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "1.5", "some"])
+def test_the_number_of_questions_is_checked_with_all_other_numbers(finished, tmp_path, wrong):
+    cfg = composed("evaluate", tmp_path, *RUN, f"diagnose={finished}", f"diagnose_questions={wrong}")
+    ask_training_questions(cfg)
+    with pytest.raises(ValueError, match="diagnose_questions to be a whole number of at least 1 or null"):
+        check_numbers(cfg)
 
 
 def test_the_report_has_the_numbers(diagnosed, finished):

@@ -50,5 +50,13 @@ def test_a_new_part_is_a_change():
     assert not is_added("rollout.verifier_reads", known, "thoughts")
 
 
+def test_a_new_setting_at_the_top_level_has_no_part_that_could_be_new(monkeypatch):
+    monkeypatch.setitem(ADDED, "effort", (1,))
+    assert is_added("effort", {"seed": 0}, 1)
+    assert not is_added("effort", {"seed": 0}, 2)
+    assert not is_added("effort", {"seed": 0, "effort": 2}, 1)
+    assert not is_added("part.effort", {"seed": 0, "parts.effort": 2}, 1)
+
+
 def test_every_added_setting_has_a_value_to_go_on_with():
     assert all(isinstance(values, tuple) and values for values in ADDED.values())

@@ -22,6 +22,7 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tagrpo.modules.strategy import FullyShardedStrategy
 from tagrpo.runs.checkpoints import (
     AtomicCheckpointIO,
     DamagedFileError,
@@ -284,6 +285,38 @@ def test_a_file_that_could_run_code_is_refused(tmp_path):
     torch.save({"state_dict": Harmful()}, path)
     with pytest.raises(pickle.UnpicklingError):
         AtomicCheckpointIO().load_checkpoint(path, weights_only=True)
+
+
+UNLOADABLE = {
+    "an object": Path("x"),
+    "a class": Path,
+    "no value of pickle": lambda: None,
+    "deep inside": {"a": [{"b": (1, {Path("x")})}]},
+}
+
+
+@pytest.mark.parametrize("state", UNLOADABLE.values(), ids=UNLOADABLE)
+@pytest.mark.parametrize("save", [AtomicCheckpointIO().save_checkpoint, FullyShardedStrategy().save_checkpoint])
+def test_a_state_that_a_resume_would_not_load_is_refused_by_the_name_of_its_owner(tmp_path, save, state):
+    before = write_file(tmp_path, 10)
+    plain = CONTENT | {"callbacks": {"Plain": {"x": 1}}, "optimizer_states": []}
+    mine = {"callbacks": {"Plain": {"x": 1}, "Mine{'every': 2}": {"x": state}}}
+    for content, owner in ((plain | mine, "callback Mine"), (plain | {"MyQuestions": {"x": state}}, "MyQuestions")):
+        with pytest.raises(TypeError, match=rf"state of {owner}"):
+            save(content, tmp_path / name_of(20))
+        assert list(tmp_path.iterdir()) == [before]
+
+
+def test_a_checkpoint_that_can_be_loaded_is_written_once(tmp_path, monkeypatch):
+    saved = []
+    save = torch.save
+    monkeypatch.setattr(torch, "save", lambda content, file: (saved.append(content), save(content, file)))
+    content = CONTENT | {"callbacks": {"Mine": {"weights": torch.arange(5.0)}}}
+    path = tmp_path / name_of(10)
+    AtomicCheckpointIO().save_checkpoint(content, path)
+    assert len(saved) == 1
+    found = AtomicCheckpointIO().load_checkpoint(path, weights_only=True)
+    assert found["callbacks"]["Mine"]["weights"].tolist() == [0, 1, 2, 3, 4]
 
 
 @given(st.lists(st.integers(0, 10**7), unique=True, max_size=6))

@@ -55,6 +55,31 @@ def test_members_of_groups_have_settings(tmp_path, setting):
         config.compose_run(tmp_path, ["experiment=grpo", f"+{setting}=5"])
 
 
+@pytest.mark.parametrize("setting", [*config.PARTS, *config.GROUPS])
+def test_settings_that_hold_others_are_mappings(tmp_path, setting):
+    cfg = config.compose_run(tmp_path, ["experiment=grpo"])
+    OmegaConf.update(cfg, setting, 5, force_add=True)
+    with pytest.raises(ValueError, match=rf"Expected {setting} to be a mapping"):
+        config.check_parts(cfg)
+
+
+def test_a_member_of_a_group_without_a_value_is_left_to_the_check_of_missing_settings(tmp_path):
+    cfg = config.compose_run(tmp_path, ["experiment=grpo"])
+    OmegaConf.update(cfg, "callbacks.mine", "???", force_add=True)
+    config.check_parts(cfg)
+
+
+def test_the_dotted_name_of_a_wrong_argument_is_exact_at_any_depth():
+    counter = {"_target_": "collections.Counter", "x": 1}
+    for name, node in {"a": counter, "a.b": {"b": counter}, "a.0.c": [{"c": counter}]}.items():
+        check_declared(OmegaConf.create({"a": node}))  # it takes any
+        wrong = {"_target_": "tagrpo.rollouts.SamplingConfig", "temperature": 1.0, "wrong": 1}
+        tree = OmegaConf.create({"a": node})
+        OmegaConf.update(tree, name.replace(".0", "[0]"), wrong, merge=False)
+        with pytest.raises(ValueError, match=rf"Expected {name}\.wrong to be an argument of SamplingConfig"):
+            check_declared(tree)
+
+
 @pytest.mark.parametrize("setting", ["callbacks.mine", "logger.mine"])
 def test_members_of_groups_are_of_the_kind_of_the_group(tmp_path, setting):
     cfg = config.compose_run(tmp_path, ["experiment=grpo", f"+{setting}._target_=os.getcwd"])

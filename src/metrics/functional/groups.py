@@ -93,7 +93,7 @@ def zero_gradient_causes(
 
 
 def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> Tensor:
-    """Return [num_groups] float64, exact probability that s responses, drawn without replacement, are all equal.
+    """Return [num_groups] float64, the exact probability that s responses, drawn without replacement, are all equal.
 
     Σ_v C(m_v, s) / C(m, s) over the values v of a group of m responses, m_v of which have v; NaN where m < s. Groups of
     unequal size can be compared by it: 24 responses are less often uniform than 8 are, for their number alone.
@@ -117,7 +117,7 @@ def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> T
 
 
 def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bool = True) -> Tensor:
-    """Return probability that all rewards of a pool are equal, so that normalised advantages have no gradient; exact.
+    """Return the exact probability that all rewards of a pool are equal: normalised advantages then have no gradient.
 
     ∏ p_n^{G_n} + ∏ (1 − p_n)^{G_n} over the prompts of a pool, for binary rewards and independent responses: the
     expected share of `uniform_groups`.

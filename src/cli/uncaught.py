@@ -1,0 +1,96 @@
+"""What a command prints of an error that it does not explain itself.
+
+Parts from outside raise errors with any text. A terminal would obey escape sequences in it, and the text may repeat a
+key of the environment. Hydra and the interpreter print such errors as they are.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from types import TracebackType
+from typing import Any
+
+from hydra.errors import CompactHydraException
+
+from ..runs.secrets import for_terminal
+
+
+class UncaughtError(CompactHydraException):
+    """An error as the text of its traceback. Hydra prints this text, and nothing else of the error."""
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the traceback of an error and of its causes, without secrets and control characters."""
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # the error's own code fails
+        text = f"{type(error).__name__}\n"
+    return for_terminal(text)
+
+
+def reported(main: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a function raise an `UncaughtError` in place of its errors, unless HYDRA_FULL_ERROR=1."""
+
+    @wraps(main)
+    def call(*arguments: Any) -> Any:
+        try:
+            return main(*arguments)
+        except Exception as error:
+            if os.environ.get("HYDRA_FULL_ERROR") == "1":
+                raise
+            raise UncaughtError(traceback_of(error)) from None
+
+    return call
+
+
+@contextmanager
+def printed_safely() -> Iterator[None]:
+    """Make the interpreter print what ends the block, and errors in threads and finalizers, by `traceback_of`.
+
+    Raises:
+        SystemExit: the block has raised one. Its text, if any, is without secrets and control characters.
+    """
+    if threading.excepthook is threading.__excepthook__:
+        threading.excepthook = _print_error_of_thread
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _print_unraisable
+    try:
+        yield
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            raise
+        sys.exit(for_terminal(str(end.code)))
+    except BaseException:
+        hook = sys.excepthook
+
+        def print_error(_: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            text = traceback_of(error.with_traceback(trace))
+            if hook is sys.__excepthook__:
+                print(text, end="", file=sys.stderr)
+            else:  # a library such as W&B notes that the program has failed
+                hook(UncaughtError, UncaughtError(text), None)
+
+        sys.excepthook = print_error
+        raise
+
+
+def _print_error_of_thread(failed: threading.ExceptHookArgs) -> None:
+    if failed.exc_value is None or isinstance(failed.exc_value, SystemExit):
+        return
+    name = failed.thread.name if failed.thread else "unknown"
+    print(for_terminal(f"Exception in thread {name}:"), file=sys.stderr)
+    print(traceback_of(failed.exc_value), end="", file=sys.stderr)
+
+
+def _print_unraisable(failed: sys.UnraisableHookArgs) -> None:
+    if failed.exc_value is None:
+        return
+    name = getattr(failed.object, "__qualname__", type(failed.object).__name__)
+    print(for_terminal(f"{failed.err_msg or 'Exception ignored in'}: {name}"), file=sys.stderr)
+    print(traceback_of(failed.exc_value), end="", file=sys.stderr)

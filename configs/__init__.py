@@ -1,5 +1,3 @@
 """The Hydra configuration tree, as package data. Importing it adds the folders of methods to Hydra's search path."""
 
-from tagrpo.settings import methods
-
-methods.register()
+import tagrpo.settings.methods  # noqa: F401

@@ -26,7 +26,7 @@ from ..runs.secrets import for_terminal
 from ..starter import starter_path
 from ..starter.smollm2 import smollm2_folder
 from .choices import check_choices
-from .methods import configs, register
+from .methods import configs
 from .numbers import check_numbers
 from .trainer import check_trainer
 
@@ -92,7 +92,6 @@ RESOLVERS: dict[str, Callable[..., object]] = {
     "wandb_offline": lambda: "WANDB_API_KEY" not in os.environ,
     "wandb_run_id": wandb_run_id,
 }
-register()
 for resolver, function in RESOLVERS.items():
     OmegaConf.register_new_resolver(resolver, function, use_cache=function is wandb_run_id)
 

@@ -40,12 +40,6 @@ class MethodFolders(SearchPathPlugin):
             search_path.append(provider="tagrpo.contrib", path=f"file://{folder}")
 
 
-def register() -> None:
-    """Register the plugin with Hydra; further calls do nothing."""
-    if MethodFolders not in Plugins.instance().discover(SearchPathPlugin):
-        Plugins.instance().register(MethodFolders)
-
-
 def options_of(group: str) -> dict[str, str]:
     """Return option → text in YAML, of a group's files in `configs` and in the folders of methods, sorted by name."""
     found = {}
@@ -76,3 +70,7 @@ def recipes_of(paper: str) -> list[str]:
     """Return the recipes that set something for a paper: `paper`, `authors`, both or neither."""
     options = options_of(f"settings/{paper}")
     return [recipe for recipe in ("paper", "authors") if recipe in options]
+
+
+if MethodFolders not in Plugins.instance().discover(SearchPathPlugin):
+    Plugins.instance().register(MethodFolders)

@@ -46,7 +46,6 @@ def test_recipes_are_those_of_a_table(name):
 
 
 def test_the_folders_of_methods_are_on_the_search_path_once():
-    methods.register()
     assert Plugins.instance().discover(SearchPathPlugin).count(MethodFolders) == 1
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         sources = compose("train", return_hydra_config=True).hydra.runtime.config_sources

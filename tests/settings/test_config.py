@@ -23,7 +23,7 @@ from tagrpo.modules.policy import model
 from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.settings import config
 from tagrpo.settings.checks import check_types
-from tagrpo.settings.methods import options_of
+from tagrpo.settings.methods import experiments, options_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -68,7 +68,7 @@ def no_model(monkeypatch):
     monkeypatch.setattr(model.AutoModelForCausalLM, "from_pretrained", refuse)
 
 
-@pytest.mark.parametrize("experiment", options("experiment"))
+@pytest.mark.parametrize("experiment", experiments())
 @pytest.mark.parametrize("scale", [[], ["scale=paper", "data=math"]])
 def test_every_experiment_composes_and_its_validation_at_the_papers_scale_samples_less_than_a_tenth(experiment, scale):
     cfg = composed(f"experiment={experiment}", *scale)
@@ -128,10 +128,10 @@ def command_of(group):
 
 @pytest.mark.parametrize(
     "group",
-    # comparisons is the configuration of another command; experiments are composed above, papers are in their recipes
+    # comparisons is the configuration of another command; experiments and settings of papers are composed above
     sorted(
-        {p.name for p in CONFIGS.iterdir() if p.is_dir()} - {"comparisons", "experiment", "papers", "__pycache__"}
-        | {"credit", "protocol"}
+        {p.name for p in CONFIGS.iterdir() if p.is_dir()}
+        - {"comparisons", "experiment", "papers", "settings", "__pycache__"}
     ),
 )
 def test_every_option_of_every_group_composes(group):

@@ -15,6 +15,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf.errors import OmegaConfBaseException
 
+from tagrpo.settings.choices import check_choices
+
 ROOT = Path(__file__).parents[2]
 OVERRIDE = re.compile(
     r"(?<![\w./{\-\]'])((?:\+\+?|~)?[a-z_]\w*(?:[./]\w+)*)=('[^']*'|\[[^\]]*\]|\{[^}]*\}|[^\s`'\"|);,]+)"
@@ -73,8 +75,9 @@ def refusal(name, overrides):
     package, _, config = f"tagrpo.configs.{name.replace('/', '.')}".rpartition(".")
     with initialize_config_module(package, version_base="1.3"):
         try:
+            check_choices(overrides)
             compose(config, overrides)
-        except (HydraException, OmegaConfBaseException) as error:
+        except (ValueError, HydraException, OmegaConfBaseException) as error:
             return str(error)
     return None
 

@@ -10,6 +10,8 @@ from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..foreign import Count, Message, Text, printable, read
+
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
@@ -17,6 +19,30 @@ if TYPE_CHECKING:
 
 TABLES = ("metrics.csv", "embedding_diversity.csv")
 """Tables in the directory of a run that a resume cuts back to its checkpoint."""
+
+
+class _Loader(Message):
+    """State of `QuestionLoader` in a checkpoint."""
+
+    epoch: Count
+    cursor: Count
+    served: Count
+    questions: Count
+    digest: Text
+    seed: int
+
+
+class _Data(Message):
+    """State of `QuestionDataModule` in a checkpoint."""
+
+    tokenizer: Text = ""
+
+
+class _Module(Message):
+    """Entries of `PolicyModule` in a checkpoint."""
+
+    loaded: Text = ""
+    skipped_in_a_row: Count = 0
 
 
 def iterations_done(checkpoint: Path) -> int:
@@ -30,8 +56,8 @@ def check_resume(run: Run, checkpoint: Path) -> None:
     """Check that a run can continue from an intact checkpoint. Write nothing.
 
     Raises:
-        ValueError: if the checkpoint belongs to a run with another model, tokenizer, seed or other questions, or if a
-            table of the run can't be read.
+        ValueError: if the checkpoint belongs to a run with another model, tokenizer, seed or other questions, if its
+            entries are of other types, or if a table of the run can't be read.
     """
     import torch
 
@@ -42,18 +68,23 @@ def check_resume(run: Run, checkpoint: Path) -> None:
 
     content = content_of(checkpoint)
     data = run.datamodule
-    tokenizer = _entry(content, type(data).__qualname__, "tokenizer")
-    if tokenizer not in (None, tokenizer_digest(data.tokenizer)):
+    source = f"the checkpoint {checkpoint}"
+    remedy = "Give another checkpoint as resume, or put a copy of this one in its place."
+    name = type(data).__qualname__
+    tokenizer = read(_Data, content.get(name, {}), source=f"{name} of {source}", remedy=remedy).tokenizer
+    loaded = read(_Module, content, source=source, remedy=remedy).loaded
+    if tokenizer not in ("", tokenizer_digest(data.tokenizer)):
         raise ValueError(
             f"Expected the tokenizer of the run in {checkpoint}, but data.tokenizer={data.tokenizer_path} differs. "
             "Resume with the data.tokenizer and model.path of that run."
         )
-    loaders = _entry(content, "loops", "fit_loop", "state_dict", "combined_loader") or []
-    for state in loaders:
-        copy(data).train_dataloader().load_state_dict(state)  # of the copy alone, which no trainer has
+    fit_loop = _entry(content, "loops", "fit_loop", "state_dict")
+    loaders = fit_loop.get("combined_loader", []) if isinstance(fit_loop, Mapping) else []
+    for state in read(list[_Loader], loaders, source=f"combined_loader of {source}", remedy=remedy):
+        copy(data).train_dataloader().load_state_dict(state.model_dump())  # of the copy alone, which no trainer has
     with torch.random.fork_rng(devices=[]):
         model = run.module.load_model()
-    if content.get("loaded") not in (None, digest(bit_sums(model))):
+    if loaded not in ("", digest(bit_sums(model))):
         raise ValueError(
             f"Expected the model that the run in {checkpoint} began with, but the weights at model.path="
             f"{run.module.model_path} differ. Resume with the model.path of that run; for a new run set "
@@ -73,17 +104,22 @@ def _entry(content: Any, *keys: str) -> Any:
 
 
 def _check_shapes(checkpoint: Path, stored: Mapping[str, Any], built: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose parameters have other names or shapes than those of the policy."""
-    then = {name: tuple(tensor.shape) for name, tensor in stored.items()}
-    now = {name: tuple(tensor.shape) for name, tensor in built.items()}
+    """Refuse a checkpoint whose parameters have other names, shapes or kinds of numbers than those of the policy."""
+    then = {name: _kind_of(tensor) for name, tensor in stored.items()}
+    now = {name: _kind_of(tensor) for name, tensor in built.items()}
     differ = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
     if differ:
         name = differ[0]
         raise ValueError(
             f"Expected {checkpoint} to have the parameters of the model at model.path, but {len(differ)} differ: "
-            f"{name} has shape {then.get(name, 'none')} there and {now.get(name, 'none')} here. Resume with the "
+            f"{name} is {then.get(name, 'missing')} there and {now.get(name, 'missing')} here. Resume with the "
             "model.path and the lora settings of that run."
         )
+
+
+def _kind_of(tensor: Any) -> str:
+    """Return the shape of a tensor, and its dtype unless that is one of floating point, which loading converts."""
+    return f"{'float' if tensor.is_floating_point() else tensor.dtype} {list(tensor.shape)}"
 
 
 def when_it_begins(trainer: Trainer, commit: Callable[[], None]) -> None:
@@ -105,6 +141,25 @@ def when_it_begins(trainer: Trainer, commit: Callable[[], None]) -> None:
 
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     trainer.callbacks = in_order([*callbacks, Commit()])  # type: ignore[attr-defined]
+
+
+@contextmanager
+def restoring(checkpoint: Path | None, begun: Callable[[], bool]) -> Iterator[None]:
+    """Name the checkpoint in an error that arises while Lightning and the callbacks restore from it.
+
+    Raises:
+        RuntimeError: the block raised an error before training had begun.
+    """
+    try:
+        yield
+    except Exception as error:
+        if checkpoint is None or begun() or str(error).startswith("Expected"):
+            raise
+        reason = printable(f"{type(error).__name__}: {error}".partition("\n")[0])
+        raise RuntimeError(
+            f"Expected training to continue from {checkpoint}, but it could not be restored: {reason} Give another "
+            "checkpoint as resume, or put a copy of this one in its place."
+        ) from error
 
 
 @contextmanager

@@ -19,6 +19,8 @@ NEEDED = (
     "strategy", "data", "launcher", "rephraser", "source",
 )  # fmt: skip
 """Groups of which every run has an option."""
+WITHOUT_SETTINGS = ("scale", "recipe")
+"""Groups whose options set other settings, so that they have none of their own."""
 PLACES = {name: name for name in ("lora", "credit", "mismatch", "callbacks", "logger")} | {
     "curriculum": "data.curriculum",
     "dynamic_sampling": "rollout.dynamic_sampling",
@@ -36,8 +38,7 @@ class Overrides(defaults_list.Overrides):
                 f"Expected name=value, but got {unnamed[0]}. Write a setting before the =."
             )
         for each in overrides_list:
-            names_one = each.is_sweep_override() or isinstance(each.value(), str | list | dict | None)
-            if repo.group_exists(each.key_or_group) and not names_one:
+            if repo.group_exists(each.key_or_group) and not _names_options(each):
                 raise ConfigCompositionException(
                     f"Expected {each.key_or_group} to be the name of an option, but got {each.input_line}. "
                     f"`--help {each.key_or_group}` lists the options."
@@ -51,6 +52,17 @@ class Overrides(defaults_list.Overrides):
         left = [o if o.key_or_group in made and o.is_delete() else _left_out(o) for o in none.values()]
         super().__init__(repo, [*others, *(override for override in left if override.is_delete())])
         self.config_overrides[:0] = [override for override in left if not override.is_delete()]
+
+
+def _names_options(override: Override) -> bool:
+    """Return whether an override of a group has the name of an option, several names, null or its own settings."""
+    if override.is_sweep_override():
+        return True
+    value = override.value()
+    if isinstance(value, list):
+        return all(isinstance(name, str) for name in value)
+    group = override.key_or_group
+    return value is None or isinstance(value, str) or (isinstance(value, dict) and group not in WITHOUT_SETTINGS)
 
 
 def _left_out(override: Override) -> Override:

@@ -5,10 +5,19 @@ that breaks its contract raises `ForeignDataError`, and no other error.
 """
 
 import json
+import math
 from functools import cache
 from typing import Annotated, Any, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    TypeAdapter,
+    ValidationError,
+)
 
 T = TypeVar("T")
 _SHOWN = 120
@@ -32,10 +41,41 @@ class ForeignDataError(ValueError):
     """Data from outside that breaks its contract. The message names the source, the place, both values and a remedy."""
 
 
+class _FirstError:
+    """An annotation that stops the check of a list at its first wrong item.
+
+    By default pydantic collects an error for each item: a list of ten million wrong items would take minutes, and
+    gigabytes of memory.
+    """
+
+    @staticmethod
+    def __get_pydantic_core_schema__(source: Any, handler: GetCoreSchemaHandler) -> Any:
+        schema = handler(source)
+        _stop_early(schema)
+        return schema
+
+
+def _stop_early(schema: object) -> None:
+    """Set `fail_fast` in every schema of a list, a tuple or a set within `schema`."""
+    if isinstance(schema, dict):
+        if schema.get("type") in ("list", "tuple", "set", "frozenset"):
+            schema["fail_fast"] = True
+        for part in schema.values():
+            _stop_early(part)
+    elif isinstance(schema, list | tuple):
+        for part in schema:
+            _stop_early(part)
+
+
 class Message(BaseModel):
     """Base class for what a foreign source sends: types are not converted, unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler, /) -> Any:
+        """Stop the check of each list at its first wrong item."""
+        return _FirstError.__get_pydantic_core_schema__(source, handler)
 
 
 def read(kind: type[T], value: object, *, source: str, remedy: str) -> T:
@@ -69,10 +109,10 @@ def read_json(kind: type[T], text: str | bytes, *, source: str, remedy: str) -> 
     """Parse JSON, and check the value as `read` does.
 
     Raises:
-        ForeignDataError: if the text is not JSON (NaN and Infinity are refused), or does not match `kind`.
+        ForeignDataError: if the text is not JSON (NaN, Infinity and 1e400 are refused), or does not match `kind`.
     """
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:  # bad UTF-8 and integers of thousands of digits are ValueErrors too
         found = _shown(text)
         raise ForeignDataError(
@@ -95,7 +135,15 @@ def printable(text: str) -> str:
 @cache
 def _adapter(kind: Any) -> TypeAdapter[Any]:
     """Return the validator of a type, which takes longer to make than to use."""
-    return TypeAdapter(kind)
+    return TypeAdapter(Annotated[kind, _FirstError])
+
+
+def _finite(text: str) -> float:
+    """Parse a number. One beyond the range of floating point, such as 1e400, would become infinity."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:_SHOWN]} is too large")
+    return number
 
 
 def _refuse_constant(name: str) -> Any:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tagrpo.callbacks.counts import StoredRecord
 from tagrpo.foreign import Count, Finite, ForeignDataError, Message, Text, read, read_json
+from tagrpo.rollouts.engines.server_replies import Generated, Models
+from tagrpo.runs.checkpoints import WholeContent
 
 SOURCE = {"source": "the server http://one:8000", "remedy": "Check rollout.engine.url."}
 
@@ -105,3 +109,42 @@ def test_no_text_raises_another_error(text):
         read_json(Reply, text, **SOURCE)
     except ForeignDataError:
         return
+
+
+@pytest.mark.parametrize("kind", [Reply, list[Count], dict[str, list[Count]], tuple[Count, ...]])
+def test_the_check_of_a_list_stops_at_its_first_wrong_item(kind):
+    wrong = {"choices": [-1] * 100_000} if kind is Reply else [-1] * 100_000
+    wrong = tuple(wrong) if kind == tuple[Count, ...] else {"a": wrong} if kind == dict[str, list[Count]] else wrong
+    tracemalloc.start()
+    with pytest.raises(ForeignDataError, match=r"\[0\]"):
+        read(kind, wrong, **SOURCE)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 5_000_000, "an error for each item would take tens of megabytes"
+
+
+def test_every_list_of_every_message_stops_at_its_first_wrong_item():
+    def lists(schema):
+        if isinstance(schema, dict):
+            if schema.get("type") in ("list", "tuple", "set", "frozenset"):
+                yield schema
+            for part in schema.values():
+                yield from lists(part)
+        elif isinstance(schema, list | tuple):
+            for part in schema:
+                yield from lists(part)
+
+    found = 0
+    for message in (Generated, Models, StoredRecord, WholeContent, Reply):
+        for schema in lists(message.__pydantic_core_schema__):
+            assert schema["fail_fast"] is True, message
+            found += 1
+    assert found > 5
+
+
+@pytest.mark.parametrize("text", ["1e400", "-1e999", "[1.5, 2e308]", '{"a": {"b": 1E+400}}'])
+def test_a_number_beyond_floating_point_is_not_read_as_infinity(text):
+    for kind in (object, Finite, dict[str, object], list[object]):
+        with pytest.raises(ForeignDataError, match=r"too large"):
+            read_json(kind, text, **SOURCE)
+    assert read_json(list[Finite], "[1e308, -1.5, 1e-400]", **SOURCE) == [1e308, -1.5, 0.0]

@@ -1,6 +1,7 @@
 """Counts of an evaluation on disk, so that one that was interrupted can be continued."""
 
 import json
+import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -56,10 +57,15 @@ class CountStore:
         self._name = ""
 
     def resume(self) -> dict[Key, Record]:
-        """Read the counts that this evaluation has so far. Collective: rank 0 reads for all before any rank appends."""
+        """Read the counts that this evaluation has so far. Collective: rank 0 reads for all before any rank appends.
+
+        Raises:
+            FileExistsError: if something else stands in the place of a file that is to be written.
+        """
         first = rank() == 0
         self._name = gather_objects(self._begin() if first else "")[0]
         self.folder = self.root / self._name
+        check_free(self.folder / f"{rank()}.counts")
         return gather_objects(self.read() if first else {})[0]
 
     def _begin(self) -> str:
@@ -73,6 +79,7 @@ class CountStore:
                 "Sampled anew: there are no counts of the same evaluation. The most similar one before differs in "
                 f"{', '.join(differ)}."
             )
+        check_free(self.root / name / "identity.json")
         write_json(self.root / name / "identity.json", identity)
         return name
 
@@ -133,6 +140,20 @@ class CountStore:
                 rank_zero_warn(f"Skipping {copies} of {len(lines)} lines of {file}: they are copies of others.")
         return records
 
+    def suffices(self, record: Record, wanted: int) -> bool:
+        """Return whether a record has all `wanted` responses to its question.
+
+        An evaluation that has an identity always asks for the same number; a record of more is not one of its records.
+        """
+        found = int(record["counts"]["n"])
+        if self.identify is None or found <= wanted:
+            return found >= wanted
+        rank_zero_warn(
+            f"Skipping the counts of {record['id']!r} of {record['split']!r} in {self.folder}: they are of {found} "
+            f"responses, but this evaluation samples {wanted}. The question is sampled again."
+        )
+        return False
+
     def append(self, number: int, records: Sequence[Record]) -> None:
         """Append the records of one batch to the file of rank `number`."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -142,6 +163,19 @@ class CountStore:
         texts = [json.dumps(record) for record in joined(records)]
         with path.open("a") as file:
             file.write("\n" * bool(torn) + "".join(f"{seal_of(text, self._name)}\t{text}\n" for text in texts))
+
+
+def check_free(path: Path) -> None:
+    """Check that a file can be written at `path`: there is a file or nothing, in a folder or nothing.
+
+    Raises:
+        FileExistsError: if there is something else.
+    """
+    kinds = [(path, "file", path.is_file())]
+    kinds += [(folder, "folder", folder.is_dir()) for folder in path.absolute().parents]
+    for place, kind, right in kinds:
+        if os.path.lexists(place) and not right:
+            raise FileExistsError(f"Expected {place} to be a {kind}, but it is something else. Move it away.")
 
 
 def read_line(line: bytes, name: str, source: str) -> Record:
@@ -159,7 +193,7 @@ def read_line(line: bytes, name: str, source: str) -> Record:
     counts = record["counts"]
     answers = [*counts["right"], *counts["wrong"]]
     sound = (
-        max(counts["n"], counts["tokens"]) < MOST
+        counts["n"] <= counts["tokens"] < MOST  # no response is empty
         and counts["n"] >= max(1, counts["correct"] + sum(counts["wrong"].values()), counts["truncated"])
         and len(counts["right"]) <= counts["correct"]
         and all(isinstance(answer, str) for answer in answers)

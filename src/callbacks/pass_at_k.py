@@ -44,8 +44,8 @@ class PassAtKEvaluator(Callback):
 
     With a `store`, a test that was interrupted can be continued: questions whose responses are all in the store are
     removed from their batch before it is sampled. Batches are stored whole, so that other questions keep their seeds.
-    If the store has too few responses to a question, all of its responses are sampled again. With a store, the id of a
-    question must not occur in two batches.
+    If the store has too few responses to a question, all of its responses are sampled again; so they are if it has too
+    many, and the store is for one evaluation. With a store, the id of a question must not occur in two batches.
 
     Args:
         ks: The k of interest; those above the smallest number of samples are left out.
@@ -117,7 +117,7 @@ class PassAtKEvaluator(Callback):
             )
         self._asked |= wanted.keys()
         stored = {key: self._stored[key] for key in wanted if key in self._stored}
-        known = {key: record for key, record in stored.items() if record["counts"]["n"] >= wanted[key]}
+        known = {key: record for key, record in stored.items() if self.store.suffices(record, wanted[key])}
         self._records += known.values()
         keep_questions(batch, [(fields.split, id) not in known for id in ids])
 

@@ -27,7 +27,7 @@ from ..runs.files import write_json, write_text
 from ..runs.secrets import refuse_secrets
 from ..settings.checks import check_run, read_questions
 from ..settings.config import Run, build
-from .console import entry_point, explained, record, show
+from .console import entry_point, explained, explained_in_training, record, show
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -70,6 +70,7 @@ def main(cfg: DictConfig) -> None:
                 runs.existing(cfg.checkpoint, "checkpoint")
             stack.enter_context(runs.held(directory))
             if runs.is_first_rank():
+                runs.check_kinds(directory)
                 runs.keep_training(directory, "tagrpo-eval")
             run = build(cfg)
             stack.callback(run.close)
@@ -85,7 +86,8 @@ def main(cfg: DictConfig) -> None:
             if not cfg.exact:
                 (directory / "test.json").unlink(missing_ok=True)  # perhaps of another policy
             record(cfg, run)
-        files = report(cfg, run, checkpoint) if cfg.diagnose is None else diagnose(cfg, run)
+        with explained_in_training(lambda: True):
+            files = report(cfg, run, checkpoint) if cfg.diagnose is None else diagnose(cfg, run)
         if runs.is_first_rank():
             print("Written: " + ", ".join(str(directory / name) for name in files))
 

@@ -35,28 +35,35 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
         content: What `content_of` returns for the checkpoint.
 
     Raises:
-        ValueError: if the checkpoint belongs to a run with another model, tokenizer, seed or other questions, or if a
-            table of the run can't be read.
+        ValueError: if the checkpoint belongs to a run with another model, tokenizer, seed or other questions, if its
+            entries are of other types, or if a table of the run can't be read.
     """
     import torch
 
+    from ..foreign import read
     from ..packing.policy import CausalPolicy
     from ..runs.files import read_rows
     from ..runs.identity import bit_sums, digest
+    from ..runs.states import DataState, LoaderState, ModuleState
 
     data = run.datamodule
-    tokenizer = value_at(content, type(data).__qualname__, "tokenizer")
-    if tokenizer not in (None, data.tokenizer_digest):
+    source = f"the checkpoint {checkpoint}"
+    remedy = "Give another checkpoint as resume, or put a copy of this one in its place."
+    name = type(data).__qualname__
+    tokenizer = read(DataState, content.get(name, {}), source=f"{name} of {source}", remedy=remedy).tokenizer
+    loaded = read(ModuleState, content, source=source, remedy=remedy).loaded
+    if tokenizer not in ("", data.tokenizer_digest):
         raise ValueError(
             f"Expected the tokenizer of the run in {checkpoint}, but data.tokenizer={data.tokenizer_path} differs. "
             "Resume with the data.tokenizer and model.path of that run."
         )
-    loaders = value_at(content, "loops", "fit_loop", "state_dict", "combined_loader") or []
-    for state in loaders:
-        copy(data).train_dataloader().load_state_dict(state)  # of the copy alone, which no trainer has
+    fit_loop = value_at(content, "loops", "fit_loop", "state_dict")
+    loaders = fit_loop.get("combined_loader", []) if isinstance(fit_loop, Mapping) else []
+    for state in read(list[LoaderState], loaders, source=f"combined_loader of {source}", remedy=remedy):
+        copy(data).train_dataloader().load_state_dict(state.model_dump())  # of the copy alone, which no trainer has
     with torch.random.fork_rng(devices=[]):
         model = run.module.load_model()
-    if content.get("loaded") not in (None, digest(bit_sums(model))):
+    if loaded not in ("", digest(bit_sums(model))):
         raise ValueError(
             f"Expected the model that the run in {checkpoint} began with, but the weights at model.path="
             f"{run.module.model_path} differ. Resume with the model.path of that run; for a new run set "
@@ -69,17 +76,22 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
 
 
 def _check_shapes(checkpoint: Path, stored: Mapping[str, Any], built: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose parameters have other names or shapes than those of the policy."""
-    then = {name: tuple(tensor.shape) for name, tensor in stored.items()}
-    now = {name: tuple(tensor.shape) for name, tensor in built.items()}
+    """Refuse a checkpoint whose parameters have other names, shapes or kinds of numbers than those of the policy."""
+    then = {name: _kind_of(tensor) for name, tensor in stored.items()}
+    now = {name: _kind_of(tensor) for name, tensor in built.items()}
     differ = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
     if differ:
         name = differ[0]
         raise ValueError(
             f"Expected {checkpoint} to have the parameters of the model at model.path, but {len(differ)} differ: "
-            f"{name} has shape {then.get(name, 'none')} there and {now.get(name, 'none')} here. Resume with the "
+            f"{name} is {then.get(name, 'missing')} there and {now.get(name, 'missing')} here. Resume with the "
             "model.path and the lora settings of that run."
         )
+
+
+def _kind_of(tensor: Any) -> str:
+    """Return the shape of a tensor, and its dtype unless that is one of floating point, which loading converts."""
+    return f"{'float' if tensor.is_floating_point() else tensor.dtype} {list(tensor.shape)}"
 
 
 def when_it_begins(trainer: Trainer, commit: Callable[[], None]) -> None:
@@ -101,6 +113,27 @@ def when_it_begins(trainer: Trainer, commit: Callable[[], None]) -> None:
 
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     trainer.callbacks = in_order([*callbacks, Commit()])  # type: ignore[attr-defined]
+
+
+@contextmanager
+def restoring(checkpoint: Path | None, begun: Callable[[], bool]) -> Iterator[None]:
+    """Name the checkpoint in an error that arises while Lightning and the callbacks restore from it.
+
+    Raises:
+        RuntimeError: the block raised an error before training had begun.
+    """
+    try:
+        yield
+    except Exception as error:
+        if checkpoint is None or begun() or str(error).startswith("Expected"):
+            raise
+        from ..foreign import printable
+
+        reason = printable(f"{type(error).__name__}: {error}".partition("\n")[0])
+        raise RuntimeError(
+            f"Expected training to continue from {checkpoint}, but it could not be restored: {reason} Give another "
+            "checkpoint as resume, or put a copy of this one in its place."
+        ) from error
 
 
 @contextmanager

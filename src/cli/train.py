@@ -16,7 +16,7 @@ from ..runs.secrets import refuse_secrets
 from ..settings.checks import check_run, given_overrides, read_questions
 from ..settings.config import Run, build, quiet
 from .console import conclude, entry_point, explained, explained_in_training, record
-from .resume import check_resume, iterations_done, log_held_back, when_it_begins
+from .resume import check_resume, iterations_done, log_held_back, restoring, when_it_begins
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -112,8 +112,13 @@ def main(cfg: DictConfig) -> float | None:
         from .memory import advised_on_memory  # imports Lightning
 
         export = directory / "model" if cfg.export else None
+
+        def begun() -> bool:
+            return commit.cache_info().currsize > 0
+
         with (
-            explained_in_training(lambda: commit.cache_info().currsize > 0),
+            explained_in_training(begun),
+            restoring(checkpoint, begun),
             advised_on_memory(cfg.policy.token_budget),
         ):
             metrics = train(

@@ -25,6 +25,8 @@ WALL_FACTOR = 10
 """Wall seconds per CPU second: ends a comparison that waits without computing, but not one on a busy machine."""
 GRACE = 5.0
 """Wall seconds beyond that until a fork is killed that ignores the signals of its limits."""
+LONGEST_POLL = 3600.0
+"""Seconds of one call of `poll`, which takes at most 2^31 milliseconds."""
 MOST_BYTES = 1 << 26
 """Length of the longest line that is read."""
 PROTOCOL: list[int] = []
@@ -51,8 +53,11 @@ def next_line(reading: int, buffer: bytearray, deadline: float, most: int = MOST
         searched = len(buffer)
         if searched > most:
             raise ValueError(f"a line of more than {most} bytes")
-        if not poll.poll(max(deadline - time.monotonic(), 0.0) * 1000):
-            raise TimeoutError("no complete line")
+        left = deadline - time.monotonic()
+        if not poll.poll(min(max(left, 0.0), LONGEST_POLL) * 1000):
+            if left <= LONGEST_POLL:
+                raise TimeoutError("no complete line")
+            continue
         chunk = os.read(reading, 1 << 16)
         if not chunk:
             return None

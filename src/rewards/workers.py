@@ -25,7 +25,7 @@ from ..foreign import ForeignDataError, Message, Text, read
 from ..types import Score, Verifier
 from .canonical import Reference
 from .child_environment import child_environment
-from .sandbox import GRACE, WALL_FACTOR, next_line
+from .sandbox import GRACE, LONGEST_POLL, WALL_FACTOR, next_line
 
 _SANDBOX = Path(__file__).with_name("sandbox.py")
 _BATCH = 64
@@ -242,9 +242,11 @@ class _Worker:
             poll.register(writing, select.POLLOUT)
             left = memoryview(content)
             while left:
-                if not poll.poll(max(deadline - time.monotonic(), 0.0) * 1000):
+                seconds = deadline - time.monotonic()
+                if poll.poll(min(max(seconds, 0.0), LONGEST_POLL) * 1000):
+                    left = left[os.write(writing, left) :]
+                elif seconds <= LONGEST_POLL:
                     raise TimeoutError(late)
-                left = left[os.write(writing, left) :]
         except TimeoutError:
             raise
         except (OSError, ValueError):  # the latter of a pipe that was closed

@@ -12,15 +12,16 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import torch.distributed.checkpoint as dcp
 from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from pydantic import Field
 from torch.distributed.checkpoint import metadata
 
-from ..foreign import Count, Text, read, read_json
+from ..foreign import Count, ForeignDataError, Message, Text, read, read_json
 from .directory import checkpoints_in, existing
 from .files import (
     DamagedFileError,
@@ -43,6 +44,57 @@ SHARD_TYPES = {
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"), ("torch.serialization", "_get_layout"),
 }  # fmt: skip
 """Harmless types in the metadata of shards, beside torch's number types and the metadata's own."""
+
+
+class Progress(Message):
+    """State of the callback `Checkpointer` in a checkpoint."""
+
+    iterations: Count
+    epoch: Count
+    rng: list[dict[str, Any]]
+    loggers: dict[str, dict[str, int]]
+
+
+class Sampled(Message):
+    """State of the callback `RolloutCallback` in a checkpoint."""
+
+    iteration: Count
+    ledger: dict[str, int | float]
+
+
+class OptimizerState(Message):
+    """State of an optimizer in a checkpoint."""
+
+    state: dict[int, dict[str, Any]]
+    param_groups: list[dict[str, Any]]
+
+
+class Content(Message):
+    """A checkpoint as Lightning writes it, as far as every run needs it."""
+
+    epoch: Count
+    global_step: Count
+    state_dict: dict[Text, Any]
+    loops: dict[Text, dict[str, Any]]
+    callbacks: dict[Text, Any] = Field(default_factory=dict)
+    lr_schedulers: Annotated[list[dict[str, Any]], Field(min_length=1)]
+
+
+class WholeContent(Content):
+    """A checkpoint in one file."""
+
+    optimizer_states: Annotated[list[OptimizerState], Field(min_length=1)]
+
+
+class ShardedContent(Content):
+    """The part of a folder of shards that is not sharded."""
+
+    param_groups: Annotated[list[list[dict[str, Any]]], Field(min_length=1)]
+    """Of each optimizer."""
+
+
+STATES: dict[str, type[Message]] = {"Checkpointer": Progress, "RolloutCallback": Sampled}
+"""Name of a callback → its state in a checkpoint."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -222,9 +274,14 @@ def content_of(path: Path) -> dict[str, Any]:
     """Return a checked checkpoint without the values of its tensors: `state_dict` is name → tensor on no device.
 
     A checkpoint in one file is returned with everything else, a folder of shards without the optimizer's state.
+
+    Raises:
+        ForeignDataError: an entry is missing or of another type, as in a file that no run of this version wrote.
     """
+    content: dict[str, Any]
     if path.is_file():
-        content: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        check_content(content, path)
         tensors = content["state_dict"]
     else:
         check_metadata(path)
@@ -235,7 +292,30 @@ def content_of(path: Path) -> dict[str, Any]:
             for name, entry in stored.items()
             if name.startswith("state_dict.") and isinstance(entry, metadata.TensorStorageMetadata)
         }
+        check_content({**content, "state_dict": tensors} if isinstance(content, dict) else content, path)
     return content | {"state_dict": {name: tensor.to("meta") for name, tensor in tensors.items()}}
+
+
+def check_content(content: object, path: Path) -> None:
+    """Check the entries of a checkpoint and their types, without the values of tensors.
+
+    Raises:
+        ForeignDataError: an entry is missing or of another type.
+    """
+    source = f"the checkpoint {path}"
+    remedy = "Give another checkpoint as resume, or put a copy of this one in its place."
+    expected: type[Content] = ShardedContent if path.is_dir() else WholeContent
+    found = read(expected, content, source=source, remedy=remedy)
+    if missing := [name for name in STATES if "Checkpointer" in found.callbacks and name not in found.callbacks]:
+        raise ForeignDataError(f"Expected {source} to have callbacks.{missing[0]}, but it is missing. {remedy}")
+    for name, kind in STATES.items():
+        if name in found.callbacks:
+            read(kind, found.callbacks[name], source=f"callbacks.{name} of {source}", remedy=remedy)
+    for name, value in found.state_dict.items():
+        if not isinstance(value, torch.Tensor):
+            raise ForeignDataError(
+                f"Expected state_dict.{name} of {source} to be a tensor, but got {type(value).__name__}. {remedy}"
+            )
 
 
 def newest(directory: Path) -> Path | None:

@@ -26,6 +26,13 @@ from .secrets import redacted
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FINISHED = "finished"  # an empty file, written when a run has ended without being stopped
+FOLDERS = ("checkpoints", "counts", "evaluations", "model", "rollout_cache", "rollouts", "tensorboard")
+"""Folders that a run or an evaluation writes."""
+FILES = (
+    "config.yaml", "data.json", "diagnose.json", "embedding_diversity.csv", "evaluate.log", "exact.json", FINISHED,
+    "ledger.json", "metrics.csv", "provenance.json", "test.json", "test.md", "train.log", "validation.json", "wandb_id",
+)  # fmt: skip
+"""Files that a run or an evaluation writes."""
 MAY_CHANGE = (
     "iterations", "optimizer.lr", "policy.max_skipped",  # how far and how fast
     "callbacks", "logger", "name", "test", "export", "objective", "resume", "history",  # what is written
@@ -120,12 +127,14 @@ def admit(cfg: DictConfig, directory: Path) -> Changes:
     """Check that a run may write to its directory, and return the changes that its resume makes. Write nothing.
 
     Raises:
-        FileExistsError: the directory holds a run that `resume` does not continue, or that this command would replace.
+        FileExistsError: the directory holds a run that `resume` does not continue, or that this command would replace,
+            or a folder in the place of a file.
         FileNotFoundError: the settings or the checkpoints of the continued run are missing.
         ValueError: the settings of the continued run are unreadable or different.
     """
     if not is_first_rank():
         return {}
+    check_kinds(directory)
     if cfg.iterations == 0:
         keep_training(directory, "iterations=0")
         if cfg.resume not in (None, "auto"):
@@ -178,6 +187,23 @@ def admit(cfg: DictConfig, directory: Path) -> Changes:
     if noted := read_provenance(continued):
         changed |= changes(noted, provenance())
     return changed
+
+
+def check_kinds(directory: Path) -> None:
+    """Refuse a directory in which a folder, a pipe or a broken link stands in the place of a file, or vice versa.
+
+    The run would end when it writes there, in an error after work was paid for.
+
+    Raises:
+        FileExistsError: there is one of them. The message names it.
+    """
+    for names, kind, is_right in ((FOLDERS, "folder", Path.is_dir), (FILES, "file", Path.is_file)):
+        for path in (directory / name for name in names):
+            if os.path.lexists(path) and not is_right(path):
+                raise FileExistsError(
+                    f"Expected {path} to be a {kind}, as a run writes it, but it is something else. Move it away, or "
+                    "set another name=…"
+                )
 
 
 def keep_training(directory: Path, command: str) -> None:

@@ -11,6 +11,9 @@ from hydra.core.override_parser.types import ChoiceSweep, Override
 
 from .methods import options_of
 
+WITHOUT_SETTINGS = ("scale", "recipe")
+"""Groups whose options set other settings, so that they have none of their own."""
+
 
 def check_choices(overrides: Sequence[str]) -> None:
     """Refuse overrides that name no setting, or choose no option of a group.
@@ -50,8 +53,15 @@ def _check_choice(override: Override, options: list[str]) -> None:
         )
     if left_out and not override.is_delete():
         raise ValueError(f"Expected {group}=none for a run without {group}, but got {override.input_line}. Write none.")
-    if not override.is_delete() and not all(isinstance(each, str | list) for each in chosen):
+    if not override.is_delete() and not all(_names_options(each, group) for each in chosen):
         raise ValueError(
             f"Expected {group} to be the name of an option, but got {override.input_line}. `--help {group}` lists the "
             "options."
         )
+
+
+def _names_options(value: object, group: str) -> bool:
+    """Return whether a value of a group is the name of an option, a list of names, or settings for the group."""
+    if isinstance(value, list):
+        return all(isinstance(name, str) for name in value)
+    return isinstance(value, str) or (isinstance(value, dict) and group not in WITHOUT_SETTINGS)

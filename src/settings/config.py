@@ -12,8 +12,9 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
@@ -31,7 +32,7 @@ from .numbers import check_numbers
 from .trainer import check_trainer
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Trainer
+    from lightning.pytorch import Callback, Trainer
 
     from ..callbacks import RolloutCallback
     from ..datamodules.questions import QuestionDataModule
@@ -175,6 +176,29 @@ def drop_unchosen(cfg: DictConfig) -> None:
             OmegaConf.update(cfg, setting, None, merge=False)
 
 
+def guard_hooks(callback: Callback) -> None:
+    """Turn StopIteration in the hooks of a callback into an error; Lightning would take it for the end of the data."""
+    from lightning.pytorch import Callback
+
+    from ..types.checks import own_code
+
+    def guarded(hook: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(hook)
+        def run(*arguments: Any, **options: Any) -> Any:
+            try:
+                return hook(*arguments, **options)
+            except StopIteration as error:
+                with own_code(callback, "callbacks"):
+                    raise error
+
+        return run
+
+    for name in dir(callback):
+        hook = getattr(callback, name) if name.startswith("on_") else None
+        if callable(hook) and getattr(type(callback), name, None) is not getattr(Callback, name, None):
+            setattr(callback, name, guarded(hook))
+
+
 def instances(parts: DictConfig | None, setting: str, kind: Callable[..., T]) -> list[T]:
     """Build the parts of a group, such as `callbacks`, in the order of their names in the settings.
 
@@ -226,6 +250,8 @@ def build(cfg: DictConfig) -> Run:
         torch.set_num_threads(cfg.threads)
     seed_everything(cfg.seed, workers=True, verbose=False)
     configured = instances(cfg.get("callbacks"), "callbacks", Callback)
+    for callback in configured:
+        guard_hooks(callback)
     directory = Path(HydraConfig.get().runtime.output_dir)
     kept = any(isinstance(callback, Checkpointer) for callback in configured)
     cache = RolloutCache(directory / "rollout_cache") if kept else None

@@ -16,11 +16,13 @@ from omegaconf.errors import OmegaConfBaseException
 
 LARGEST = 2**31 - 1
 """The largest whole number that libraries take for sure, as an int of C."""
+LONGEST = 10.0**9
+"""Seconds of the longest time limit, 30 years: timers of the system take no more than ten times as much."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """The numbers that a setting takes. A list is checked item by item."""
+    """The numbers that a setting takes."""
 
     least: float | None = None
     most: float | None = None
@@ -32,6 +34,8 @@ class Number:
     """Whether plus infinity is taken."""
     others: bool = False
     """Whether true, false, words and mappings are taken too; the class or Lightning checks them."""
+    listed: bool = False
+    """Whether a list of such numbers is taken too."""
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
@@ -41,14 +45,14 @@ class Number:
             bounds = f" above {self.least:g}" if self.excluded else f" of at least {self.least:g}"
         else:
             bounds = ""
-        return f"{kind}{bounds}{' or null' * self.null}"
+        return f"{kind}{bounds}{', or a list of these' * self.listed}{' or null' * self.null}"
 
     def takes(self, value: object) -> bool:
         """Return whether a setting may have this value."""
         if value is None:
             return self.null
         if isinstance(value, list):
-            return all(item is not None and self.takes(item) for item in value)
+            return (self.listed or self.others) and all(item is not None and self.takes(item) for item in value)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return self.others and not _spells_no_number(value)
         if self.whole and not isinstance(value, int):
@@ -85,7 +89,7 @@ RULES = {
     "diagnose_questions": _whole(1, null=True),
     # The policy and its update.
     "optimizer.lr": _number(0),
-    "optimizer.betas": _number(0, 1),
+    "optimizer.betas": _number(0, 1, listed=True),
     "optimizer.eps": _number(0),
     "optimizer.weight_decay": _number(0),
     "policy.mini_batches": _whole(1),
@@ -134,7 +138,8 @@ RULES = {
     "data.max_evaluation_prompt_tokens": _whole(1, null=True),
     "data.options.*": _number(null=True, others=True),  # of a task that others have made
     "data.*.options.*": _number(null=True, others=True),
-    "data.*.within.*": _number(),
+    "data.*.within.*": _number(listed=True),
+    "data.*load_seconds": _above(0, LONGEST),
     "data.*.size": _whole(1),
     "data.*.num_rephrasings": _whole(0, null=True),
     "data.*.start": _whole(0),
@@ -166,23 +171,24 @@ RULES = {
     "rollout.engine.gpu_memory_utilization": _above(0, 1),
     "rollout.engine.kv_cache_memory_bytes": _whole(1, 2**63 - 1, null=True),
     "rollout.engine.tensor_parallel_size": _whole(1),
-    "rollout.engine.step_seconds": _above(0),
+    "rollout.engine.step_seconds": _above(0, LONGEST),
     "rollout.engine.concurrency": _whole(1),
-    "rollout.engine.timeout": _above(0),
+    "rollout.engine.timeout": _above(0, LONGEST / 100),  # ranks wait for several of them
     "rollout.engine.retries": _whole(0),
-    "rollout.engine.patience": _above(0),
+    "rollout.engine.patience": _above(0, LONGEST / 100),
     "rollout.replay.ratio": _number(0, 1),
     "rollout.replay.start": _number(0, 1),
     "rollout.replay.spread": _above(0),
     "rollout.replay.per_question": _whole(1),
     "rollout.replay.longest": _whole(1),
-    "rollout.reformulator.seldom": _number(0, 1),
-    "rollout.reformulator.useful": _number(0, 1),
+    "rollout.reformulator.seldom": _number(0, 1, listed=True),
+    "rollout.reformulator.useful": _number(0, 1, listed=True),
     "*reward_terms.noise.probability": _number(0, 1),
     "*reward_terms.overlong.max_length": _whole(1),
     "*reward_terms.overlong.cache": _whole(1, null=True),
     "reward.*workers": _whole(1),
-    "reward.*cpu_seconds": _above(0),
+    "reward.*cpu_seconds": _above(0, LONGEST / 100),  # the wall time is ten times as much
+    "reward.*load_seconds": _above(0, LONGEST),
     "reward.*memory_bytes": _whole(1, 2**63 - 1),
     "reward.*max_answer_length": _whole(1),
     "reward.*decimal_tolerance": _number(0, 1),
@@ -190,7 +196,7 @@ RULES = {
     # Diagnostics.
     "callbacks.checkpoint.every": _whole(1),
     "callbacks.checkpoint.keep": _whole(1, null=True),
-    "callbacks.checkpoint.fractions": _number(0, 1),
+    "callbacks.checkpoint.fractions": _number(0, 1, listed=True),
     "callbacks.embedding_diversity.every": _whole(1),
     "callbacks.embedding_diversity.max_questions": _whole(1, null=True),
     "callbacks.first_look.patience": _whole(1),
@@ -199,10 +205,10 @@ RULES = {
     "callbacks.adaptive_entropy.step": _number(0),
     "callbacks.adaptive_entropy.least": _number(0),
     "callbacks.adaptive_entropy.most": _number(0),
-    "callbacks.*.ks": _whole(1),
-    "callbacks.*.taus": _number(0, 1),
-    "exact_evaluator.ks": _whole(1),
-    "exact_evaluator.taus": _number(0, 1),
+    "callbacks.*.ks": _whole(1, listed=True),
+    "callbacks.*.taus": _number(0, 1, listed=True),
+    "exact_evaluator.ks": _whole(1, listed=True),
+    "exact_evaluator.taus": _number(0, 1, listed=True),
     # Where a run is trained, and for how long.
     "trainer.max_steps": _whole(-1),
     "trainer.max_epochs": _whole(-1, null=True),
@@ -214,9 +220,9 @@ RULES = {
     "trainer.num_sanity_val_steps": _whole(-1, null=True),
     "trainer.log_every_n_steps": _whole(0, null=True),
     "strategy.replicas": _whole(1),
-    "strategy.timeout.minutes": _above(0),
+    "strategy.timeout.minutes": _above(0, LARGEST),
     # tagrpo-compare and tagrpo-rephrase.
-    "seeds": _whole(0, 2**32 - 1),
+    "seeds": _whole(0, 2**32 - 1, listed=True),
     "workers": _whole(1, null=True),
     "gpus_per_run": _whole(0),
     "limit": _whole(1, null=True),
@@ -225,7 +231,7 @@ RULES = {
     "gpus_per_server": _whole(1),
     "questions": _whole(1, null=True),
     "gpus.*.rows": _whole(1),
-    "gpus.*": _above(0),
+    "gpus.*.*": _above(0),
 }
 """Pattern of a setting's dotted name → the numbers that the setting takes, more special patterns first."""
 _OWN = ("tagrpo.", "torch.", "lightning.", "datetime.")
@@ -282,7 +288,11 @@ def _leaves(node: DictConfig, referring: bool, name: str = "", known: bool = Tru
             plain = OmegaConf.to_container(value, resolve=True) if isinstance(value, ListConfig) else value
         except (OmegaConfBaseException, ValueError):  # it refers to a setting that is missing or wrong
             continue
-        if isinstance(value, DictConfig):
+        rule = rule_of(here)
+        if isinstance(value, DictConfig) and rule is not None and not rule.others:
+            if refers == referring:
+                yield here, OmegaConf.to_container(value), known
+        elif isinstance(value, DictConfig):
             if not refers or referring:
                 yield from _leaves(value, referring and not refers, here, known)
         elif refers == referring:

@@ -5,6 +5,7 @@ import re
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hydra.utils import get_object
@@ -15,6 +16,7 @@ _PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
     int: ("a whole number", (int,)),
     float: ("a number", (int, float)),
     str: ("a text", (str,)),
+    Path: ("a path", (str,)),
     type(None): ("null", (type(None),)),
 }
 """Type → its name in a message, and the types of values that are of it."""
@@ -162,6 +164,15 @@ def _hints(target: str) -> Mapping[str, Any]:
     """Return argument → type of a class or function; empty if it, or one of its types, cannot be found."""
     try:
         made = get_object(target)
-        return get_type_hints(made.__init__ if inspect.isclass(made) else made)
+        function: Any = made.__init__ if inspect.isclass(made) else made
+        written = dict(inspect.get_annotations(function))
     except Exception:  # a class of the user's, whose import fails with its own error when it is built
         return {}
+    hints: dict[str, Any] = {}
+    for name, hint in written.items():
+        try:
+            one = types.SimpleNamespace(__annotations__={name: hint})
+            hints |= get_type_hints(one, globalns=getattr(function, "__globals__", {}))
+        except Exception:  # a type that is imported for type checkers alone; the others are still known
+            continue
+    return hints

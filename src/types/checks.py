@@ -45,10 +45,13 @@ def name_of(part: object) -> str:
 
 @contextmanager
 def own_code(part: object, setting: str) -> Iterator[None]:
-    """Turn a SystemExit of a part into an error, since it would end the run silently, with exit code 0.
+    """Turn a SystemExit or StopIteration of a part into an error, since both would pass in silence.
+
+    The first one would end the run with exit code 0. The second one, which `next` raises for an empty iterator, would
+    end the epoch: Lightning takes it for the end of the data.
 
     Raises:
-        RuntimeError: the block has called `sys.exit`.
+        RuntimeError: the block has called `sys.exit`, or raised StopIteration.
     """
     try:
         yield
@@ -58,6 +61,11 @@ def own_code(part: object, setting: str) -> Iterator[None]:
         raise RuntimeError(
             f"Expected {name_of(part)} ({setting}) to return or raise an error, but it called sys.exit({error.code!r})."
         ) from error
+    except StopIteration:
+        raise RuntimeError(
+            f"Expected {name_of(part)} ({setting}) to return or raise another error, but it raised StopIteration, as "
+            "`next` does for an empty iterator. Give `next` a default."
+        ) from None  # contextlib would pass the StopIteration on if it were the cause
 
 
 def check_column(value: object, size: int, part: object, setting: str, what: str = "") -> Tensor:

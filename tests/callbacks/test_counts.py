@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 
 import pytest
 from hypothesis import given
@@ -65,6 +68,22 @@ def test_two_different_records_of_a_question_are_refused_and_more_responses_take
     store.append(1, [record(n=6, correct=0)])
     with pytest.raises(ForeignDataError, match=r"0\.counts and .*1\.counts"):
         store.read()
+
+
+@pytest.mark.parametrize(("n", "of_one_evaluation", "enough"), [
+    (3, True, False), (4, True, True), (5, True, False), (1000, True, False), (3, False, False), (5, False, True),
+])  # fmt: skip
+def test_a_record_of_more_responses_than_an_evaluation_samples_is_not_one_of_its_own(
+    n, of_one_evaluation, enough, tmp_path
+):
+    store = CountStore(tmp_path)
+    if of_one_evaluation:
+        store.identify = dict
+    if n > 4 and of_one_evaluation:
+        with pytest.warns(UserWarning, match=f"of {n} responses.*samples 4"):
+            assert store.suffices(record(n=n), 4) is enough
+    else:
+        assert store.suffices(record(n=n), 4) is enough
 
 
 @pytest.mark.parametrize("name", ["0 (copy)", "one", "-1", "0.0", "²"])
@@ -142,3 +161,28 @@ def test_a_line_is_of_one_evaluation():
 def test_nothing_but_the_error_of_foreign_data_is_raised(line):
     with pytest.raises(ForeignDataError):
         read_line(line, "", "x")
+
+
+@pytest.mark.parametrize("place", ["0.counts", "identity.json", "."])
+@pytest.mark.parametrize("stranger", ["folder", "loop", "pipe"])
+def test_what_stands_in_the_place_of_a_file_is_refused_before_anything_is_sampled(place, stranger, tmp_path):
+    store = CountStore(tmp_path / "counts")
+    store.identify = lambda: {"weights": "1"}
+    store.resume()
+    path = store.folder if place == "." else store.folder / place
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    if stranger == "pipe":
+        os.mkfifo(path)
+    elif stranger == "loop":
+        path.symlink_to(path.name)
+    elif place == ".":
+        path.touch()
+    else:
+        path.mkdir()
+    again = CountStore(tmp_path / "counts")
+    again.identify = lambda: {"weights": "1"}
+    with pytest.raises(FileExistsError, match=re.escape(str(path))):
+        again.resume()

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -117,6 +118,41 @@ def other_questions(folder: Path) -> None:
     torch.save(content, newest)
 
 
+def changed(*keys: str, value: object = None) -> Callable[[Path], None]:
+    """Return a damage that sets the value at nested keys of the newest checkpoint, or deletes it if it is `DELETED`."""
+
+    def damage(folder: Path) -> None:
+        newest = folder / "run" / "checkpoints" / name_of(4)
+        content = torch.load(newest, weights_only=True)
+        place = content
+        for key in keys[:-1]:
+            place = place[key]
+        if value is DELETED:
+            del place[keys[-1]]
+        else:
+            place[keys[-1]] = value
+        torch.save(content, newest)
+
+    damage.__name__ = f"{'.'.join(keys)}={value!r}"
+    return damage
+
+
+def integer_weights(folder: Path) -> None:
+    newest = folder / "run" / "checkpoints" / name_of(4)
+    content = torch.load(newest, weights_only=True)
+    content["state_dict"] = {name: tensor.long() for name, tensor in content["state_dict"].items()}
+    torch.save(content, newest)
+
+
+def no_dictionary(folder: Path) -> None:
+    torch.save([1], folder / "run" / "checkpoints" / name_of(4))
+
+
+def file_for_folder(folder: Path) -> None:
+    shutil.rmtree(folder / "run" / "rollouts")
+    (folder / "run" / "rollouts").touch()
+
+
 def no_settings(folder: Path) -> None:
     (folder / "run" / "config.yaml").unlink()
 
@@ -132,7 +168,32 @@ def broken_log(folder: Path) -> None:
 def nothing(folder: Path) -> None: ...
 
 
+DELETED = "DELETED"
+ENTRIES = [
+    *((name,) for name in ("epoch", "global_step", "loops", "callbacks", "optimizer_states", "lr_schedulers")),
+    ("state_dict",), ("loops", "fit_loop"), ("loops", "fit_loop", "state_dict", "combined_loader"),
+    ("callbacks", "RolloutCallback"), ("callbacks", "RolloutCallback", "iteration"), ("callbacks", "Checkpointer"),
+    *(("callbacks", "Checkpointer", name) for name in ("iterations", "epoch", "rng", "loggers")),
+    ("QuestionDataModule", "tokenizer"), ("loaded",), ("skipped_in_a_row",),
+]  # fmt: skip
+"""Places of entries that every checkpoint has."""
+WRONG_TYPES = [(changed(*entry, value=value), entry[-1]) for entry in ENTRIES for value in (None, 1.5)]
+NEEDED = ("optimizer_states", "lr_schedulers", "state_dict", "global_step")
+WRONG_TYPES += [(changed(name, value=DELETED), name) for name in NEEDED]
+WRONG_TYPES += [
+    (changed("callbacks", "RolloutCallback", value=DELETED), "RolloutCallback"),
+    (changed("callbacks", "Checkpointer", "loggers", value="x"), "loggers"),
+    (changed("lr_schedulers", value=[]), "lr_schedulers"),
+    (changed("optimizer_states", value=[3]), "optimizer_states"),
+    (integer_weights, "int64"),
+    (no_dictionary, "checkpoint"),
+    (file_for_folder, "rollouts"),
+]
+"""Damages of the newest checkpoint that its checksums do not show, and what the message names."""
+
+
 REFUSALS = [
+    *((damage, ["iterations=5", "resume=auto"], said) for damage, said in WRONG_TYPES),
     (nothing, ["iterations=4"], r"resume=auto"),
     (nothing, ["iterations=5", "resume=auto", "seed=1"], r"seed: 0 then, 1 now"),
     (nothing, ["iterations=5", "resume=auto", "loss.clip_low=0.1"], r"loss.clip_low"),

@@ -367,3 +367,14 @@ def test_a_worker_that_sends_something_else_than_outcomes_is_named(reply):
         read_outcomes(reply, 1, "the environment 'mine'", "Set x.")
     good = b'[{"value": [1], "failure": null}]'
     assert read_outcomes(good, 1, "the environment 'mine'", "Set x.") == [Outcome([1], None)]
+
+
+@pytest.mark.parametrize("seconds", [1e5, 1e7])
+def test_time_limits_of_months_are_kept(seconds, tmp_path):
+    file = tmp_path / "compare.py"
+    file.write_text("def compare(job): return job + 1\n")
+    pool = WorkerPool(file, 1, seconds, 1 << 30, start_seconds=1e9)
+    try:
+        assert [outcome.value for outcome in pool.submit([1, 2])()] == [2, 3]
+    finally:
+        pool.close()

@@ -401,3 +401,72 @@ def test_completions_are_tensors_of_the_reply():
     (first, *_) = read_generated(as_bytes(good()), ASKED, "a server")
     assert first.token_ids.dtype == torch.long
     assert first.logprobs.dtype == torch.float32
+
+
+def test_responses_of_an_earlier_request_for_the_same_prompt_are_copies_too():
+    reply, asked = with_samples([[7] * 40, [8] * 40], -1.0)
+    first = read_generated(reply, asked, "a server")
+    with pytest.raises(ForeignDataError, match="seeds of their own"):
+        read_generated(reply, asked, "a server", first)
+    other, _ = with_samples([[9] * 40, [10] * 40], -1.0)
+    assert len(read_generated(other, asked, "a server", first)) == 2
+
+
+def test_a_server_that_ignores_the_seeds_of_requests_is_not_believed(server, other, make_engine):
+    def sampler(fake, seed_of):
+        def generate(body):
+            params = body["sampling_params"]
+            generator = random.Random(seed_of(params["seed"]))
+            choices = []
+            for index in range(params["n"]):
+                ids = [generator.randrange(3, 60) for _ in range(40)]
+                spans = [{"version": fake.version, "start": 0, "end": 40}]
+                content = [{"logprob": -4.0}] * 40
+                choices.append(
+                    {"index": index, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": "length"}
+                    | {"weight_versions": spans}
+                )
+            return {"choices": choices}
+
+        return generate
+
+    engine = make_engine(server.url, other.url, timeout=120.0)
+    engine.sync(WEIGHTS)
+    server.inference_v1_generate = sampler(server, lambda _: 0)
+    other.inference_v1_generate = sampler(other, lambda seed: seed)
+    (samples,) = engine.generate(Request(PROMPTS[:1], [192], SamplingConfig(max_new_tokens=40), 0))
+    assert len({tuple(sample.token_ids.tolist()) for sample in samples}) == 192
+
+
+@pytest.mark.parametrize("context", [1, 5, 10**30])
+def test_a_server_of_a_short_context_is_asked_for_nothing_longer(server, other, make_engine, context):
+    server.v1_models = lambda _: {"data": [{"max_model_len": context}]}
+    engine = make_engine(server.url, other.url)
+    engine.sync(WEIGHTS)
+    server.calls.clear()
+    assert sampled(engine) == EVERYTHING  # of a prompt of 1 token and two longer ones, with 4 tokens each
+    assert server.calls.count(GENERATE) <= {1: 0, 5: 1}.get(context, 3)
+
+
+def test_prompts_that_no_server_has_room_for_name_the_longest_context(server, other, make_engine):
+    for fake, context in ((server, 1), (other, 6)):
+        fake.v1_models = lambda _, context=context: {"data": [{"max_model_len": context}]}
+    engine = make_engine(server.url, other.url)
+    engine.sync(WEIGHTS)
+    with pytest.raises(ValueError, match="at most 6 tokens"):
+        sampled(engine)
+
+
+def test_a_server_that_uses_up_the_time_limit_is_asked_after_the_others(server, other, make_engine):
+    released = threading.Event()
+    server.fail = {GENERATE: lambda: released.wait(60)}
+    engine = make_engine(server.url, other.url, timeout=1.0, retries=1)
+    engine.sync(WEIGHTS)
+    try:
+        assert sampled(engine) == EVERYTHING
+    finally:
+        released.set()
+    assert engine.overdue == {server.url}
+    server.fail = {}
+    engine.sync(WEIGHTS)
+    assert not engine.overdue

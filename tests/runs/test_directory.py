@@ -20,9 +20,12 @@ from omegaconf import OmegaConf
 from tagrpo.cli import train
 from tagrpo.runs.checkpoints import AtomicCheckpointIO
 from tagrpo.runs.directory import (
+    FILES,
+    FOLDERS,
     admit,
     begin,
     changes,
+    check_kinds,
     flat,
     held,
     iterations_logged,
@@ -81,13 +84,42 @@ def test_a_second_process_is_kept_out_until_the_first_has_died(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("name", [*FOLDERS, *FILES])
+@pytest.mark.parametrize("stranger", ["other kind", "link to itself", "link to nothing", "pipe"])
+def test_what_is_not_of_the_kind_that_a_run_writes_is_refused_by_its_name(name, stranger, tmp_path):
+    path = tmp_path / name
+    if stranger == "pipe":
+        os.mkfifo(path)
+    elif stranger.startswith("link"):
+        path.symlink_to(path.name if stranger == "link to itself" else "nowhere")
+    elif name in FOLDERS:
+        path.touch()
+    else:
+        path.mkdir()
+    for resume in (None, "auto"):
+        with pytest.raises(FileExistsError, match=re.escape(str(path))):
+            admit(settings(resume=resume), tmp_path)
+
+
+def test_links_to_folders_and_files_of_the_right_kind_are_taken(tmp_path):
+    directory, elsewhere = tmp_path / "run", tmp_path / "disk"
+    directory.mkdir()
+    for name in FOLDERS:
+        (elsewhere / name).mkdir(parents=True)
+        (directory / name).symlink_to(elsewhere / name)
+    check_kinds(directory)
+
+
 def test_a_new_run_is_refused_where_another_has_left_results(tmp_path):
     for number, name in enumerate(("metrics.csv", "rollouts", "test.json")):
         directory = tmp_path / str(number)
         directory.mkdir()
         (directory / "config.yaml").touch()
         admit(settings(), directory)  # nothing has come of that attempt
-        (directory / name).touch()
+        if name in FOLDERS:
+            (directory / name).mkdir()
+        else:
+            (directory / name).touch()
         with pytest.raises(FileExistsError, match="resume=auto.*name=…"):
             admit(settings(), directory)
         admit(settings(resume="auto"), directory)  # it was killed before its first checkpoint
@@ -246,6 +278,8 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(logged, refused, t
 def test_what_trains_nothing_is_refused_where_a_run_has_trained(trace, tmp_path):
     if trace == "checkpoints":
         AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, tmp_path / "checkpoints" / name_of(2))
+    elif trace in FOLDERS:
+        (tmp_path / trace).mkdir()
     else:
         (tmp_path / trace).write_text("rollout/reward,step\n0.5,0\n")
     for resume in (None, "auto"):

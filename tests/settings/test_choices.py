@@ -68,7 +68,7 @@ def test_none_is_spelt_as_an_option(tmp_path, group):
         compose_run(tmp_path, [f"{group}=null"])
 
 
-@pytest.mark.parametrize("wrong", ["callbacks=5", "model={a: 1}", "loss=true", "loss=1.5,clip"])
+@pytest.mark.parametrize("wrong", ["callbacks=5", "recipe={a: 1}", "loss=true", "loss=1.5,clip", "logger=[1,2]"])
 def test_an_option_is_a_name(wrong):
     with pytest.raises(ValueError, match=f"Expected {wrong.partition('=')[0]} to be the name of an option"):
         check_choices([wrong])

@@ -14,7 +14,7 @@ from hydra import compose, initialize_config_module
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException, InstantiationException, MissingConfigException
 from hydra.utils import instantiate
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
@@ -23,6 +23,7 @@ from tagrpo.modules.policy import model
 from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.settings import config
 from tagrpo.settings.checks import check_types
+from tagrpo.settings.config import guard_hooks
 from tagrpo.settings.methods import experiments, options_of
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -332,3 +333,19 @@ def test_a_share_or_a_decimal_is_accepted_where_a_whole_number_is_the_default(ov
         cfg = compose("train", [f"experiment={experiment}", "scale=paper", override], return_hydra_config=True)
         HydraConfig.instance().set_config(cfg)
         check_types(cfg)
+
+
+def test_stop_iteration_in_a_hook_of_a_callback_is_an_error_of_its_name():
+    class Careless(Callback):
+        def on_train_batch_end(self, *_):
+            next(iter([]))
+
+        def on_train_start(self, *_):
+            return "untouched"
+
+    callback = Careless()
+    guard_hooks(callback)
+    with pytest.raises(RuntimeError, match=r"Careless \(callbacks\).*StopIteration"):
+        callback.on_train_batch_end(None, None, None, None, 0)
+    assert callback.on_train_start(None, None) == "untouched"
+    assert "on_fit_start" not in vars(callback), "hooks that a callback does not define stay as they are"

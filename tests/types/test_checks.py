@@ -90,3 +90,8 @@ def test_only_what_a_terminal_would_obey_is_escaped():
             return "é\x1b[2J"
 
     assert found(Loud()) == r"é\x1b[2J (Loud)"
+
+
+def test_stop_iteration_of_a_part_is_an_error_of_its_name():
+    with pytest.raises(RuntimeError, match=r"list \(advantage\).*StopIteration"), own_code([], "advantage"):
+        next(iter([]))

@@ -116,16 +116,17 @@ class Asked(NamedTuple):
         return (1 << 20) + 512 * self.num_samples * self.max_new_tokens
 
 
-def read_generated(content: bytes, asked: Asked, source: str) -> list[Completion]:
+def read_generated(content: bytes, asked: Asked, source: str, earlier: Sequence[Completion] = ()) -> list[Completion]:
     """Read the reply to a request for responses, in the order of their indices.
 
     Args:
         content: Body of the reply.
         asked: The request.
         source: The server, as errors name it.
+        earlier: Responses to earlier requests for the same prompt, which have other seeds.
 
     Raises:
-        ForeignDataError: if the reply does not match the request.
+        ForeignDataError: if the reply does not match the request, or repeats `earlier` responses.
     """
     choices = read_json(Generated, content, source=source, remedy=REMEDY).choices
     found = sorted(choice.index for choice in choices)
@@ -135,7 +136,7 @@ def read_generated(content: bytes, asked: Asked, source: str) -> list[Completion
         _check_tokens(choice, asked, source, f"choices[{row}]")
         _check_versions(choice, asked.version, source, f"choices[{row}]")
     completions = [_completion(choice) for choice in sorted(choices, key=lambda choice: choice.index)]
-    if asked.random and (copies := _copies(completions)):
+    if asked.random and (copies := _copies([*earlier, *completions])):
         _refuse(
             source,
             "choices",

@@ -6,7 +6,8 @@ one were dead. A server that was killed and started again has no such version: i
 again once it holds the current weights.
 
 A request goes to another server at once when its connection breaks, and within 60 s when its server hangs: two failed
-probes in a row end all requests to a server. While probes are answered, a request may take as long as `timeout`.
+probes in a row end all requests to a server. While probes are answered, a request may take as long as `timeout`. A
+server that has used all of that time is asked after the others until the next sync.
 """
 
 import logging
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from urllib.parse import urlsplit
 
+import httpx
 import torch
 from torch import Tensor
 
@@ -90,7 +92,8 @@ class VLLMServerEngine(Engine):
         self.token = gather_objects(shared_token())[0]
         self.stop_ids = stop_token_ids(model_path)
         self.vocabulary = vocabulary_size(model_path)
-        self.context = 0
+        self.contexts: dict[str, int] = {}  # URL of each ready server → its longest prompt and response
+        self.overdue: set[str] = set()  # URLs of the servers that have used up `timeout` since the last sync
         self.version = "none"  # of the weights; no other run has the same
         self.weights: dict[str, Tensor] = {}
         self.servers: dict[str, Server] = {}  # those that are ready: the same on every rank, in its own order
@@ -100,6 +103,7 @@ class VLLMServerEngine(Engine):
         """Gather the weights on rank 0, tensor by tensor, and send them to every server."""
         self.version = gather_objects(uuid.uuid4().hex)[0]
         self.weights = {}
+        self.overdue = set()
         for name, tensor in parameters:
             if rank() == 0:
                 self.weights[name] = tensor.detach().to(self.dtype).to("cpu", copy=True).contiguous()
@@ -115,7 +119,7 @@ class VLLMServerEngine(Engine):
             raise EngineError(failure)
         if not ready:
             raise EndOfRun(0)
-        self.context = min(ready.values())
+        self.contexts = ready
         first = rank() % len(ready)  # ranks with few requests begin with different servers
         self.servers = self._servers([*ready][first:] + [*ready][:first])
 
@@ -164,7 +168,7 @@ class VLLMServerEngine(Engine):
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
         """See `Engine.generate_async`. `Finish` retries the requests that have failed, on all ranks together."""
-        check_context(request, self.context)
+        check_context(request, max(self.contexts.values(), default=0))
         results: list[list[Completion]] = [[] for _ in request.prompts]
         wanted = [prompt for prompt, count in enumerate(request.num_samples) if count]
         first_attempt = in_thread(self._attempt, request, results, deliver, wanted)
@@ -208,7 +212,7 @@ class VLLMServerEngine(Engine):
                         version=self.version,
                         random=request.sampling.temperature > 0,
                     )
-                    drawn = self._ask(body, asked)
+                    drawn = self._ask(body, asked, completions)
                     completions += drawn if asked.random else drawn * count
             except EngineError as error:
                 return str(error)
@@ -227,24 +231,36 @@ class VLLMServerEngine(Engine):
         finally:
             done.set()
 
-    def _ask(self, body: Json, asked: Asked) -> list[Completion]:
+    def _ask(self, body: Json, asked: Asked, earlier: Sequence[Completion]) -> list[Completion]:
         """Ask the least busy server, and if that fails the next one. A reply that does not match `asked` is a failure.
+
+        Args:
+            body: The request.
+            asked: What a reply must match.
+            earlier: Responses to earlier requests for the same prompt.
 
         Raises:
             EngineError: if all servers fail. The message has the reason of each.
         """
+        length = len(body["token_ids"]) + asked.max_new_tokens
         failed: dict[str, str] = {}
+        for url, context in self.contexts.items():
+            if context < length:
+                failed[url] = f"its context of {context} tokens is too short for {length}"
         began = time.monotonic()
         while left := [server for server in self.servers.values() if not server.state and server.url not in failed]:
             with self.choosing:
-                server = min(left, key=lambda server: server.under_way)
+                server = min(left, key=lambda server: (server.url in self.overdue, server.under_way))
                 server.under_way += 1
             try:
                 rest = max(began + self.timeout - time.monotonic(), 0.001)
                 reply = server.post(ROUTE, body, rest, most=asked.most_bytes)
-                return read_generated(reply, asked, f"the reply of {server.url}{ROUTE}")
+                return read_generated(reply, asked, f"the reply of {server.url}{ROUTE}", earlier)
             except FAILURES as error:
                 failed[server.url] = server.why(error)
+                # The next server may have got too little time to be blamed.
+                if isinstance(error, httpx.TimeoutException) and rest > self.timeout / 2:
+                    self.overdue.add(server.url)
                 if isinstance(error, ForeignDataError) and not server.distrusted:
                     server.distrusted = True
                     LOG.warning("Asking other servers again what %s got wrong: %s", server.url, error)

@@ -28,7 +28,7 @@ _ONES = "|".join(word for word, number in NUMBER_WORDS.items() if 1 <= number <=
 _TENS = "|".join(word for word, number in NUMBER_WORDS.items() if number >= 20)
 _OVER_ONE = "|".join(word for word, number in NUMBER_WORDS.items() if number > 1)
 _WORDED = re.compile(rf"\b(?:(?:{_TENS})[- ](?:{_ONES})|{_OVER_ONE})\b", re.IGNORECASE)
-_SCALE_WORDS = "hundred|thousand|million"
+_SCALE_WORDS = "|".join(word for word in SCALES if word != "dozen")  # a dozen is a number by itself
 _SCALED = re.compile(rf"(?:(?<![\d.,])(\d{{1,9}}(?:\.\d{{1,9}})?)[- ]|\b)({_SCALE_WORDS})\b", re.IGNORECASE)
 _MEANINGS = {
     "0": "zero origin positive negative nonzero nonnegative", "0.5": "half",
@@ -92,6 +92,8 @@ def numbers(text: str) -> set[str]:
 
     >>> sorted(numbers(r"$1,200 at 5.50% for \frac13 of twenty-one months; one of two hundred or 2.5 million"))
     ['1', '1200', '200', '21', '2500000', '3', '5.5']
+    >>> numbers("2 billion"), numbers("2 trillion"), numbers("3 lakh")
+    ({'2000000000'}, {'2000000000000'}, {'300000'})
     """
     text = text.replace("{,}", ",").replace("\\!", "")
     text = _FRACTION_OF_DIGITS.sub(lambda m: f" {m[1] or m[3]} / {m[2] or m[4]} ", text)

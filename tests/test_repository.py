@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -134,8 +135,10 @@ def commands(job):
 
 
 def made(target):
-    """Return the commands that `make` would run for a target."""
-    done = subprocess.run(["make", "-n", *target.split()], cwd=ROOT, capture_output=True, text=True, check=False)
+    """Return the commands that `make` would run for a target, also where `make` runs the tests."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    command = ["make", "-n", *target.split()]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -15,7 +15,7 @@ export VLLM_LOGGING_LEVEL = ERROR
 export HF_HUB_OFFLINE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock demo demo-lm starters study pages test all-tests test-fast test-slow lint docs gpu gpu-wheels clean
+.PHONY: help install lock demo demo-lm starters study pages test all-tests test-fast fast-tests test-slow coverage lint docs gpu gpu-wheels clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -64,11 +64,20 @@ pages: install ## docs/study.md, docs/benchmark.md and what docs/smollm2.md tell
 test: install ## Lint and types beside all tests but those of test-slow: three processes, a quarter of an hour on two cores.
 	$(MAKE) --no-print-directory -j2 lint all-tests
 
-all-tests:
+all-tests: install
 	$(BIN)/pytest -n 3 --dist loadfile
 
+FAST := -n auto --maxprocesses 4 --dist loadfile -m "not slow and not thorough"
+
 test-fast: lint ## Lint, types, and the tests that take no seconds each: no engine, no training, three minutes.
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile -m "not slow and not thorough"
+	$(MAKE) --no-print-directory fast-tests
+
+fast-tests: install
+	$(BIN)/pytest $(FAST)
+
+coverage: install ## The lines of src that the tests of test-fast run: a table, and build/coverage.xml.
+	$(UV) pip install --quiet --python $(BIN)/python -e ".[coverage]"
+	$(BIN)/pytest $(FAST) --cov --cov-report=term --cov-report=xml
 
 test-slow: install ## What takes minutes: a newcomer's way through the README, crash points.
 	$(BIN)/pytest -m slow

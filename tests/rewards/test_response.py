@@ -333,8 +333,8 @@ def test_a_box_in_thoughts_is_no_answer_of_mathematics(response, reference, corr
 
 def templates():
     """The 13 reasoning templates of prompt augmentation, with what is pre-filled."""
-    paper = Path(__file__).parents[2] / "configs" / "papers" / "prompt_augmentation.yaml"
-    found = yaml.safe_load(paper.read_text(encoding="utf-8"))["template/prompt_augmentation_paper"]["templates"]
+    option = Path(__file__).parents[2] / "configs" / "template" / "prompt_augmentation_paper.yaml"
+    found = yaml.safe_load(option.read_text(encoding="utf-8"))["templates"]
     return {name: settings.get("prefill", "") for name, settings in found.items()}
 
 

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 LARGEST = 2**31 - 1
@@ -20,18 +20,20 @@ LARGEST = 2**31 - 1
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
-    """The numbers that a setting takes. A list is checked item by item."""
+    """The numbers that a setting takes."""
 
     least: float | None = None
     most: float | None = None
     excluded: bool = False
     """Whether `least` itself is refused."""
     whole: bool = False
+    listed: bool = False
+    """Whether the setting is a list of such numbers."""
     null: bool = False
     infinite: bool = False
     """Whether plus infinity is taken."""
     others: bool = False
-    """Whether true, false, words and mappings are taken too; the class or Lightning checks them."""
+    """Whether true, false, words, lists and mappings are taken too; the class or Lightning checks them."""
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
@@ -41,14 +43,17 @@ class Number:
             bounds = f" above {self.least:g}" if self.excluded else f" of at least {self.least:g}"
         else:
             bounds = ""
-        return f"{kind}{bounds}{' or null' * self.null}"
+        return f"{'a list, each item ' * self.listed}{kind}{bounds}{' or null' * self.null}"
 
     def takes(self, value: object) -> bool:
         """Return whether a setting may have this value."""
         if value is None:
             return self.null
         if isinstance(value, list):
-            return all(item is not None and self.takes(item) for item in value)
+            return (self.listed or self.others) and all(item is not None and self._takes_number(item) for item in value)
+        return not self.listed and self._takes_number(value)
+
+    def _takes_number(self, value: object) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return self.others and not _spells_no_number(value)
         if self.whole and not isinstance(value, int):
@@ -85,7 +90,7 @@ RULES = {
     "diagnose_questions": _whole(1, null=True),
     # The policy and its update.
     "optimizer.lr": _number(0),
-    "optimizer.betas": _number(0, 1),
+    "optimizer.betas": _number(0, 1, listed=True),
     "optimizer.eps": _number(0),
     "optimizer.weight_decay": _number(0),
     "policy.mini_batches": _whole(1),
@@ -134,13 +139,13 @@ RULES = {
     "data.max_evaluation_prompt_tokens": _whole(1, null=True),
     "data.options.*": _number(null=True, others=True),  # of a task that others have made
     "data.*.options.*": _number(null=True, others=True),
-    "data.*.within.*": _number(),
+    "data.*.within.*": _number(listed=True),
     "data.*.size": _whole(1),
     "data.*.num_rephrasings": _whole(0, null=True),
     "data.*.start": _whole(0),
     "data.*.largest_factor": _whole(2),
     "data.*.width": _whole(1),
-    "data.*.chunks": _whole(0, null=True),
+    "data.*.chunks": _whole(0, listed=True, null=True),
     "data.*.chunk_size": _whole(1),
     "data.curriculum.samples": _whole(1),
     "data.curriculum.visits": _whole(1),
@@ -176,8 +181,8 @@ RULES = {
     "rollout.replay.spread": _above(0),
     "rollout.replay.per_question": _whole(1),
     "rollout.replay.longest": _whole(1),
-    "rollout.reformulator.seldom": _number(0, 1),
-    "rollout.reformulator.useful": _number(0, 1),
+    "rollout.reformulator.seldom": _number(0, 1, listed=True),
+    "rollout.reformulator.useful": _number(0, 1, listed=True),
     "*reward_terms.noise.probability": _number(0, 1),
     "*reward_terms.overlong.max_length": _whole(1),
     "*reward_terms.overlong.cache": _whole(1, null=True),
@@ -190,7 +195,7 @@ RULES = {
     # Diagnostics.
     "callbacks.checkpoint.every": _whole(1),
     "callbacks.checkpoint.keep": _whole(1, null=True),
-    "callbacks.checkpoint.fractions": _number(0, 1),
+    "callbacks.checkpoint.fractions": _number(0, 1, listed=True),
     "callbacks.embedding_diversity.every": _whole(1),
     "callbacks.embedding_diversity.max_questions": _whole(1, null=True),
     "callbacks.first_look.patience": _whole(1),
@@ -199,10 +204,10 @@ RULES = {
     "callbacks.adaptive_entropy.step": _number(0),
     "callbacks.adaptive_entropy.least": _number(0),
     "callbacks.adaptive_entropy.most": _number(0),
-    "callbacks.*.ks": _whole(1),
-    "callbacks.*.taus": _number(0, 1),
-    "exact_evaluator.ks": _whole(1),
-    "exact_evaluator.taus": _number(0, 1),
+    "callbacks.*.ks": _whole(1, listed=True),
+    "callbacks.*.taus": _number(0, 1, listed=True),
+    "exact_evaluator.ks": _whole(1, listed=True),
+    "exact_evaluator.taus": _number(0, 1, listed=True),
     # Where a run is trained, and for how long.
     "trainer.max_steps": _whole(-1),
     "trainer.max_epochs": _whole(-1, null=True),
@@ -216,7 +221,11 @@ RULES = {
     "strategy.replicas": _whole(1),
     "strategy.timeout.minutes": _above(0),
     # tagrpo-compare and tagrpo-rephrase.
-    "seeds": _whole(0, 2**32 - 1),
+    "seeds": _whole(0, 2**32 - 1, listed=True),
+    "launcher.timeout_min": _whole(1),
+    "launcher.gpus_per_node": _whole(0),
+    "launcher.cpus_per_task": _whole(1),
+    "launcher.signal_delay_s": _whole(1),
     "workers": _whole(1, null=True),
     "gpus_per_run": _whole(0),
     "limit": _whole(1, null=True),
@@ -225,7 +234,7 @@ RULES = {
     "gpus_per_server": _whole(1),
     "questions": _whole(1, null=True),
     "gpus.*.rows": _whole(1),
-    "gpus.*": _above(0),
+    "gpus.*.*": _above(0),
 }
 """Pattern of a setting's dotted name → the numbers that the setting takes, more special patterns first."""
 _OWN = ("tagrpo.", "torch.", "lightning.", "datetime.")
@@ -277,12 +286,14 @@ def _leaves(node: DictConfig, referring: bool, name: str = "", known: bool = Tru
         if OmegaConf.is_missing(node, key):
             continue
         refers = OmegaConf.is_interpolation(node, key)
+        rule = rule_of(here) if known else None
         try:
             value = node[key]
-            plain = OmegaConf.to_container(value, resolve=True) if isinstance(value, ListConfig) else value
+            is_part = isinstance(value, DictConfig) and (rule is None or rule.others)
+            plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) and not is_part else value
         except (OmegaConfBaseException, ValueError):  # it refers to a setting that is missing or wrong
             continue
-        if isinstance(value, DictConfig):
+        if is_part:
             if not refers or referring:
                 yield from _leaves(value, referring and not refers, here, known)
         elif refers == referring:

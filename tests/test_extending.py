@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import torch
-from transformers import AutoTokenizer
 
 from tagrpo.datamodules.memory import Record
-from tagrpo.starter import starter_path
-from tagrpo.types import CreditInputs, LossInputs, QuestionGroup, Request, RewardGroups, SamplingConfig, Step
+from tagrpo.types import CreditInputs, LossInputs, QuestionGroup, Request, RewardGroups, SamplingConfig
 from tests.helpers import forked
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
@@ -45,10 +42,6 @@ def test_no_example_is_longer_than_twenty_lines():
     assert len(BLOCKS) == 27
     for _, name, content in BLOCKS:
         assert len(content.splitlines()) <= 20, name
-
-
-def decoded(token_ids):
-    return AutoTokenizer.from_pretrained(starter_path()).decode(token_ids)
 
 
 @pytest.fixture(scope="module")
@@ -118,21 +111,12 @@ def test_a_solved_question_gets_no_hint(parts, make_batch):
     assert [(group.id, group.rephrasings) for group in asked] == [("q1 hinted", ("question 1 It ends in 1",))]
 
 
-def test_steps_that_a_verifier_rewards_reach_the_advantages_of_tokens_and_the_files(run):
+def test_a_verifier_that_reads_the_equations_too_decides_what_is_correct(run, parts):
     responses = pd.read_parquet(run(3) / "rollouts")
-    stepped = 0
-    for _, row in responses.iterrows():
-        for step in row["steps"]:
-            tokens = row["token_ids"][step["start"] : step["end"]]
-            assert re.fullmatch(r"\W*\d+ [+-] \d+ = -?\d+", decoded(tokens)), decoded(tokens)
-            stepped += 1
-    assert stepped > len(responses) / 2
-    pools = responses.groupby(["iteration", "question"])
-    uniform = pools["correct"].transform("nunique") == 1
-    earned = responses["steps"].map(len) > 0
-    # Without steps these would have no gradient: all responses to their question have one verdict.
-    assert (uniform & earned).any()
-    assert (responses.loc[uniform & earned, "advantage"] != 0).mean() > 0.5
+    rows = zip(responses["response"], responses["reference"], strict=True)
+    verdicts = [parts["Equations"]()(text, list(reference)).correct for text, reference in rows]
+    assert responses["correct"].tolist() == verdicts
+    assert responses["response"].map(parts["EQUATION"].search).notna().mean() > 0.5
 
 
 def test_the_strategy_divides_by_the_mean(parts):
@@ -164,11 +148,10 @@ def test_the_engine_draws_by_its_seed(parts):
 
 @pytest.fixture
 def inputs():
-    """Two responses of three tokens and one; the first has two steps, the second one."""
+    """Two responses of three tokens and one."""
     return CreditInputs(
         groups=None, advantages=torch.tensor([2.0, -1.0]), prompts=[], responses=[],
         response=torch.tensor([0, 0, 0, 1]), logprobs=torch.zeros(4), entropy=torch.tensor([0.0, 1.0, 9.0, 9.0]),
-        steps=[[Step(0, 1, 1.0), Step(1, 3, -0.5)], [Step(0, 1, 4.0)]],
     )  # fmt: skip
 
 
@@ -177,16 +160,18 @@ def test_credit_adds_entropy_up_to_a_share_of_the_advantage(parts, inputs):
     torch.testing.assert_close(credit.advantages, torch.tensor([2.0, 2.4, 3.0, -0.5]))  # at most 2 / 2 and 1 / 2
 
 
-def test_credit_adds_what_the_steps_earn_from_each_token_on(parts, inputs):
-    credit = parts["StepReturns"](weight=0.1)(inputs)
-    torch.testing.assert_close(credit.advantages, torch.tensor([2.05, 1.95, 1.95, -0.6]))
-    nobody = replace(inputs, **{name: getattr(inputs, name)[:0] for name in ("advantages", "response", "logprobs")})
-    assert parts["StepReturns"](weight=0.1)(replace(nobody, steps=[])).advantages.tolist() == []
-
-
-def test_each_equation_is_a_step(parts):
-    score = parts["Equations"]()("3 + 4 = 7, 9 - 4 = 6 #### 7", "7")
-    assert (score.correct, score.answer, list(score.steps)) == (True, "7", [(0, 9, 1.0), (11, 20, -1.0)])
+def test_a_wrong_equation_makes_a_right_answer_wrong(parts):
+    verdicts = {
+        "3 + 4 = 7, 9 - 4 = 5 #### 7": True,
+        "3 + 4 = 7, 9 - 4 = 6 #### 7": False,
+        "9 - 13 = -4 #### 7": True,
+        "9 - 13 = 4 #### 7": False,
+        "#### 7": True,
+        "3 + 4 = 7 #### 8": False,
+    }
+    scores = {text: parts["Equations"]()(text, "7") for text in verdicts}
+    assert {text: score.correct for text, score in scores.items()} == verdicts
+    assert scores["3 + 4 = 7, 9 - 4 = 6 #### 7"].answer == "7"
 
 
 def test_the_term_costs_correct_responses_their_length(parts):

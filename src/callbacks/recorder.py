@@ -15,7 +15,6 @@ from ..distributed import rank
 from ..runs.files import written_whole
 from .shared import BatchDiagnostic, advantages_of, current_iteration, delete_later
 
-STEPS = pa.list_(pa.struct({"start": pa.int32(), "end": pa.int32(), "value": pa.float32()}))
 RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
 
 
@@ -28,8 +27,7 @@ class RolloutRecorder(BatchDiagnostic):
     nats; its mean per token is `logprob / length`), and with `tokens` the lists `token_ids` and `token_logprobs`. Where
     the training step returns them: `score_logprob` (the trainer's log-prob under the score prompt), `entropy`,
     `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list `token_entropies`, null where no
-    forward pass was made. Where the verifier gives them, `steps`: a list of `start`, `end` (in tokens) and `value`.
-    That is all that is needed to replay an advantage strategy (`notebooks/replay.py`).
+    forward pass was made. That is all that is needed to replay an advantage strategy (`notebooks/replay.py`).
 
     Files take about 10 bytes per token with `tokens`, else about one. A resumed run rewrites the files of its
     iterations.
@@ -88,8 +86,6 @@ def rollout_table(
         "logprob": [float(logprobs.double().sum()) for logprobs in rollouts.logprobs],
         **{name: outputs[name].cpu().numpy() for name in RETURNED if outputs.get(name) is not None},
     }
-    if (steps := getattr(rollouts, "steps", None)) is not None:
-        columns["steps"] = pa.array([[step._asdict() for step in given] for given in steps], STEPS)
     if tokens:
         columns["token_ids"] = _lists(rollouts.token_ids, torch.int32)
         columns["token_logprobs"] = _lists(rollouts.logprobs, torch.float32)

@@ -4,12 +4,14 @@ import math
 import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from copy import copy
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from ..distributed import gather_objects
 from ..metrics import MeanByName
 from ..runs.files import write_json
 from ..runs.scalars import log_scalars
@@ -94,8 +96,9 @@ def _with_question(prompt: Any, question: int) -> Any:
 
 
 def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return name → mean over one batch of all ranks, as `MeanByName`. Collective."""
-    means = MeanByName()
+    """Return name → mean over one batch of all ranks, as `MeanByName`. Ranks may have different names. Collective."""
+    names = dict.fromkeys(chain(*gather_objects(list(values))))
+    means = MeanByName(names)
     means.update(values)
     return means.compute()
 

@@ -23,9 +23,9 @@ from rich.console import Console
 from ..runs.directory import override
 from ..runs.grid import Environment, GridRun, Launcher, run_grid
 from ..runs.secrets import refuse_secrets, unread
-from ..settings.checks import check_types
 from ..settings.choices import check_choices
 from ..settings.numbers import check_numbers
+from ..settings.schema import Compare, check_fields
 from .console import entry_point, explained
 
 KEYS = ("overrides", "after", "longer", "demo", "paper")  # of a method that is given as a mapping
@@ -165,9 +165,10 @@ def compare(
 def main(cfg: DictConfig) -> None:
     """Run the command."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
-    root, console = Path(cfg.root), Console()
+    console = Console()
     with explained():
-        check_types(cfg)
+        check_fields(cfg, Compare)
+        root = Path(cfg.root)
         check_numbers(cfg)
         # Each run resolves values from the environment itself: they stand neither in its command nor in its files.
         written: DictConfig = OmegaConf.create(unread(OmegaConf.to_container(cfg)))

@@ -27,6 +27,7 @@ from ..runs.files import write_json, write_text
 from ..runs.secrets import refuse_secrets
 from ..settings.checks import check_run, read_questions
 from ..settings.config import Run, build
+from ..settings.schema import Evaluate, check_fields
 from .console import entry_point, explained, explained_in_training, record, show
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ def main(cfg: DictConfig) -> None:
     with ExitStack() as stack:
         with explained():
             refuse_secrets(cfg, directory)
+            check_fields(cfg, Evaluate)
             if cfg.diagnose is not None:
                 ask_training_questions(cfg)
             check_run(cfg, trains=False)

@@ -14,8 +14,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from rich.console import Console
 from rich.table import Table
 
-from ..settings.checks import check_given, check_types
+from ..settings.checks import check_given
 from ..settings.config import check, check_parts
+from ..settings.schema import Plan, check_fields
+from ..settings.typed import check_declared
 from .console import entry_point, explained
 from .forecast import CONTEXT, ENGINE_SHARE, GIB, HALF_TOKENS, RATE_SPREAD, Setup, figure, needed
 
@@ -104,8 +106,7 @@ def engine_of(cfg: DictConfig, gpu: DictConfig, model: dict[str, int]) -> dict[s
 
 
 def plan(cfg: DictConfig) -> Setup:
-    """Return the run of a composed configuration, and its GPUs."""
-    check(cfg)
+    """Return the run of a checked configuration, and its GPUs."""
     if cfg.gpu not in cfg.gpus:
         raise ValueError(f"Expected gpu to be one of {', '.join(cfg.gpus)}, but got {cfg.gpu!r}.")
     gpu, devices, model = cfg.gpus[cfg.gpu], cfg.trainer.devices, model_of(cfg)
@@ -163,9 +164,11 @@ def show(s: Setup, gpu: str, console: Console) -> None:
 def main(cfg: DictConfig) -> None:
     """Run the command."""
     with explained():
+        check_fields(cfg, Plan)
         check_parts(cfg)
-        check_types(cfg)
         check_given(cfg)
+        check(cfg)
+        check_declared(cfg)
         setup = plan(cfg)
     show(setup, cfg.gpu, Console())
 

@@ -16,13 +16,15 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from ..foreign import printable
 from ..runs.files import write_text
 from ..runs.secrets import refuse_secrets, save_resolved
-from ..settings.checks import check_types, missing_settings
+from ..settings.checks import missing_settings
 from ..settings.numbers import check_numbers
+from ..settings.schema import Rephrase, check_fields
+from ..settings.typed import check_declared
 from .console import entry_point, explained
 
 OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), "rephrase"))
@@ -31,6 +33,23 @@ OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values
 def built(part: DictConfig) -> Any:
     """Instantiate a part of the configuration; its `price` is not an argument of the object."""
     return instantiate({name: value for name, value in part.items() if name != "price"}, _convert_="all")
+
+
+def check_parts(cfg: DictConfig) -> None:
+    """Compare the settings of the parts that the command builds with the arguments of their classes.
+
+    Raises:
+        ValueError: if a setting is of another type, or no argument. The message names the setting.
+    """
+    parts = cfg.copy()
+    with open_dict(parts):
+        for part in (parts.rephraser, parts.judge):
+            part.pop("price", None)
+        if cfg.command == "audit":
+            del parts.source, parts.rephraser
+        if not cfg.judge.model:
+            del parts.judge
+    check_declared(parts)
 
 
 def with_commands(arguments: Sequence[str]) -> list[str]:
@@ -116,9 +135,10 @@ def run(cfg: DictConfig) -> None:
     """Run the command; exit with 1 if calls got no reply."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     with explained():
-        check_types(cfg)
+        check_fields(cfg, Rephrase)
         check_numbers(cfg)
         check(cfg)
+        check_parts(cfg)
     for library in ("httpx", "httpx2", "openai"):
         logging.getLogger(library).setLevel(logging.WARNING)  # they log every request
     try:

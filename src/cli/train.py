@@ -15,6 +15,7 @@ from ..runs.directory import admit, begin, end, folders_of_options, held, is_fir
 from ..runs.secrets import refuse_secrets
 from ..settings.checks import check_run, given_overrides, read_questions
 from ..settings.config import Run, build, quiet
+from ..settings.schema import Train, check_fields
 from .console import conclude, entry_point, explained, explained_in_training, record
 from .resume import check_resume, iterations_done, log_held_back, restoring, when_it_begins
 
@@ -83,6 +84,7 @@ def main(cfg: DictConfig) -> float | None:
     with ExitStack() as stack:
         with explained():
             refuse_secrets(cfg, directory)
+            check_fields(cfg, Train)
             check_run(cfg, trains=trains)
             quiet()
             stack.enter_context(held(directory))

@@ -1,8 +1,7 @@
 """Means that are the same to the bit however the values are spread over batches and ranks."""
 
-import json
-from collections.abc import Mapping, Sequence
-from math import fsum, isnan
+from collections.abc import Iterable, Mapping, Sequence
+from math import fsum
 from typing import Any
 
 import torch
@@ -13,17 +12,14 @@ from ..distributed import gather_objects
 from .functional import group_index, pass_at_k
 
 
-def _gather(state: Tensor, group: Any) -> list[Tensor]:  # noqa: ARG001 (torchmetrics calls it by this name)
-    return gather_objects(state)
-
-
 class MeanByName(Metric):
     """Mean of all values of each name. NaN does not count, and names without other values are left out.
 
-    torchmetrics gathers tensors, therefore values travel as the bytes of their JSON, which keeps all bits of a float.
-    `kwargs` are options of `torchmetrics.Metric`.
+    Args:
+        names: All names that any rank may have values of, the same on every rank.
+        kwargs: Options of `torchmetrics.Metric`.
 
-    >>> metric = MeanByName()
+    >>> metric = MeanByName(["uniform", "length"])
     >>> metric.update({"uniform": torch.tensor([1.0, 0.0]), "length": torch.tensor([12.0, torch.nan])})
     >>> metric.update({"uniform": torch.tensor([0.0, 0.0])})
     >>> metric.compute()
@@ -31,30 +27,40 @@ class MeanByName(Metric):
     """
 
     full_state_update = False
-    text: list[Tensor]
+    rows: list[Tensor]
+    """One [n, names] float64 of each update, NaN after the last value of a name; all in one while synchronised."""
 
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"dist_sync_fn": _gather, **kwargs})
-        self.set_dtype(torch.uint8)  # the type of the empty tensor that a rank without records sends
-        self.add_state("text", [], dist_reduce_fx="cat")
+    def __init__(self, names: Iterable[str], **kwargs: Any) -> None:
+        super().__init__(**{"dist_sync_fn": gather_objects, **kwargs})
+        self.names = tuple(names)
+        self.add_state("rows", [], dist_reduce_fx="cat")
 
     def update(self, values: Mapping[str, Tensor]) -> None:
-        """Add name → [n] values; a rank may have names that others lack."""
-        record = {name: [x for x in column.tolist() if not isnan(x)] for name, column in values.items()}
-        self.text.append(torch.frombuffer(bytearray(json.dumps(record) + "\n", "utf-8"), dtype=torch.uint8))
+        """Add name → [n] values, n being any number for each name.
 
-    def records(self) -> list[dict[str, list[float]]]:
-        """Return name → the values of each update; those of all ranks while synchronised."""
-        parts = [self.text] if isinstance(self.text, Tensor) else self.text
-        return [json.loads(line) for part in parts for line in part.cpu().numpy().tobytes().splitlines()]
+        Raises:
+            ValueError: if a name is not one of `names`.
+        """
+        if unknown := [name for name in values if name not in self.names]:
+            raise ValueError(
+                f"Expected MeanByName.names to have {', '.join(unknown)}, but got {', '.join(self.names)}."
+            )
+        longest = max(map(len, values.values()), default=0)
+        rows = torch.full((longest, len(self.names)), torch.nan, dtype=torch.float64)
+        for name, column in values.items():
+            rows[: len(column), self.names.index(name)] = column.detach()
+        self.rows.append(rows)
 
     def compute(self) -> dict[str, float]:
         """Return the mean of each name, from an exact sum, so that batching does not change the mean."""
-        values: dict[str, list[float]] = {}
-        for record in self.records():
-            for name, column in record.items():
-                values.setdefault(name, []).extend(column)
-        return {name: fsum(column) / len(column) for name, column in values.items() if column}
+        parts = [self.rows] if isinstance(self.rows, Tensor) else self.rows
+        rows = torch.cat([torch.zeros(0, len(self.names)), *(part.cpu() for part in parts)])
+        means = {}
+        for name, column in zip(self.names, rows.T, strict=True):
+            values = column[~column.isnan()].tolist()
+            if values:
+                means[name] = fsum(values) / len(values)
+        return means
 
 
 class PassAtK(MeanByName):
@@ -69,7 +75,7 @@ class PassAtK(MeanByName):
     higher_is_better = True
 
     def __init__(self, ks: Sequence[int] = (1, 2, 4, 8, 16, 32), **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__([f"pass@{k}" for k in ks], **kwargs)
         self.ks = tuple(ks)
 
     def update(self, correct: Tensor, question: Tensor) -> None:  # type: ignore[override]

@@ -52,8 +52,8 @@ class MathReward(BackgroundVerifier):
 
     >>> with MathReward(workers=1) as reward:
     ...     reward.score_batch([r"\boxed{\sin 2x}", r"so $\boxed{\frac{1}{2}}$"], [(r"2\sin x\cos x", "2"), "0.2"])
-    [Score(correct=True, answer='\\sin2x', failure=None, steps=()),
-     Score(correct=False, answer='0.5', failure=None, steps=())]
+    [Score(correct=True, answer='\\sin2x', failure=None),
+     Score(correct=False, answer='0.5', failure=None)]
     """
 
     def __init__(

@@ -27,7 +27,7 @@ class MultipleChoiceReward(Verifier):
     and its text. The article in "the answer is a guess" is no choice.
 
     >>> MultipleChoiceReward()(r"A tempting choice is (A), but $\boxed{\text{B}}$.", "B")
-    Score(correct=True, answer='B', failure=None, steps=())
+    Score(correct=True, answer='B', failure=None)
     """
 
     def __init__(self, choices: str = "ABCD") -> None:

@@ -197,7 +197,7 @@ class PlainAnswerReward(Verifier):
         pattern: Regular expression for `word` and `set`; if it has groups, only these are read.
 
     >>> PlainAnswerReward("number")("3 dozen are 36.", "36")
-    Score(correct=True, answer='36', failure=None, steps=())
+    Score(correct=True, answer='36', failure=None)
     """
 
     def __init__(self, form: str = "number", digits: int | None = None, pattern: str = _WORD) -> None:
@@ -275,8 +275,8 @@ class FinalAnswerReward(Verifier):
 
     >>> reward = FinalAnswerReward()
     >>> reward("12 + 15 = 27 #### 27", "27"), reward("I do not know", "27")
-    (Score(correct=True, answer='27', failure=None, steps=()),
-     Score(correct=False, answer=None, failure=None, steps=()))
+    (Score(correct=True, answer='27', failure=None),
+     Score(correct=False, answer=None, failure=None))
     """
 
     def __init__(self, marker: str = "####") -> None:

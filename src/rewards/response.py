@@ -117,26 +117,6 @@ class ResponseParts:
     """The rest, stripped; the response itself if it has no thoughts. Marks around an answer (`<answer>`) stay in it."""
     finished: bool
     """False if the response ends within its thoughts."""
-    spans: tuple[tuple[int, int], ...]
-    """Ranges of the response, in characters, that joined by line breaks are `answer`."""
-
-    def in_response(self, start: int, end: int) -> tuple[int, int]:
-        """Convert a non-empty range of `answer` to the range of the response, in characters, that it stands in."""
-        return self._place(start), self._place(end - 1) + 1
-
-    def _place(self, position: int) -> int:
-        for first, last in self.spans:
-            if position < last - first:
-                return first + position
-            position -= last - first + 1
-            if position < 0:  # the line break between two ranges
-                return last
-        return self.spans[-1][1]
-
-
-def whole_response(text: str) -> ResponseParts:
-    """Return a response as one answer, whatever marks it has."""
-    return ResponseParts("", text, True, ((0, len(text)),))
 
 
 def split_response(text: str, *, opened: bool = False, truncated: bool = False) -> ResponseParts:
@@ -159,30 +139,25 @@ def split_response(text: str, *, opened: bool = False, truncated: bool = False) 
             a cut thought if it was truncated; otherwise the model did without thoughts, and all of it is the answer.
 
     >>> split_response(r"<think>Try \boxed{4}</think> The answer is 5.")
-    ResponseParts(thoughts='Try \\boxed{4}', answer='The answer is 5.', finished=True, spans=((29, 45),))
+    ResponseParts(thoughts='Try \\boxed{4}', answer='The answer is 5.', finished=True)
     >>> split_response("Try 4.</think>It is 5.").answer, split_response("<think>Perhaps 4. Let me").finished
     ('It is 5.', False)
     """
     marks = _marks(text)
     if not marks and not (opened and truncated):
-        return whole_response(text)
+        return ResponseParts("", text, True)
     thoughts, finished = _thoughts(text, marks, opened, truncated)
     if not thoughts:
-        return whole_response(text)
-    spans = []
+        return ResponseParts("", text, True)
+    outer = []
     position = 0
-    for thought in [*thoughts, _Thought(len(text), (0, 0), len(text))]:
-        between = text[position : thought.start]
-        if between.strip():
-            start = position + len(between) - len(between.lstrip())
-            spans.append((start, start + len(between.strip())))
+    for thought in thoughts:
+        outer.append(text[position : thought.start].strip())
         position = thought.end
+    outer.append(text[position:].strip())
     inner = [text[slice(*thought.inner)].strip() for thought in thoughts]
     return ResponseParts(
-        thoughts="\n".join(filter(None, inner)),
-        answer="\n".join(text[first:last] for first, last in spans),
-        finished=finished,
-        spans=tuple(spans),
+        thoughts="\n".join(filter(None, inner)), answer="\n".join(filter(None, outer)), finished=finished
     )
 
 

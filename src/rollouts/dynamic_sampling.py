@@ -17,7 +17,7 @@ from ..distributed import max_over_ranks, rank
 from ..metrics.functional import uniform_groups
 from ..types import History, QuestionBatch, Rollouts, Seconds
 
-_OTHERS = ("prompts", "prompt", "question", "reward_terms", "history", "steps", "seconds")
+_OTHERS = ("prompts", "prompt", "question", "reward_terms", "history", "seconds")
 COLUMNS = [field.name for field in fields(Rollouts) if field.name not in _OTHERS]
 """Per-response fields of `Rollouts` whose entries stay as they are when responses move to another batch."""
 
@@ -132,7 +132,6 @@ def take_questions(batch: QuestionBatch, rows: Tensor) -> QuestionBatch:
         question=torch.searchsorted(rows, rollouts.question[kept]),
         reward_terms={name: term[kept] for name, term in rollouts.reward_terms.items()},
         history=rollouts.history and History(*(column[kept] for column in rollouts.history)),
-        steps=rollouts.steps and [rollouts.steps[row] for row in kept.tolist()],
         **values,
     )
     return QuestionBatch([batch.groups[row] for row in rows.tolist()], prompts, batch.split, taken)
@@ -158,7 +157,6 @@ def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
         question=torch.cat([r.question + g for r, g in zip(every, groups, strict=False)]),
         reward_terms={name: torch.cat([r.reward_terms[name] for r in every]) for name in every[0].reward_terms},
         history=History.joined(r.history for r in every),
-        steps=list(chain(*(r.steps or [()] * len(r) for r in every))) if any(r.steps for r in every) else None,
         seconds=seconds,
         **values,
     )

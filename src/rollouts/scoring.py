@@ -1,18 +1,16 @@
 """Sampled responses → `Rollouts`: decode, score, add reward terms; and what is logged of a batch of them."""
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
-from itertools import accumulate, chain, islice
-from math import isfinite
+from functools import partial
+from itertools import chain, islice
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..rewards.response import ResponseParts, opens_thoughts, split_response, whole_response
-from ..types import Completion, InvalidScoreError, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Step, Verifier
+from ..rewards.response import opens_thoughts, split_response
+from ..types import Completion, InvalidScoreError, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Verifier
 from ..types.checks import check_column, found, name_of, own_code
 
 Decode = Callable[[list[Tensor]], list[str]]
@@ -25,8 +23,6 @@ LARGEST_REWARD = 1e18
 
 Reads = Literal["answer", "response"]
 """What a verifier gets of a response: its answer, or all of it."""
-_Scored = tuple[str, ResponseParts, Score]
-"""Text of a response, the parts that its verifier read, and the score."""
 
 
 class Scoring:
@@ -44,79 +40,47 @@ class Scoring:
         self.verifier = verifier
         self.decode = decode
         self.reads_answer = verifier_reads == "answer" and not verifier.reads_response
-        self._early: dict[int, tuple[list[str], list[ResponseParts], Callable[[], list[Score]]]] = {}
+        self._early: dict[int, tuple[list[str], Callable[[], list[Score]]]] = {}
 
     def deliver(self, prompt: int, completions: list[Completion]) -> None:
         """Hand the responses to one prompt to the verifier's workers, if it has any; returns at once."""
         if self.verifier.in_background:
-            texts, parts = self._read([(prompt, completion) for completion in completions])
-            answers = [part.answer for part in parts]
+            texts, read = self._read([(prompt, completion) for completion in completions])
             with own_code(self.verifier, SETTING):
-                wait = self.verifier.score_async(answers, [self.references[prompt]] * len(answers))
-            self._early[prompt] = texts, parts, partial(checked_scores, self.verifier, len(answers), wait)
+                wait = self.verifier.score_async(read, [self.references[prompt]] * len(read))
+            self._early[prompt] = texts, partial(checked_scores, self.verifier, len(read), wait)
 
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
-        """Return texts [R] and scores [R] of all responses, given as [P][G] by prompt, with steps counted in tokens.
+        """Return texts [R] and scores [R] of all responses, given as [P][G] by prompt.
 
         Responses that were delivered early are with the workers already; the others are scored now.
-
-        Raises:
-            ValueError: if the verifier has returned a step that is not a part of the text that it got.
         """
-        early = [self._early.get(prompt, ([], [], list)) for prompt in range(len(completions))]
+        early = [self._early.get(prompt, ([], list)) for prompt in range(len(completions))]
         # Replayed ones are late, too.
         late = [(p, c) for p, samples in enumerate(completions) for c in samples[len(early[p][0]) :]]
-        texts, parts = self._read(late)
-        answers = [part.answer for part in parts]
+        texts, read = self._read(late)
         references = [self.references[prompt] for prompt, _ in late]
-        ask = partial(self.verifier.score_batch, answers, references)
-        scores = checked_scores(self.verifier, len(answers), ask) if late else []
-        others = iter(list(zip(texts, parts, scores, strict=True)))
-        rows: list[_Scored] = []
-        for samples, (delivered, read, wait) in zip(completions, early, strict=True):
-            rows += zip(delivered, read, wait(), strict=True)
+        ask = partial(self.verifier.score_batch, read, references)
+        scores = checked_scores(self.verifier, len(read), ask) if late else []
+        others = iter(list(zip(texts, scores, strict=True)))
+        rows: list[tuple[str, Score]] = []
+        for samples, (delivered, wait) in zip(completions, early, strict=True):
+            rows += zip(delivered, wait(), strict=True)
             rows += islice(others, len(samples) - len(delivered))
-        scored = []
-        for sample, (text, part, score) in zip(chain.from_iterable(completions), rows, strict=True):
-            if score.steps:
-                steps = in_tokens(in_response(score.steps, part), text, sample.token_ids, self.decode)
-                score = score._replace(steps=steps)  # noqa: PLW2901
-            scored.append(score)
-        return [text for text, _, _ in rows], scored
+        return [text for text, _ in rows], [score for _, score in rows]
 
-    def _read(self, responses: Sequence[tuple[int, Completion]]) -> tuple[list[str], list[ResponseParts]]:
-        """Return the texts of (row of the prompt, response) pairs, and the parts that the verifier reads."""
+    def _read(self, responses: Sequence[tuple[int, Completion]]) -> tuple[list[str], list[str]]:
+        """Return the texts of (row of the prompt, response) pairs, and what the verifier reads of each."""
         if not responses:  # a tokenizer decodes an empty list to one text, and a rank may have no question
             return [], []
         texts = self.decode([completion.token_ids for _, completion in responses])
         if not self.reads_answer:
-            return texts, [whole_response(text) for text in texts]
-        parts = [
-            split_response(text, opened=self.opened[prompt], truncated=completion.truncated)
-            for text, (prompt, completion) in zip(texts, responses, strict=True)
-        ]
-        return texts, parts
-
-
-def in_response(steps: Sequence[Step], parts: ResponseParts) -> list[Step]:
-    """Convert steps from characters of what the verifier read, `parts.answer`, to characters of the response.
-
-    Raises:
-        ValueError: if a step has no character of the answer, or its value is not finite.
-    """
-    converted = []
-    for start, end, value in steps:
-        _check(Step(start, end, value), len(parts.answer))
-        converted.append(Step(*parts.in_response(start, end), value))
-    return converted
-
-
-def _check(step: Step, length: int) -> None:
-    if not (0 <= step.start < step.end <= length and isfinite(step.value)):
-        raise ValueError(
-            f"Expected steps within the {length} characters of a response and finite values, but the verifier "
-            f"returned {step}. Correct its `Score.steps`."
-        )
+            return texts, list(texts)
+        answers = []
+        for text, (prompt, completion) in zip(texts, responses, strict=True):
+            parts = split_response(text, opened=self.opened[prompt], truncated=completion.truncated)
+            answers.append(parts.answer)
+        return texts, answers
 
 
 def checked_scores(verifier: Verifier, count: int, score: Callable[[], object]) -> list[Score]:
@@ -141,38 +105,6 @@ def checked_scores(verifier: Verifier, count: int, score: Callable[[], object]) 
     if len(scores) != count:
         raise ValueError(f"{expected} {len(scores)} scores.")
     return list(scores)
-
-
-def in_tokens(steps: Sequence[Step], text: str, token_ids: Tensor, decode: Decode) -> list[Step]:
-    """Convert steps of a response from characters of its `text` to tokens of `token_ids` [T].
-
-    A token belongs to the step of its last character. A step that lies within one token gets that token. ValueError if
-    a step has no character of the text, or its value is not finite.
-    """
-    pieces, counts = decode(list(token_ids.split(1))), range(1, len(token_ids) + 1)
-    lengths = list(accumulate(map(len, pieces))) if "".join(pieces) == text else None
-
-    @cache
-    def characters(count: int) -> int:
-        """Count the characters of the first `count` tokens; decode them unless single tokens join to `text`."""
-        if lengths is not None or count == len(token_ids):
-            return len(text) if lengths is None else lengths[count - 1]
-        return len(decode([token_ids[:count]])[0].rstrip("\ufffd"))
-
-    def tokens(position: int) -> int:
-        """Count the tokens that end at or before `position`, without trailing tokens that have no text."""
-        reached = bisect_right(counts, position, key=characters) if position else 0
-        return 1 + bisect_left(counts, characters(reached), key=characters) if reached else 0
-
-    converted = []
-    for start, end, value in steps:
-        _check(Step(start, end, value), len(text))
-        first, last = tokens(start), tokens(end)
-        if last <= first:
-            first = bisect_left(counts, end, key=characters)
-            last = first + 1
-        converted.append(Step(first, last, float(value)))
-    return converted
 
 
 def assemble(
@@ -207,7 +139,6 @@ def assemble(
         rewards=correct.float(),
         replayed=torch.tensor(past, dtype=torch.bool),
         staleness=torch.full((len(flat),), staleness),
-        steps=[score.steps for score in scores] if any(score.steps for score in scores) else None,
         seconds=seconds,
     )
 

@@ -7,24 +7,13 @@ import importlib.util
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
-from hydra import compose
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from omegaconf import DictConfig, OmegaConf
 
-from ..runs.directory import flat, folders_of_options
+from ..runs.directory import flat
 from .config import Run, check, check_parts, drop_unchosen
-
-FREE = ("trainer.", "policy.warmup", "model.load.gradient_checkpointing")
-"""Settings whose values may be of several types: `trainer.devices` is a number, a list or `auto`."""
-KINDS = {
-    bool: ("true or false", (bool,)), int: ("a whole number", (int,)), float: ("a number", (int, float)),
-    list: ("a list", (list,)), dict: ("a mapping", (dict,)),
-}  # fmt: skip
-"""Type of a default → its name in words, and the types that a value may have."""
 
 
 def check_run(cfg: DictConfig, *, trains: bool) -> None:
@@ -36,7 +25,6 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
             "Expected questions to ask, but data.evaluation is empty. Choose some, as data/evaluation=arithmetic."
         )
     check_parts(cfg)
-    check_types(cfg)
     check_given(cfg)
     drop_unchosen(cfg)
     check(cfg, trains)
@@ -44,38 +32,9 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
     check_machine(cfg)
 
 
-def check_types(cfg: DictConfig) -> None:
-    """Refuse values on the command line that are of another type than the setting's default."""
-    hydra, parsed = HydraConfig.get(), OverridesParser.create().parse_overrides(given_overrides())
-    plain = [o for o in parsed if not o.is_add() and not o.is_delete() and _is_leaf(cfg, o.key_or_group)]
-    if not plain:
-        return
-    others = [str(o.input_line) for o in parsed if o not in plain]
-    others += [o for o in folders_of_options(hydra) if o.startswith("hydra.")]
-    usual = compose(hydra.job.config_name, others)
-    for name in (override.key_or_group for override in plain):
-        value, default = _value(cfg, name), _value(usual, name)
-        kind, allowed = KINDS.get(type(default), ("", ()))
-        if kind and value is not None and type(value) not in allowed:
-            raise ValueError(f"Expected {name} to be {kind}, such as {default}, but got {value!r}. Correct {name}.")
-
-
 def given_overrides() -> list[str]:
     """Return the overrides of the command line as written, without resolving references."""
     return cast("list[str]", OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
-
-
-def _is_leaf(cfg: DictConfig, name: str) -> bool:
-    named = name in HydraConfig.get().runtime.choices or name.startswith(FREE)
-    return not named and not isinstance(_value(cfg, name), dict)
-
-
-def _value(cfg: DictConfig, name: str) -> Any:
-    try:
-        value = OmegaConf.select(cfg, name)
-    except OmegaConfBaseException:  # it refers to a setting that is missing, or that is itself wrong
-        return None
-    return OmegaConf.to_container(value) if isinstance(value, DictConfig | ListConfig) else value
 
 
 def check_given(cfg: DictConfig) -> None:

@@ -44,8 +44,10 @@ PARTS = (
     "rollout", "rollout.engine", "rollout.sampling", "rollout.evaluation_sampling",
 )  # fmt: skip
 """Settings that hold others in every run."""
-GROUPS = ("callbacks", "logger", "rollout.reward_terms")
+GROUPS = ("callbacks", "logger", "rollout.reward_terms", "data.evaluation")
 """Settings that hold named parts; null if there are none."""
+OPTIONAL = ("credit", "lora", "mismatch", "data.curriculum", "rollout.dynamic_sampling")
+"""Parts that a run may lack: they are null then."""
 USUAL_FORMAT = warnings.formatwarning
 CHATTER = re.compile(
     r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|Restored "
@@ -132,14 +134,18 @@ def check_parts(cfg: DictConfig) -> None:
     """Refuse null, a text or a number in the place of settings that hold others.
 
     Raises:
-        ValueError: if one of `PARTS` is no mapping, one of `GROUPS` neither null nor a mapping, or a part in a group
-            neither null nor a mapping. The message names the setting.
+        ValueError: if one of `PARTS` is no mapping, or an optional part, one of `GROUPS` or a part in a group neither
+            null nor a mapping. The message names the setting.
     """
     for name in PARTS:
         part = OmegaConf.select(cfg, name)
         if not isinstance(part, DictConfig):
             shown = "null" if part is None else repr(part)
             raise ValueError(f"Expected {name} to be a mapping of settings, but got {shown}. Correct {name}.")
+    for name in (*OPTIONAL, "data.train"):
+        part = OmegaConf.select(cfg, name)
+        if part is not None and not isinstance(part, DictConfig):
+            raise ValueError(f"Expected {name} to be null or a mapping of settings, but got {part!r}. Correct {name}.")
     for setting in GROUPS:
         group = OmegaConf.select(cfg, setting)
         if group is None:
@@ -170,7 +176,7 @@ def drop_unchosen(cfg: DictConfig) -> None:
         with open_dict(group):
             for name in [name for name, part in group.items() if part and "_target_" not in part]:
                 del group[name]
-    for setting in ("credit", "lora", "mismatch", "data.curriculum", "rollout.dynamic_sampling"):
+    for setting in OPTIONAL:
         part = OmegaConf.select(cfg, setting)
         if isinstance(part, DictConfig) and "_target_" not in part:
             OmegaConf.update(cfg, setting, None, merge=False)

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 LARGEST = 2**31 - 1
@@ -29,13 +29,13 @@ class Number:
     excluded: bool = False
     """Whether `least` itself is refused."""
     whole: bool = False
+    listed: bool = False
+    """Whether the setting is a list of such numbers."""
     null: bool = False
     infinite: bool = False
     """Whether plus infinity is taken."""
     others: bool = False
-    """Whether true, false, words and mappings are taken too; the class or Lightning checks them."""
-    listed: bool = False
-    """Whether a list of such numbers is taken too."""
+    """Whether true, false, words, lists and mappings are taken too; the class or Lightning checks them."""
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
@@ -45,14 +45,17 @@ class Number:
             bounds = f" above {self.least:g}" if self.excluded else f" of at least {self.least:g}"
         else:
             bounds = ""
-        return f"{kind}{bounds}{', or a list of these' * self.listed}{' or null' * self.null}"
+        return f"{'a list, each item ' * self.listed}{kind}{bounds}{' or null' * self.null}"
 
     def takes(self, value: object) -> bool:
         """Return whether a setting may have this value."""
         if value is None:
             return self.null
         if isinstance(value, list):
-            return (self.listed or self.others) and all(item is not None and self.takes(item) for item in value)
+            return (self.listed or self.others) and all(item is not None and self._takes_number(item) for item in value)
+        return not self.listed and self._takes_number(value)
+
+    def _takes_number(self, value: object) -> bool:
         if isinstance(value, bool) or not isinstance(value, int | float):
             return self.others and not _spells_no_number(value)
         if self.whole and not isinstance(value, int):
@@ -145,7 +148,7 @@ RULES = {
     "data.*.start": _whole(0),
     "data.*.largest_factor": _whole(2),
     "data.*.width": _whole(1),
-    "data.*.chunks": _whole(0, null=True),
+    "data.*.chunks": _whole(0, listed=True, null=True),
     "data.*.chunk_size": _whole(1),
     "data.curriculum.samples": _whole(1),
     "data.curriculum.visits": _whole(1),
@@ -223,6 +226,10 @@ RULES = {
     "strategy.timeout.minutes": _above(0, LARGEST),
     # tagrpo-compare and tagrpo-rephrase.
     "seeds": _whole(0, 2**32 - 1, listed=True),
+    "launcher.timeout_min": _whole(1),
+    "launcher.gpus_per_node": _whole(0),
+    "launcher.cpus_per_task": _whole(1),
+    "launcher.signal_delay_s": _whole(1),
     "workers": _whole(1, null=True),
     "gpus_per_run": _whole(0),
     "limit": _whole(1, null=True),
@@ -283,16 +290,14 @@ def _leaves(node: DictConfig, referring: bool, name: str = "", known: bool = Tru
         if OmegaConf.is_missing(node, key):
             continue
         refers = OmegaConf.is_interpolation(node, key)
+        rule = rule_of(here) if known else None
         try:
             value = node[key]
-            plain = OmegaConf.to_container(value, resolve=True) if isinstance(value, ListConfig) else value
+            is_part = isinstance(value, DictConfig) and (rule is None or rule.others)
+            plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) and not is_part else value
         except (OmegaConfBaseException, ValueError):  # it refers to a setting that is missing or wrong
             continue
-        rule = rule_of(here)
-        if isinstance(value, DictConfig) and rule is not None and not rule.others:
-            if refers == referring:
-                yield here, OmegaConf.to_container(value), known
-        elif isinstance(value, DictConfig):
+        if is_part:
             if not refers or referring:
                 yield from _leaves(value, referring and not refers, here, known)
         elif refers == referring:

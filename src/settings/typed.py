@@ -3,7 +3,7 @@
 import inspect
 import re
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -22,7 +22,7 @@ _PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
 """Type → its name in a message, and the types of values that are of it."""
 _OF_HYDRA = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
 """Keys of a part that Hydra reads itself."""
-_LISTS = (list, tuple, Sequence, Iterable)
+_LISTS = (list, tuple, Sequence, Collection, Iterable)
 _MAPPINGS = (dict, Mapping)
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 """A value that refers to one other setting."""
@@ -57,11 +57,23 @@ def check_declared(cfg: DictConfig) -> None:
         hints = _hints(settings["_target_"])
         for key, value in settings.items():
             if key in hints and value != "???" and not fits(value, hints[key]):
-                setting = written_at(cfg, f"{part}.{key}".removeprefix("."))
-                shown = "null" if value is None else repr(value)
-                raise ValueError(
-                    f"Expected {setting} to be {in_words(hints[key])}, but got {shown}. Correct {setting}."
-                )
+                raise of_another_type(cfg, f"{part}.{key}".removeprefix("."), hints[key], value)
+
+
+def of_another_type(cfg: DictConfig, name: str, hint: Any, value: object) -> ValueError:
+    """Return the error of a setting `name` whose `value` is not of the type `hint`.
+
+    The error names the setting where the value was written, and of a mapping the member that is wrong.
+    """
+    for kind in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else [hint]:
+        if get_origin(kind) in _MAPPINGS and isinstance(value, Mapping):
+            member = get_args(kind)[1]
+            for key, each in value.items():
+                if not fits(each, member):
+                    return of_another_type(cfg, f"{name}.{key}", member, each)
+    setting = written_at(cfg, name)
+    shown = "null" if value is None else repr(value)
+    return ValueError(f"Expected {setting} to be {in_words(hint)}, but got {shown}. Correct {setting}.")
 
 
 def written_at(cfg: DictConfig, name: str) -> str:

@@ -13,7 +13,6 @@ from .data import (
     SamplingConfig,
     Score,
     Seconds,
-    Step,
 )
 from .fields import Fields
 from .learning import Credit, CreditInputs, LossInputs, LossOutputs
@@ -38,6 +37,6 @@ __all__ = [
     "AdvantageStrategy", "Ask", "Completion", "Credit", "CreditInputs", "Deliver", "Engine",
     "EnumeratingVerifier", "Fields", "Finish", "History", "InvalidScoreError", "Loss", "LossInputs",
     "LossOutputs", "Prompt", "QuestionBatch", "QuestionGroup", "Reformulator", "Request", "RewardGroups",
-    "RewardTerm", "Rollouts", "SampledPolicy", "SamplingConfig", "Score", "Seconds", "Step", "TokenCredit",
+    "RewardTerm", "Rollouts", "SampledPolicy", "SamplingConfig", "Score", "Seconds", "TokenCredit",
     "Verifier", "ignore", "require",
 ]  # fmt: skip

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from numbers import Real
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -70,17 +69,6 @@ class Prompt(NamedTuple):
     """A response of an earlier policy that joins those that are drawn; for replay."""
     kind: str = ""
     """`original`, or the kind of its rephrasing; empty if the question names none."""
-
-
-class Step(NamedTuple):
-    """A part of a response, and what it earns. Steps of one response may overlap, and need not cover it."""
-
-    start: int
-    """Where it begins: in a `Score` a character of the response's text, elsewhere one of its tokens."""
-    end: int
-    """Where it ends, exclusive and greater than `start`, in the same unit."""
-    value: float
-    """Its reward, finite. It has no unit: the credit that reads it sets the scale."""
 
 
 @dataclass
@@ -219,8 +207,6 @@ class Rollouts:
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
     history: History | None = None
     """Records of the questions before this batch; None if nobody reads them, and in evaluation."""
-    steps: Sequence[Sequence[Step]] | None = None
-    """[R] of any number of steps each, counted in tokens of the response; None if the verifier has given none."""
     seconds: Seconds = field(default_factory=Seconds)
     """Wall seconds of the phases `sync`, `generate` and `score`; later phases of the iteration add theirs."""
 
@@ -264,8 +250,6 @@ class _ScoreFields(NamedTuple):
     """The normalised final answer; None if none was found."""
     failure: str | None = None
     """Why no verdict was reached (`timeout`, `memory`, `crash`), so `correct` is false; None when there was one."""
-    steps: Sequence[Step] = ()
-    """Rewards for parts of the response, counted in characters of its text; they change neither verdict nor reward."""
 
 
 class InvalidScoreError(TypeError):
@@ -282,7 +266,7 @@ class Score(_ScoreFields):
         InvalidScoreError: a field has another type, or `correct` is true beside a `failure`.
 
     >>> Score(True, "27")
-    Score(correct=True, answer='27', failure=None, steps=())
+    Score(correct=True, answer='27', failure=None)
     >>> Score(-1.0, "27")
     Traceback (most recent call last):
     tagrpo.types.data.InvalidScoreError: Expected Score.correct to be a bool, but got -1.0...
@@ -295,7 +279,6 @@ class Score(_ScoreFields):
         correct: bool | np.bool_ | Tensor,
         answer: str | None,
         failure: str | None = None,
-        steps: Sequence[Step] = (),
     ) -> Self:
         """Check the fields and make the score; see the class."""
         verdict = _as_bool(correct)
@@ -312,14 +295,7 @@ class Score(_ScoreFields):
                 f"Expected Score.correct to be False with Score.failure={failure!r}, but got True. "
                 "A response without a verdict counts as wrong."
             )
-        if not isinstance(steps, Sequence) or isinstance(steps, str):
-            raise InvalidScoreError(f"Expected Score.steps to be a sequence of Step, but got {found(steps)}.")
-        for step in steps:
-            if not isinstance(step, tuple) or [*map(_is_real, step)] != [True] * len(Step._fields):
-                raise InvalidScoreError(
-                    f"Expected Score.steps to have (start, end, value) of each step, but got {found(step)}."
-                )
-        return super().__new__(cls, verdict, answer, failure, steps)
+        return super().__new__(cls, verdict, answer, failure)
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
@@ -334,7 +310,3 @@ def _as_bool(value: object) -> bool | None:
     if isinstance(value, Tensor) and value.dtype == torch.bool and value.ndim == 0:
         return bool(value)
     return None
-
-
-def _is_real(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)

@@ -4,10 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import torch
 from torch import Tensor
 
-from .data import RewardGroups, Step
+from .data import RewardGroups
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,8 +45,7 @@ class LossInputs:
 class CreditInputs:
     """Input of token credit: R responses of this rank, and the T tokens of those that count in the loss.
 
-    The responses are those of one mini-batch, or of the whole batch if the credit has `whole_batch`. A rank may have
-    none. All tensors are on the CPU.
+    The responses are those of one mini-batch. A rank may have none. All tensors are on the CPU.
     """
 
     groups: RewardGroups
@@ -67,20 +65,8 @@ class CreditInputs:
     """[T] float32, entropy of the same policy at each token, nats."""
     texts: Sequence[str] = ()
     """[R] decoded responses."""
-    steps: Sequence[Sequence[Step]] = ()
-    """[R] of the steps that the verifier has rewarded, counted in tokens of the response."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32, the shaped terms that `groups.rewards` hold beside the verdict."""
-
-    @property
-    def step_rewards(self) -> Tensor:
-        """[T] float32: the reward of each step at its last token, 0 at all others."""
-        rewards = torch.zeros(len(self.response))
-        first = torch.searchsorted(self.response, torch.arange(len(self.steps))).tolist()
-        for row in self.response.unique().tolist():
-            for step in self.steps[row]:
-                rewards[first[row] + step.end - 1] += step.value
-        return rewards
 
 
 class Credit(NamedTuple):

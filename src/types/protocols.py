@@ -34,8 +34,6 @@ class AdvantageStrategy(Protocol):
 class TokenCredit(Protocol):
     """Turns the advantages of responses into those of their tokens. Costs a forward, which gives old log-probs too."""
 
-    whole_batch: bool = False
-    """Whether it is called once with all responses of a batch, instead of once for each mini-batch."""
     needs_history: bool = False
     """Whether `CreditInputs.groups.history` is read, for which the run remembers every question."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import fsum
 
 import pytest
 import torch
@@ -45,15 +46,18 @@ def take(rows, questions):
     }
 
 
+NAMES = ["rephrasing 0", "rephrasing 1", "nobody has this"]
+
+
 def named(rows):
-    """Values by name; parts of the data lack some of the names."""
+    """Values by name, of unequal lengths; parts of the data lack some of the names."""
     numbers = rows["rephrasing"].unique().tolist()
     return {f"rephrasing {n}": rows["advantages"][rows["rephrasing"] == n] / 3 for n in numbers}
 
 
 # Name → how to make the metric, its arguments for some rows.
 METRICS = {
-    "MeanByName": (metrics.MeanByName, lambda r: (named(r),)),
+    "MeanByName": (partial(metrics.MeanByName, NAMES), lambda r: (named(r),)),
     "PassAtK": (partial(metrics.PassAtK, ks=(1,)), lambda r: (r["correct"], r["question"])),
 }
 
@@ -88,13 +92,13 @@ def test_updates_in_parts_and_in_any_order_equal_one(name):
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
 def test_without_any_value_there_is_no_mean():
-    metric = metrics.MeanByName()
+    metric = metrics.MeanByName("abc")
     metric.update({"a": torch.tensor([torch.nan]), "b": torch.zeros(0), "c": torch.tensor([1.0, torch.nan])})
     assert metric.compute() == {"c": 1.0}
 
 
 def test_a_mean_is_rounded_once():
-    metric = metrics.MeanByName()
+    metric = metrics.MeanByName(["x"])
     for x in [1e16, 1.0, 1.0, -1e16]:
         metric.update({"x": torch.tensor([x], dtype=torch.float64)})
     assert metric.compute() == {"x": 0.5}, "a running sum would lose both ones"
@@ -112,6 +116,7 @@ def test_a_metric_can_be_part_of_a_module():
 RANKS = f"""
 import importlib.util, os, sys, warnings
 import torch, torch.distributed as dist
+from tagrpo.callbacks.shared import batch_means
 torch.set_num_threads(1)
 warnings.simplefilter("ignore")           # torchmetrics wonders about a rank without data
 spec = importlib.util.spec_from_file_location("here", {str(__file__)!r})
@@ -134,7 +139,8 @@ for shares in ([[1, 4, 6], [0, 2, 3, 5]], [[], [0, 1, 2, 3, 4, 5, 6]]):        #
         if shares[rank]:
             metric.update(*arguments(mine))
         synced[name] = here.flat(metric.compute())
-        assert len(metric.records()) <= len(mine["question"]), "what other ranks hold is not kept"
+        assert here.flat(batch_means(here.named(mine))) == alone["MeanByName"], "ranks may have different names"
+        assert sum(map(len, metric.rows)) <= len(mine["question"]), "what other ranks hold is not kept"
     assert synced == alone, [(name, synced[name], alone[name]) for name in alone if synced[name] != alone[name]]
 dist.destroy_process_group()
 if rank:
@@ -147,3 +153,32 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_two_ranks_equal_one_exactly_even_when_one_has_no_data(tmp_path):
     code, output = in_fork(lambda: exec(RANKS, {"__name__": "__main__"}), tmp_path / "store")
     assert code == 0, output[-2000:]
+
+
+def test_the_value_of_one_batch_does_not_change_what_is_accumulated():
+    """Also `merge_state` and copies are those of every metric; the type of a module around it does not matter."""
+    first = {"a": torch.tensor([0.1, 0.2], dtype=torch.float64)}
+    second = {"a": torch.tensor([0.7]), "b": torch.tensor([1, 2])}
+    metric = metrics.MeanByName("ab").to(torch.bfloat16)
+    other = metrics.MeanByName("ab")
+    assert metric(first) == {"a": (0.1 + 0.2) / 2}
+    assert metric(second) == {"a": second["a"].item(), "b": 1.5}
+    other.update(second)
+    both = {"a": fsum([*first["a"].tolist(), *second["a"].tolist()]) / 3, "b": 1.5}
+    copy = metric.clone()
+    assert metric.compute() == copy.compute() == both
+    metric.reset()
+    metric.update(first)
+    metric.merge_state(other)
+    assert metric.compute() == both
+
+
+def test_a_name_that_was_not_announced_is_refused():
+    with pytest.raises(ValueError, match=r"names.*other.*mine"):
+        metrics.MeanByName(["mine"]).update({"mine": torch.zeros(1), "other": torch.zeros(1)})
+
+
+def test_without_names_there_are_no_means():
+    metric = metrics.MeanByName([])
+    metric.update({})
+    assert metric.compute() == {}

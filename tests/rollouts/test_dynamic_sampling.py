@@ -15,7 +15,6 @@ from scipy.stats import binom
 
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling, join_batches, take_questions
 from tagrpo.settings.methods import experiments
-from tagrpo.types import Step
 
 EXPERIMENTS = experiments()
 # 0: original right, rephrasing wrong. 1: all right. 2: mixed within a prompt.
@@ -37,7 +36,6 @@ def described(batch):
             bool(rollouts.correct[r]),
             rollouts.text[r],
             rollouts.answers[r],
-            [] if rollouts.steps is None else list(rollouts.steps[r]),
         )
         for r in range(len(rollouts))
     ]
@@ -88,16 +86,6 @@ def test_taking_questions_keeps_all_that_belongs_to_them(make_batch):
     taken = take_questions(batch, torch.tensor([0, 2]))
     assert described(taken) == [row for row in described(batch) if row[0] in ("q0", "q2")]
     assert [prompt.question for prompt in taken.prompts] == [0, 0, 1, 1]
-
-
-def test_steps_go_with_their_responses_and_their_absence_with_the_others(make_batch):
-    first, second = make_batch(REWARDS, seed=0), make_batch(REWARDS[:1], seed=1)
-    steps = [[Step(0, 1, float(row))] if row % 2 else [] for row in range(len(first.rollouts))]
-    first.rollouts = replace(first.rollouts, steps=steps)
-    taken = take_questions(first, torch.tensor([0, 2]))
-    assert described(taken) == [row for row in described(first) if row[0] in ("q0", "q2")]
-    assert described(join_batches([second, taken])) == described(second) + described(taken)
-    assert join_batches([second, second]).rollouts.steps is None
 
 
 def test_joining_puts_batches_end_to_end(make_batch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from dataclasses import replace
 
@@ -11,9 +10,8 @@ import torch
 
 from tagrpo import types
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig
-from tagrpo.rollouts.cache import RolloutCache
-from tagrpo.rollouts.scoring import Scoring, in_tokens, means_of, totals_of, with_terms
-from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score, Step
+from tagrpo.rollouts.scoring import Scoring, means_of, totals_of, with_terms
+from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 
 IDS = torch.tensor([7, 8])
 GROUPS = [QuestionGroup("a", "q", (), ("0 1",)), QuestionGroup("b", "q", ("r",), ("2 0", "2 2", "9 9"))]
@@ -127,111 +125,19 @@ def test_what_was_not_delivered_and_past_successes_are_scored_at_the_end(deliver
 
 
 def by_bytes(token_ids):
-    """A tokenizer whose tokens are bytes, 256 being special, and 257 to 259 the bytes of a euro sign one by one."""
-    euro = "€".encode()
-    known = {**{byte: bytes([byte]) for byte in range(256)}, 256: b""}
-    known |= {257 + place: euro[place : place + 1] for place in range(3)}
-    return [b"".join(known[token] for token in row.tolist()).decode(errors="replace") for row in token_ids]
-
-
-def by_words(token_ids):
-    """A tokenizer of words: what a token stands for depends on whether it is the first."""
-    return [" ".join("abcdefgh"[token] * (token + 1) for token in row.tolist()) for row in token_ids]
-
-
-@pytest.mark.parametrize(
-    ("decode", "tokens", "owners"),
-    [
-        (by_bytes, [*b"1+2", 256, *b"=3", 256], [0, 1, 2, 4, 5]),
-        (by_bytes, [*b"5", 257, 258, 259, *b"+", 257, 258, 259, 256, *b"."], [0, 3, 4, 7, 9]),
-        (by_bytes, [*b"cut", 257, 258], [0, 1, 2, 4]),
-        (by_words, [2, 0, 1], [0, 0, 0, 1, 1, 2, 2, 2]),
-    ],
-)
-def test_a_token_belongs_to_the_step_of_its_last_character(decode, tokens, owners):
-    """`owners`: the token with which each character of the text is complete."""
-    (text,) = decode([torch.tensor(tokens)])
-    assert len(text) == len(owners)
-    ends = {token: place for place, token in enumerate(owners)}  # where the last character of each token is
-    for start in range(len(text)):
-        for end in range(start + 1, len(text) + 1):
-            (found,) = in_tokens([Step(start, end, 0.5)], text, torch.tensor(tokens), decode)
-            inside = {token for token, place in ends.items() if start <= place < end} or {owners[end - 1]}
-            before = {token for token, place in ends.items() if place < start} or {-1}
-            whole = any(start <= place < end for place in ends.values())
-            expected = (max(before) + 1 if whole else min(inside), max(inside) + 1)
-            assert found == (*expected, 0.5), (start, end)
-
-
-def test_steps_that_follow_one_another_share_no_token():
-    ids = torch.tensor([2, 0, 3, 1, 7])
-    (text,) = by_words([ids])
-    cuts = [0, 4, 9, 13, len(text)]  # of "ccc a dddd bb hhhhhhhh"
-    found = in_tokens([(a, b, 1.0) for a, b in itertools.pairwise(cuts)], text, ids, by_words)
-    assert [(step.start, step.end) for step in found] == [(0, 1), (1, 2), (2, 4), (4, 5)]
-
-
-@pytest.mark.parametrize("step", [(0, 0, 1.0), (-1, 2, 1.0), (0, 9, 1.0), (3, 2, 1.0), (0, 2, float("nan"))])
-def test_a_step_outside_its_response_is_refused(step):
-    with pytest.raises(ValueError, match=r"within the 3 characters of a response and finite values.*Score\.steps"):
-        in_tokens([step], "0 1", torch.tensor([0, 1]), decode)
-
-
-class Stepwise(Early):
-    """A step for each number of a response but zeros: what it earns is the number."""
-
-    def __call__(self, text, references):
-        steps = [Step(2 * place, 2 * place + 1, float(n)) for place, n in enumerate(text.split()) if n != "0"]
-        return Score(text in references, text, steps=steps)
-
-    def score_async(self, texts, references):
-        scores = [self(*pair) for pair in zip(texts, references, strict=True)]
-        return lambda: scores
-
-
-@pytest.mark.parametrize("background", [True, False])
-def test_steps_come_with_delivered_late_past_and_cached_responses(background, tmp_path):
-    verifier = Stepwise()
-    verifier.in_background = background
-
-    def rolled_out():
-        engine = Engine(None)
-        engine.generate = engine.generate if not sampled else None  # the second time all is found on disk
-        pipeline = RolloutPipeline(
-            lambda: engine, verifier, decode, SamplingConfig(max_new_tokens=4), cache=RolloutCache(tmp_path)
-        )
-        batch = two_questions()
-        batch.prompts = [*PROMPTS[:1], PROMPTS[1]._replace(past=PAST), *PROMPTS[2:]]
-        torch.manual_seed(0)
-        return pipeline.roll_out(batch, torch.nn.Linear(1, 1), 0).rollouts
-
-    sampled = False
-    first = rolled_out()
-    sampled = True
-    again = rolled_out()
-    assert first.text == ["0 0", "0 1", "0 2", "1 0", "1 1", "9 9", "2 0", "2 1", "2 2"]
-    one, two = Step(1, 2, 1.0), Step(1, 2, 2.0)
-    expected = [[], [one], [two], [Step(0, 1, 1.0)], [Step(0, 1, 1.0), one], [Step(0, 1, 9.0), Step(1, 2, 9.0)]]
-    expected += [[Step(0, 1, 2.0)], [Step(0, 1, 2.0), one], [Step(0, 1, 2.0), two]]
-    assert [list(steps) for steps in first.steps] == [list(steps) for steps in again.steps] == expected
-    assert first.rewards.tolist() == first.correct.float().tolist(), "a step changes no reward"
-
-
-def test_a_verifier_without_steps_costs_nothing(monkeypatch):
-    monkeypatch.setattr("tagrpo.rollouts.scoring.in_tokens", None)
-    assert rolled_out(Late()).steps is None
+    """A tokenizer whose tokens are bytes."""
+    return [bytes(row.tolist()).decode(errors="replace") for row in token_ids]
 
 
 class Reader(types.Verifier):
-    """Remembers what it was given; its step is the last number."""
+    """Remembers what it was given."""
 
     def __init__(self):
         self.read = []
 
     def __call__(self, text, references):
         self.read.append(text)
-        place = text.rfind("5")
-        return Score(text.endswith("5"), text, steps=[Step(place, place + 1, 1.0)] if place >= 0 else ())
+        return Score(text.endswith("5"), text)
 
 
 class BackgroundReader(Reader):
@@ -268,8 +174,6 @@ def test_verifiers_read_the_answer_and_records_the_response(reader):
     assert sorted(verifier.read) == ["It is 4", "It is 5"]
     assert texts == [THOUGHT, "It is 4"]
     assert [score.correct for score in scores] == [True, False]
-    last = len(THOUGHT)
-    assert scores[0].steps == [Step(last - 1, last, 1.0)], "counted in tokens of the whole response"
 
 
 @pytest.mark.parametrize(("verifier", "reads"), [(Reader(), "response"), (WholeReader(), "answer")])
@@ -293,15 +197,6 @@ def test_the_prompt_and_the_length_limit_tell_what_a_response_without_marks_is(p
     assert verifier.read == [read]
     assert texts == [CUT]
     assert scores[0].correct is (read == CUT)
-
-
-def test_a_step_outside_of_the_answer_is_refused():
-    class Outside(Reader):
-        def __call__(self, text, references):
-            return Score(True, text, steps=[Step(0, len(THOUGHT), 1.0)])
-
-    with pytest.raises(ValueError, match=r"within the 7 characters.*Score\.steps"):
-        scored_texts(Outside(), [("q", THOUGHT)])
 
 
 def test_the_pipeline_gives_verifiers_what_the_option_says():

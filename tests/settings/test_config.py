@@ -11,7 +11,6 @@ import pytest
 import torch
 import yaml
 from hydra import compose, initialize_config_module
-from hydra.core.hydra_config import HydraConfig
 from hydra.errors import ConfigCompositionException, InstantiationException, MissingConfigException
 from hydra.utils import instantiate
 from lightning.pytorch import Callback, Trainer
@@ -22,9 +21,10 @@ from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.modules.policy import model
 from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.settings import config
-from tagrpo.settings.checks import check_types
 from tagrpo.settings.config import guard_hooks
 from tagrpo.settings.methods import experiments, options_of
+from tagrpo.settings.numbers import check_numbers
+from tagrpo.settings.typed import check_declared
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -329,10 +329,9 @@ def test_what_only_training_needs_is_not_asked_of_an_evaluation(overrides):
 @pytest.mark.parametrize("override", ["policy.warmup=0.05", "loss.clip_high=2.5"])
 def test_a_share_or_a_decimal_is_accepted_where_a_whole_number_is_the_default(override, tmp_path):
     experiment = "dapo" if "warmup" in override else "cispo"
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", [f"experiment={experiment}", "scale=paper", override], return_hydra_config=True)
-        HydraConfig.instance().set_config(cfg)
-        check_types(cfg)
+    cfg = config.compose_run(tmp_path, [f"experiment={experiment}", "scale=paper", override])
+    check_numbers(cfg)
+    check_declared(cfg)
 
 
 def test_stop_iteration_in_a_hook_of_a_callback_is_an_error_of_its_name():

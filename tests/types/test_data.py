@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tagrpo.types import Completion, InvalidScoreError, Score, Step
+from tagrpo.types import Completion, InvalidScoreError, Score
 
 BOOLS = [True, np.bool_(True), np.array([1, 2])[0] == 1, torch.tensor(True), torch.tensor([1.0, 2.0])[1] > 1]
 NO_BOOLS = [
@@ -39,10 +39,6 @@ def test_every_other_value_is_no_verdict(correct):
     [
         (("27", True), "correct"), ((True, 27), "answer"), ((True, ["27"]), "answer"), ((True, b"27"), "answer"),
         ((False, None, True), "failure"), ((False, None, 3), "failure"), ((True, "27", "timeout"), "failure"),
-        ((True, "27", None, 3), "steps"), ((True, "27", None, "steps"), "steps"), ((True, "27", None, None), "steps"),
-        ((True, "27", None, [3]), "steps"), ((True, "27", None, [(0, 1)]), "steps"),
-        ((True, "27", None, [(0, 1, "1.0")]), "steps"), ((True, "27", None, [(0, 1, True)]), "steps"),
-        ((True, "27", None, [(0, 1, None)]), "steps"),
     ],
 )  # fmt: skip
 def test_swapped_and_mistyped_fields_are_refused_by_name(arguments, field):
@@ -51,10 +47,10 @@ def test_swapped_and_mistyped_fields_are_refused_by_name(arguments, field):
 
 
 def test_a_score_stays_what_it_is_when_copied_pickled_or_replaced():
-    score = Score(np.bool_(True), "27", steps=[Step(0, 1, 0.5), (np.int64(1), 2, np.float32(1.0))])
+    score = Score(np.bool_(True), "27")
     assert pickle.loads(pickle.dumps(score)) == copy.deepcopy(score) == score
-    assert score._replace(answer=None) == (True, None, None, score.steps)
-    assert repr(Score(False, None)) == "Score(correct=False, answer=None, failure=None, steps=())"
+    assert score._replace(answer=None) == (True, None, None)
+    assert repr(Score(False, None)) == "Score(correct=False, answer=None, failure=None)"
 
 
 COMPLETION = {"token_ids": torch.tensor([7, 2]), "logprobs": torch.tensor([-1.0, -0.5]), "truncated": False}

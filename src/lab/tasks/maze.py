@@ -90,7 +90,7 @@ class MazeReward(Verifier):
 
     >>> reward, maze = MazeReward(), "*****\n*S.E*\n*****"
     >>> reward("It is to the right: <answer> RR </answer>", maze)
-    Score(correct=True, answer='RR', failure=None, steps=())
+    Score(correct=True, answer='RR', failure=None)
     >>> reward(r"\boxed{R}", maze).correct, reward("RR", maze).answer
     (False, None)
     """

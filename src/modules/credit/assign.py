@@ -17,8 +17,7 @@ from ..losses import TOKEN_TERMS
 def assign_credit(credit: TokenCredit, experience: Experience, progress: float, mini_batches: Sequence[Tensor]) -> None:
     """Set advantages and terms of tokens, and `experience.advantages` to their means per response. Collective.
 
-    `mini_batches` are the rows of each mini-batch; `experience.scores` has the responses that count in the loss. A
-    credit with `whole_batch` gets all mini-batches at once.
+    `mini_batches` are the rows of each mini-batch; `experience.scores` has the responses that count in the loss.
 
     Raises:
         TypeError: the credit returns no `Credit` of tensors.
@@ -28,7 +27,7 @@ def assign_credit(credit: TokenCredit, experience: Experience, progress: float, 
     """
     columns, groups = experience.columns, reward_groups(experience.rollouts, None, progress)
     columns.advantages = torch.zeros(int(experience.lengths.sum()))
-    for rows in [torch.arange(len(experience.rollouts))] if credit.whole_batch else mini_batches:
+    for rows in mini_batches:
         learned = rows[experience.in_loss[rows]]
         inputs, tokens = _inputs(experience, groups, rows), experience.tokens(learned)
         with own_code(credit, "credit"):
@@ -56,7 +55,6 @@ def _inputs(experience: Experience, groups: RewardGroups, rows: Tensor) -> Credi
         logprobs=experience.scores.logprobs[tokens],
         entropy=experience.scores.entropies[tokens],
         texts=[rollouts.text[row] for row in rows.tolist()],
-        steps=[() if rollouts.steps is None else rollouts.steps[row] for row in rows.tolist()],
         reward_terms={name: term[rows] for name, term in rollouts.reward_terms.items()},
     )
 

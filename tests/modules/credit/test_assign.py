@@ -10,7 +10,7 @@ import torch
 from tagrpo.modules.credit.assign import assign_credit, largest_over_ranks
 from tagrpo.modules.experience import Experience, split_by_question
 from tagrpo.modules.policy.logprobs import ResponseScores
-from tagrpo.types import Credit, CreditInputs, History, Step, TokenCredit
+from tagrpo.types import Credit, History, TokenCredit
 
 REWARDS = [[[0.0, 1.0]], [[1.0, 0.0], [1.0]], [[0.0, 1.0, 1.0]]]
 
@@ -18,8 +18,8 @@ REWARDS = [[[0.0, 1.0]], [[1.0, 0.0], [1.0]], [[0.0, 1.0, 1.0]]]
 class Told(TokenCredit):
     """Keeps its inputs; the advantage of each response for its tokens."""
 
-    def __init__(self, whole_batch=False):
-        self.whole_batch, self.inputs = whole_batch, []
+    def __init__(self):
+        self.inputs = []
 
     def __call__(self, inputs):
         self.inputs.append(inputs)
@@ -27,12 +27,11 @@ class Told(TokenCredit):
 
 
 def described(rollouts):
-    """The same rollouts with a step over the last token of every other response, and what else credit may read."""
-    count, lengths = len(rollouts), rollouts.lengths.tolist()
+    """The same rollouts with all that credit may read."""
+    count = len(rollouts)
     return replace(
         rollouts,
         text=[f"text {row}" for row in range(count)],
-        steps=[[Step(length - 1, length, 1.0 + row)] if row % 2 else [] for row, length in enumerate(lengths)],
         reward_terms={"short": torch.arange(count) / 8},
         history=History(*(torch.arange(count) + shift for shift in (100, 200, 300))),
     )
@@ -48,58 +47,37 @@ def assigned(credit, rollouts, out_of_loss=()):
     return experience
 
 
-def test_credit_is_told_texts_steps_terms_and_history_of_its_mini_batch(make_batch):
+def test_credit_is_told_texts_terms_and_history_of_its_mini_batch(make_batch):
     rollouts, credit = described(make_batch(REWARDS).rollouts), Told()
     experience = assigned(credit, rollouts, out_of_loss=[3])
     assert [inputs.texts for inputs in credit.inputs] == [
         ["text 0", "text 1"], ["text 2", "text 3", "text 4"], ["text 5", "text 6", "text 7"],
     ]  # fmt: skip
     second = credit.inputs[1]
-    assert [list(steps) for steps in second.steps] == [rollouts.steps[row] for row in (2, 3, 4)]
     assert second.reward_terms["short"].tolist() == [0.25, 0.375, 0.5]
     assert [column.tolist() for column in second.groups.history] == [[102, 103, 104], [202, 203, 204], [302, 303, 304]]
     assert second.groups.progress == 0.25
-    # The third response is not in the loss, so that its step has no token here.
+    # The fourth response is not in the loss, so that it has no token here.
     assert sorted(set(second.response.tolist())) == [0, 2]
-    assert float(second.step_rewards.sum()) == 0.0
-    rows = [inputs.step_rewards.nonzero()[:, 0].tolist() for inputs in credit.inputs]
-    first, third = rollouts.lengths[:2], rollouts.lengths[5:]
-    assert rows == [[int(first.sum()) - 1], [], [int(third[0]) - 1, int(third.sum()) - 1]]
-    assert credit.inputs[2].step_rewards[rows[2]].tolist() == [6.0, 8.0]
     assert experience.columns.terms == {}
 
 
-def test_what_the_verifier_does_not_give_is_empty(make_batch):
+def test_terms_and_history_that_nobody_gives_are_empty(make_batch):
     credit = Told()
     assigned(credit, make_batch(REWARDS).rollouts)
     (first, *_) = credit.inputs
-    assert [list(steps) for steps in first.steps] == [[], []]
-    assert first.step_rewards.tolist() == [0.0] * len(first.response)
     assert (first.groups.history, dict(first.reward_terms)) == (None, {})
 
 
-def test_a_credit_for_the_whole_batch_is_called_once_with_the_tokens_of_all_mini_batches(make_batch):
-    rollouts = described(make_batch(REWARDS).rollouts)
-    parts, whole = Told(), Told(whole_batch=True)
-    by_parts, at_once = assigned(parts, rollouts), assigned(whole, rollouts)
-    (inputs,) = whole.inputs
-    assert len(parts.inputs) == 3
-    for name in ("logprobs", "entropy", "advantages", "step_rewards"):
-        joined = torch.cat([getattr(part, name) for part in parts.inputs])
-        assert torch.equal(getattr(inputs, name), joined), name
-    assert inputs.groups.question.tolist() == rollouts.question.tolist()
-    assert torch.equal(by_parts.columns.advantages, at_once.columns.advantages)
-    assert torch.equal(by_parts.advantages, at_once.advantages)
-
-
-def test_steps_of_one_response_may_overlap_and_end_together():
-    response = torch.tensor([0, 0, 0, 2, 2])
-    inputs = CreditInputs(
-        groups=None, advantages=torch.zeros(3), prompts=[], responses=[], response=response,
-        logprobs=torch.zeros(5), entropy=torch.zeros(5),
-        steps=[[Step(0, 2, 1.0), Step(1, 2, 0.5), Step(0, 3, -1.0)], [Step(0, 1, 9.0)], [Step(1, 2, 2.0)]],
-    )  # fmt: skip
-    assert inputs.step_rewards.tolist() == [0.0, 1.5, -1.0, 0.0, 2.0]
+def test_mini_batches_together_are_told_of_all_tokens_in_their_order(make_batch):
+    credit = Told()
+    experience = assigned(credit, described(make_batch(REWARDS).rollouts))
+    assert len(credit.inputs) == 3
+    for name, column in (("logprobs", experience.scores.logprobs), ("entropy", experience.scores.entropies)):
+        assert torch.equal(torch.cat([getattr(inputs, name) for inputs in credit.inputs]), column), name
+    assert experience.columns.advantages.tolist() == (
+        (torch.arange(8.0) - 3).repeat_interleave(experience.lengths).tolist()
+    )
 
 
 def test_terms_of_a_few_mini_batches_are_zero_in_the_others(make_batch):

@@ -108,7 +108,7 @@ class CountdownReward(EnumeratingVerifier):
 
     >>> reward = CountdownReward()
     >>> reward("4 * ( 9 - 3 )", "( 9 - 3 ) * 4")
-    Score(correct=True, answer='4 * ( 9 - 3 )', failure=None, steps=())
+    Score(correct=True, answer='4 * ( 9 - 3 )', failure=None)
     >>> reward("9 * 4 - 12", "( 9 - 3 ) * 4").correct, reward("24", "( 9 - 3 ) * 4").correct
     (False, False)
     """

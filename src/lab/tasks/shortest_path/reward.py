@@ -29,7 +29,7 @@ class ShortestPathReward(EnumeratingVerifier):
 
     >>> reward = ShortestPathReward()
     >>> reward("right down", ("right down", "down right"))
-    Score(correct=True, answer='right down', failure=None, steps=())
+    Score(correct=True, answer='right down', failure=None)
     >>> [reward(text, "right down").correct for text in ("down right", "right", "right down right left")]
     [False, False, False]
     """

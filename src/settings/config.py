@@ -22,8 +22,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from ..redaction import for_terminal
 from ..runs.directory import wandb_run_id
-from ..runs.secrets import for_terminal
 from ..starter import starter_path
 from ..starter.smollm2 import smollm2_folder
 from .choices import check_choices

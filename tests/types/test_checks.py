@@ -15,7 +15,8 @@ class Mine:
     """A part."""
 
 
-WRONG = [None, 1.0, [1.0, 2.0], (1.0, 2.0), np.ones(2), "text", torch.ones(2) + 0j]
+NESTED = torch.nested.nested_tensor([torch.ones(1)] * 2)
+WRONG = [None, 1.0, [1.0, 2.0], (1.0, 2.0), np.ones(2), "text", torch.ones(2) + 0j, torch.ones(2).to_sparse(), NESTED]
 SHAPES = [torch.ones(3), torch.ones(1), torch.ones(()), torch.ones(2, 1), torch.ones(0), torch.ones(2, device="meta")]
 
 

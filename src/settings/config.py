@@ -70,7 +70,7 @@ def ranks_wait(engine: DictConfig | None) -> int:
     """Return the minutes after which ranks give up on one another: 20 more than rank 0 waits for a vLLM server."""
     if engine is None or "patience" not in engine:
         return 30  # Lightning's default
-    return math.ceil(float(engine.patience + (engine.retries + 1) * engine.timeout) / 60) + 20
+    return math.ceil(float(engine.patience + (engine.retries + 2) * engine.timeout) / 60) + 20
 
 
 def sweep_folder(number: int, overrides: str) -> str:

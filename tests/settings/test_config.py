@@ -235,10 +235,10 @@ def test_ranks_wait_for_one_another_longer_than_rank_0_for_a_server(strategy, mo
     trainer = Trainer(accelerator="cpu", devices=1, strategy=instantiate(cfg.strategy), logger=False)
     with suppress(ValueError):  # what follows needs the group
         trainer.strategy.setup_environment()
-    assert [group["timeout"].total_seconds() for group in groups] == [150 * 60]
+    assert [group["timeout"].total_seconds() for group in groups] == [180 * 60]
     assert composed("rollout=vllm", "trainer.devices=2", f"strategy={strategy}").strategy.timeout.minutes == 30
     longer = composed("rollout=vllm_server", "rollout.engine.timeout=3600", f"strategy={strategy}")
-    assert longer.strategy.timeout.minutes == 10 + 4 * 60 + 20
+    assert longer.strategy.timeout.minutes == 10 + 5 * 60 + 20
 
 
 @pytest.mark.parametrize("task", ["shortest_path", "countdown"])

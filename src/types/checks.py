@@ -101,3 +101,21 @@ def check_column(value: object, size: int, part: object, setting: str, what: str
 def dtype_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype without `torch.`, such as `float32`."""
     return str(dtype).removeprefix("torch.")
+
+
+def float_dtype(name: str, setting: str) -> torch.dtype:
+    """Return the floating-point dtype of a name such as `bfloat16`.
+
+    Raises:
+        ValueError: `name` is not the name of one.
+
+    >>> float_dtype("bfloat16", "rollout.engine.dtype")
+    torch.bfloat16
+    """
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(
+            f"Expected {setting} to be a floating-point type of torch, such as bfloat16 or float32, but got "
+            f"{found(name)}. Correct {setting}."
+        )
+    return dtype

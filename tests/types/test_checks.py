@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tagrpo.types.checks import EndOfRun, check_column, found, name_of, own_code
+from tagrpo.types.checks import EndOfRun, check_column, float_dtype, found, name_of, own_code
 
 
 class Mine:
@@ -101,3 +101,10 @@ def test_only_what_a_terminal_would_obey_is_escaped():
 def test_stop_iteration_of_a_part_is_an_error_of_its_name():
     with pytest.raises(RuntimeError, match=r"list \(advantage\).*StopIteration"), own_code([], "advantage"):
         next(iter([]))
+
+
+@pytest.mark.parametrize("name", ["", "nowhere/there", "int64", "bool", "nn", "Tensor", "complex64", "__name__"])
+def test_other_names_than_those_of_floating_types_are_refused(name):
+    with pytest.raises(ValueError, match=r"Correct rollout\.engine\.dtype"):
+        float_dtype(name, "rollout.engine.dtype")
+    assert float_dtype("float16", "rollout.engine.dtype") is torch.float16

@@ -20,7 +20,6 @@ from itertools import chain
 from urllib.parse import urlsplit
 
 import httpx
-import torch
 from torch import Tensor
 
 from ...distributed import gather_objects, rank
@@ -28,7 +27,7 @@ from ...foreign import ForeignDataError
 from ...runs.preemption import asked_to_stop
 from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Finish, Request, ignore
-from ...types.checks import EndOfRun
+from ...types.checks import EndOfRun, float_dtype
 from .access import shared_token
 from .base import EngineError, check_context, in_thread, stop_token_ids, vllm_sampling, vocabulary_size
 from .server_calls import FAILURES, START, Json, Server, listed
@@ -88,7 +87,8 @@ class VLLMServerEngine(Engine):
                 "Expected rollout.engine with concurrency ≥ 1, retries ≥ 0 and positive timeout and patience, "
                 f"but got {concurrency}, {retries}, {timeout} and {patience}."
             )
-        self.entries, self.dtype, self.concurrency = urls, getattr(torch, dtype), concurrency
+        self.dtype = float_dtype(dtype, "rollout.engine.dtype")
+        self.entries, self.concurrency = urls, concurrency
         self.timeout, self.retries, self.patience = timeout, retries, patience
         self.token = gather_objects(shared_token())[0]
         self.stop_ids = stop_token_ids(model_path)

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -222,8 +223,20 @@ def instances(parts: DictConfig | None, setting: str, kind: Callable[..., T]) ->
 def build(cfg: DictConfig) -> Run:
     """Write a model that comes in a package to its folder, and instantiate every part of a checked configuration.
 
-    A ValueError says which parts contradict each other, and what to change.
+    Raises:
+        ValueError: if parts contradict each other, or a part calls `sys.exit`, which would end the program in silence.
     """
+    try:
+        return _build(cfg)
+    except SystemExit as error:
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        raise ValueError(
+            f"Expected every part of the run to be built, but sys.exit({error.code!r}) was called in "
+            f"{frame.f_code.co_filename}, line {line}. Correct that part, or choose another _target_."
+        ) from error
+
+
+def _build(cfg: DictConfig) -> Run:
     import torch
     import transformers
     from hydra.utils import instantiate

@@ -349,3 +349,16 @@ def test_stop_iteration_in_a_hook_of_a_callback_is_an_error_of_its_name():
         callback.on_train_batch_end(None, None, None, None, 0)
     assert callback.on_train_start(None, None) == "untouched"
     assert "on_fit_start" not in vars(callback), "hooks that a callback does not define stay as they are"
+
+
+class Leaves(Callback):
+    def __init__(self, code):
+        raise SystemExit(code)
+
+
+@pytest.mark.parametrize("code", [0, 3, "bye"])
+def test_a_part_that_ends_the_program_when_it_is_built_is_an_error(tmp_path, code):
+    part = f"+callbacks.mine={{_target_: {__name__}.Leaves, code: {code}}}"
+    cfg = config.compose_run(tmp_path, ["experiment=grpo", part])
+    with pytest.raises(ValueError, match=rf"sys\.exit\({code!r}\).*_target_"):
+        config.build(cfg)

@@ -156,6 +156,7 @@ def moments_of(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path
         entries["exp_avg"] = change(entries["exp_avg"])
         torch.save(content, newest)
 
+    damage.__name__ = "moments"
     return damage
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parents[1] / "src"
 ROOMS_OF_LIGHTNING = ("callbacks", "cli", "settings")
-LEAVES = ["distributed", "foreign", "seeds", "runs.secrets"]
+LEAVES = ["distributed", "foreign", "seeds", "redaction", "runs.secrets"]
 """Pure files beside the pure rooms."""
 SHELLS = [
     "contrib.skywork_or1.callback",

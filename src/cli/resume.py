@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from logging.handlers import MemoryHandler
@@ -14,11 +14,15 @@ from ..runs.directory import value_at
 
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
+    from torch import Tensor
 
     from ..settings.config import Run
 
 TABLES = ("metrics.csv", "embedding_diversity.csv")
 """Tables in the directory of a run that a resume cuts back to its checkpoint."""
+
+MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
+"""Entries of the states of torch's optimizers that have the shape of their parameter."""
 
 
 def iterations_done(content: Mapping[str, Any]) -> int:
@@ -40,7 +44,8 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
     """
     import torch
 
-    from ..foreign import read
+    from ..callbacks import Checkpointer
+    from ..foreign import ForeignDataError, read
     from ..packing.policy import CausalPolicy
     from ..runs.files import read_rows
     from ..runs.identity import bit_sums, digest
@@ -49,6 +54,12 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
     data = run.datamodule
     source = f"the checkpoint {checkpoint}"
     remedy = "Give another checkpoint as resume, or put a copy of this one in its place."
+    saves = any(isinstance(callback, Checkpointer) for callback in run.trainer.callbacks)  # type: ignore[attr-defined]
+    if saves and "Checkpointer" not in content["callbacks"]:
+        raise ForeignDataError(
+            f"Expected {source} to have callbacks.Checkpointer, which has the number of iterations, but it is missing. "
+            f"{remedy}"
+        )
     name = type(data).__qualname__
     tokenizer = read(DataState, content.get(name, {}), source=f"{name} of {source}", remedy=remedy).tokenizer
     loaded = read(ModuleState, content, source=source, remedy=remedy).loaded
@@ -71,6 +82,8 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
         )
     policy = torch.nn.ModuleDict({"policy": CausalPolicy(model)})  # as the module that wrote the checkpoint calls it
     _check_shapes(checkpoint, content["state_dict"], policy.state_dict())
+    trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
+    _check_moments(checkpoint, content.get("optimizer_states", []), trained)
     for name in TABLES:
         read_rows(run.directory / name)
 
@@ -87,6 +100,28 @@ def _check_shapes(checkpoint: Path, stored: Mapping[str, Any], built: Mapping[st
             f"{name} is {then.get(name, 'missing')} there and {now.get(name, 'missing')} here. Resume with the "
             "model.path and the lora settings of that run."
         )
+
+
+def _check_moments(checkpoint: Path, states: Sequence[Mapping[str, Any]], trained: Sequence[Tensor]) -> None:
+    """Refuse a checkpoint whose optimizer has values that are not finite, or moments of other shapes.
+
+    The optimizer would accept such a state, and fail at its first step or make parameters NaN.
+    """
+    import torch
+
+    for state in states:
+        for row, entries in state.get("state", {}).items():
+            for name, value in entries.items() if isinstance(entries, Mapping) else ():
+                if not isinstance(value, torch.Tensor):
+                    continue
+                place = f"optimizer_states of {checkpoint} to have {name} of parameter {row}"
+                remedy = "Give another checkpoint as resume, or put a copy of this one in its place."
+                if value.is_floating_point() and not value.isfinite().all():
+                    raise ValueError(f"Expected {place} in finite numbers, but some are not. {remedy}")
+                known = isinstance(row, int) and 0 <= row < len(trained)
+                if name in MOMENTS and known and value.shape != trained[row].shape:
+                    shapes = f"{list(trained[row].shape)}, but got {list(value.shape)}"
+                    raise ValueError(f"Expected {place} in the shape {shapes}. {remedy}")
 
 
 def _kind_of(tensor: Any) -> str:

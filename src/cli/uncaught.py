@@ -18,7 +18,7 @@ from typing import Any
 
 from hydra.errors import CompactHydraException
 
-from ..runs.secrets import for_terminal
+from ..redaction import for_terminal
 
 
 class UncaughtError(CompactHydraException):

@@ -7,12 +7,15 @@ import hashlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
+from torch import Tensor
 
 from ..distributed import gather_objects
 from ..types import History, QuestionBatch, QuestionGroup, Rollouts
+from ..types.checks import found, name_of, own_code
 
 MOST_VISITS = 64  # newest visits kept of each question, about one an epoch
 MOST_ANSWERS = 256  # different answers counted of each; then the rarest is forgotten, the oldest of equally rare ones
@@ -128,6 +131,67 @@ class Curriculum(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
+
+
+class CheckedCurriculum:
+    """A curriculum whose returns are checked. Each error is one sentence with the curriculum's class.
+
+    Args:
+        curriculum: The curriculum, which `data.curriculum` chooses.
+    """
+
+    def __init__(self, curriculum: Curriculum) -> None:
+        self.curriculum = curriculum
+
+    def chance(self, record: Record) -> float:
+        """Return the probability that a question is served.
+
+        Raises:
+            TypeError: the curriculum returns no number.
+            ValueError: the number is not from 0 to 1.
+        """
+        with own_code(self.curriculum, "data.curriculum"):
+            value = self.curriculum.chance(record)
+        expected = f"Expected the chance of {name_of(self.curriculum)} (data.curriculum) to be a number from 0 to 1"
+        scalar = (
+            isinstance(value, Tensor) and value.dim() == 0 and value.device.type == "cpu" and value.is_floating_point()
+        )
+        if not scalar and not isinstance(value, Real):
+            raise TypeError(f"{expected}, but got {found(value)}.")
+        if not 0 <= value <= 1:
+            raise ValueError(f"{expected}, but got {found(value)}.")
+        return float(value)
+
+    def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:
+        """Return a question in the wordings that are sampled.
+
+        Raises:
+            TypeError: the curriculum returns no `QuestionGroup` with a text as question and a tuple of texts as
+                rephrasings.
+            ValueError: the id is that of another question, or there are kinds for other rephrasings.
+        """
+        with own_code(self.curriculum, "data.curriculum"):
+            asked = self.curriculum.asked(group, record)
+        expected = f"Expected {name_of(self.curriculum)} (data.curriculum) to return question {group.id!r}"
+        if not isinstance(asked, QuestionGroup):
+            raise TypeError(f"{expected} as a QuestionGroup, but got {found(asked)}.")
+        texts = asked.rephrasings
+        if not isinstance(asked.question, str):
+            raise TypeError(f"{expected} with a text as question, but got {found(asked.question)}.")
+        if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"{expected} with a tuple of texts as rephrasings, but got {found(texts)}.")
+        if asked.id != group.id:
+            raise ValueError(f"{expected} with its id, but got {found(asked.id)}.")
+        if asked.kinds and len(asked.kinds) != len(texts):
+            raise ValueError(
+                f"{expected} with kinds for {len(texts)} rephrasings or none, but got {found(asked.kinds)}."
+            )
+        return asked
+
+    def observe(self, visits: Sequence[Visit]) -> None:
+        """Let the curriculum learn from the visits of a sampled batch."""
+        with own_code(self.curriculum, "data.curriculum"):
+            self.curriculum.observe(visits)
 
 
 def _seen(groups: Sequence[QuestionGroup], rollouts: Rollouts) -> list[tuple[str, Visit, Counter[str | None]]]:

@@ -16,7 +16,7 @@ from ..runs.identity import tokenizer_digest
 from ..seeds import derive_seed
 from ..types import QuestionBatch, QuestionGroup, Verifier, require
 from .loader import QuestionLoader
-from .memory import Curriculum, QuestionMemory, Visit
+from .memory import CheckedCurriculum, Curriculum, QuestionMemory, Visit
 from .prompt_check import check_prompt, check_turn_end
 from .prompts import PromptRenderer
 from .report import add_overlaps, caution_of_notes, cautions, of_seen, split_report, summary
@@ -257,7 +257,8 @@ class QuestionDataModule(LightningDataModule):
     def _batch(self, groups: Sequence[QuestionGroup], epoch: int, *, split: str, samples: int) -> QuestionBatch:
         training = split == "train"
         if training and self.curriculum is not None:
-            groups = [self.curriculum.asked(group, self.memory[group.id]) for group in groups]
+            curriculum = CheckedCurriculum(self.curriculum)
+            groups = [curriculum.asked(group, self.memory[group.id]) for group in groups]
         # Every evaluation asks the same prompts.
         prompts = self._renderer(training).prompts(groups, epoch if training else 0, samples)
         return QuestionBatch(groups=list(groups), prompts=prompts, split=split)
@@ -283,7 +284,7 @@ class QuestionDataModule(LightningDataModule):
     def observe(self, visits: list[Visit]) -> None:
         """Tell the curriculum about a sampled batch, whether it is learned from or not."""
         if self.curriculum is not None:
-            self.curriculum.observe(visits)
+            CheckedCurriculum(self.curriculum).observe(visits)
 
     @cached_property
     def tokenizer_digest(self) -> str:
@@ -315,7 +316,8 @@ class QuestionDataModule(LightningDataModule):
         """The resumable loader of the training questions."""
         if self._train_loader is None:
             self._train_loader = self._loader("train", self.batch_size, self.samples_per_prompt, training=True)
-            if (curriculum := self.curriculum) is not None:
+            if self.curriculum is not None:
+                curriculum = CheckedCurriculum(self.curriculum)
                 self._train_loader.serve_by(lambda id: curriculum.chance(self.memory[id]))
         return self._train_loader
 

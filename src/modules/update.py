@@ -207,7 +207,8 @@ class PolicyUpdate:
         result.lr = self.optimizer.param_groups[0]["lr"]
         if math.isfinite(norm) and norm <= limit:
             self.skipped_in_a_row = 0
-            self.optimizer.step()
+            with own_code(self.optimizer, "optimizer"):
+                self.optimizer.step()
         else:
             self.skipped_in_a_row += 1
             result.skipped += 1

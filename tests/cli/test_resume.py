@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -144,6 +146,20 @@ def integer_weights(folder: Path) -> None:
     torch.save(content, newest)
 
 
+def moments_of(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path], None]:
+    """Return a damage that changes the moments of one parameter in the newest checkpoint."""
+
+    def damage(folder: Path) -> None:
+        newest = folder / "run" / "checkpoints" / name_of(4)
+        content = torch.load(newest, weights_only=True)
+        entries = content["optimizer_states"][0]["state"][3]
+        entries["exp_avg"] = change(entries["exp_avg"])
+        torch.save(content, newest)
+
+    damage.__name__ = "moments"
+    return damage
+
+
 def no_dictionary(folder: Path) -> None:
     torch.save([1], folder / "run" / "checkpoints" / name_of(4))
 
@@ -182,7 +198,10 @@ NEEDED = ("optimizer_states", "lr_schedulers", "state_dict", "global_step")
 WRONG_TYPES += [(changed(name, value=DELETED), name) for name in NEEDED]
 WRONG_TYPES += [
     (changed("callbacks", "RolloutCallback", value=DELETED), "RolloutCallback"),
+    (changed("callbacks", "Checkpointer", value=DELETED), "Checkpointer"),
     (changed("callbacks", "Checkpointer", "loggers", value="x"), "loggers"),
+    *((moments_of(partial(torch.full_like, fill_value=value)), "exp_avg") for value in (math.nan, math.inf)),
+    *((moments_of(change), "exp_avg") for change in (torch.flatten, lambda moments: moments[:0])),
     (changed("lr_schedulers", value=[]), "lr_schedulers"),
     (changed("optimizer_states", value=[3]), "optimizer_states"),
     (integer_weights, "int64"),

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 
 from tagrpo.datamodules import memory as module
-from tagrpo.datamodules.memory import MOST_ANSWERS, MOST_VISITS, UNKNOWN, Curriculum, QuestionMemory, Record, Visit
+from tagrpo.datamodules.memory import (
+    MOST_ANSWERS,
+    MOST_VISITS,
+    UNKNOWN,
+    CheckedCurriculum,
+    Curriculum,
+    QuestionMemory,
+    Record,
+    Visit,
+)  # fmt: skip
 from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.templates import PlainTemplate
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.starter import starter_path
+from tagrpo.types import QuestionGroup
 from tests.helpers import on_two_ranks
 
 
@@ -183,3 +196,75 @@ def test_a_data_module_keeps_the_state_of_its_curriculum_and_refuses_what_is_non
     assert other.curriculum.seen == one.curriculum.seen == 1
     with pytest.raises(TypeError, match=r"data\.curriculum to be a Curriculum .*no asked, chance"):
         datamodule_of(object())
+
+
+class Odd(Curriculum):
+    """Returns or raises what a test gives it."""
+
+    def __init__(self, value):
+        self.value = value
+
+    def give(self, *_):
+        if isinstance(self.value, BaseException):
+            raise self.value
+        return self.value
+
+    chance = asked = observe = give
+
+
+GROUP = QuestionGroup("a", "q", ("r", "s"), ("1",))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -0.1, 1.1, 10**400, torch.tensor(math.nan)])
+def test_a_chance_is_from_0_to_1(value):
+    with pytest.raises(ValueError, match=r"Odd \(data\.curriculum\)"):
+        CheckedCurriculum(Odd(value)).chance(Record())
+
+
+@pytest.mark.parametrize(
+    "value", [None, "0.5", [0.5], 0.5j, torch.ones(1), torch.ones(2), torch.ones((), device="meta")]
+)
+def test_a_chance_is_a_number(value):
+    with pytest.raises(TypeError, match=r"Odd \(data\.curriculum\)"):
+        CheckedCurriculum(Odd(value)).chance(Record())
+
+
+@pytest.mark.parametrize("value", [0, 1, 0.5, True, np.float32(0.5), torch.tensor(0.5), Fraction(1, 2)])
+def test_numbers_of_any_kind_are_chances(value):
+    assert CheckedCurriculum(Odd(value)).chance(Record()) == float(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, "q", tuple(GROUP), GROUP._replace(id="b"), GROUP._replace(id=3), GROUP._replace(question=None),
+        GROUP._replace(rephrasings=["r"]), GROUP._replace(rephrasings=(3,)), GROUP._replace(kinds=("wording",)),
+    ],
+)  # fmt: skip
+def test_what_is_asked_is_the_question_in_texts(value):
+    with pytest.raises((TypeError, ValueError), match=r"Odd \(data\.curriculum\).*'a'"):
+        CheckedCurriculum(Odd(value)).asked(GROUP, Record())
+
+
+def test_other_wordings_may_be_asked():
+    for group in (GROUP, GROUP._replace(question="r", rephrasings=(), kinds=())):
+        assert CheckedCurriculum(Odd(group)).asked(GROUP, Record()) is group
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), SystemExit("bye"), StopIteration()])
+def test_a_curriculum_ends_no_run_in_silence(error):
+    curriculum = CheckedCurriculum(Odd(error))
+    for call in (
+        lambda: curriculum.chance(Record()),
+        lambda: curriculum.asked(GROUP, Record()),
+        lambda: curriculum.observe([]),
+    ):
+        with pytest.raises(RuntimeError, match=r"Odd \(data\.curriculum\)"):
+            call()
+
+
+@pytest.mark.parametrize("value", [math.nan, 2.0, "1"])
+def test_a_data_module_checks_its_curriculum(value):
+    datamodule = datamodule_of(Odd(value))
+    with pytest.raises((TypeError, ValueError), match=r"Odd \(data\.curriculum\)"):
+        next(iter(datamodule.train_dataloader()))

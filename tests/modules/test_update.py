@@ -549,3 +549,15 @@ def test_gradients_that_are_not_clipped_keep_their_norm(tiny_policy, make_batch)
     assert not torch.equal(before[None], before[1e-3])
     assert results[None].grad_norms == results[1e9].grad_norms
     assert results[None].grad_norms[0] > 1e-3
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), SystemExit("bye"), StopIteration()])
+def test_an_optimizer_that_ends_the_program_is_an_error(tiny_policy, make_batch, monkeypatch, error):
+    update = make_update(tiny_policy, mini_batches=1)
+
+    def leave():
+        raise error
+
+    monkeypatch.setattr(update.optimizer, "step", leave)
+    with pytest.raises(RuntimeError, match=r"\(optimizer\)"):
+        learn(update, make_batch(REWARDS))

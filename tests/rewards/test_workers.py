@@ -276,6 +276,31 @@ def test_a_file_that_does_not_load_is_an_error_and_no_wrong_answer(tmp_path, cap
     assert "there_is_no_such_module" in capfd.readouterr().err
 
 
+def test_a_file_that_fails_prints_neither_escape_sequences_nor_keys(tmp_path, capfd, monkeypatch):
+    monkeypatch.setenv("MINE_API_KEY", "4f9a0c7d21b8")
+    compare = tmp_path / "broken.py"
+    noise = "print('\\x1b[2J out', flush=True)\nimport os; os.system('printf \"\\\\033[31m of a child\"')\n"
+    compare.write_text(f"{noise}raise ValueError('\\x1b]0;title\\x07 ' + '4f9a0c7d' + '21b8')\n")
+    with closing(WorkerPool(compare, workers=1, **LIMITS)) as pool, pytest.raises(RuntimeError, match="ended twice"):
+        outcomes_of(pool, [1])
+    printed = capfd.readouterr().err
+    assert "".join(printed.splitlines()).isprintable()
+    assert "4f9a0c7d21b8" not in printed
+    assert printed.endswith("ValueError: \\x1b]0;title\\x07 <removed>\n")
+    assert "\\x1b[2J out" in printed
+    assert "of a child" in printed
+
+
+def test_a_comparison_that_prints_without_end_changes_no_outcome(tmp_path, capfd):
+    path = tmp_path / "loud.py"
+    path.write_text(
+        "import os\ndef compare(job):\n    for _ in range(200): os.write(1, b'x\\x1b[2J' * 9999)\n    return job\n"
+    )
+    with closing(WorkerPool(path, 1, 10.0, 1 << 30)) as pool:
+        assert outcomes_of(pool, [1, 2]) == [Outcome(1, None), Outcome(2, None)]
+    assert "\x1b" not in capfd.readouterr().err
+
+
 def test_bad_settings_are_errors(compare):
     for settings in ({"workers": 0}, {"cpu_seconds": 0.0}, {"memory_bytes": -1}):
         with pytest.raises(ValueError, match="positive limits"):

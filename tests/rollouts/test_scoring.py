@@ -278,6 +278,8 @@ NO_SCORES = {
     "a verdict that is a float": {"one": lambda _: Score(-1.0, "0")},
     "a verdict that is an int": {"one": lambda _: Score(1, "0")},
     "swapped fields": {"one": lambda _: Score("0", True)},
+    "an answer with a lone surrogate": {"one": lambda _: Score(True, "0\ud800")},
+    "a failure with a lone surrogate": {"late": lambda texts: [Score(False, None, "\udfff") for _ in texts]},
     "no list": {"batch": lambda _: RIGHT},
     "None for all": {"batch": lambda _: None},
     "a generator": {"batch": lambda texts: (RIGHT for _ in texts)},

@@ -7,6 +7,7 @@ import threading
 import time
 from functools import partial
 from itertools import cycle
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -309,6 +310,35 @@ def test_a_request_that_moves_has_what_is_left_of_its_time(server, other, make_e
     engine.generate(Request([torch.tensor([11])], [1], SAMPLING, 0))
     assert 119 < limits[0] <= 120
     assert limits[1] <= limits[0] - 0.5
+
+
+@pytest.mark.parametrize("both", [False, True])
+def test_a_server_that_hangs_leaves_another_its_time_even_without_retries(
+    server, other, make_engine, monkeypatch, both
+):
+    engine = make_engine(server.url, other.url, timeout=120.0, retries=0)
+    engine.sync(WEIGHTS)
+    clock, limits, post = [0.0], {server.url: [], other.url: []}, server_calls.Server.post
+
+    def posted(self, path, body=None, timeout=None, *more, **options):
+        if path == vllm_server_engine.ROUTE:
+            limits[self.url].append(timeout)
+            if self.url == server.url or both or timeout < 1.0:
+                clock[0] += timeout
+                raise httpx.ReadTimeout("it hangs")
+        return post(self, path, body, timeout, *more, **options)
+
+    monkeypatch.setattr(server_calls.Server, "post", posted)
+    monkeypatch.setattr(vllm_server_engine, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: clock[0]}))
+    request = Request([torch.tensor([11])], [1], SAMPLING, 0)
+    if both:
+        with pytest.raises(EngineError, match="it hangs"):
+            engine.generate(request)
+        assert len(limits[server.url]) == len(limits[other.url]) == 2, "it is tried once more, not for ever"
+    else:
+        ((completion,),) = engine.generate(request)
+        assert int(completion.token_ids[1]) == 11
+        assert limits == {server.url: [120.0], other.url: [0.001, 120.0]}
 
 
 def test_one_probe_that_fails_is_forgiven(server, make_engine, soon):

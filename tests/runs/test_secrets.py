@@ -13,9 +13,10 @@ from omegaconf import OmegaConf
 from tagrpo.cli import compare
 from tagrpo.cli.console import entry_point
 from tagrpo.cli.train import train
+from tagrpo.redaction import is_secret, redacted, without_secrets
 from tagrpo.runs.files import write_json
 from tagrpo.runs.grid import GridRun
-from tagrpo.runs.secrets import is_secret, literal_secrets, redacted, refuse_secrets, save_resolved, without_secrets
+from tagrpo.runs.secrets import literal_secrets, refuse_secrets, save_resolved
 from tagrpo.settings.config import build, compose_run
 from tests.helpers import forked
 
@@ -210,6 +211,17 @@ def test_long_settings_are_searched_in_linear_time(unit):
     text = unit * (200_000 // len(unit))
     assert redacted({"a": [text]}) is not None
     list(literal_secrets({"a": [text]}))
+
+
+@pytest.mark.parametrize("before", ["", "x", "a-b.", "-" * 70, "x" * 5000])
+def test_names_of_any_length_are_read_as_a_whole(before):
+    assert redacted(f"{before}api_key=abc") == f"{before}api_key=<removed>"
+    assert redacted(f"{before}tokenizer=abc") == f"{before}tokenizer=abc"
+
+
+def test_the_lines_of_a_secret_are_secret(monkeypatch):
+    monkeypatch.setenv("MINE_PRIVATE_KEY", "first of two lines\nanother line\nend")
+    assert redacted("a first of two lines b\nanother line\nend") == "a <removed> b\n<removed>\nend"
 
 
 def test_what_counts_as_a_secret():

@@ -235,10 +235,10 @@ def test_ranks_wait_for_one_another_longer_than_rank_0_for_a_server(strategy, mo
     trainer = Trainer(accelerator="cpu", devices=1, strategy=instantiate(cfg.strategy), logger=False)
     with suppress(ValueError):  # what follows needs the group
         trainer.strategy.setup_environment()
-    assert [group["timeout"].total_seconds() for group in groups] == [150 * 60]
+    assert [group["timeout"].total_seconds() for group in groups] == [180 * 60]
     assert composed("rollout=vllm", "trainer.devices=2", f"strategy={strategy}").strategy.timeout.minutes == 30
     longer = composed("rollout=vllm_server", "rollout.engine.timeout=3600", f"strategy={strategy}")
-    assert longer.strategy.timeout.minutes == 10 + 4 * 60 + 20
+    assert longer.strategy.timeout.minutes == 10 + 5 * 60 + 20
 
 
 @pytest.mark.parametrize("task", ["shortest_path", "countdown"])
@@ -348,3 +348,16 @@ def test_stop_iteration_in_a_hook_of_a_callback_is_an_error_of_its_name():
         callback.on_train_batch_end(None, None, None, None, 0)
     assert callback.on_train_start(None, None) == "untouched"
     assert "on_fit_start" not in vars(callback), "hooks that a callback does not define stay as they are"
+
+
+class Leaves(Callback):
+    def __init__(self, code):
+        raise SystemExit(code)
+
+
+@pytest.mark.parametrize("code", [0, 3, "bye"])
+def test_a_part_that_ends_the_program_when_it_is_built_is_an_error(tmp_path, code):
+    part = f"+callbacks.mine={{_target_: {__name__}.Leaves, code: {code}}}"
+    cfg = config.compose_run(tmp_path, ["experiment=grpo", part])
+    with pytest.raises(ValueError, match=rf"sys\.exit\({code!r}\).*_target_"):
+        config.build(cfg)

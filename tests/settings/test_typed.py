@@ -22,6 +22,10 @@ from tagrpo.settings.typed import check_declared, fits, written_at
         ("data.template=3", "data.template "),
         ("model.path=3", "Expected model.path "),
         ("+averages.mine=3", "Expected averages.mine "),
+        ("rollout._partial_=null", "Expected rollout._partial_ "),
+        ("optimizer._partial_=3", "Expected optimizer._partial_ "),
+        ("+loss._recursive_=x", "Expected loss._recursive_ "),
+        ("+data._convert_={a: 1}", "Expected data._convert_ "),
     ],
 )
 def test_wrong_arguments_are_named_where_they_were_written(tmp_path, override, named):

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from tagrpo.types.checks import EndOfRun, check_column, found, name_of, own_code
+from tagrpo.types.checks import EndOfRun, check_column, float_dtype, found, name_of, own_code
 
 
 class Mine:
     """A part."""
 
 
-WRONG = [None, 1.0, [1.0, 2.0], (1.0, 2.0), np.ones(2), "text", torch.ones(2) + 0j]
+WRONG = [None, 1.0, [1.0, 2.0], (1.0, 2.0), np.ones(2), "text", torch.ones(2) + 0j, torch.ones(2).to_sparse()]
 SHAPES = [torch.ones(3), torch.ones(1), torch.ones(()), torch.ones(2, 1), torch.ones(0), torch.ones(2, device="meta")]
 
 
@@ -24,6 +24,12 @@ def test_what_is_no_tensor_of_numbers_is_refused_with_class_setting_expected_and
     expected = rf"Mine \(advantage\).*float tensor of shape \[2\], but got {re.escape(found(value))}"
     with pytest.raises(TypeError, match=expected):
         check_column(value, 2, Mine(), "advantage")
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors")
+def test_a_nested_tensor_is_refused():
+    with pytest.raises(TypeError, match=r"Mine \(advantage\).*nested float32"):
+        check_column(torch.nested.nested_tensor([torch.ones(1)] * 2), 2, Mine(), "advantage")
 
 
 @pytest.mark.parametrize("value", SHAPES, ids=found)
@@ -95,3 +101,10 @@ def test_only_what_a_terminal_would_obey_is_escaped():
 def test_stop_iteration_of_a_part_is_an_error_of_its_name():
     with pytest.raises(RuntimeError, match=r"list \(advantage\).*StopIteration"), own_code([], "advantage"):
         next(iter([]))
+
+
+@pytest.mark.parametrize("name", ["", "nowhere/there", "int64", "bool", "nn", "Tensor", "complex64", "__name__"])
+def test_other_names_than_those_of_floating_types_are_refused(name):
+    with pytest.raises(ValueError, match=r"Correct rollout\.engine\.dtype"):
+        float_dtype(name, "rollout.engine.dtype")
+    assert float_dtype("float16", "rollout.engine.dtype") is torch.float16

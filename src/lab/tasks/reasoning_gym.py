@@ -7,11 +7,11 @@ scorers are never called: several evaluate the answer as Python.
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
+import time
 import zlib
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +19,14 @@ import yaml
 
 from ...datamodules.overlap import words
 from ...datamodules.sources.base import Source, SourceReport, plain
+from ...foreign import ForeignDataError, Message, Text, read_json
 from ...rewards.child_environment import child_environment
+from ...rewards.child_process import PATIENCE, ChildProcess
 from ...rewards.plain_answer import PlainAnswerReward
+from ...rewards.sandbox import next_line
 from ...seeds import derive_seed
 from ...types import QuestionGroup
+from .verifiers import check_seconds
 
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """Task → the `form` of its answer and more arguments of its verifier, or `unsupported`: the reason."""
@@ -30,12 +34,13 @@ PARTS = 10
 """Into which questions are divided by a hash."""
 SPLITS = {"train": range(7), "test": range(7, PARTS)}
 """Split → its parts."""
+REMEDY = "Correct data.options, or set data.task to another."
 PROGRAM = """
-import json, random, signal, sys
+import json, os, random, sys
+pipe = os.fdopen(os.dup(1), "w", encoding="ascii")
+os.dup2(2, 1)  # some generators print
 from reasoning_gym.factory import create_dataset
-signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # ends silently when the reader has enough
 task, options, seed, size = json.loads(sys.argv[1])
-pipe, sys.stdout = sys.stdout, sys.stderr  # some generators print
 random.seed(seed)  # some do not pass their seed on
 items = create_dataset(task, seed=seed, size=size, **options)
 for number in range(size):
@@ -44,9 +49,29 @@ for number in range(size):
     except RuntimeError:  # a maze may have no path of the length that is asked for
         continue
     answers = item["metadata"].get("valid_answers") or [item["answer"]]
-    row = item["question"], answers, item["metadata"].get("difficulty")
-    print(json.dumps(row, default=str), file=pipe, flush=True)
+    difficulty = item["metadata"].get("difficulty")
+    row = {"question": item["question"], "answers": answers, "difficulty": difficulty}
+    print(json.dumps({"item": row}, default=str), file=pipe, flush=True)
+print(json.dumps({"item": None}), file=pipe, flush=True)
 """
+
+
+class Item(Message):
+    """An item of a generator."""
+
+    question: Text
+    """Text of the question."""
+    answers: list[Text]
+    """Correct answers."""
+    difficulty: Any
+    """The generator's description of the difficulty."""
+
+
+class ItemLine(Message):
+    """A line of the program."""
+
+    item: Item | None
+    """An item; None marks the end."""
 
 
 def verifier(task: str) -> PlainAnswerReward:
@@ -73,44 +98,70 @@ class ReasoningGymSource(Source):
         size: Number of questions; the report warns where 20 items for each are too few to find them.
         options: Settings of the generator.
         seed: Chooses the questions within the split's own part.
+        load_seconds: Time limit for each item.
 
     Raises:
-        ValueError: an unknown split, or a task that is not supported; on loading, what the generator complains of.
+        ValueError: an unknown split, or a task that is not supported; on loading, if the generator fails.
+        ForeignDataError: on loading, if an item is malformed, or takes too long.
     """
 
     def __init__(
-        self, task: str, split: str = "train", size: int = 512, options: Mapping[str, Any] | None = None, seed: int = 0
+        self,
+        task: str,
+        split: str = "train",
+        size: int = 512,
+        options: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        load_seconds: float = 600.0,
     ) -> None:
         if split not in SPLITS:
             raise ValueError(f"Expected `split` to be one of {', '.join(SPLITS)} but got {split!r}.")
-        self.verifier = verifier(task)
+        self.verifier, self.load_seconds = verifier(task), check_seconds(load_seconds)
         self.task, self.split, self.size, self.options, self.seed = task, split, size, dict(options or {}), seed
 
     def load(self) -> list[QuestionGroup]:
         """Generate the questions."""
         found: dict[str, QuestionGroup] = {}
-        for question, answers, difficulty in self._items(20 * self.size + 100):
-            key = f"{sorted(words(question))} {sorted(plain(question))}"
-            if zlib.crc32(key.encode()) % PARTS in SPLITS[self.split] and key not in found:
-                with suppress(ValueError):
-                    self.verifier.check_reference(answers)
-                    facts = {"task": self.task, "split": self.split, "difficulty": difficulty}
-                    id = f"{self.task}-{self.split}-{self.seed}-{len(found):05d}"
-                    found[key] = QuestionGroup(id, question, (), tuple(answers), facts)
-            if len(found) == self.size:
-                break
+        with closing(self._items(20 * self.size + 100)) as items:
+            for item in items:
+                key = f"{sorted(words(item.question))} {sorted(plain(item.question))}"
+                if zlib.crc32(key.encode()) % PARTS in SPLITS[self.split] and key not in found:
+                    with suppress(ValueError):
+                        self.verifier.check_reference(item.answers)
+                        facts = {"task": self.task, "split": self.split, "difficulty": item.difficulty}
+                        id = f"{self.task}-{self.split}-{self.seed}-{len(found):05d}"
+                        found[key] = QuestionGroup(id, item.question, (), tuple(item.answers), facts)
+                if len(found) == self.size:
+                    break
         fewer = [f"Expected {self.size} questions, but found {len(found)}"] * (len(found) < self.size)
         self.report = SourceReport(origin=f"reasoning-gym, {self.task}", read=len(found), warnings=fewer)
         return list(found.values())
 
-    def _items(self, count: int) -> Iterator[tuple[str, list[str], Any]]:
-        """Yield question, answers and difficulty, from a process with a fixed hash seed and its own numpy state."""
+    def _items(self, count: int) -> Generator[Item]:
+        """Yield items from a process with a fixed hash seed and its own numpy state."""
         job = json.dumps([self.task, self.options, derive_seed(self.seed, "reasoning_gym", self.task) % 2**31, count])
         command = [sys.executable, "-P", "-W", "ignore", "-c", PROGRAM, job]
-        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
-        with subprocess.Popen(command, env=child_environment(), **pipes) as process:
-            yield from map(json.loads, process.stdout or ())
-            if process.wait():
-                raise ValueError(
-                    f"Expected reasoning-gym to generate {self.task} with {self.options}; see its error above."
-                )
+        expected = f"Expected reasoning-gym to generate {self.task} with {self.options}"
+        buffer = bytearray()
+        child = ChildProcess(command, child_environment(), f"reasoning-gym's {self.task}")
+        try:
+            for number in range(count + 1):  # one more for the end
+                source = f"item {number} of reasoning-gym's {self.task}"
+                try:
+                    content = next_line(child.output, buffer, time.monotonic() + self.load_seconds)
+                except TimeoutError:
+                    raise ForeignDataError(
+                        f"{expected}, but {source} took more than {self.load_seconds:g} s. Raise data.load_seconds, or "
+                        "make the items easier with data.options."
+                    ) from None
+                except ValueError as error:
+                    raise ForeignDataError(f"Expected {source} to have an end, but got {error}. {REMEDY}") from None
+                if content is None:
+                    code = child.end(PATIENCE)
+                    raise ValueError(f"{expected}, but it failed with exit code {code}; see its error above. {REMEDY}")
+                item = read_json(ItemLine, content, source=source, remedy=REMEDY).item
+                if item is None:
+                    return
+                yield item
+        finally:
+            child.end()

@@ -9,9 +9,6 @@ environment runs in the present process. The other processes have no terminal, a
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +21,7 @@ from ...datamodules.sources.base import Source, SourceReport
 from ...foreign import Count, Finite, ForeignDataError, Message, Text, read, read_json
 from ...rewards.canonical import Reference, normalize_answer, references_of
 from ...rewards.child_environment import child_environment
+from ...rewards.child_process import PATIENCE, ChildProcess
 from ...rewards.extraction import extract_answer
 from ...rewards.sandbox import next_line
 from ...rewards.workers import BackgroundVerifier, WorkerPool
@@ -162,21 +160,27 @@ class VerifiersSource(Source):
         """Run the program, and return its lines without the last one, which marks the end."""
         command = [self.python, "-P", str(PROGRAM), str(self.start), str(self.size)]
         surroundings = {**child_environment(self.variables), **taskset(self.environment, self.options)}
-        pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "bufsize": 0}
         try:
-            process = subprocess.Popen(command, env=surroundings, start_new_session=True, **pipes)
+            child = ChildProcess(command, surroundings, f"the taskset {self.environment!r}")
         except OSError as error:
             raise ValueError(f"Expected data.python to be an interpreter, but got {self.python}: {error}.") from error
-        assert process.stdout is not None
+        patience = 0.0
         try:
-            return self._read(process.stdout.fileno())
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)  # the tasks are complete, or will never be
-            process.stdout.close()
-            process.wait()
+            lines = self._read(child.output)
+            patience = PATIENCE if lines is None else 0.0
+        finally:  # the tasks are complete, or will never be
+            code = child.end(patience)
+        if lines is None:
+            raise ValueError(
+                f"Expected {self.python} to load the tasks of {self.environment} with {self.options}, but it failed "
+                f"with exit code {code} before its last line; see its error above. If the package verifiers is missing "
+                "there, install it and the environment's package into a Python of its own, and set data.python to "
+                "that; docs/data.md has the commands."
+            )
+        return lines
 
-    def _read(self, reading: int) -> list[TaskLine]:
-        """Read the program's lines up to the one that marks the end."""
+    def _read(self, reading: int) -> list[TaskLine] | None:
+        """Read the program's lines up to the one that marks the end; None if the program ends before."""
         buffer, lines, deadline = bytearray(), list[TaskLine](), time.monotonic() + self.load_seconds
         expected = f"Expected {self.python} to load the tasks of {self.environment} with {self.options}"
         while True:
@@ -191,11 +195,7 @@ class VerifiersSource(Source):
             except ValueError as error:
                 raise ForeignDataError(f"Expected {source} to have an end, but got {error}. {REMEDY}") from None
             if content is None:
-                raise ValueError(
-                    f"{expected}, but it failed; see its error above. If the package verifiers is missing there, "
-                    "install it and the environment's package into a Python of its own, and set data.python to that; "
-                    "docs/data.md has the commands."
-                )
+                return None
             line = read_line(content, source)
             if line.end is not None:
                 if line.end != len(lines):

@@ -19,6 +19,7 @@ from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.masking_utils import sdpa_mask
 
 from ...types import Completion, Deliver, Engine, Finish, Request, SamplingConfig, ignore
+from ...types.checks import float_dtype
 from .base import NO_PROBABILITIES, check_context, in_thread, stop_token_ids
 
 BELOW_1 = 1 - 2**-30
@@ -46,7 +47,7 @@ class TransformersEngine(Engine):
         config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
         config._attn_implementation = None  # it could name code on the hub
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.dtype = getattr(torch, dtype)
+        self.dtype = float_dtype(dtype, "rollout.engine.dtype")
         rng = torch.get_rng_state()
         self.model = AutoModelForCausalLM.from_config(config, dtype=self.dtype).to(self.device).eval()
         torch.set_rng_state(rng)

@@ -20,7 +20,6 @@ from itertools import chain
 from urllib.parse import urlsplit
 
 import httpx
-import torch
 from torch import Tensor
 
 from ...distributed import gather_objects, rank
@@ -28,7 +27,7 @@ from ...foreign import ForeignDataError
 from ...runs.preemption import asked_to_stop
 from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Finish, Request, ignore
-from ...types.checks import EndOfRun
+from ...types.checks import EndOfRun, float_dtype
 from .access import shared_token
 from .base import EngineError, check_context, in_thread, stop_token_ids, vllm_sampling, vocabulary_size
 from .server_calls import FAILURES, START, Json, Server, listed
@@ -49,8 +48,9 @@ class VLLMServerEngine(Engine):
     Under several ranks each samples its own prompts; `sync`, `generate` and what `generate_async` returns are
     collective. Rank 0 alone holds a copy of the weights, in host memory, and sends them; it alone looks the servers up,
     at each sync and while none is ready. Each request goes to the least busy server; one that has failed is left out
-    until weights are sent again. A request that has failed on all servers is tried again, at most `retries` times. When
-    no server answers for `patience` seconds, every rank raises.
+    until weights are sent again. A request that has failed on all servers is tried again, at most `retries` times, and
+    once more if a server that hangs has left the others no time. When no server answers for `patience` seconds, every
+    rank raises.
 
     Args:
         model_path: Folder or hub name, for the stop tokens.
@@ -87,7 +87,8 @@ class VLLMServerEngine(Engine):
                 "Expected rollout.engine with concurrency ≥ 1, retries ≥ 0 and positive timeout and patience, "
                 f"but got {concurrency}, {retries}, {timeout} and {patience}."
             )
-        self.entries, self.dtype, self.concurrency = urls, getattr(torch, dtype), concurrency
+        self.dtype = float_dtype(dtype, "rollout.engine.dtype")
+        self.entries, self.concurrency = urls, concurrency
         self.timeout, self.retries, self.patience = timeout, retries, patience
         self.token = gather_objects(shared_token())[0]
         self.stop_ids = stop_token_ids(model_path)
@@ -175,8 +176,10 @@ class VLLMServerEngine(Engine):
 
         def finish() -> list[list[Completion]]:
             failures = first_attempt()
-            for _ in range(self.retries):
+            for attempt in range(self.retries + 1):
                 if not any(gather_objects(len(failures))):
+                    break
+                if attempt == self.retries and not any(gather_objects(self._has_spared())):
                     break
                 self._prepare()
                 failures = self._attempt(request, results, deliver, list(failures))
@@ -188,6 +191,11 @@ class VLLMServerEngine(Engine):
             return results
 
         return finish
+
+    def _has_spared(self) -> bool:
+        """Return whether a server has used up the time of requests while another one, which got little, may work."""
+        ready = {server.url for server in self.servers.values() if not server.state}
+        return bool(self.overdue) and not ready <= self.overdue
 
     def _attempt(
         self, request: Request, results: list[list[Completion]], deliver: Deliver, wanted: Sequence[int]

@@ -275,6 +275,56 @@ def test_loading_ends_at_its_time_limit(tmp_path, script):
         source.load()
 
 
+@pytest.mark.parametrize(
+    ("script", "code"),
+    [
+        ("import os; os.close(1); os.write(2, b'\\x1b[2Jwhy\\n')", 0),
+        ("import os, time; os.close(1); time.sleep(0.5); os.write(2, b'\\x1b[2Jwhy\\n'); os._exit(7)", 7),
+        ("raise SystemExit('\\x1b[2Jwhy')", 1),
+        ("import os, signal; os.write(2, b'\\x1b[2Jwhy\\n'); os.kill(os.getpid(), signal.SIGTERM)", -15),
+        ("import os\nos.write(2, b'x' * 10**7 + b'\\n' * 10**6)\nraise SystemExit('\\x1b[2Jwhy')", 1),
+        ("import sys; sys.stdin.read(); raise SystemExit('\\x1b[2Jwhy')", 1),
+    ],
+)
+def test_a_program_that_ends_early_is_an_error_with_its_exit_code_and_what_it_printed(tmp_path, capfd, script, code):
+    with pytest.raises(ValueError, match=rf"mine-v1 .*exit code {code} .*data\.python"):
+        VerifiersSource("mine-v1", python=fake_interpreter(tmp_path, script)).load()
+    printed = capfd.readouterr().err
+    assert printed.endswith("\\x1b[2Jwhy\n")
+    assert "\x1b" not in printed
+
+
+def test_a_line_without_end_is_an_error(tmp_path):
+    script = "import os\nwhile True:\n    os.write(1, b'x' * (1 << 20))"
+    with pytest.raises(ForeignDataError, match=r"mine-v1.*data\.environment"):
+        VerifiersSource("mine-v1", python=fake_interpreter(tmp_path, script)).load()
+
+
+KEYS = [
+    "OPENAI_API_KEY",
+    "WANDB_API_KEY",
+    "HF_TOKEN",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "MY_KEY",
+    "A_SECRET",
+]
+
+
+def test_a_program_gets_no_keys(tmp_path, monkeypatch):
+    for name in KEYS:
+        monkeypatch.setenv(name, "4f9a0c7d21b8")
+    script = """
+        import json, os
+        facts = {"idx": 0, "names": sorted(os.environ), "values": sorted(os.environ.values())}
+        print(json.dumps({"question": "q", "data": json.dumps(facts)}))
+        print(json.dumps({"end": 1}))
+    """
+    (group,) = VerifiersSource("mine-v1", size=1, python=fake_interpreter(tmp_path, script)).load()
+    assert not {*KEYS} & {*json.loads(group.answer[0])["names"]}
+    assert "4f9a0c7d21b8" not in json.loads(group.answer[0])["values"]
+
+
 def test_a_program_has_no_terminal_and_a_session_of_its_own(tmp_path):
     script = """
         import json, os, sys

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from tagrpo.runs.files import write_section
+from tagrpo.files import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"

@@ -19,9 +19,9 @@ from torch.distributed.run import get_args_parser
 from notebooks.replay import replay
 from tagrpo.analysis.rollouts import difficulty_of_run, read_rollouts
 from tagrpo.modules.advantages import GroupAdvantage
-from tagrpo.rollouts import VLLMServerEngine
-from tagrpo.rollouts.engines import serve
-from tagrpo.rollouts.engines.access import VARIABLE
+from tagrpo.rollouts.servers import serve
+from tagrpo.rollouts.servers.access import VARIABLE
+from tagrpo.rollouts.servers.vllm_server import VLLMServerEngine
 from tagrpo.settings.checks import missing_settings
 from tagrpo.settings.config import check
 from tagrpo.starter import starter_path

@@ -20,7 +20,6 @@ from omegaconf import OmegaConf, open_dict
 from tagrpo.analysis.comparison import Methods
 from tagrpo.analysis.runs import by_method, find_runs
 from tagrpo.analysis.sections import markdown
-from tagrpo.cli.compare import methods_of, runs_of, shared_overrides
 from tagrpo.cli.train import train
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.report.assemble import draw
@@ -30,6 +29,7 @@ from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.checks import read_questions
 from tagrpo.settings.config import build, check
 from tagrpo.settings.methods import options_of
+from tagrpo.study.compare import methods_of, runs_of, shared_overrides
 
 PRESETS = list(options_of("comparisons/compare"))
 NO_TABLE = {"demo", "demo_lm", "hard", "methods", "ta_grpo_2x2", "ta_grpo_rows"}

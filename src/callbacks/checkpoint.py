@@ -12,9 +12,9 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
+from ..files import remove
 from ..runs.checkpoints import set_aside
 from ..runs.directory import checkpoints_in, name_of
-from ..runs.files import remove
 from ..runs.loggers import ResumableLogger
 from ..runs.preemption import RECEIVED, asked_to_stop, listen
 from ..runs.scalars import Stage

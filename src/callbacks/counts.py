@@ -9,10 +9,10 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from ..distributed import gather_objects, rank
+from ..files import write_json
 from ..foreign import Count, ForeignDataError, Message, Text, read_json
 from ..metrics.evaluation import Record, joined
-from ..runs.files import write_json
-from ..runs.identity import digest
+from ..settings.identity import digest
 
 MOST = 2**53
 """Exclusive limit of a count: floating-point numbers represent all whole numbers below it exactly."""

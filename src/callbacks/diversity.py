@@ -11,8 +11,8 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import gather_objects, rank
+from ..files import append_rows, read_rows, write_rows
 from ..metrics.functional import answer_diversity, answer_entropy, group_index, mean_pairwise_distance
-from ..runs.files import append_rows, read_rows, write_rows
 from ..seeds import derive_seed
 from .shared import BatchDiagnostic, another_follows, batch_means, check_at_least_one, current_iteration
 

@@ -9,10 +9,10 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
 from ..datamodules.memory import QuestionMemory, Visit
+from ..files import write_json
 from ..modules.policy.sharding import full_tensors
 from ..rewards.response import is_mark
 from ..rollouts.pipeline import RolloutPipeline
-from ..runs.files import write_json
 from ..runs.scalars import Stage, log_scalars
 from ..types import SampledPolicy, require
 from .shared import another_follows, updates_of

@@ -10,8 +10,8 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from ..files import write_json
 from ..metrics import MeanByName
-from ..runs.files import write_json
 from ..runs.scalars import log_scalars
 from ..types import Fields, SampledPolicy
 

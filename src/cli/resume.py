@@ -40,9 +40,9 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
     """
     import torch
 
+    from ..files import read_rows
     from ..packing.policy import CausalPolicy
-    from ..runs.files import read_rows
-    from ..runs.identity import bit_sums, digest
+    from ..settings.identity import bit_sums, digest
 
     data = run.datamodule
     tokenizer = value_at(content, type(data).__qualname__, "tokenizer")

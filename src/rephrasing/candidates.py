@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..files import write_text
 from ..foreign import printable
-from ..runs.files import write_text
 from ..types import QuestionGroup
 from .texts import hidden_text
 

@@ -20,8 +20,8 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
+from ..files import lock
 from ..foreign import ForeignDataError, Message, printable, read_json
-from ..runs.files import lock
 from ..runs.secrets import SHORTEST, without_secrets
 from .calls import ApiCall, Reply, Usage, read_reply
 from .errors import ApiError, NoCompletionError, read_error

@@ -20,9 +20,7 @@ from lightning.fabric.plugins.io import TorchCheckpointIO
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.distributed.checkpoint import metadata
 
-from ..foreign import Count, Text, read, read_json
-from .directory import checkpoints_in, existing
-from .files import (
+from ..files import (
     DamagedFileError,
     check_torch_file,
     checksum,
@@ -33,6 +31,8 @@ from .files import (
     write_json,
     written_whole,
 )
+from ..foreign import Count, Text, read, read_json
+from .directory import checkpoints_in, existing
 
 MARKER = "complete.json"  # written into a folder of shards after all else: file → size in bytes and CRC-32
 METADATA = ".metadata"  # torch's description of the shards

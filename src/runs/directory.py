@@ -20,8 +20,8 @@ from typing import IO, Any
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from ..files import lock, read_rows, write_json, write_text
 from .added import is_added
-from .files import lock, read_rows, write_json, write_text
 from .secrets import redacted
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

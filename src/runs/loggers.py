@@ -8,8 +8,8 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
+from ..files import append_rows, read_rows, sync, write_rows
 from .directory import is_first_rank
-from .files import append_rows, read_rows, sync, write_rows
 
 
 class ResumableLogger(Logger, ABC):

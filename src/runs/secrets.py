@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from omegaconf import DictConfig, OmegaConf
 
-from .files import write_text
+from ..files import write_text
 
 REMOVED = "<removed>"
 SHORTEST = 8

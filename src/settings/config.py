@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
     from ..callbacks import RolloutCallback
-    from ..datamodules.questions import QuestionDataModule
-    from ..modules.policy_module import PolicyModule
+    from ..datamodules.lightning.questions import QuestionDataModule
+    from ..modules.lightning.policy_module import PolicyModule
 
 T = TypeVar("T")
 PARTS = (
@@ -209,9 +209,9 @@ def build(cfg: DictConfig) -> Run:
     from lightning.pytorch.loggers import Logger
 
     from ..callbacks import Checkpointer, RolloutCallback
-    from ..datamodules.questions import QuestionDataModule
-    from ..modules.accelerator import SharedCUDAAccelerator
-    from ..modules.strategy import check_strategy
+    from ..datamodules.lightning.questions import QuestionDataModule
+    from ..modules.lightning.accelerator import SharedCUDAAccelerator
+    from ..modules.lightning.strategy import check_strategy
     from ..rollouts.cache import RolloutCache
     from ..runs.checkpoints import AtomicCheckpointIO
     from ..runs.scalars import ScalarLog, in_order
@@ -267,7 +267,7 @@ def policy_module(cfg: DictConfig) -> PolicyModule:
     """Return the policy and its update."""
     from hydra.utils import instantiate
 
-    from ..modules.policy_module import PolicyModule
+    from ..modules.lightning.policy_module import PolicyModule
 
     parts = {name: instantiate(cfg[name]) for name in ("advantage", "loss", "optimizer")}
     parts |= {name: instantiate(cfg.get(name)) for name in ("credit", "mismatch")}

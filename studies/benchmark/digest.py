@@ -17,9 +17,9 @@ import pandas as pd
 import torch
 
 from tagrpo.analysis.runs import RunFiles
+from tagrpo.files import written_whole
 from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
 from tagrpo.runs.directory import name_of
-from tagrpo.runs.files import written_whole
 
 SETTINGS = ("arithmetic/mixed", "shortest_path/easy", "countdown/easy")
 """Those of the benchmark, as `<task>/<regime>`."""

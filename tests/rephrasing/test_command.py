@@ -16,8 +16,8 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from tagrpo.cli import rephrase
 from tagrpo.datamodules.sources.jsonl import JsonLinesSource, read_rephrasings
+from tagrpo.rephrasing import command as rephrase
 from tagrpo.rephrasing.client import ServerRefusedError
 
 from .conftest import MALFORMED, completion_of, rephrasings
@@ -54,7 +54,7 @@ def start(tmp_path, server, paid_before_the_end):
 
     server.script = script
     command = [
-        sys.executable, "-m", "tagrpo.cli.rephrase", f"input={tmp_path}/questions.jsonl",
+        sys.executable, "-m", "tagrpo.rephrasing.command", f"input={tmp_path}/questions.jsonl",
         f"output={tmp_path}/out.jsonl",
         "rephraser.model=m", f"server.base_url={server.url}", "server.concurrency=3",
         "rephraser.price={prompt: 10, completion: 30}",

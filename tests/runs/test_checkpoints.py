@@ -22,7 +22,8 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tagrpo.modules.strategy import FullyShardedStrategy
+from tagrpo.files import begin_folder, disk_full_explained, remove, write_json
+from tagrpo.modules.lightning.strategy import FullyShardedStrategy
 from tagrpo.runs.checkpoints import (
     AtomicCheckpointIO,
     DamagedFileError,
@@ -35,7 +36,6 @@ from tagrpo.runs.checkpoints import (
     set_aside,
 )
 from tagrpo.runs.directory import checkpoints_in, name_of
-from tagrpo.runs.files import begin_folder, disk_full_explained, remove, write_json
 
 CONTENT = {"state_dict": {"weight": torch.arange(50_000.0)}, "global_step": 4}
 

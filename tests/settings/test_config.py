@@ -19,8 +19,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
+from tagrpo.modules.lightning.policy_module import PolicyModule
 from tagrpo.modules.policy import model
-from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.settings import config
 from tagrpo.settings.checks import check_types
 from tagrpo.settings.methods import options_of
@@ -288,7 +288,7 @@ def test_our_own_warnings_are_shown_without_their_place(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "level", "shown"),
     [
-        ("tagrpo.rollouts.engines.vllm_server", logging.WARNING, True),
+        ("tagrpo.rollouts.servers.vllm_server", logging.WARNING, True),
         ("lightning.pytorch.utilities.rank_zero", logging.INFO, True),
         ("vllm.triton_utils.importing", logging.INFO, False),
         ("torch._library.triton", logging.WARNING, False),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...distributed import gather_objects
-from ...runs.identity import bit_sums
+from ...settings.identity import bit_sums
 from ...types import Engine, require
 from ..cache import digest_of
 

@@ -92,7 +92,7 @@ def write_json(path: Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
-def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
     """Write a CSV file as a whole."""
     with written_whole(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
@@ -100,7 +100,7 @@ def write_rows(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, A
         writer.writerows(rows)
 
 
-def append_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+def append_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Append rows to a CSV file, after a header where the file is new; without rows no file is made."""
     if rows:
         new = not path.exists()
@@ -111,7 +111,7 @@ def append_rows(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, 
             writer.writerows(rows)
 
 
-def read_rows(path: Path, most: int | None = None) -> tuple[Sequence[str], list[dict[str, str]]]:
+def read_csv(path: Path, most: int | None = None) -> tuple[Sequence[str], list[dict[str, str]]]:
     """Return the columns of a CSV file, and its first `most` rows without rows that a dying process cut off.
 
     Raises:

@@ -125,7 +125,7 @@ def torch_file() -> Mapping[str, bytes]:
 
 def checkpoints(data: bytes) -> None:
     """Checkpoints: damaged ones, and those of strangers, whose checksums are right."""
-    from tagrpo.runs.checkpoints import DamagedFileError, check
+    from tagrpo.runs.checkpoints import DamagedFileError, check_checkpoint
 
     path = Path(f"/dev/shm/fuzz-{os.getpid()}.ckpt")
     if data[:1] == b"F":
@@ -135,7 +135,7 @@ def checkpoints(data: bytes) -> None:
             for name, content in torch_file().items():
                 archive.writestr(name, data if name.endswith("data.pkl") else content)
     try:
-        check(path)
+        check_checkpoint(path)
     except (DamagedFileError, pickle.UnpicklingError):
         pass
     finally:

@@ -23,7 +23,7 @@ from tagrpo.rollouts.servers import serve
 from tagrpo.rollouts.servers.access import VARIABLE
 from tagrpo.rollouts.servers.vllm_server import VLLMServerEngine
 from tagrpo.settings.checks import missing_settings
-from tagrpo.settings.config import check
+from tagrpo.settings.config import check_settings
 from tagrpo.starter import starter_path
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -110,7 +110,7 @@ def test_the_job_set_starts_what_the_commands_accept_and_its_parts_fit_together(
     assert (trainer["command"][0], arguments.training_script, arguments.no_python) == ("torchrun", "tagrpo-train", True)
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", arguments.training_script_args, return_hydra_config=True)
-    check(cfg)
+    check_settings(cfg)
     assert not list(missing_settings(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])))
     nodes, processes = cfg.trainer.num_nodes, cfg.trainer.devices
     assert int(arguments.nnodes) == nodes == specs["trainer"]["parallelism"] == specs["trainer"]["completions"]

@@ -27,7 +27,7 @@ from tagrpo.runs.directory import admit, begin, end
 from tagrpo.runs.grid import copy_run
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.checks import read_questions
-from tagrpo.settings.config import build, check
+from tagrpo.settings.config import build, check_settings
 from tagrpo.settings.methods import options_of
 from tagrpo.study.compare import methods_of, runs_of, shared_overrides
 
@@ -133,7 +133,7 @@ def test_every_preset_composes_with_a_base_that_is_not_trained_and_other_rows_th
     assert (preset in NO_TABLE) != (preset in PRINTED)
     for row, cfg in composed(preset).items():
         assert cfg.name == row
-        check(cfg)
+        check_settings(cfg)
         instantiate(cfg.advantage)
         instantiate(cfg.loss)
         assert (row == "base") == (0 in (cfg.iterations, cfg.trainer.max_steps))

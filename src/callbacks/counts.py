@@ -8,11 +8,11 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from ..digests import json_digest
 from ..distributed import gather_objects, rank
 from ..files import write_json
 from ..foreign import Count, ForeignDataError, Message, Text, read_json
-from ..metrics.evaluation import Record, joined
-from ..settings.identity import digest
+from ..metrics.evaluation import QuestionCounts, joined
 
 MOST = 2**53
 """Exclusive limit of a count: floating-point numbers represent all whole numbers below it exactly."""
@@ -55,7 +55,7 @@ class CountStore:
         self.root = self.folder = Path(folder)
         self._name = ""
 
-    def resume(self) -> dict[Key, Record]:
+    def resume(self) -> dict[Key, QuestionCounts]:
         """Read the counts that this evaluation has so far. Collective: rank 0 reads for all before any rank appends."""
         first = rank() == 0
         self._name = gather_objects(self._begin() if first else "")[0]
@@ -67,7 +67,7 @@ class CountStore:
         if self.identify is None:
             return ""
         identity = dict(self.identify())
-        name = digest(identity)
+        name = json_digest(identity)
         if not (self.root / name).exists() and (differ := self._nearest(identity)):
             rank_zero_info(
                 "Sampled anew: there are no counts of the same evaluation. The most similar one before differs in "
@@ -87,7 +87,7 @@ class CountStore:
             found.append([part for part, value in identity.items() if then.get(part) != value])
         return min(found, key=len, default=[])
 
-    def read(self) -> dict[Key, Record]:
+    def read(self) -> dict[Key, QuestionCounts]:
         """Return the record of each question of this evaluation.
 
         Damaged lines, lines of other evaluations and duplicates are skipped with a warning. Questions of damaged lines
@@ -96,7 +96,7 @@ class CountStore:
         Raises:
             ForeignDataError: if two records of a question differ but have the same number of responses.
         """
-        records: dict[Key, Record] = {}
+        records: dict[Key, QuestionCounts] = {}
         places: dict[Key, str] = {}
         for file in sorted(self.folder.glob("*.counts")):
             if not (file.stem.isascii() and file.stem.isdecimal() and file.is_file()):
@@ -133,7 +133,7 @@ class CountStore:
                 rank_zero_warn(f"Skipping {copies} of {len(lines)} lines of {file}: they are copies of others.")
         return records
 
-    def append(self, number: int, records: Sequence[Record]) -> None:
+    def append(self, number: int, records: Sequence[QuestionCounts]) -> None:
         """Append the records of one batch to the file of rank `number`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{number}.counts"
@@ -144,7 +144,7 @@ class CountStore:
             file.write("\n" * bool(torn) + "".join(f"{seal_of(text, self._name)}\t{text}\n" for text in texts))
 
 
-def read_line(line: bytes, name: str, source: str) -> Record:
+def read_line(line: bytes, name: str, source: str) -> QuestionCounts:
     """Read a line of counts of the evaluation `name`.
 
     Raises:

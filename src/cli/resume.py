@@ -40,9 +40,9 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
     """
     import torch
 
-    from ..files import read_rows
+    from ..digests import bit_sums, json_digest
+    from ..files import read_csv
     from ..packing.policy import CausalPolicy
-    from ..settings.identity import bit_sums, digest
 
     data = run.datamodule
     tokenizer = value_at(content, type(data).__qualname__, "tokenizer")
@@ -56,7 +56,7 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
         copy(data).train_dataloader().load_state_dict(state)  # of the copy alone, which no trainer has
     with torch.random.fork_rng(devices=[]):
         model = run.module.load_model()
-    if content.get("loaded") not in (None, digest(bit_sums(model))):
+    if content.get("loaded") not in (None, json_digest(bit_sums(model))):
         raise ValueError(
             f"Expected the model that the run in {checkpoint} began with, but the weights at model.path="
             f"{run.module.model_path} differ. Resume with the model.path of that run; for a new run set "
@@ -65,7 +65,7 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
     policy = torch.nn.ModuleDict({"policy": CausalPolicy(model)})  # as the module that wrote the checkpoint calls it
     _check_shapes(checkpoint, content["state_dict"], policy.state_dict())
     for name in TABLES:
-        read_rows(run.directory / name)
+        read_csv(run.directory / name)
 
 
 def _check_shapes(checkpoint: Path, stored: Mapping[str, Any], built: Mapping[str, Any]) -> None:

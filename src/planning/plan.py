@@ -16,7 +16,7 @@ from rich.table import Table
 
 from ..cli.console import entry_point, explained
 from ..settings.checks import check_given, check_types
-from ..settings.config import check, check_parts
+from ..settings.config import check_sections, check_settings
 from .forecast import CONTEXT, ENGINE_SHARE, GIB, HALF_TOKENS, RATE_SPREAD, Setup, figure, needed
 
 
@@ -105,7 +105,7 @@ def engine_of(cfg: DictConfig, gpu: DictConfig, model: dict[str, int]) -> dict[s
 
 def plan(cfg: DictConfig) -> Setup:
     """Return the run of a composed configuration, and its GPUs."""
-    check(cfg)
+    check_settings(cfg)
     if cfg.gpu not in cfg.gpus:
         raise ValueError(f"Expected gpu to be one of {', '.join(cfg.gpus)}, but got {cfg.gpu!r}.")
     gpu, devices, model = cfg.gpus[cfg.gpu], cfg.trainer.devices, model_of(cfg)
@@ -163,7 +163,7 @@ def show(s: Setup, gpu: str, console: Console) -> None:
 def main(cfg: DictConfig) -> None:
     """Run the command."""
     with explained():
-        check_parts(cfg)
+        check_sections(cfg)
         check_types(cfg)
         check_given(cfg)
         setup = plan(cfg)

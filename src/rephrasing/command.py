@@ -46,7 +46,7 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
 def execute(cfg: DictConfig) -> bool:
     """Build what the configuration names and do what its command says; return whether every call got a reply."""
     from .audit import by_check, coverage, listing, read_reviewed, recheck, sample_groups
-    from .candidates import write_rows
+    from .candidates import write_reviewed
     from .client import Client, Prices, ReplyCache, account, expected
     from .rephraser import planned_calls, rephrase
 
@@ -78,7 +78,7 @@ def execute(cfg: DictConfig) -> bool:
             save_resolved(cfg, work)
             reviewed = asyncio.run(rephrase(groups, rephraser, checks, judge, client))
         if cfg.output:
-            write_rows(Path(cfg.output), reviewed)
+            write_reviewed(Path(cfg.output), reviewed)
             print(f"Written: {cfg.output}")
         paid = [(call, cache[key].usage) for key, call in client.calls.items() if key in cache]
     print(f"Account:\n{account(paid, prices)}")
@@ -91,7 +91,7 @@ def execute(cfg: DictConfig) -> bool:
     return not client.failures
 
 
-def check(cfg: DictConfig) -> None:
+def check_rephrasing(cfg: DictConfig) -> None:
     """Refuse settings that can't work, before anything is read or asked; the error names what to change."""
     if cfg.command not in ("generate", "audit"):
         raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
@@ -118,7 +118,7 @@ def run(cfg: DictConfig) -> None:
     with explained():
         check_types(cfg)
         check_numbers(cfg)
-        check(cfg)
+        check_rephrasing(cfg)
     for library in ("httpx", "httpx2", "openai"):
         logging.getLogger(library).setLevel(logging.WARNING)  # they log every request
     try:

@@ -124,7 +124,7 @@ def seals_of(files: Sequence[Path]) -> dict[str, list[int]]:
     return {file.name: [file.stat().st_size, value] for file, value in zip(files, sums, strict=True)}
 
 
-def check(path: Path) -> None:
+def check_checkpoint(path: Path) -> None:
     """Read a whole checkpoint and check that it is what was written.
 
     Raises:
@@ -250,7 +250,7 @@ def newest(directory: Path) -> Path | None:
     damaged = []
     for path in reversed(checkpoints_in(directory).values()):
         try:
-            check(path)
+            check_checkpoint(path)
         except DamagedFileError as torn:
             damaged.append(f"{path}: {torn}.")
             continue
@@ -281,7 +281,7 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
             )
         return found
     try:
-        check(path)
+        check_checkpoint(path)
     except DamagedFileError as torn:
         raise DamagedFileError(
             f"Expected a complete checkpoint at {path}, but {torn}. Give the directory of the run as {setting}, which "

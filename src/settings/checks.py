@@ -1,6 +1,7 @@
 """Checks of settings before anything heavy is imported, and of the data before the model is loaded.
 
-`config.check` finds contradictions within the settings; these checks depend on the command line, files and the machine.
+`check_settings` finds contradictions within the settings; these checks depend on the command line, files and the
+machine.
 """
 
 import importlib.util
@@ -16,7 +17,7 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from ..runs.directory import flat, folders_of_options
-from .config import Run, check, check_parts, drop_unchosen
+from .config import Run, check_sections, check_settings, drop_unchosen
 
 FREE = ("trainer.", "policy.warmup", "model.load.gradient_checkpointing")
 """Settings whose values may be of several types: `trainer.devices` is a number, a list or `auto`."""
@@ -35,11 +36,11 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
         raise ValueError(
             "Expected questions to ask, but data.evaluation is empty. Choose some, as data/evaluation=arithmetic."
         )
-    check_parts(cfg)
+    check_sections(cfg)
     check_types(cfg)
     check_given(cfg)
     drop_unchosen(cfg)
-    check(cfg, trains)
+    check_settings(cfg, trains)
     check_paths(cfg)
     check_machine(cfg)
 

@@ -108,7 +108,7 @@ def compose_run(directory: str | Path, overrides: Sequence[str], command: str = 
         cfg = compose(command, [f'hydra.run.dir="{directory}"', *overrides], return_hydra_config=True)
     cfg.hydra.runtime.output_dir = str(directory)
     HydraConfig.instance().set_config(cfg)
-    check_parts(cfg)
+    check_sections(cfg)
     drop_unchosen(cfg)
     return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
 
@@ -128,7 +128,7 @@ class Run:
         self.rollout.pipeline.close()
 
 
-def check_parts(cfg: DictConfig) -> None:
+def check_sections(cfg: DictConfig) -> None:
     """Refuse null, a text or a number in the place of settings that hold others.
 
     Raises:
@@ -275,7 +275,7 @@ def policy_module(cfg: DictConfig) -> PolicyModule:
     return PolicyModule(load_model=load, model_path=cfg.model.path, options=options, **parts)
 
 
-def check(cfg: DictConfig, trains: bool = True) -> None:
+def check_settings(cfg: DictConfig, trains: bool = True) -> None:
     """Refuse settings that would fail only later, or with which a run would train something else than they say."""
     check_numbers(cfg)
     if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):

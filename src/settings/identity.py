@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import json
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+from ..digests import json_digest, tokenizer_digest
 from ..runs.sources import sources_of
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
-
     from ..datamodules.lightning.questions import QuestionDataModule
     from ..modules.lightning.policy_module import PolicyModule
-
-
-def digest(content: Any) -> str:
-    """Return 16 hex digits of anything that JSON can write."""
-    text = json.dumps(content, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def identity_of(
@@ -44,13 +32,13 @@ def identity_of(
     engine = [str(cfg.rollout.engine.get(name, "")) for name in ("_target_", "dtype")]
     return {
         "weights": str(policy.loaded),
-        "model": digest(configuration),
-        "checkpoint": digest(_sums_of(checkpoint)) if checkpoint else "",
+        "model": json_digest(configuration),
+        "checkpoint": json_digest(_sums_of(checkpoint)) if checkpoint else "",
         "tokenizer": tokenizer_digest(data.tokenizer),
-        "data": digest({name: [tuple(group[:4]) for group in groups] for name, groups in splits.items()}),
-        "reward": digest([_without_workers(reward), _code_of(reward)]),
-        "sampling": digest([sampling, engine, cfg.seed]),
-        "protocol": digest([template, _code_of(template), cfg.data.evaluation_samples]),
+        "data": json_digest({name: [tuple(group[:4]) for group in groups] for name, groups in splits.items()}),
+        "reward": json_digest([_without_workers(reward), _code_of(reward)]),
+        "sampling": json_digest([sampling, engine, cfg.seed]),
+        "protocol": json_digest([template, _code_of(template), cfg.data.evaluation_samples]),
     }
 
 
@@ -68,14 +56,6 @@ def _sums_of(checkpoint: Path) -> Any:
         return read_seals(checkpoint)
     with zipfile.ZipFile(checkpoint) as archive:
         return [(record.filename.partition("/")[2], record.file_size, record.CRC) for record in archive.infolist()]
-
-
-def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a digest of a tokenizer: how it splits texts, its special tokens and its chat template."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    how = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
-    how = {name: value for name, value in how.items() if name not in ("truncation", "padding")}  # set by each call
-    return digest([how, tokenizer.special_tokens_map, tokenizer.chat_template])
 
 
 def _code_of(settings: Any) -> list[Any]:
@@ -107,16 +87,3 @@ def targets(settings: Any) -> Iterator[str]:
         settings = list(settings.values())
     for part in settings if isinstance(settings, list) else ():
         yield from targets(part)
-
-
-def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
-    """Return the name of each parameter of this rank and the sum of its bits as integers; a hash would take seconds."""
-    parts = ((name, own_part(parameter).contiguous()) for name, parameter in module.named_parameters())
-    integers = ((name, part.view(getattr(torch, f"int{8 * part.element_size()}"))) for name, part in parts)
-    return [(name, int(part.sum(dtype=torch.int64))) for name, part in integers]
-
-
-def own_part(parameter: Tensor) -> Tensor:
-    """Return this rank's part of a parameter."""
-    tensor = parameter.detach()
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

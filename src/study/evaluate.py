@@ -209,8 +209,9 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     from ..analysis.diagnosis import summarised, table_of
     from ..analysis.sections import table
     from ..callbacks import EmbeddingDiversityMonitor, TrainingSignal
+    from ..digests import json_digest
     from ..runs.scalars import in_order
-    from ..settings.identity import digest, identity_of
+    from ..settings.identity import identity_of
 
     kept, trained = run.directory / "diagnose.json", Path(cfg.diagnose)
     if cfg.diagnose_questions is not None:
@@ -219,8 +220,8 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     diversity = next((c for c in callbacks if isinstance(c, EmbeddingDiversityMonitor)), None)
     if diversity is not None:
         diversity.max_questions = None
-    before = {digest(dict(point.identity)): point.questions for point in measured_in(kept)}
-    encoder = digest(OmegaConf.select(cfg, "callbacks.embedding_diversity.encoder"))
+    before = {json_digest(dict(point.identity)): point.questions for point in measured_in(kept)}
+    encoder = json_digest(OmegaConf.select(cfg, "callbacks.embedding_diversity.encoder"))
     facts = {"run": str(trained), "finished": (trained / runs.FINISHED).exists()}
     checkpoints = kept_checkpoints(trained)
     points: list[dict[str, Any]] = []
@@ -230,7 +231,7 @@ def diagnose(cfg: DictConfig, run: Run) -> list[str]:
         def identify(checkpoint: Path | None = checkpoint) -> dict[str, str]:
             return identity_of(cfg, run.module, run.datamodule, checkpoint) | {"encoder": encoder}
 
-        signal = TrainingSignal(diversity, lambda: before.get(digest(identify()), []))
+        signal = TrainingSignal(diversity, lambda: before.get(json_digest(identify()), []))
         run.trainer.callbacks = in_order([*callbacks, signal])  # type: ignore[attr-defined]
         evaluate(run.module, run.datamodule, run.trainer, checkpoint=checkpoint)
         if runs.is_first_rank():

@@ -4,7 +4,7 @@ Each error is one sentence with the part's class and setting, what was expected 
 """
 
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -91,3 +91,9 @@ def check_column(value: object, size: int, part: object, setting: str, what: str
 def dtype_name(dtype: torch.dtype) -> str:
     """Return the name of a dtype without `torch.`, such as `float32`."""
     return str(dtype).removeprefix("torch.")
+
+
+def check_choice(name: str, value: str, known: Sequence[str], group: str = "advantage") -> None:
+    """Refuse an option that is not one of `known`."""
+    if value not in known:
+        raise ValueError(f"Expected {group}.{name} to be one of {', '.join(known)}, but got {value!r}.")

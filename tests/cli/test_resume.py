@@ -14,7 +14,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from tagrpo.runs.directory import name_of
+from tagrpo.runs.directory import checkpoint_name
 from tagrpo.starter import starter_path
 from tests.helpers import forked
 
@@ -100,18 +100,18 @@ def lose_all(folder: Path) -> None:
 
 
 def code_in_checkpoint(folder: Path) -> None:
-    torch.save({"state_dict": {}, "hook": Path.cwd}, folder / "run" / "checkpoints" / name_of(5))
+    torch.save({"state_dict": {}, "hook": Path.cwd}, folder / "run" / "checkpoints" / checkpoint_name(5))
 
 
 def other_parameters(folder: Path) -> None:
-    newest = folder / "run" / "checkpoints" / name_of(4)
+    newest = folder / "run" / "checkpoints" / checkpoint_name(4)
     content = torch.load(newest, weights_only=True)
     content["state_dict"].popitem()
     torch.save(content, newest)
 
 
 def other_questions(folder: Path) -> None:
-    newest = folder / "run" / "checkpoints" / name_of(4)
+    newest = folder / "run" / "checkpoints" / checkpoint_name(4)
     content = torch.load(newest, weights_only=True)
     content["loops"]["fit_loop"]["state_dict"]["combined_loader"][0]["digest"] = "0123456789abcdef"
     torch.save(content, newest)
@@ -207,7 +207,7 @@ def test_monitors_may_change_over_a_resume_and_a_damaged_provenance_is_a_warning
     timed = pd.read_csv(copied / "run" / "metrics.csv").dropna(subset=["seconds/iteration"])
     assert timed["step"].tolist() == [1, 2, 3, 4, 5], "also that of the iteration after which the run had finished"
     history = yaml.safe_load(settings.read_text())["history"]
-    assert history[0]["resumed_from"] == name_of(4)
+    assert history[0]["resumed_from"] == checkpoint_name(4)
     assert "callbacks.mine._target_" in history[0]["changed"]
     code, output = train(copied, "iterations=6", "resume=auto", *monitors, "callbacks.mine._target_=own.Shapes")
     assert code == 1, output
@@ -217,11 +217,11 @@ def test_monitors_may_change_over_a_resume_and_a_damaged_provenance_is_a_warning
 def test_the_history_names_the_checkpoint_that_was_resumed(copied, trained):
     settings = copied / "run" / "config.yaml"
     settings.write_text(settings.read_text().replace(str(trained), str(copied)))
-    newest = copied / "run" / "checkpoints" / name_of(4)
+    newest = copied / "run" / "checkpoints" / checkpoint_name(4)
     newest.write_bytes(newest.read_bytes()[:-9])
     code, output = train(copied, "iterations=5", "resume=auto")
     assert code == 0, output
-    assert yaml.safe_load(settings.read_text())["history"][0]["resumed_from"] == name_of(3)
+    assert yaml.safe_load(settings.read_text())["history"][0]["resumed_from"] == checkpoint_name(3)
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 3])
@@ -245,7 +245,7 @@ def test_a_run_at_its_last_iteration_says_so_and_is_tested_again(copied, trained
     assert code == 0, output
     assert "Nothing is left to train" in output
     after = tree(copied / "run")
-    same = ("test.json", "finished", "model/model.safetensors", "ledger.json", f"checkpoints/{name_of(4)}")
+    same = ("test.json", "finished", "model/model.safetensors", "ledger.json", f"checkpoints/{checkpoint_name(4)}")
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
 
 

@@ -12,10 +12,11 @@ import torch.distributed.checkpoint as dcp
 from hydra import compose, initialize_config_module
 from transformers import AutoTokenizer
 
+from tagrpo.digests import bit_sums, json_digest, tokenizer_digest
 from tagrpo.files import begin_folder
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.runs.checkpoints import AtomicCheckpointIO, commit_folder
-from tagrpo.settings.identity import bit_sums, digest, identity_of, tokenizer_digest
+from tagrpo.settings.identity import identity_of
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionGroup
 
@@ -42,7 +43,7 @@ def policy(tmp_path):
 def found(policy, *overrides, groups=GROUPS, checkpoint=None):
     cfg = composed(f"model.path={policy}", *overrides)
     model = load_causal_lm(cfg.model.path)
-    module = SimpleNamespace(loaded=digest(bit_sums(model)), policy=SimpleNamespace(model=model))
+    module = SimpleNamespace(loaded=json_digest(bit_sums(model)), policy=SimpleNamespace(model=model))
     data = SimpleNamespace(
         tokenizer=AutoTokenizer.from_pretrained(cfg.data.tokenizer),
         evaluation_loaders=lambda: {"test": SimpleNamespace(groups=groups)},

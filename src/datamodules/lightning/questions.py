@@ -10,10 +10,10 @@ from lightning.pytorch import LightningDataModule
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from ...digests import tokenizer_digest
 from ...files import write_json
 from ...foreign import ForeignDataError, read_json
 from ...seeds import derive_seed
-from ...settings.identity import tokenizer_digest
 from ...types import QuestionBatch, QuestionGroup, Verifier, require
 from ..loader import QuestionLoader
 from ..memory import Curriculum, QuestionMemory, Visit

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from ...digests import bit_sums, json_digest
 from ...packing.policy import CausalPolicy
 from ...runs.scalars import log_scalars
-from ...settings.identity import bit_sums, digest
 from ...types import AdvantageStrategy, Loss, Prompt, QuestionBatch, TokenCredit
 from ...types.checks import found
 from ..mismatch import MismatchCorrection
@@ -124,7 +124,9 @@ class PolicyModule(LightningModule):
         """Load the policy and, for a KL term, a frozen reference; the policy without its adapters, if any, is one."""
         if not hasattr(self, "policy"):
             model = self._load()
-            known: Any = None if model.device.type == "meta" else (digest(bit_sums(model)), model.generation_config)
+            known: Any = None
+            if model.device.type != "meta":
+                known = (json_digest(bit_sums(model)), model.generation_config)
             self.loaded, model.generation_config = self.trainer.strategy.broadcast(known)
             # Training mode switches gradient checkpointing on; dropout is off (see load_causal_lm).
             self.policy, self.reference = self._prepared(model).train(), None
@@ -147,7 +149,7 @@ class PolicyModule(LightningModule):
         with torch.random.fork_rng(devices=[]), values_on_rank_0(self.trainer.strategy):
             torch.set_rng_state(self._random_state)
             model = self.load_model()
-        if model.device.type != "meta" and digest(bit_sums(model)) != self.loaded:
+        if model.device.type != "meta" and json_digest(bit_sums(model)) != self.loaded:
             raise ValueError(
                 "Expected model.load to return the same weights each time, because its second model is the KL "
                 "reference, but they differ. Write the weights to a folder and set model.path, or set loss.kl_coef=0."

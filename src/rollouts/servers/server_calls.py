@@ -100,7 +100,7 @@ def shut_down(connection: socket.socket) -> None:
         connection.shutdown(socket.SHUT_RDWR)
 
 
-class Server:
+class VLLMServer:
     """Calls to one server.
 
     Calls raise EngineError if the server refuses, ForeignDataError if its reply breaks the contract, and another of

@@ -29,7 +29,7 @@ from ...types import Completion, Deliver, Engine, Finish, Request, ignore
 from ...types.checks import EndOfRun
 from ..engines.base import EngineError, check_context, in_thread, stop_token_ids, vllm_sampling, vocabulary_size
 from .access import shared_token
-from .server_calls import FAILURES, START, Json, Server, listed
+from .server_calls import FAILURES, START, Json, VLLMServer, listed
 from .server_replies import Asked, read_generated
 
 LOG = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class VLLMServerEngine(Engine):
         self.context = 0
         self.version = "none"  # of the weights; no other run has the same
         self.weights: dict[str, Tensor] = {}
-        self.servers: dict[str, Server] = {}  # those that are ready: the same on every rank, in its own order
+        self.servers: dict[str, VLLMServer] = {}  # those that are ready: the same on every rank, in its own order
         self.choosing = threading.Lock()
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
@@ -119,8 +119,8 @@ class VLLMServerEngine(Engine):
         first = rank() % len(ready)  # ranks with few requests begin with different servers
         self.servers = self._servers([*ready][first:] + [*ready][:first])
 
-    def _servers(self, urls: Sequence[str]) -> dict[str, Server]:
-        return {url: Server(url, self.timeout, self.token) for url in urls}
+    def _servers(self, urls: Sequence[str]) -> dict[str, VLLMServer]:
+        return {url: VLLMServer(url, self.timeout, self.token) for url in urls}
 
     def _prepared(self) -> tuple[dict[str, int], str]:
         """Send weights until a server holds them. Returns ready URL → context or the error; neither if told to stop."""
@@ -253,7 +253,7 @@ class VLLMServerEngine(Engine):
                     server.under_way -= 1
         raise EngineError("; ".join(f"{url}: {failed.get(url, server.state)}" for url, server in self.servers.items()))
 
-    def watch(self, server: Server, done: threading.Event) -> None:
+    def watch(self, server: VLLMServer, done: threading.Event) -> None:
         """Probe a busy server until `done`, and give the server up after two failures in a row."""
         before = ""
         while not done.wait(PROBE_EVERY):

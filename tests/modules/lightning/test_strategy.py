@@ -41,7 +41,7 @@ from tagrpo.modules.lightning.strategy import FullyShardedStrategy
 from tagrpo.packing.batch import pack
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.runs.checkpoints import unsharded
-from tagrpo.settings.identity import bit_sums, digest
+from tagrpo.digests import bit_sums, json_digest
 
 torch.set_num_threads(1)
 output = Path(sys.argv[1])
@@ -220,7 +220,7 @@ class Check(Callback):
         torch.manual_seed(1)
         model = load_causal_lm(folders[self.name], **OPTIONS[self.name])
         assert self.places == [{"meta" if trainer.global_rank else "cpu"}] * (1 if self.name == "lora" else 2)
-        assert module.loaded == digest(bit_sums(model))
+        assert module.loaded == json_digest(bit_sums(model))
         assert module.policy.model.config.to_dict() == model.config.to_dict()
         assert module.policy.model.generation_config.to_dict() == model.generation_config.to_dict()
         own = module.policy.model

@@ -294,7 +294,7 @@ def test_closing_ends_what_is_under_way_and_who_watches_it(server, make_engine, 
 def test_a_request_that_moves_has_what_is_left_of_its_time(server, other, make_engine, monkeypatch):
     engine = make_engine(server.url, other.url, timeout=120.0, retries=0)
     engine.sync(WEIGHTS)
-    limits, post = [], server_calls.Server.post
+    limits, post = [], server_calls.VLLMServer.post
 
     def noted(self, path, body=None, timeout=None, **options):
         limits.append(timeout)
@@ -304,7 +304,7 @@ def test_a_request_that_moves_has_what_is_left_of_its_time(server, other, make_e
         time.sleep(0.5)
         raise ConnectionAbortedError
 
-    monkeypatch.setattr(server_calls.Server, "post", noted)
+    monkeypatch.setattr(server_calls.VLLMServer, "post", noted)
     server.fail = {GENERATE: break_late}
     engine.generate(Request([torch.tensor([11])], [1], SAMPLING, 0))
     assert 119 < limits[0] <= 120

@@ -210,7 +210,7 @@ def raw_server():
                 threading.Thread(target=one, args=(connection,), daemon=True).start()
 
         threading.Thread(target=accept, daemon=True).start()
-        return server_calls.Server(f"http://127.0.0.1:{listening.getsockname()[1]}", 1.0, "token")
+        return server_calls.VLLMServer(f"http://127.0.0.1:{listening.getsockname()[1]}", 1.0, "token")
 
     yield serve
     until.set()
@@ -388,7 +388,7 @@ def distinct(reply, body):
 
 
 def test_a_deadline_leaves_no_timer_behind(server):
-    alive = server_calls.Server(server.url, 60.0, shared_token())
+    alive = server_calls.VLLMServer(server.url, 60.0, shared_token())
     for _ in range(3):
         alive.post("/weight_info", method="GET")
     deadline = time.monotonic() + 20

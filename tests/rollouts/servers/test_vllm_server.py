@@ -393,14 +393,14 @@ def test_one_of_two_real_servers_is_stopped_and_then_killed_while_they_sample(
     vllm_servers.signal(second, signal.SIGCONT)
     wait_until(with_two_servers)
     with monkeypatch.context() as patch:
-        plain = server_calls.Server.post
+        plain = server_calls.VLLMServer.post
 
         def stop_and_post(server, path, *arguments):
             if server.url == second and path == "/collective_rpc":
                 vllm_servers.signal(second, signal.SIGSTOP)
             return plain(server, path, *arguments)
 
-        patch.setattr(server_calls.Server, "post", stop_and_post)
+        patch.setattr(server_calls.VLLMServer, "post", stop_and_post)
         began = time.monotonic()
         engine.sync((name, parameter + 1) for name, parameter in model.named_parameters())
         assert time.monotonic() - began < 60, "left while it takes weights"

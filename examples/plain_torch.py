@@ -1,12 +1,13 @@
-"""TA-GRPO in plain torch, without Lightning, Hydra and vLLM: every stage of the loop is a call that you can read.
+"""TA-GRPO in plain torch, without Lightning, Hydra and vLLM: each stage of the loop is a call to read.
 
     python examples/plain_torch.py
 
-questions → rollouts → rewards → advantages → loss → step → the weights into the engine → rollouts …
+questions → rollouts → rewards → advantages → loss → step → weights into the engine → rollouts …
 
-Four questions with three rephrasings each are asked again and again; printed is the share of correct responses in each
-step. Responses are sampled from all four phrasings, and scored under the original question (TA-GRPO, Eq. 4). Trainings
-use `RolloutPipeline` and `PolicyUpdate` for the same, which add resume, ranks, checks and the options of other methods.
+The same four questions, with three rephrasings each, are used in every step. The script prints the share of
+correct responses of each step. Responses are sampled from all phrasings and scored under the original question
+(TA-GRPO, Eq. 4). `RolloutPipeline` and `PolicyUpdate` do the same in trainings; they add resume, ranks, checks
+and the options of other methods.
 """
 
 from collections.abc import Sequence
@@ -123,17 +124,18 @@ def learn(
     heads = torch.tensor([len(ids) for ids in anchors])
     total = 0.0
     for part in plan_micro_batches(heads, rollouts.question[learned], lengths[learned], TOKEN_BUDGET):
-        packed = pack(anchors, rollouts.question, rollouts.token_ids, learned[part])  # each question once, no padding
+        # Each question once, no padding.
+        packed = pack(anchors, rollouts.question, rollouts.token_ids, learned[part])
         scores = policy(packed)  # log-probs of the response tokens, end to end
         inputs = LossInputs(
             logprobs=scores.logprobs,
-            old_logprobs=scores.logprobs.detach(),  # the policy has not changed since it sampled: the ratio is 1
+            old_logprobs=scores.logprobs.detach(),  # unchanged since sampling: the ratio is 1
             reference_logprobs=None,
             entropy=scores.entropy,
             advantages=advantages[packed.rows],
             response=packed.response,
             lengths=packed.lengths,
-            num_responses=float(len(lengths)),  # counted over the whole batch, so that micro-batches add up
+            num_responses=float(len(lengths)),  # of the whole batch, so that micro-batches add up
             num_tokens=float(lengths.sum()),
         )
         loss = policy_loss(inputs).loss
@@ -152,7 +154,7 @@ def main(steps: int = 6) -> list[dict[str, float]]:
     groups = ArithmeticSource("train", size=4, num_rephrasings=3).load()
     templates = PromptAugmentation({"plain": PlainTemplate("{question} <sep>")})
     prompts = PromptRenderer(templates, tokenizer).prompts(groups, epoch=0, num_samples=SAMPLES)
-    anchors = [prompt.anchor_ids for prompt in prompts if prompt.rephrasing == 0]  # [B], one for each question
+    anchors = [prompt.anchor_ids for prompt in prompts if prompt.rephrasing == 0]  # [B], one per question
 
     policy = CausalPolicy(load_causal_lm(folder))
     engine = TransformersEngine(folder)

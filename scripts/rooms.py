@@ -2,8 +2,8 @@
 
 python scripts/rooms.py     # write the sections of the page
 
-A room is a folder whose docstring begins with its ring: `Core: `, `Shell: ` or `Removable: `. Files and folders below
-it belong to it, unless a folder among them names a ring itself.
+A room is a folder whose docstring begins with its ring: `Core: `, `Shell: ` or `Removable: `. Files and
+folders below it belong to it, unless a folder among them names a ring itself.
 """
 
 import ast
@@ -106,7 +106,7 @@ READING = [
     "datamodules/report.py",
     "packing/trl.py",
 ]
-"""Files of the core in the order in which a batch meets them; helpers and further sources stand at the end."""
+"""Files of the core in the order in which a batch meets them; helpers and further sources at the end."""
 
 
 def first_line(path: Path) -> str:
@@ -131,8 +131,8 @@ def room_of(path: Path) -> str:
     while named_ring(folder) is None:
         if SRC in (folder, folder.parent):
             raise ValueError(
-                f"Expected the docstring of {folder}/__init__.py to begin with {', '.join(RINGS)} and a colon, "
-                f"but it begins with {first_line(folder / '__init__.py')[:40]!r}. Name its ring."
+                f"Expected the docstring of {folder}/__init__.py to begin with one of {', '.join(RINGS)} and a "
+                f"colon, but it begins with {first_line(folder / '__init__.py')[:40]!r}. Name its ring."
             )
         folder = folder.parent
     return folder.relative_to(SRC).as_posix()
@@ -146,7 +146,7 @@ def ring_of(room: str) -> str:
 
 
 def imported(path: Path) -> Iterator[Path]:
-    """Yield the files and folders of the package that a file imports, also those that only type checkers import."""
+    """Yield the files and folders of the package that a file imports, also for type checking alone."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         modules: list[list[str]] = []
         if isinstance(node, ast.ImportFrom):
@@ -229,7 +229,8 @@ def reading() -> str:
         ValueError: if `READING` lacks a file of the core, or names another.
     """
     if differing := sorted(set(core_files()) ^ set(READING)):
-        raise ValueError(f"Expected READING to have each file of the core, but it differs in {', '.join(differing)}.")
+        names = ", ".join(differing)
+        raise ValueError(f"Expected READING to have each file of the core, but it differs in {names}.")
     return "\n".join(f"1. [`{name}`](../src/{name}): {first_line(SRC / name)}" for name in READING)
 
 

@@ -1,4 +1,4 @@
-"""Digests of contents, of tokenizers and of weights: two that are equal have equal digests, in every process."""
+"""Digests of contents, tokenizers and weights: equal ones have equal digests in every process."""
 
 from __future__ import annotations
 

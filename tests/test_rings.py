@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -287,6 +288,31 @@ def test_each_removable_room_can_be_deleted(tmp_path):
         [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
     )
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
+
+
+@pytest.mark.thorough
+def test_a_run_trains_without_any_removable_room(tmp_path):
+    copy_of_the_package(tmp_path, *REMOVABLE)
+    for name, count in (("train", 8), ("test", 2)):
+        rows = [{"id": f"{name}{n}", "question": f"{n} + 1 = ?", "answer": str(n + 1)} for n in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    settings = [
+        "experiment=grpo", "data=jsonl", "data.train.path=train.jsonl", "data.evaluation.test.path=test.jsonl",
+        "iterations=2", "data.batch_size=4", "data.evaluation_samples=2", "callbacks.pass_at_k.ks=[1]", "name=bare",
+    ]  # fmt: skip
+    result = subprocess.run(
+        [sys.executable, "-m", "tagrpo.cli.train", *settings],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+    )
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-2000:]
+    run = tmp_path / "runs" / "bare" / "seed0"
+    assert (run / "finished").exists()
+    assert (run / "model" / "model.safetensors").exists()
+    assert json.loads((run / "ledger.json").read_text())["iterations"] == 2
 
 
 WHEEL = "from setuptools import build_meta; print(build_meta.build_wheel({folder!r}))"

@@ -11,7 +11,7 @@ from typing import Any
 from workload import MODELS
 
 from tagrpo.analysis.sections import table
-from tagrpo.runs.files import write_section
+from tagrpo.files import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCUMENT = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"

@@ -17,13 +17,13 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from tagrpo.files import write_text
 from tagrpo.modules.policy.sharding import compile_layers, decoder_layers
 from tagrpo.packing.attention import PREFIX_ATTENTION
 from tagrpo.packing.batch import pack, plan_micro_batches
 from tagrpo.packing.head import token_scores
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.packing.trl import METHOD, share_prefixes
-from tagrpo.runs.files import write_text
 
 SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 SIZES += ("num_key_value_heads", "head_dim")

@@ -239,7 +239,7 @@ def undisturbed(trial: Trial, folder: Path) -> tuple[Path, list[str]]:
 
 @contextmanager
 def written_in_place(path: Path) -> Iterator[Path]:
-    """The wrong `tagrpo.runs.files.written_whole`: the file has its name while it is written."""
+    """The wrong `tagrpo.files.written_whole`: the file has its name while it is written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     yield path
 
@@ -247,9 +247,9 @@ def written_in_place(path: Path) -> Iterator[Path]:
 def drive(options: argparse.Namespace, outcomes: Path) -> None:
     """An undisturbed run, then the others; a line for each that has ended goes to the file of outcomes."""
     if options.in_place:
-        import tagrpo.runs.files
+        import tagrpo.files
 
-        tagrpo.runs.files.written_whole = written_in_place
+        tagrpo.files.written_whole = written_in_place
     import tensorboard.summary  # noqa: F401 - forks inherit what is imported here
     from transformers import AutoModelForCausalLM
 

@@ -32,7 +32,7 @@ GROUPS = (
     "reward", "reward_terms", "rollout", "dynamic_sampling", "callbacks", "logger", "trainer", "strategy",
     "rephraser",
 )  # fmt: skip
-FORWARDED = {"tagrpo.lab.tasks.question_data": "tagrpo.datamodules.questions.QuestionDataModule"}
+FORWARDED = {"tagrpo.lab.tasks.question_data": "tagrpo.datamodules.lightning.questions.QuestionDataModule"}
 """Classes that hand their other options on, and to whom."""
 
 

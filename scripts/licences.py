@@ -10,7 +10,7 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 
 from tagrpo.analysis.sections import table
-from tagrpo.runs.files import write_section
+from tagrpo.files import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCK = ROOT / "requirements" / "cpu.lock"

@@ -87,7 +87,7 @@ def papers() -> dict[str, dict[str, Any]]:
     """Name → content of the paper's table, in the order of the page."""
     found = {}
     for name in PAPERS:
-        found[name] = {"values": {}} | methods.read(methods.tables()[name])
+        found[name] = {"values": {}} | methods.read_paper(methods.tables()[name])
     return found
 
 

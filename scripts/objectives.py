@@ -16,6 +16,7 @@ from torch import Tensor
 
 from tagrpo.analysis.plots import save
 from tagrpo.analysis.sections import table
+from tagrpo.files import write_section
 from tagrpo.lab.enumerable import (
     Policies,
     Responses,
@@ -30,7 +31,6 @@ from tagrpo.metrics.functional import zero_gradient_probability
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.update import UpdateOptions
-from tagrpo.runs.files import write_section
 from tagrpo.settings import methods
 from tagrpo.types import AdvantageStrategy
 

@@ -14,8 +14,8 @@ from io import StringIO
 from pathlib import Path
 
 from tagrpo.datamodules.sources.base import plain
+from tagrpo.files import write_section
 from tagrpo.lab.tasks.reasoning_gym import TASKS
-from tagrpo.runs.files import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reasoning_gym.md"

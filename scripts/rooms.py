@@ -1,6 +1,9 @@
-"""The rooms of `src` in docs/architecture.md, as the imports have them.
+"""The rooms of `src` and their rings in docs/architecture.md, as the folders and the imports have them.
 
-python scripts/rooms.py     # write the section of the page
+python scripts/rooms.py     # write the sections of the page
+
+A room is a folder whose docstring begins with its ring: `Core: `, `Shell: ` or `Removable: `. Files and
+folders below it belong to it, unless a folder among them names a ring itself.
 """
 
 import ast
@@ -8,71 +11,233 @@ from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from tagrpo.runs.files import write_section
+from tagrpo.files import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src"
 PAGE = ROOT / "docs" / "architecture.md"
+RINGS = ("Core", "Shell", "Removable")
+"""From the inside outwards. A room imports from rooms of its own ring and of rings before it."""
+BASE = "."
+"""The room of the files that lie in `src` itself."""
+READING = [
+    "types/data.py",
+    "types/learning.py",
+    "types/protocols.py",
+    "datamodules/sources/base.py",
+    "datamodules/sources/jsonl.py",
+    "datamodules/sources/rows.py",
+    "datamodules/templates/base.py",
+    "datamodules/templates/augmentation.py",
+    "datamodules/prompts.py",
+    "datamodules/control_tokens.py",
+    "datamodules/loader.py",
+    "datamodules/memory.py",
+    "rollouts/pipeline.py",
+    "rollouts/engines/synced.py",
+    "rollouts/engines/base.py",
+    "rollouts/engines/transformers.py",
+    "rollouts/engines/vllm.py",
+    "rollouts/scoring.py",
+    "rewards/workers.py",
+    "rewards/math.py",
+    "rewards/response.py",
+    "rewards/extraction.py",
+    "rewards/plain_answer.py",
+    "rewards/multiple_choice.py",
+    "rewards/canonical.py",
+    "rewards/reading.py",
+    "rewards/latex.py",
+    "rewards/forms.py",
+    "rewards/values.py",
+    "rewards/units.py",
+    "rewards/arithmetic.py",
+    "rewards/comparison.py",
+    "rewards/equivalence.py",
+    "rewards/sandbox.py",
+    "rewards/child_environment.py",
+    "rewards/terms.py",
+    "rollouts/dynamic_sampling.py",
+    "rollouts/ahead.py",
+    "rollouts/cache.py",
+    "modules/update.py",
+    "modules/advantages/pools.py",
+    "modules/advantages/group.py",
+    "modules/advantages/pass_at_k.py",
+    "modules/advantages/difficulty.py",
+    "modules/advantages/based.py",
+    "modules/experience.py",
+    "modules/mismatch.py",
+    "modules/credit/assign.py",
+    "modules/policy/model.py",
+    "modules/policy/logprobs.py",
+    "packing/batch.py",
+    "packing/policy.py",
+    "packing/attention.py",
+    "packing/head.py",
+    "packing/noise.py",
+    "modules/losses.py",
+    "modules/update_stats.py",
+    "modules/policy/schedule.py",
+    "modules/policy/lora.py",
+    "modules/policy/sharding.py",
+    "modules/policy/flop.py",
+    "metrics/means.py",
+    "metrics/functional/groups.py",
+    "metrics/functional/pass_at_k.py",
+    "metrics/functional/diversity.py",
+    "metrics/functional/statistics.py",
+    "metrics/evaluation.py",
+    "distributed.py",
+    "seeds.py",
+    "digests.py",
+    "files.py",
+    "foreign.py",
+    "types/checks.py",
+    "types/fields.py",
+    "rollouts/engines/weight_stream.py",
+    "datamodules/sources/hub.py",
+    "datamodules/sources/catalogue.py",
+    "datamodules/sources/concatenated.py",
+    "datamodules/sources/rephrasing_rows.py",
+    "datamodules/hidden_text.py",
+    "datamodules/overlap.py",
+    "datamodules/prompt_check.py",
+    "datamodules/report.py",
+    "packing/trl.py",
+]
+"""Files of the core in the order in which a batch meets them; helpers and further sources at the end."""
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Rooms that a file imports from when it is imported or run; what only type checkers import does not count."""
-    package = ("tagrpo", *path.relative_to(SRC).parts[:-1])
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for_types = {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for inner in ast.walk(node)
-    }
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.level and node not in for_types:
-            module = [*package[: len(package) - node.level + 1], *(node.module or "").split(".")]
-            yield from {[*filter(None, [*module, alias.name])][1] for alias in node.names}
+def first_line(path: Path) -> str:
+    """Return the first line of a file's docstring; empty if it has none."""
+    return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+
+
+def named_ring(folder: Path) -> str | None:
+    """Return the ring that the docstring of a folder begins with; None if it begins with none."""
+    path = folder / "__init__.py"
+    ring = first_line(path).partition(":")[0] if path.exists() else ""
+    return ring if ring in RINGS else None
+
+
+def room_of(path: Path) -> str:
+    """Return the room of a file or folder below `SRC`, as a path relative to `SRC`.
+
+    Raises:
+        ValueError: if a folder directly below `SRC` names no ring.
+    """
+    folder = path if path.is_dir() else path.parent
+    while named_ring(folder) is None:
+        if SRC in (folder, folder.parent):
+            raise ValueError(
+                f"Expected the docstring of {folder}/__init__.py to begin with one of {', '.join(RINGS)} and a "
+                f"colon, but it begins with {first_line(folder / '__init__.py')[:40]!r}. Name its ring."
+            )
+        folder = folder.parent
+    return folder.relative_to(SRC).as_posix()
+
+
+def ring_of(room: str) -> str:
+    """Return the ring of a room."""
+    ring = named_ring(SRC / room)
+    assert ring is not None, room
+    return ring
+
+
+def imported(path: Path) -> Iterator[Path]:
+    """Yield the files and folders of the package that a file imports, also for type checking alone."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        modules: list[list[str]] = []
+        if isinstance(node, ast.ImportFrom):
+            base = [] if node.level == 0 else ["tagrpo", *path.relative_to(SRC).parts[:-1]]
+            base = base[: len(base) - node.level + 1] if node.level else base
+            named = [*base, *(node.module or "").split(".")] if node.module else base
+            modules = [[*named, alias.name] for alias in node.names]
+        elif isinstance(node, ast.Import):
+            modules = [alias.name.split(".") for alias in node.names]
+        for package, *parts in modules:
+            if package == "tagrpo":
+                yield _file(parts)
+
+
+def _file(parts: list[str]) -> Path:
+    """Return the file or folder of a dotted name, the last part of which may be a name inside a module."""
+    path = SRC.joinpath(*parts)
+    if path.is_dir() or path.with_suffix(".py").exists():
+        return path if path.is_dir() else path.with_suffix(".py")
+    path = path.parent
+    return path if path.is_dir() else path.with_suffix(".py")
 
 
 def rooms() -> dict[str, set[str]]:
-    """Room → the rooms that it imports from, those that import from nobody first."""
-    used = {
-        folder.name: {room for path in folder.rglob("*.py") for room in imports(path)} - {folder.name}
-        for folder in sorted(SRC.iterdir())
-        if (folder / "__init__.py").exists()
-    }
-    used = {room: {name for name in names if name in used} for room, names in used.items()}
-    order = list(TopologicalSorter(used).static_order())  # refuses circles
-    return {room: used[room] for room in sorted(order, key=lambda room: (len(reached(room, used)), room))}
+    """Return room → the rooms that it imports from, those that import from nobody first.
+
+    Raises:
+        ValueError: if rooms import from each other in a circle.
+    """
+    used: dict[str, set[str]] = {}
+    for path in sorted(SRC.rglob("*.py")):
+        room = room_of(path)
+        used.setdefault(room, set()).update(room_of(other) for other in imported(path))
+    for room, others in used.items():
+        others.discard(room)
+    list(TopologicalSorter(used).static_order())  # refuses circles
+    order = sorted(used, key=lambda room: (RINGS.index(ring_of(room)), len(reached(room, used)), room))
+    return {room: used[room] for room in order}
 
 
 def reached(room: str, used: dict[str, set[str]]) -> set[str]:
-    """All rooms that a room imports from, those that do so through others included."""
+    """Return all rooms that a room imports from, also through others."""
     return used[room].union(*(reached(name, used) for name in used[room]))
 
 
-def tenants(room: str) -> str:
-    """The first line of a room's docstring."""
-    return (ast.get_docstring(ast.parse((SRC / room / "__init__.py").read_text())) or "").partition("\n")[0]
+def core_files() -> list[str]:
+    """Return the files of the core, relative to `SRC`, without those that only name a folder."""
+    files = [path for path in sorted(SRC.rglob("*.py")) if ring_of(room_of(path)) == "Core"]
+    return [path.relative_to(SRC).as_posix() for path in files if path.name != "__init__.py"]
+
+
+def node(room: str) -> str:
+    """Return the name of a room in the drawing; Mermaid reads a slash as a part of a shape."""
+    return room.replace("/", "_")
 
 
 def section() -> str:
-    """A drawing of the rooms without the arrows that follow from others, and a table."""
-    used = rooms()
-    arrows = [
-        f"    {room} --> {name}"
-        for room in used
-        for name in sorted(used[room])
-        if not any(name in reached(other, used) for other in used[room])
-    ]
-    rows = [
-        f"| [`{room}/`](../src/{room}) | {tenants(room)} | {', '.join(sorted(used[room])) or '–'} |"
-        for room in reversed(used)
-    ]
-    head = ["| room of `src/` | who lives there | imports from |", "|---|---|---|"]
-    return "\n".join(["```mermaid", "flowchart TD", *reversed(arrows), "```", "", *head, *rows])
+    """Return a drawing of the rooms by ring, without the arrows that follow from others, and a table."""
+    used = {room: others - {BASE} for room, others in rooms().items() if room != BASE}
+    drawing = ["```mermaid", "flowchart TD"]
+    for ring in reversed(RINGS):
+        members = [room for room in reversed(used) if ring_of(room) == ring]
+        nodes = [f'        {node(room)}["{room}"]' for room in members]
+        drawing.extend([f"    subgraph {ring}", *nodes, "    end"])
+    for room in reversed(used):
+        follows = set().union(*(reached(other, used) for other in used[room]))
+        drawing.extend(f"    {node(room)} --> {node(name)}" for name in sorted(used[room] - follows))
+    table = ["| ring | room of `src/` | what it has | imports from |", "|---|---|---|---|"]
+    for room, names in used.items():
+        text = first_line(SRC / room / "__init__.py").partition(": ")[2]
+        others = ", ".join(f"`{name}`" for name in sorted(names)) or "–"
+        table.append(f"| {ring_of(room).lower()} | [`{room}/`](../src/{room}) | {text} | {others} |")
+    return "\n".join([*drawing, "```", "", *table])
+
+
+def reading() -> str:
+    """Return a numbered list of the core's files in reading order, each with the first line of its docstring.
+
+    Raises:
+        ValueError: if `READING` lacks a file of the core, or names another.
+    """
+    if differing := sorted(set(core_files()) ^ set(READING)):
+        names = ", ".join(differing)
+        raise ValueError(f"Expected READING to have each file of the core, but it differs in {names}.")
+    return "\n".join(f"1. [`{name}`](../src/{name}): {first_line(SRC / name)}" for name in READING)
 
 
 def main() -> None:
     """Console entry point."""
     write_section(PAGE, "rooms", section())
+    write_section(PAGE, "reading", reading())
 
 
 if __name__ == "__main__":

@@ -22,11 +22,11 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from tagrpo.cli.evaluate import evaluate
 from tagrpo.cli.train import train
+from tagrpo.files import write_text
 from tagrpo.lab.tasks.reasoning_gym import TASKS
-from tagrpo.runs.files import write_text
 from tagrpo.settings.config import build, compose_run
+from tagrpo.study.evaluate import evaluate
 
 ASKED = {"number": "a number", "numbers": "the numbers", "multiset": "the numbers", "word": "one word"}
 

@@ -1,1 +1,1 @@
-"""tagrpo: reinforcement learning with verifiable rewards, and how it explores."""
+"""Core: reinforcement learning with verifiable rewards, and how it explores."""

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from typing import TypeVar
 
 import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 
@@ -40,3 +42,9 @@ def sum_over_ranks(sums: Mapping[str, float]) -> dict[str, float]:
 def max_over_ranks(value: float) -> float:
     """Return the largest value of any rank."""
     return max(gather_objects(value))
+
+
+def own_part(parameter: Tensor) -> Tensor:
+    """Return this rank's part of a parameter."""
+    tensor = parameter.detach()
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 from scipy.special import comb
 
 from tagrpo.callbacks import sentence_encoder
+from tagrpo.files import write_section
 from tagrpo.lab.tasks.multiplication import FAMILIES, TRAINED
-from tagrpo.runs.files import write_section
 
 from .benchmark.digest import read
 from .smollm2 import PAGE

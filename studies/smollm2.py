@@ -40,11 +40,11 @@ from scipy import stats
 
 from tagrpo.analysis.plots import finished, panels, save, styled
 from tagrpo.analysis.sections import table
-from tagrpo.cli.compare import Method, runs_of
+from tagrpo.files import write_section
 from tagrpo.lab.tasks.multiplication import MultiplicationSource
 from tagrpo.metrics.functional import pass_at_k
-from tagrpo.runs.files import write_section
 from tagrpo.runs.grid import run_grid
+from tagrpo.study.compare import Method, runs_of
 from tagrpo.types import QuestionGroup
 
 Array = NDArray[np.float64]

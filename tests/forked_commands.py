@@ -15,7 +15,11 @@ import time
 import traceback
 from pathlib import Path
 
-from tagrpo.cli import compare, diff, evaluate, export, plan, rephrase, report, train
+from tagrpo.cli import diff, export, train
+from tagrpo.planning import plan
+from tagrpo.rephrasing import command as rephrase
+from tagrpo.report import command as report
+from tagrpo.study import compare, evaluate
 
 COMMANDS = {
     "tagrpo-train": train.main,
@@ -40,8 +44,8 @@ def refuse_models() -> None:
     import transformers
 
     import tagrpo.callbacks
-    import tagrpo.modules.policy_module
-    import tagrpo.modules.strategy  # noqa: F401
+    import tagrpo.modules.lightning.policy_module
+    import tagrpo.modules.lightning.strategy  # noqa: F401
 
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError(LOADED)

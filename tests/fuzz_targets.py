@@ -125,7 +125,7 @@ def torch_file() -> Mapping[str, bytes]:
 
 def checkpoints(data: bytes) -> None:
     """Checkpoints: damaged ones, and those of strangers, whose checksums are right."""
-    from tagrpo.runs.checkpoints import DamagedFileError, check
+    from tagrpo.runs.checkpoints import DamagedFileError, check_checkpoint
 
     path = Path(f"/dev/shm/fuzz-{os.getpid()}.ckpt")
     if data[:1] == b"F":
@@ -135,7 +135,7 @@ def checkpoints(data: bytes) -> None:
             for name, content in torch_file().items():
                 archive.writestr(name, data if name.endswith("data.pkl") else content)
     try:
-        check(path)
+        check_checkpoint(path)
     except (DamagedFileError, pickle.UnpicklingError):
         pass
     finally:
@@ -179,7 +179,7 @@ def read_or_refused(reader: Callable, *arguments: object) -> object:
 def servers(data: bytes) -> None:
     """Replies of a vLLM server on every route that is read: responses, or the error of the boundary."""
     from tagrpo.foreign import read_json
-    from tagrpo.rollouts.engines import server_replies as module
+    from tagrpo.rollouts.servers import server_replies as module
 
     asked = module.Asked(num_samples=2, max_new_tokens=3, vocabulary=60, stop_ids=[2], version="v", random=True)
     completions = read_or_refused(module.read_generated, data, asked, "a server")

@@ -13,11 +13,13 @@ import sys
 import tempfile
 import threading
 import time
+import tomllib
 import traceback
 import zlib
 from dataclasses import replace
 from html import unescape
 from importlib import import_module
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -121,8 +123,12 @@ def in_fork(work, *arguments):
         return code, output.read()
 
 
+SCRIPTS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["scripts"]
+"""Name of a console script → its module and function."""
+
+
 def forked(program, *arguments, folder=".", environment=()):
-    """Run a console script, `train` of `tagrpo.cli.train` say, in a fork of this process.
+    """Run a console script, `train` for `tagrpo-train` say, in a fork of this process.
 
     It runs in a folder, from which it can import, with these variables added to its environment. Returns exit code and
     output.
@@ -132,7 +138,8 @@ def forked(program, *arguments, folder=".", environment=()):
         os.environ.update(environment)
         os.chdir(folder)
         sys.path.insert(0, str(folder))
-        import_module(f"tagrpo.cli.{program}").main()
+        script = "tagrpo-" + {"evaluate": "eval"}.get(program, program)
+        import_module(SCRIPTS[script].removesuffix(":main")).main()
 
     return in_fork(work, *arguments)
 

@@ -24,12 +24,13 @@ from typing import Any
 
 import pytest
 
-from tagrpo.settings.methods import CONTRIB, options_of, read, tables
+from tagrpo.settings.methods import CONTRIB, options_of, read_paper, tables
 
 ROOT = Path(__file__).parents[1]
 FILES = tables()
 PAPERS: dict[str, dict[str, Any]] = {
-    name: {"names": [], "text": {"state": "read"}, "cited": {}} | read(path) for name, path in sorted(FILES.items())
+    name: {"names": [], "text": {"state": "read"}, "cited": {}} | read_paper(path)
+    for name, path in sorted(FILES.items())
 }
 NAMES = {name: key for key, paper in PAPERS.items() for name in [*paper["names"], paper["arxiv"]] if name}
 EXPERIMENTS = {experiment: key for key, paper in PAPERS.items() for experiment in paper["own"]}

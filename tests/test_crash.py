@@ -33,7 +33,7 @@ from transformers import AutoModelForCausalLM
 from tagrpo.callbacks import Checkpointer, EmbeddingDiversityMonitor, RolloutCallback
 from tagrpo.cli.export import export
 from tagrpo.cli.train import train
-from tagrpo.modules.policy_module import PolicyModule
+from tagrpo.modules.lightning.policy_module import PolicyModule
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.rollouts.scoring import Scoring
 from tagrpo.runs.loggers import MetricsCSV

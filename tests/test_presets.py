@@ -20,7 +20,6 @@ from omegaconf import OmegaConf, open_dict
 from tagrpo.analysis.comparison import Methods
 from tagrpo.analysis.runs import by_method, find_runs
 from tagrpo.analysis.sections import markdown
-from tagrpo.cli.compare import methods_of, runs_of, shared_overrides
 from tagrpo.cli.train import train
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.report.assemble import draw
@@ -28,8 +27,9 @@ from tagrpo.runs.directory import admit, begin, end
 from tagrpo.runs.grid import copy_run
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.checks import read_questions
-from tagrpo.settings.config import build, check
+from tagrpo.settings.config import build, check_settings
 from tagrpo.settings.methods import options_of
+from tagrpo.study.compare import methods_of, runs_of, shared_overrides
 
 PRESETS = list(options_of("comparisons/compare"))
 NO_TABLE = {"demo", "demo_lm", "hard", "methods", "ta_grpo_2x2", "ta_grpo_rows"}
@@ -133,7 +133,7 @@ def test_every_preset_composes_with_a_base_that_is_not_trained_and_other_rows_th
     assert (preset in NO_TABLE) != (preset in PRINTED)
     for row, cfg in composed(preset).items():
         assert cfg.name == row
-        check(cfg)
+        check_settings(cfg)
         instantiate(cfg.advantage)
         instantiate(cfg.loss)
         assert (row == "base") == (0 in (cfg.iterations, cfg.trainer.max_steps))

@@ -42,7 +42,7 @@ def main() -> None:
             for stream in (1, 2):
                 os.dup2(output, stream)
             sys.argv[1:] = arguments
-            importlib.import_module("tagrpo.rollouts.engines.serve").main()
+            importlib.import_module("tagrpo.rollouts.servers.serve").main()
             os._exit(0)
         print(server, flush=True)
     os._exit(0)  # vLLM's threads would keep the process

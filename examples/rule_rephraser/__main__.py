@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 
-from tagrpo.cli.rephrase import main
+from tagrpo.rephrasing.command import main
 
 if __name__ == "__main__":  # the folder of this file is on the path, so that `rules` is found
     sys.argv[1:1] = ["~rephraser", "+rephraser._target_=rules.RuleRephraser"]

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
+from tagrpo.files import write_json
 from tagrpo.lab.exact import correct_tokens, exact_success
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource, ChainReward
 from tagrpo.lab.tasks.arithmetic.source import MAX_VALUE
@@ -41,7 +42,6 @@ from tagrpo.lab.tasks.shortest_path import ShortestPathReward, ShortestPathSourc
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import save_model
 from tagrpo.packing.policy import CausalPolicy
-from tagrpo.runs.files import write_json
 from tagrpo.types import EnumeratingVerifier, QuestionGroup
 
 from .arithmetic import arithmetic_vocabulary

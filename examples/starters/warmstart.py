@@ -28,12 +28,12 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, Qwen3ForCausalLM
 
+from tagrpo.files import write_json
 from tagrpo.lab.exact import correct_tokens, exact_success
 from tagrpo.lab.tasks.arithmetic.source import MAX_VALUE, Operation
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import save_model
 from tagrpo.packing.policy import CausalPolicy
-from tagrpo.runs.files import write_json
 from tagrpo.types import EnumeratingVerifier, QuestionGroup
 
 from . import arithmetic, countdown, shortest_path

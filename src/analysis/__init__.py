@@ -1,1 +1,1 @@
-"""Turns run directories into tables, statistics and plots. Needs neither a GPU nor Lightning."""
+"""Removable: tables, statistics and plots of run directories. Needs neither a GPU nor Lightning."""

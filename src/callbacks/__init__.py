@@ -1,4 +1,4 @@
-"""Callbacks: rollouts and diagnostics. Each can be used in another Lightning project.
+"""Shell: callbacks for rollouts and diagnostics. Each can be used in another Lightning project.
 
 docs/reuse.md lists what each of them reads from a batch and from the output of the training step.
 """

@@ -12,9 +12,9 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
+from ..files import remove
 from ..runs.checkpoints import set_aside
-from ..runs.directory import checkpoints_in, name_of
-from ..runs.files import remove
+from ..runs.directory import checkpoint_name, checkpoints_in
 from ..runs.loggers import ResumableLogger
 from ..runs.preemption import RECEIVED, asked_to_stop, listen
 from ..runs.scalars import Stage
@@ -159,7 +159,7 @@ class Checkpointer(Callback):
             return
         self._states_to_save = states or {}
         try:
-            trainer.save_checkpoint(Path(trainer.default_root_dir) / "checkpoints" / name_of(self._done))
+            trainer.save_checkpoint(Path(trainer.default_root_dir) / "checkpoints" / checkpoint_name(self._done))
         finally:
             self._states_to_save = None
         self._saved_at = self._done

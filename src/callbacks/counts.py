@@ -9,11 +9,11 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
+from ..digests import json_digest
 from ..distributed import gather_objects, rank
+from ..files import write_json
 from ..foreign import Count, ForeignDataError, Message, Text, read_json
-from ..metrics.evaluation import Record, joined
-from ..runs.files import write_json
-from ..runs.identity import digest
+from ..metrics.evaluation import QuestionCounts, joined
 
 MOST = 2**53
 """Exclusive limit of a count: floating-point numbers represent all whole numbers below it exactly."""
@@ -56,7 +56,7 @@ class CountStore:
         self.root = self.folder = Path(folder)
         self._name = ""
 
-    def resume(self) -> dict[Key, Record]:
+    def resume(self) -> dict[Key, QuestionCounts]:
         """Read the counts that this evaluation has so far. Collective: rank 0 reads for all before any rank appends.
 
         Raises:
@@ -73,7 +73,7 @@ class CountStore:
         if self.identify is None:
             return ""
         identity = dict(self.identify())
-        name = digest(identity)
+        name = json_digest(identity)
         if not (self.root / name).exists() and (differ := self._nearest(identity)):
             rank_zero_info(
                 "Sampled anew: there are no counts of the same evaluation. The most similar one before differs in "
@@ -94,7 +94,7 @@ class CountStore:
             found.append([part for part, value in identity.items() if then.get(part) != value])
         return min(found, key=len, default=[])
 
-    def read(self) -> dict[Key, Record]:
+    def read(self) -> dict[Key, QuestionCounts]:
         """Return the record of each question of this evaluation.
 
         Damaged lines, lines of other evaluations and duplicates are skipped with a warning. Questions of damaged lines
@@ -103,7 +103,7 @@ class CountStore:
         Raises:
             ForeignDataError: if two records of a question differ but have the same number of responses.
         """
-        records: dict[Key, Record] = {}
+        records: dict[Key, QuestionCounts] = {}
         places: dict[Key, str] = {}
         for file in sorted(self.folder.glob("*.counts")):
             if not (file.stem.isascii() and file.stem.isdecimal() and file.is_file()):
@@ -140,7 +140,7 @@ class CountStore:
                 rank_zero_warn(f"Skipping {copies} of {len(lines)} lines of {file}: they are copies of others.")
         return records
 
-    def suffices(self, record: Record, wanted: int) -> bool:
+    def suffices(self, record: QuestionCounts, wanted: int) -> bool:
         """Return whether a record has all `wanted` responses to its question.
 
         An evaluation that has an identity always asks for the same number; a record of more is not one of its records.
@@ -154,7 +154,7 @@ class CountStore:
         )
         return False
 
-    def append(self, number: int, records: Sequence[Record]) -> None:
+    def append(self, number: int, records: Sequence[QuestionCounts]) -> None:
         """Append the records of one batch to the file of rank `number`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{number}.counts"
@@ -178,7 +178,7 @@ def check_free(path: Path) -> None:
             raise FileExistsError(f"Expected {place} to be a {kind}, but it is something else. Move it away.")
 
 
-def read_line(line: bytes, name: str, source: str) -> Record:
+def read_line(line: bytes, name: str, source: str) -> QuestionCounts:
     """Read a line of counts of the evaluation `name`.
 
     Raises:

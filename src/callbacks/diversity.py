@@ -11,8 +11,8 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import gather_objects, rank
+from ..files import append_csv, read_csv, write_csv
 from ..metrics.functional import answer_diversity, answer_entropy, group_index, mean_pairwise_distance
-from ..runs.files import append_rows, read_rows, write_rows
 from ..seeds import derive_seed
 from .shared import BatchDiagnostic, another_follows, batch_means, check_at_least_one, current_iteration
 
@@ -89,8 +89,8 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         """Drop rows of later iterations, which an earlier attempt has written."""
         path = Path(trainer.default_root_dir) / "embedding_diversity.csv"
         if trainer.is_global_zero and path.exists():
-            kept = [row for row in read_rows(path)[1] if int(row["iteration"]) <= current_iteration(trainer)]
-            write_rows(path, COLUMNS, kept)
+            kept = [row for row in read_csv(path)[1] if int(row["iteration"]) <= current_iteration(trainer)]
+            write_csv(path, COLUMNS, kept)
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> Mapping[str, float]:
         iteration = current_iteration(trainer)
@@ -99,7 +99,7 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         rows = [row for part in gather_objects(self.distances(batch, iteration)) for row in part]
         found = {pool: [row["distance"] for row in rows if row["pool"] == pool] for pool in POOLS}
         if trainer.is_global_zero:
-            append_rows(Path(trainer.default_root_dir) / "embedding_diversity.csv", COLUMNS, rows)
+            append_csv(Path(trainer.default_root_dir) / "embedding_diversity.csv", COLUMNS, rows)
         return {f"embedding_distance/{pool}": fmean(distances) for pool, distances in found.items() if distances}
 
     def distances(self, batch: Any, iteration: int) -> list[dict[str, Any]]:

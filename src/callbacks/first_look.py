@@ -8,7 +8,7 @@ from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from ..distributed import gather_objects
-from ..runs.files import write_text
+from ..files import write_text
 from .shared import BatchDiagnostic, check_at_least_one, current_iteration
 
 NUM_EXAMPLES = 3

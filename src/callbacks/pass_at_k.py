@@ -12,7 +12,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from ..distributed import gather_objects, rank
-from ..metrics.evaluation import Record, averages, count_batch, merge_counts, summarise
+from ..metrics.evaluation import QuestionCounts, averages, count_batch, merge_counts, summarise
 from ..metrics.functional import cover_at_tau
 from ..runs.scalars import log_scalars
 from ..types import Fields
@@ -76,8 +76,8 @@ class PassAtKEvaluator(Callback):
         self.ks, self.taus = tuple(ks), tuple(taus)
         self.averages = {name: list(splits) for name, splits in (averages or {}).items()}
         self.store = None if store is None else CountStore(store)
-        self._records: list[Record] = []
-        self._stored: dict[Key, Record] = {}
+        self._records: list[QuestionCounts] = []
+        self._stored: dict[Key, QuestionCounts] = {}
         self._asked: set[Key] = set()
         # Other projects log through Lightning, which would advise, once for each scalar, to reduce all ranks' counts.
         warnings.filterwarnings("ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@\w+)/")

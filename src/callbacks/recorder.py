@@ -12,7 +12,7 @@ from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import rank
-from ..runs.files import written_whole
+from ..files import written_whole
 from .shared import BatchDiagnostic, advantages_of, current_iteration, delete_later
 
 RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")

@@ -3,32 +3,19 @@
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 
-from ..datamodules.memory import QuestionMemory, Visit
+from ..datamodules.memory import Chooser, QuestionMemory
+from ..files import write_json
 from ..modules.policy.sharding import full_tensors
 from ..rewards.response import is_mark
 from ..rollouts.pipeline import RolloutPipeline
-from ..runs.files import write_json
 from ..runs.scalars import Stage, log_scalars
 from ..types import SampledPolicy, require
 from .shared import another_follows, updates_of
-
-
-@runtime_checkable
-class Chooser(Protocol):
-    """A data module that may choose questions by earlier results on them."""
-
-    needs_memory: bool
-    """Whether the data module chooses questions by `memory`."""
-    memory: QuestionMemory
-    """The results that the data module reads; `RolloutCallback` sets it to the pipeline's memory."""
-
-    def observe(self, visits: list[Visit]) -> None:
-        """Take in the results of a rolled-out training batch, also of questions that are thrown away."""
 
 
 class RolloutCallback(Callback):

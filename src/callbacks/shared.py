@@ -12,8 +12,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from ..distributed import gather_objects
+from ..files import write_json
 from ..metrics import MeanByName
-from ..runs.files import write_json
 from ..runs.scalars import log_scalars
 from ..types import Fields, SampledPolicy
 

@@ -1,1 +1,1 @@
-"""The console scripts, and what they say."""
+"""Shell: `tagrpo-train`, `tagrpo-export`, `tagrpo-diff`, and what all console scripts say."""

@@ -23,9 +23,9 @@ from omegaconf.errors import OmegaConfBaseException
 from rich.console import Console
 from rich.table import Table
 
+from ..files import write_text
 from ..redaction import for_terminal, redacted
 from ..runs.directory import override, write_provenance
-from ..runs.files import write_text
 from ..runs.preemption import asked_to_stop
 from ..runs.secrets import refuse_secret_arguments, save_resolved
 from ..settings.choices import check_choices

@@ -45,10 +45,10 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
     import torch
 
     from ..callbacks import Checkpointer
+    from ..digests import bit_sums, json_digest
+    from ..files import read_csv
     from ..foreign import ForeignDataError, read
     from ..packing.policy import CausalPolicy
-    from ..runs.files import read_rows
-    from ..runs.identity import bit_sums, digest
     from ..runs.states import DataState, LoaderState, ModuleState
 
     data = run.datamodule
@@ -74,7 +74,7 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
         copy(data).train_dataloader().load_state_dict(state.model_dump())  # of the copy alone, which no trainer has
     with torch.random.fork_rng(devices=[]):
         model = run.module.load_model()
-    if loaded not in ("", digest(bit_sums(model))):
+    if loaded not in ("", json_digest(bit_sums(model))):
         raise ValueError(
             f"Expected the model that the run in {checkpoint} began with, but the weights at model.path="
             f"{run.module.model_path} differ. Resume with the model.path of that run; for a new run set "
@@ -85,7 +85,7 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     _check_moments(checkpoint, content.get("optimizer_states", []), trained)
     for name in TABLES:
-        read_rows(run.directory / name)
+        read_csv(run.directory / name)
 
 
 def _check_shapes(checkpoint: Path, stored: Mapping[str, Any], built: Mapping[str, Any]) -> None:

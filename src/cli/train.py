@@ -22,8 +22,8 @@ from .resume import check_resume, iterations_done, log_held_back, restoring, whe
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
-    from ..datamodules.questions import QuestionDataModule
-    from ..modules.policy_module import PolicyModule
+    from ..datamodules.lightning.questions import QuestionDataModule
+    from ..modules.lightning.policy_module import PolicyModule
 
 
 def train(

@@ -1,1 +1,1 @@
-"""From questions to batches of prompts: sources, templates, and the data module that serves them."""
+"""Core: from questions to batches of prompts: sources, templates, the renderer, the memory of questions."""

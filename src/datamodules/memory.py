@@ -1,4 +1,4 @@
-"""The memory of questions: how often each was sampled and solved in this run, and with which answers; and curricula.
+"""The memory of questions: how often each was sampled and solved, with which answers; and parts that read it.
 
 It is the same on every rank and part of checkpoints. A run that does not read it keeps none.
 """
@@ -131,6 +131,38 @@ class Curriculum(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from what `state_dict` returned."""
+
+
+class Replay(Protocol):
+    """Lets past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one."""
+
+    memory: QuestionMemory
+    """Earlier results on the training questions; the pipeline keeps them up to date."""
+
+    def substitute(self, batch: QuestionBatch, iteration: int, policy: Any) -> QuestionBatch:
+        """Give some prompts of a batch a `past` success. `policy` is a `SampledPolicy`. Collective."""
+
+    def observe(self, batch: QuestionBatch) -> dict[str, float]:
+        """Take in a rolled-out batch, which `memory` remembers; returns what is to be logged. Collective."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state for a resumed run, equal on every rank."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore the state that `state_dict` returned."""
+
+
+@runtime_checkable
+class Chooser(Protocol):
+    """A data module that may choose questions by earlier results on them."""
+
+    needs_memory: bool
+    """Whether the data module chooses questions by `memory`."""
+    memory: QuestionMemory
+    """The results that the data module reads; `RolloutCallback` sets it to the pipeline's memory."""
+
+    def observe(self, visits: list[Visit]) -> None:
+        """Take in the results of a rolled-out training batch, also of questions that are thrown away."""
 
 
 class CheckedCurriculum:

@@ -49,7 +49,7 @@ def words(question: str) -> tuple[str, ...]:
     return tuple(_TOKEN.findall(text))
 
 
-def digest(text: Sequence[str]) -> str:
+def words_digest(text: Sequence[str]) -> str:
     """`DIGITS` hexadecimal digits for the words of a text."""
     return hashlib.blake2b(" ".join(text).encode(), digest_size=DIGITS // 2).hexdigest()
 
@@ -57,7 +57,7 @@ def digest(text: Sequence[str]) -> str:
 def seen(groups: Iterable[QuestionGroup], noted: str) -> list[QuestionGroup]:
     """The groups whose question has the same words as one in `noted`, a string of digests."""
     known = {noted[start : start + DIGITS] for start in range(0, len(noted), DIGITS)}
-    return [group for group in groups if digest(words(group.question)) in known]
+    return [group for group in groups if words_digest(words(group.question)) in known]
 
 
 def find_overlaps(

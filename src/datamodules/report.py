@@ -12,7 +12,7 @@
 | `rephrasings_unreadable` | the same for control tokens that the tokenizer can't read as text |
 | `prompt_tokens` | tokens per prompt: minimum, mean and maximum |
 | `train_overlap` | of a test split: `overlap.Overlap`s with the training questions; missing where none were loaded |
-| `digests` | of the split `train`: `overlap.digest` of every question and rephrasing, joined in one string |
+| `digests` | of the split `train`: `overlap.words_digest` of every question and rephrasing, joined in one string |
 | `repeated_questions` | ids of questions with the same text, in lists |
 | `contradictions` | those of them that no answer satisfies at once |
 | `control_tokens` | id → control tokens that the question or a rephrasing spells; they are tokenised as text |
@@ -29,7 +29,7 @@ from typing import Any
 
 from ..types import QuestionGroup
 from .hidden_text import control_marks, hidden_characters
-from .overlap import digest, find_overlaps, seen
+from .overlap import find_overlaps, seen, words_digest
 from .prompts import Fitting
 from .sources.base import SourceReport, fingerprint, plain
 
@@ -163,7 +163,7 @@ def add_overlaps(
     if "train" not in splits or (not tests and "digests" in reports["train"]):
         return
     noted: set[str] = set()
-    found = find_overlaps(splits["train"], tests, note=lambda text: noted.add(digest(text)))
+    found = find_overlaps(splits["train"], tests, note=lambda text: noted.add(words_digest(text)))
     reports["train"]["digests"] = "".join(sorted(noted))
     for split, overlaps in found.items():
         reports[split]["train_overlap"] = [overlap._asdict() for overlap in overlaps]

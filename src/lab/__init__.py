@@ -1,1 +1,1 @@
-"""Theory, off the path of a batch: exact objectives, expected updates, exact evaluation, and the embedded tasks."""
+"""Removable: theory and the embedded tasks: exact objectives, expected updates, exact evaluation."""

@@ -11,7 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..callbacks.shared import write_evaluation
 from ..distributed import gather_objects
 from ..metrics.functional import cover_at_tau, exact_pass_at_k, support_change, t_intervals
-from ..modules.policy_module import PolicyModule
+from ..modules.lightning.policy_module import PolicyModule
 from ..rollouts.engines.base import stop_token_ids
 from ..runs.scalars import log_scalars
 from ..types import EnumeratingVerifier, SamplingConfig, require

@@ -7,7 +7,7 @@ from lightning.pytorch import LightningModule, Trainer
 
 from ..callbacks.shared import batch_means
 from ..metrics.functional import zero_gradient_probability
-from ..modules.policy_module import PolicyModule
+from ..modules.lightning.policy_module import PolicyModule
 from ..runs.scalars import log_scalars
 from ..types import QuestionBatch
 from .exact import BatchSuccess

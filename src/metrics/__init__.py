@@ -1,4 +1,4 @@
-"""Metrics: pure functions in `functional`; here torchmetrics classes that accumulate them over batches and ranks."""
+"""Core: metrics: pure functions in `functional`, and torchmetrics classes that accumulate over batches and ranks."""
 
 from .means import MeanByName, PassAtK
 

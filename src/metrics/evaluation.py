@@ -10,13 +10,13 @@ from torch import Tensor
 from ..types import Fields
 from .functional import cover_at_tau, majority_vote, pass_at_k, t_intervals
 
-Record = dict[str, Any]
+QuestionCounts = dict[str, Any]
 """JSON of one question of one batch: `split`, `id`, and as `counts` what `count_batch` counts."""
 Splits = dict[str, dict[str, dict[str, Any]]]
 """Split → question id → the question's row of the report."""
 
 
-def count_batch(batch: Any) -> list[Record]:
+def count_batch(batch: Any) -> list[QuestionCounts]:
     """Return the records of the questions of one batch that have any response.
 
     `counts`: `metadata` of the question; `n` responses, of them `correct` and `truncated` by the length limit; `right`,
@@ -43,7 +43,7 @@ def count_batch(batch: Any) -> list[Record]:
     return records
 
 
-def joined(records: Iterable[Record]) -> list[Record]:
+def joined(records: Iterable[QuestionCounts]) -> list[QuestionCounts]:
     """Return one record per question, whose counts are those of all its records together.
 
     >>> counts = {"metadata": {}, "n": 2, "correct": 1, "right": ["7"], "wrong": {"8": 1}, "tokens": 9, "truncated": 0}
@@ -51,7 +51,7 @@ def joined(records: Iterable[Record]) -> list[Record]:
     >>> one["counts"]["n"], one["counts"]["right"], one["counts"]["wrong"]
     (4, ['7'], {'8': 2})
     """
-    found: dict[tuple[str, str], Record] = {}
+    found: dict[tuple[str, str], QuestionCounts] = {}
     for record in records:
         key = record["split"], record["id"]
         if key not in found:
@@ -65,7 +65,7 @@ def joined(records: Iterable[Record]) -> list[Record]:
     return list(found.values())
 
 
-def merge_counts(records: Iterable[Record]) -> Splits:
+def merge_counts(records: Iterable[QuestionCounts]) -> Splits:
     """Return the row of each question, whose counts are summed over the records of all batches and ranks."""
     parts: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for record in records:

@@ -1,1 +1,1 @@
-"""The policy, and what turns rollouts into an update of it: advantages, log-probs, loss, step."""
+"""Core: the policy, and what turns rollouts into an update of it: advantages, log-probs, loss, step."""

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from ..types import Loss, LossInputs, LossOutputs
-from ..types.checks import found, name_of
-from .advantages.pools import check_choice
+from ..types.checks import check_choice, found, name_of
 
 MAX_LOG_RATIO = 20.0
 """Log-ratios are clamped to ± this before the exponential: e^20 is far outside any clip range, and finite.

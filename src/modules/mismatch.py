@@ -20,8 +20,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..types.checks import check_column, found, name_of
-from .advantages.pools import check_choice
+from ..types.checks import check_choice, check_column, found, name_of
 from .losses import KL_ESTIMATORS, MAX_LOG_RATIO, bounded_exp
 
 Level = Literal["token", "sequence", "geometric"]

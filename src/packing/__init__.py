@@ -1,4 +1,4 @@
-"""Log-probs of many responses to few prompts: each prompt encoded once, no padding, few logits kept.
+"""Core: log-probs of many responses to few prompts: each prompt encoded once, no padding, few logits kept.
 
 It needs torch and transformers alone. For responses of which several answer one prompt::
 

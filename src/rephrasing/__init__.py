@@ -1,1 +1,1 @@
-"""Rephrasings made, checked and audited before training. Import from the modules: this package stays light."""
+"""Removable: rephrasings, made, checked and audited before training. Import from the modules."""

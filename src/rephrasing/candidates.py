@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..files import write_text
 from ..foreign import printable
-from ..runs.files import write_text
 from ..types import QuestionGroup
 from .texts import hidden_text
 
@@ -134,7 +134,7 @@ def review(pair: Pair, checks: Checks, unchecked: Sequence[str] = ()) -> list[Ve
     return [check(pair)._replace(check=name) for name, check in checks.items() if name not in unchecked]
 
 
-def write_rows(path: Path, reviewed: Sequence[Reviewed]) -> None:
+def write_reviewed(path: Path, reviewed: Sequence[Reviewed]) -> None:
     """Write all questions, those without a rephrasing too."""
     write_text(path, "".join(json.dumps(item.to_row(), ensure_ascii=False) + "\n" for item in reviewed))
 

@@ -20,9 +20,9 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
+from ..files import lock
 from ..foreign import ForeignDataError, Message, printable, read_json
 from ..redaction import SHORTEST, without_secrets
-from ..runs.files import lock
 from .calls import ApiCall, Reply, Usage, read_reply
 from .errors import ApiError, NoCompletionError, read_error
 

@@ -17,7 +17,7 @@ from ..analysis.comparison import Methods, finite
 from ..analysis.figures import Figures
 from ..analysis.runs import RunFiles, by_method, find_directories, find_runs
 from ..analysis.sections import Answer, Section, about, answer, markdown, sections, title, warned, without_evaluation
-from ..runs.files import write_json, write_text
+from ..files import write_json, write_text
 from .blocks import Responses, block
 
 ASSETS = Path(__file__).with_name("assets")

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from ..distributed import rank, world_size
-from ..runs.files import DamagedFileError, check_torch_file, written_whole
+from ..files import DamagedFileError, check_torch_file, written_whole
 from ..types import Completion, Request
 
 

@@ -1,6 +1,7 @@
 """From weights and questions to scored responses: sync the engine, generate, score, `Rollouts`.
 
-Plain Python and torch, as in `examples/plain_torch.py`; `RolloutCallback` connects it with a Lightning trainer.
+Plain Python and torch; `RolloutCallback` connects it with a Lightning trainer. `examples/plain_torch.py` shows its main
+path in the open.
 """
 
 from collections import Counter
@@ -9,12 +10,12 @@ from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Any, Protocol, get_args
+from typing import Any, get_args
 
 import torch
 from torch import nn
 
-from ..datamodules.memory import QuestionMemory, Visit
+from ..datamodules.memory import QuestionMemory, Replay, Visit
 from ..distributed import max_over_ranks, rank, sum_over_ranks
 from ..seeds import derive_seed
 from ..types import (
@@ -42,25 +43,6 @@ from .scoring import Decode, Reads, Scoring, assemble, means_of, totals_of, with
 
 Position = tuple[str, int, int]
 """Stage and two counters, together unique in the run; in training the counters are the iteration and the draw."""
-
-
-class Replay(Protocol):
-    """Lets past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one."""
-
-    memory: QuestionMemory
-    """Earlier results on the training questions; the pipeline keeps them up to date."""
-
-    def substitute(self, batch: QuestionBatch, iteration: int, policy: Any) -> QuestionBatch:
-        """Give some prompts of a batch a `past` success. `policy` is a `SampledPolicy`. Collective."""
-
-    def observe(self, batch: QuestionBatch) -> dict[str, float]:
-        """Take in a rolled-out batch, which `memory` remembers; returns what is to be logged. Collective."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the state for a resumed run, equal on every rank."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the state that `state_dict` returned."""
 
 
 class RolloutPipeline:

@@ -1,1 +1,1 @@
-"""A run on disk: its directory, checkpoints, whole files, locks, loggers, secrets that stay out, grids of runs."""
+"""Shell: a run on disk: its directory, checkpoints, loggers, secrets that stay out, grids of runs."""

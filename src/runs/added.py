@@ -1,4 +1,4 @@
-"""Settings that runs of earlier versions do not have, and the values with which such a run may go on."""
+"""Runs of earlier versions: settings that they lack, with the values to go on with, and classes that have moved."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -52,3 +52,29 @@ def is_added(name: str, then: Mapping[str, Any], now: object) -> bool:
     if new_part:
         return False
     return any(now in values for pattern, values in ADDED.items() if fnmatchcase(name, pattern))
+
+
+MOVED = {
+    "tagrpo.datamodules.questions.QuestionDataModule": "tagrpo.datamodules.lightning.questions.QuestionDataModule",
+    "tagrpo.modules.policy_module.PolicyOptions": "tagrpo.modules.lightning.policy_module.PolicyOptions",
+    "tagrpo.modules.strategy.FullyShardedStrategy": "tagrpo.modules.lightning.strategy.FullyShardedStrategy",
+    "tagrpo.rollouts.VLLMServerEngine": "tagrpo.rollouts.servers.vllm_server.VLLMServerEngine",
+}
+"""Former name of a class or function that settings name → its name now.
+
+A class of this package that moves belongs in this table, or a run of an earlier version cannot be resumed.
+"""
+
+
+def with_moved(content: Any) -> Any:
+    """Return settings with the present names of classes that have moved, at any depth.
+
+    >>> with_moved({"policy": {"_target_": "tagrpo.modules.policy_module.PolicyOptions", "anchor": "own"}})
+    {'policy': {'_target_': 'tagrpo.modules.lightning.policy_module.PolicyOptions', 'anchor': 'own'}}
+    """
+    if isinstance(content, Mapping):
+        return {
+            key: MOVED.get(value, value) if key == "_target_" and isinstance(value, str) else with_moved(value)
+            for key, value in content.items()
+        }
+    return [with_moved(value) for value in content] if isinstance(content, list) else content

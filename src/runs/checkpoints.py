@@ -21,9 +21,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from pydantic import Field
 from torch.distributed.checkpoint import metadata
 
-from ..foreign import Count, ForeignDataError, Message, Text, read, read_json
-from .directory import checkpoints_in, existing
-from .files import (
+from ..files import (
     DamagedFileError,
     check_torch_file,
     checksum,
@@ -34,6 +32,8 @@ from .files import (
     write_json,
     written_whole,
 )
+from ..foreign import Count, ForeignDataError, Message, Text, read, read_json
+from .directory import checkpoints_in, existing
 
 MARKER = "complete.json"  # written into a folder of shards after all else: file → size in bytes and CRC-32
 METADATA = ".metadata"  # torch's description of the shards
@@ -176,7 +176,7 @@ def seals_of(files: Sequence[Path]) -> dict[str, list[int]]:
     return {file.name: [file.stat().st_size, value] for file, value in zip(files, sums, strict=True)}
 
 
-def check(path: Path) -> None:
+def check_checkpoint(path: Path) -> None:
     """Read a whole checkpoint and check that it is what was written.
 
     Raises:
@@ -330,7 +330,7 @@ def newest(directory: Path) -> Path | None:
     damaged = []
     for path in reversed(checkpoints_in(directory).values()):
         try:
-            check(path)
+            check_checkpoint(path)
         except DamagedFileError as torn:
             damaged.append(f"{path}: {torn}.")
             continue
@@ -361,7 +361,7 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
             )
         return found
     try:
-        check(path)
+        check_checkpoint(path)
     except DamagedFileError as torn:
         raise DamagedFileError(
             f"Expected a complete checkpoint at {path}, but {torn}. Give the directory of the run as {setting}, which "

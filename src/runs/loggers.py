@@ -8,8 +8,8 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 
+from ..files import append_csv, read_csv, sync, write_csv
 from .directory import is_first_rank
-from .files import append_rows, read_rows, sync, write_rows
 
 
 class ResumableLogger(Logger, ABC):
@@ -49,11 +49,11 @@ class MetricsCSV(ResumableLogger):
         """Write a row to disk at once."""
         row: dict[str, Any] = {**metrics, "step": self._rows if step is None else step}
         if self._columns and row.keys() <= set(self._columns):
-            append_rows(self.path, self._columns, [row])
+            append_csv(self.path, self._columns, [row])
         else:
-            columns, kept = read_rows(self.path, self._rows)
+            columns, kept = read_csv(self.path, self._rows)
             self._rows, self._columns = len(kept), sorted({*columns, *row})
-            write_rows(self.path, self._columns, [*kept, row])
+            write_csv(self.path, self._columns, [*kept, row])
         self._rows += 1
 
     def state_dict(self) -> dict[str, Any]:
@@ -65,7 +65,7 @@ class MetricsCSV(ResumableLogger):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep as many rows; warn if some are missing, unless the run continues in another directory."""
         self._rows, self._columns = state_dict["rows"], []
-        found = len(read_rows(self.path, self._rows)[1])
+        found = len(read_csv(self.path, self._rows)[1])
         if found < self._rows and (self.path.exists() or (self.path.parent / "checkpoints").exists()):
             rank_zero_warn(
                 f"Expected the {self._rows} rows before the checkpoint in {self.path}, but found {found}: it has been "

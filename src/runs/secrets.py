@@ -9,8 +9,8 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from ..files import write_text
 from ..redaction import is_secret, redacted, secret_pairs
-from .files import write_text
 
 _REFERENCE = re.compile(r"(?<!\\)\$\{oc\.env:")
 

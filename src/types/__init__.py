@@ -1,4 +1,4 @@
-"""The vocabulary: the data that flows through an iteration, and the parts that can be plugged in."""
+"""Core: the vocabulary: the data that flows through an iteration, and the parts that can be plugged in."""
 
 from .data import (
     Completion,

@@ -4,7 +4,7 @@ Each error is one sentence with the part's class and setting, what was expected 
 """
 
 import reprlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -119,3 +119,9 @@ def float_dtype(name: str, setting: str) -> torch.dtype:
             f"{found(name)}. Correct {setting}."
         )
     return dtype
+
+
+def check_choice(name: str, value: str, known: Sequence[str], group: str = "advantage") -> None:
+    """Refuse an option that is not one of `known`."""
+    if value not in known:
+        raise ValueError(f"Expected {group}.{name} to be one of {', '.join(known)}, but got {value!r}.")

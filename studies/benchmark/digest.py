@@ -17,9 +17,9 @@ import pandas as pd
 import torch
 
 from tagrpo.analysis.runs import RunFiles
+from tagrpo.files import written_whole
 from tagrpo.metrics.functional import exact_pass_at_k, pass_at_k
-from tagrpo.runs.directory import name_of
-from tagrpo.runs.files import written_whole
+from tagrpo.runs.directory import checkpoint_name
 
 SETTINGS = ("arithmetic/mixed", "shortest_path/easy", "countdown/easy")
 """Those of the benchmark, as `<task>/<regime>`."""
@@ -65,7 +65,7 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
 
 def weights_fingerprint(run: RunFiles) -> str | None:
     """SHA-256 of the trained parameters, to the bit; None for a run without a checkpoint of its last iteration."""
-    path = run.path / "checkpoints" / name_of(run.ledger["iterations"])
+    path = run.path / "checkpoints" / checkpoint_name(run.ledger["iterations"])
     if not path.is_file():
         return None
     weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)["state_dict"]

@@ -17,7 +17,7 @@ import pandas as pd
 
 from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import LEVEL, Estimate
-from tagrpo.runs.files import write_json, write_text
+from tagrpo.files import write_json, write_text
 
 from ..tasks import OverTasks, over_tasks
 from ..third.verdicts import by_task, estimate_of, moments_of

@@ -22,9 +22,9 @@ from pathlib import Path
 from hydra import compose, initialize_config_module
 from rich.console import Console
 
-from tagrpo.cli.compare import Method, check_methods, methods_of, runs_of, shared_overrides
 from tagrpo.cli.console import explained
 from tagrpo.runs.grid import GridRun, run_grid
+from tagrpo.study.compare import Method, check_methods, methods_of, runs_of, shared_overrides
 
 from . import page
 from .digest import BASE, SETTINGS, Runs, digest, setting_of, write

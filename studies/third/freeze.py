@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tagrpo.runs.files import write_json
+from tagrpo.files import write_json
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

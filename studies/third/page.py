@@ -17,7 +17,7 @@ from scipy import stats
 from tagrpo.analysis.plots import finished, looks, panels, save, styled
 from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import LEVEL, Estimate
-from tagrpo.runs.files import write_text
+from tagrpo.files import write_text
 
 from ..tasks import OverTasks, over_tasks
 from .claims import CLAIMS, OURS, THEIRS, Pair, _difference, chosen, judged

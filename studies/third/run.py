@@ -31,6 +31,7 @@ from examples.starters.warmstart import MAX_NEW_TOKENS
 from tagrpo.datamodules.loader import QuestionLoader
 from tagrpo.datamodules.prompts import PromptRenderer
 from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
+from tagrpo.files import write_json
 from tagrpo.lab.exact import correct_tokens, exact_success
 from tagrpo.lab.tasks.generated import GeneratedSource
 from tagrpo.metrics.functional import exact_pass_at_k, zero_gradient_percentage
@@ -40,7 +41,6 @@ from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig, TransformersEngine
-from tagrpo.runs.files import write_json
 from tagrpo.types import QuestionBatch, QuestionGroup
 
 from .design import ARMS, KS, RECIPES, SEEDS, STARTERS, UNTRAINED, Arm, Recipe, Run, kinds_of, runs_of

@@ -17,14 +17,14 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tagrpo.callbacks import Checkpointer, RolloutCallback
-from tagrpo.cli.evaluate import evaluate
 from tagrpo.cli.train import train
-from tagrpo.modules.policy_module import PolicyModule
+from tagrpo.modules.lightning.policy_module import PolicyModule
 from tagrpo.rollouts import TransformersEngine
 from tagrpo.runs.checkpoints import unsharded
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import build, compose_run
 from tagrpo.starter import starter_path
+from tagrpo.study.evaluate import evaluate
 from tests.helpers import forked
 
 SMALL = [

@@ -18,10 +18,10 @@ from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3ForCausalLM
 
 from tagrpo.cli.export import export, main
+from tagrpo.files import begin_folder
 from tagrpo.modules.policy.lora import LoraSettings
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.runs.checkpoints import DamagedFileError, commit_folder
-from tagrpo.runs.files import begin_folder
 from tagrpo.starter import starter_path
 
 

@@ -17,7 +17,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
-from tagrpo.runs.directory import name_of
+from tagrpo.runs.directory import checkpoint_name
 from tagrpo.starter import starter_path
 from tests.helpers import forked
 
@@ -103,18 +103,18 @@ def lose_all(folder: Path) -> None:
 
 
 def code_in_checkpoint(folder: Path) -> None:
-    torch.save({"state_dict": {}, "hook": Path.cwd}, folder / "run" / "checkpoints" / name_of(5))
+    torch.save({"state_dict": {}, "hook": Path.cwd}, folder / "run" / "checkpoints" / checkpoint_name(5))
 
 
 def other_parameters(folder: Path) -> None:
-    newest = folder / "run" / "checkpoints" / name_of(4)
+    newest = folder / "run" / "checkpoints" / checkpoint_name(4)
     content = torch.load(newest, weights_only=True)
     content["state_dict"].popitem()
     torch.save(content, newest)
 
 
 def other_questions(folder: Path) -> None:
-    newest = folder / "run" / "checkpoints" / name_of(4)
+    newest = folder / "run" / "checkpoints" / checkpoint_name(4)
     content = torch.load(newest, weights_only=True)
     content["loops"]["fit_loop"]["state_dict"]["combined_loader"][0]["digest"] = "0123456789abcdef"
     torch.save(content, newest)
@@ -124,7 +124,7 @@ def changed(*keys: str, value: object = None) -> Callable[[Path], None]:
     """Return a damage that sets the value at nested keys of the newest checkpoint, or deletes it if it is `DELETED`."""
 
     def damage(folder: Path) -> None:
-        newest = folder / "run" / "checkpoints" / name_of(4)
+        newest = folder / "run" / "checkpoints" / checkpoint_name(4)
         content = torch.load(newest, weights_only=True)
         place = content
         for key in keys[:-1]:
@@ -140,7 +140,7 @@ def changed(*keys: str, value: object = None) -> Callable[[Path], None]:
 
 
 def integer_weights(folder: Path) -> None:
-    newest = folder / "run" / "checkpoints" / name_of(4)
+    newest = folder / "run" / "checkpoints" / checkpoint_name(4)
     content = torch.load(newest, weights_only=True)
     content["state_dict"] = {name: tensor.long() for name, tensor in content["state_dict"].items()}
     torch.save(content, newest)
@@ -150,7 +150,7 @@ def moments_of(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path
     """Return a damage that changes the moments of one parameter in the newest checkpoint."""
 
     def damage(folder: Path) -> None:
-        newest = folder / "run" / "checkpoints" / name_of(4)
+        newest = folder / "run" / "checkpoints" / checkpoint_name(4)
         content = torch.load(newest, weights_only=True)
         entries = content["optimizer_states"][0]["state"][3]
         entries["exp_avg"] = change(entries["exp_avg"])
@@ -161,7 +161,7 @@ def moments_of(change: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[Path
 
 
 def no_dictionary(folder: Path) -> None:
-    torch.save([1], folder / "run" / "checkpoints" / name_of(4))
+    torch.save([1], folder / "run" / "checkpoints" / checkpoint_name(4))
 
 
 def file_for_folder(folder: Path) -> None:
@@ -287,7 +287,7 @@ def test_monitors_may_change_over_a_resume_and_a_damaged_provenance_is_a_warning
     timed = pd.read_csv(copied / "run" / "metrics.csv").dropna(subset=["seconds/iteration"])
     assert timed["step"].tolist() == [1, 2, 3, 4, 5], "also that of the iteration after which the run had finished"
     history = yaml.safe_load(settings.read_text())["history"]
-    assert history[0]["resumed_from"] == name_of(4)
+    assert history[0]["resumed_from"] == checkpoint_name(4)
     assert "callbacks.mine._target_" in history[0]["changed"]
     code, output = train(copied, "iterations=6", "resume=auto", *monitors, "callbacks.mine._target_=own.Shapes")
     assert code == 1, output
@@ -297,11 +297,11 @@ def test_monitors_may_change_over_a_resume_and_a_damaged_provenance_is_a_warning
 def test_the_history_names_the_checkpoint_that_was_resumed(copied, trained):
     settings = copied / "run" / "config.yaml"
     settings.write_text(settings.read_text().replace(str(trained), str(copied)))
-    newest = copied / "run" / "checkpoints" / name_of(4)
+    newest = copied / "run" / "checkpoints" / checkpoint_name(4)
     newest.write_bytes(newest.read_bytes()[:-9])
     code, output = train(copied, "iterations=5", "resume=auto")
     assert code == 0, output
-    assert yaml.safe_load(settings.read_text())["history"][0]["resumed_from"] == name_of(3)
+    assert yaml.safe_load(settings.read_text())["history"][0]["resumed_from"] == checkpoint_name(3)
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 3])
@@ -325,7 +325,7 @@ def test_a_run_at_its_last_iteration_says_so_and_is_tested_again(copied, trained
     assert code == 0, output
     assert "Nothing is left to train" in output
     after = tree(copied / "run")
-    same = ("test.json", "finished", "model/model.safetensors", "ledger.json", f"checkpoints/{name_of(4)}")
+    same = ("test.json", "finished", "model/model.safetensors", "ledger.json", f"checkpoints/{checkpoint_name(4)}")
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
 
 

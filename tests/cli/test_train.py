@@ -15,11 +15,11 @@ from lightning.pytorch import Callback
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
-from tagrpo.cli.evaluate import evaluate
 from tagrpo.cli.train import objective_of, train
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import build, compose_run
 from tagrpo.settings.methods import experiments
+from tagrpo.study.evaluate import evaluate
 from tests.helpers import in_fork
 
 RESUMED = (

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tagrpo.datamodules import memory as module
+from tagrpo.datamodules.lightning.questions import QuestionDataModule
 from tagrpo.datamodules.memory import (
     MOST_ANSWERS,
     MOST_VISITS,
@@ -22,7 +23,6 @@ from tagrpo.datamodules.memory import (
     Record,
     Visit,
 )  # fmt: skip
-from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.templates import PlainTemplate
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.starter import starter_path

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tagrpo import types
-from tagrpo.datamodules.questions import QuestionDataModule
+from tagrpo.datamodules.lightning.questions import QuestionDataModule
 from tagrpo.datamodules.sources.jsonl import JsonLinesSource
 from tagrpo.datamodules.templates import PlainTemplate
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage

@@ -8,7 +8,7 @@ import re
 import pytest
 from lightning.pytorch import LightningModule, Trainer
 
-from tagrpo.datamodules.questions import QuestionDataModule
+from tagrpo.datamodules.lightning.questions import QuestionDataModule
 from tagrpo.datamodules.sources.base import Source, SourceReport, fingerprint
 from tagrpo.datamodules.sources.concatenated import ConcatenatedSource
 from tagrpo.datamodules.sources.jsonl import JsonLinesSource

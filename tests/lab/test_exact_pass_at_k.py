@@ -10,7 +10,6 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from examples.starters.parts import prompt_text
-from tagrpo.cli.evaluate import main
 from tagrpo.cli.train import train
 from tagrpo.lab.exact import correct_tokens, exact_success
 from tagrpo.lab.exact_pass_at_k import ExactPassAtK
@@ -18,6 +17,7 @@ from tagrpo.lab.tasks.shortest_path import ShortestPathReward, ShortestPathSourc
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rewards import FinalAnswerReward
+from tagrpo.study.evaluate import main
 from tagrpo.types import SamplingConfig
 
 

@@ -12,7 +12,7 @@ from tagrpo.rephrasing.audit import (
     recheck,
     sample_groups,
 )
-from tagrpo.rephrasing.candidates import Candidate, Reviewed, Verdict, write_rows
+from tagrpo.rephrasing.candidates import Candidate, Reviewed, Verdict, write_reviewed
 from tagrpo.rephrasing.checks import TEXT_CHECKS
 from tagrpo.types import QuestionGroup
 
@@ -43,12 +43,12 @@ def test_what_is_written_is_what_is_read_back(tmp_path):
     items = reviewed(2)
     recheck(items, TEXT_CHECKS)
     items[1].shortfall = "lacks 2"
-    write_rows(tmp_path / "a.jsonl", items)
+    write_reviewed(tmp_path / "a.jsonl", items)
     back = read_reviewed(tmp_path / "a.jsonl")
     assert [c.verdicts for c in back[0].candidates] == [c.verdicts for c in items[0].candidates]
     assert back[0].group == items[0].group
     assert back[1].shortfall == "lacks 2"
-    write_rows(tmp_path / "b.jsonl", back)
+    write_reviewed(tmp_path / "b.jsonl", back)
     assert (tmp_path / "b.jsonl").read_text() == (tmp_path / "a.jsonl").read_text()
 
 

@@ -16,8 +16,8 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from tagrpo.cli import rephrase
 from tagrpo.datamodules.sources.jsonl import JsonLinesSource, read_rephrasings
+from tagrpo.rephrasing import command as rephrase
 from tagrpo.rephrasing.client import ServerRefusedError
 
 from .conftest import MALFORMED, completion_of, rephrasings
@@ -54,7 +54,7 @@ def start(tmp_path, server, paid_before_the_end):
 
     server.script = script
     command = [
-        sys.executable, "-m", "tagrpo.cli.rephrase", f"input={tmp_path}/questions.jsonl",
+        sys.executable, "-m", "tagrpo.rephrasing.command", f"input={tmp_path}/questions.jsonl",
         f"output={tmp_path}/out.jsonl",
         "rephraser.model=m", f"server.base_url={server.url}", "server.concurrency=3",
         "rephraser.price={prompt: 10, completion: 30}",
@@ -369,7 +369,7 @@ def test_box_1_is_sent_word_for_word_and_only_the_form_of_the_reply_is_ours(serv
 @pytest.mark.parametrize("setting", ["--dry-run", "limit=1"])
 def test_an_audit_refuses_what_would_not_be_obeyed(setting, tmp_path):
     with pytest.raises(ValueError, match="command=generate alone"):
-        rephrase.check(composed("audit", f"input={tmp_path}/x.jsonl", "judge.model=m", setting))
+        rephrase.check_rephrasing(composed("audit", f"input={tmp_path}/x.jsonl", "judge.model=m", setting))
 
 
 def test_an_error_in_a_body_of_status_200_is_asked_again_by_the_same_command(server, questions, tmp_path, capsys):

@@ -11,7 +11,7 @@ import pytest
 
 from tagrpo.rephrasing.calls import ApiCall
 from tagrpo.rephrasing.client import Client, ReplyCache, Server, ServerRefusedError
-from tagrpo.rollouts.engines.access import shared_token
+from tagrpo.rollouts.servers.access import shared_token
 
 pytestmark = pytest.mark.vllm
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tagrpo.rollouts import VLLMServerEngine
+from tagrpo.rollouts.servers.vllm_server import VLLMServerEngine
 from tests.rollouts.fake_server import FakeServer
 
 

@@ -9,8 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import torch
 
 from tagrpo.rollouts import SamplingConfig
-from tagrpo.rollouts.engines.access import shared_token
 from tagrpo.rollouts.engines.weight_stream import receive_weights
+from tagrpo.rollouts.servers.access import shared_token
 from tagrpo.types import Request
 
 PROMPTS = [torch.tensor([10, 11]), torch.tensor([20, 21, 22]), torch.tensor([30])]

@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tagrpo.modules.policy.lora import LoraSettings
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.policy.sharding import full_tensors
-from tagrpo.rollouts import SamplingConfig, TransformersEngine, VLLMServerEngine
+from tagrpo.rollouts import SamplingConfig, TransformersEngine
+from tagrpo.rollouts.servers.vllm_server import VLLMServerEngine
 from tagrpo.types import Engine, Request
 
 PROMPTS = [torch.tensor([10, 11, 12, 13]), torch.tensor([20, 21]), torch.tensor([30, 31, 32, 33, 34, 35])]

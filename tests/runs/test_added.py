@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import yaml
+from hydra.utils import get_object
 
 from tagrpo.runs import directory
-from tagrpo.runs.added import ADDED, is_added
+from tagrpo.runs.added import ADDED, MOVED, is_added
 from tagrpo.settings.config import compose_run
 
 
@@ -33,6 +34,23 @@ def test_a_run_of_an_earlier_version_may_go_on(tmp_path):
     with pytest.warns(UserWarning, match="rollout.verifier_reads=answer"):
         changed = directory.admit(cfg, tmp_path)
     assert changed["rollout.verifier_reads"] == (None, "answer")
+
+
+def test_a_run_that_names_classes_where_they_were_may_go_on(tmp_path):
+    cfg = run_of(tmp_path)
+    former = {now: then for then, now in MOVED.items()}
+    path = tmp_path / "config.yaml"
+    then = yaml.safe_load(path.read_text())
+    for part in (then["policy"], then["data"]):
+        part["_target_"] = former[part["_target_"]]
+    path.write_text(yaml.safe_dump(then))
+    cfg.resume = "auto"
+    assert directory.admit(cfg, tmp_path) == {}
+
+
+@pytest.mark.parametrize("name", MOVED.values())
+def test_classes_that_have_moved_are_where_the_table_says(name):
+    assert get_object(name).__name__ == name.rpartition(".")[2]
 
 
 def test_a_new_setting_with_another_value_is_a_change(tmp_path):

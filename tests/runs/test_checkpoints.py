@@ -22,11 +22,12 @@ import torch.distributed.checkpoint as dcp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tagrpo.modules.strategy import FullyShardedStrategy
+from tagrpo.files import begin_folder, disk_full_explained, remove, write_json
+from tagrpo.modules.lightning.strategy import FullyShardedStrategy
 from tagrpo.runs.checkpoints import (
     AtomicCheckpointIO,
     DamagedFileError,
-    check,
+    check_checkpoint,
     check_metadata,
     commit_folder,
     newest,
@@ -34,20 +35,19 @@ from tagrpo.runs.checkpoints import (
     seals_of,
     set_aside,
 )
-from tagrpo.runs.directory import checkpoints_in, name_of
-from tagrpo.runs.files import begin_folder, disk_full_explained, remove, write_json
+from tagrpo.runs.directory import checkpoint_name, checkpoints_in
 
 CONTENT = {"state_dict": {"weight": torch.arange(50_000.0)}, "global_step": 4}
 
 
 def write_file(directory: Path, iteration: int) -> Path:
-    path = directory / name_of(iteration)
+    path = directory / checkpoint_name(iteration)
     AtomicCheckpointIO().save_checkpoint(CONTENT, path)
     return path
 
 
 def write_shards(directory: Path, iteration: int) -> Path:
-    path = directory / name_of(iteration)
+    path = directory / checkpoint_name(iteration)
     begin_folder(directory / ".partial-x")
     dcp.save({"state_dict": CONTENT["state_dict"]}, checkpoint_id=directory / ".partial-x", no_dist=True)
     commit_folder(directory / ".partial-x", path)
@@ -57,7 +57,7 @@ def write_shards(directory: Path, iteration: int) -> Path:
 @pytest.mark.parametrize("write", [write_file, write_shards])
 def test_a_checkpoint_is_complete_and_leaves_nothing_beside_it(write, tmp_path):
     path = write(tmp_path, 20)
-    check(path)
+    check_checkpoint(path)
     assert [entry.name for entry in tmp_path.iterdir()] == ["iteration-000020.ckpt"]
     remove(path)
     assert not list(tmp_path.iterdir())
@@ -80,13 +80,13 @@ def test_a_disk_that_is_full_is_said_to_be_and_leaves_the_checkpoint_before_inta
     with (
         pytest.raises(OSError, match="is intact.*resume=auto") as raised,
         full_disk(),
-        disk_full_explained(tmp_path / name_of(20)),
+        disk_full_explained(tmp_path / checkpoint_name(20)),
     ):
         write(tmp_path, 20)
     assert raised.value.errno in (errno.EFBIG, errno.ENOSPC)
-    check(before)
+    check_checkpoint(before)
     assert newest(tmp_path) == before
-    assert not (tmp_path / name_of(20)).exists()
+    assert not (tmp_path / checkpoint_name(20)).exists()
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "Input/output error")], ids=repr)
@@ -252,7 +252,7 @@ def test_shards_whose_metadata_could_run_code_are_refused(tmp_path, monkeypatch)
     (path / ".metadata").write_bytes(pickle.dumps({"state_dict_metadata": Harmful()}))
     write_json(path / "complete.json", seals_of([file for file in path.iterdir() if file.name != "complete.json"]))
     with pytest.raises(pickle.UnpicklingError, match="it could run code"):
-        check(path)
+        check_checkpoint(path)
     assert not (tmp_path / "harmed").exists()
 
 
@@ -265,14 +265,14 @@ def test_metadata_may_name_a_path_whatever_python_wrote_it(tmp_path, monkeypatch
 
 def test_shards_with_entries_of_bytes_are_refused_when_read_and_when_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder, path = tmp_path / ".partial-x", tmp_path / name_of(10)
+    folder, path = tmp_path / ".partial-x", tmp_path / checkpoint_name(10)
     begin_folder(folder)
     dcp.save({"state_dict": {"weight": torch.zeros(2), "extra": Harmful()}}, checkpoint_id=folder, no_dist=True)
     with pytest.raises(pickle.UnpicklingError, match="entries of bytes"):
         commit_folder(folder, path)
     write_json(folder / "complete.json", seals_of([*folder.iterdir()]))
     folder.rename(path)
-    for attempt in (lambda: check(path), lambda: newest(tmp_path), lambda: resolve(path, tmp_path)):
+    for attempt in (lambda: check_checkpoint(path), lambda: newest(tmp_path), lambda: resolve(path, tmp_path)):
         with pytest.raises(pickle.UnpicklingError, match="Don't load it"):
             attempt()
     # It is no empty threat: this is what loading it would do.
@@ -281,7 +281,7 @@ def test_shards_with_entries_of_bytes_are_refused_when_read_and_when_written(tmp
 
 
 def test_a_file_that_could_run_code_is_refused(tmp_path):
-    path = tmp_path / name_of(10)
+    path = tmp_path / checkpoint_name(10)
     torch.save({"state_dict": Harmful()}, path)
     with pytest.raises(pickle.UnpicklingError):
         AtomicCheckpointIO().load_checkpoint(path, weights_only=True)
@@ -303,7 +303,7 @@ def test_a_state_that_a_resume_would_not_load_is_refused_by_the_name_of_its_owne
     mine = {"callbacks": {"Plain": {"x": 1}, "Mine{'every': 2}": {"x": state}}}
     for content, owner in ((plain | mine, "callback Mine"), (plain | {"MyQuestions": {"x": state}}, "MyQuestions")):
         with pytest.raises(TypeError, match=rf"state of {owner}"):
-            save(content, tmp_path / name_of(20))
+            save(content, tmp_path / checkpoint_name(20))
         assert list(tmp_path.iterdir()) == [before]
 
 
@@ -312,7 +312,7 @@ def test_a_checkpoint_that_can_be_loaded_is_written_once(tmp_path, monkeypatch):
     save = torch.save
     monkeypatch.setattr(torch, "save", lambda content, file: (saved.append(content), save(content, file)))
     content = CONTENT | {"callbacks": {"Mine": {"weights": torch.arange(5.0)}}}
-    path = tmp_path / name_of(10)
+    path = tmp_path / checkpoint_name(10)
     AtomicCheckpointIO().save_checkpoint(content, path)
     assert len(saved) == 1
     found = AtomicCheckpointIO().load_checkpoint(path, weights_only=True)
@@ -323,7 +323,12 @@ def test_a_checkpoint_that_can_be_loaded_is_written_once(tmp_path, monkeypatch):
 @settings(max_examples=20)
 def test_checkpoints_are_found_in_the_order_of_their_iterations(iterations):
     with tempfile.TemporaryDirectory() as folder:
-        for name in (*map(name_of, iterations), "other.ckpt", "iteration-1.pt", ".partial-iteration-000003.ckpt"):
+        for name in (
+            *map(checkpoint_name, iterations),
+            "other.ckpt",
+            "iteration-1.pt",
+            ".partial-iteration-000003.ckpt",
+        ):
             Path(folder, name).touch()
         assert list(checkpoints_in(Path(folder))) == sorted(iterations)
 
@@ -344,10 +349,10 @@ def test_one_flipped_bit_in_any_tensor_is_noticed(intact, where, bit):
     try:
         file.write_bytes(content[:at] + bytes([content[at] ^ 1 << bit]) + content[at + 1 :])
         with pytest.raises(DamagedFileError):
-            check(intact)
+            check_checkpoint(intact)
     finally:
         file.write_bytes(content)
-    check(intact)
+    check_checkpoint(intact)
 
 
 def test_where_all_checkpoints_are_damaged_the_error_names_each_and_what_to_do(tmp_path):
@@ -363,5 +368,5 @@ def test_where_all_checkpoints_are_damaged_the_error_names_each_and_what_to_do(t
         resolve("auto", folder)
     (paths[1] / "complete.json").write_text('{".metadata": [1, true]}')
     with pytest.raises(DamagedFileError, match=r"complete\.json"):
-        check(paths[1])
+        check_checkpoint(paths[1])
     assert newest(tmp_path) is None, "there are none at all"

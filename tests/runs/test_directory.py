@@ -26,11 +26,11 @@ from tagrpo.runs.directory import (
     begin,
     changes,
     check_kinds,
+    checkpoint_name,
     flat,
     held,
     iterations_logged,
     may_change,
-    name_of,
     note_changes,
     read_config,
     shapes_learning,
@@ -58,7 +58,7 @@ def settings(**changed):
 
 
 def a_run_in(directory: Path) -> Path:
-    AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, directory / "checkpoints" / name_of(2))
+    AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, directory / "checkpoints" / checkpoint_name(2))
     (directory / "config.yaml").write_text(OmegaConf.to_yaml(settings()))
     (directory / "metrics.csv").write_text("step\n0\n")
     return directory
@@ -134,7 +134,7 @@ def test_a_new_run_is_refused_where_another_has_left_results(tmp_path):
 
 
 def test_a_checkpoint_of_elsewhere_is_for_an_unused_directory(tmp_path):
-    source = str(a_run_in(tmp_path / "source") / "checkpoints" / name_of(2))
+    source = str(a_run_in(tmp_path / "source") / "checkpoints" / checkpoint_name(2))
     admit(settings(resume=source), tmp_path / "new")
     admit(settings(resume=source), tmp_path / "source")
     with pytest.raises(FileExistsError):
@@ -200,7 +200,7 @@ def test_without_its_settings_no_run_is_continued(tmp_path):
     with pytest.raises(FileNotFoundError, match="settings of the run.*config.yaml"):
         admit(settings(resume="auto", policy__mini_batches=4), run)
     alone = tmp_path / "alone.ckpt"
-    (run / "checkpoints" / name_of(2)).rename(alone)
+    (run / "checkpoints" / checkpoint_name(2)).rename(alone)
     with pytest.raises(FileNotFoundError, match="settings of the run.*config.yaml"):
         admit(settings(resume=str(alone)), tmp_path / "new")
 
@@ -231,13 +231,13 @@ def test_what_may_change_is_in_the_history(tmp_path):
     (run / "finished").touch()
     moved = {"trainer__default_root_dir": "/new", "data__train__path": "/new/math.jsonl"}
     faster = settings(resume="auto", iterations=6, optimizer__lr=1e-3, **moved)
-    checkpoint = run / "checkpoints" / name_of(2)
+    checkpoint = run / "checkpoints" / checkpoint_name(2)
     note_changes(faster, admit(faster, run), checkpoint)
     assert (run / "finished").exists(), "nothing is written yet"
     begin(run)
     assert not (run / "finished").exists()
     (change,) = faster.history
-    assert change.resumed_from == name_of(2)
+    assert change.resumed_from == checkpoint_name(2)
     assert OmegaConf.to_container(change.changed) == {
         "iterations": {"then": 4, "now": 6},
         "optimizer.lr": {"then": 1e-4, "now": 1e-3},
@@ -277,7 +277,7 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(logged, refused, t
 @pytest.mark.parametrize("trace", ["rollouts", "ledger.json", "model", "metrics.csv", "checkpoints"])
 def test_what_trains_nothing_is_refused_where_a_run_has_trained(trace, tmp_path):
     if trace == "checkpoints":
-        AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, tmp_path / "checkpoints" / name_of(2))
+        AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, tmp_path / "checkpoints" / checkpoint_name(2))
     elif trace in FOLDERS:
         (tmp_path / trace).mkdir()
     else:
@@ -379,7 +379,7 @@ def test_the_command_is_refused_or_goes_on_with_what_it_is_told(tmp_path, monkey
         command("iterations=3", "resume=auto", "data.batch_size=4")
     assert [file.read_text() for file in files] == before, "also what says how to repeat the run"
     command("iterations=3", "resume=auto", "optimizer.lr=7e-3")
-    saved = torch.load(tmp_path / "checkpoints" / name_of(3), weights_only=True)
+    saved = torch.load(tmp_path / "checkpoints" / checkpoint_name(3), weights_only=True)
     (group,) = saved["optimizer_states"][0]["param_groups"]
     assert group["lr"] == group["initial_lr"] == 7e-3
     # What it was made with before.
@@ -390,7 +390,7 @@ def test_the_command_is_refused_or_goes_on_with_what_it_is_told(tmp_path, monkey
     assert config.history[1].changed == {"version/torch": {"then": "1.0", "now": made_with["version/torch"]}}
     assert json.loads((tmp_path / "provenance.json").read_text()) == made_with
     assert set(config.history[0].changed) == {"iterations", "optimizer.lr", "trainer.max_steps"}
-    assert config.history[0].resumed_from == name_of(2)
+    assert config.history[0].resumed_from == checkpoint_name(2)
 
 
 def test_wandb_knows_a_resumed_run_by_its_id(tmp_path):

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from tagrpo.cli import compare
 from tagrpo.cli.console import entry_point
 from tagrpo.cli.train import train
+from tagrpo.files import write_json
 from tagrpo.redaction import is_secret, redacted, without_secrets
-from tagrpo.runs.files import write_json
 from tagrpo.runs.grid import GridRun
 from tagrpo.runs.secrets import literal_secrets, refuse_secrets, save_resolved
 from tagrpo.settings.config import build, compose_run
+from tagrpo.study import compare
 from tests.helpers import forked
 
 SECRET = "sk-4f9a0c7d21"

@@ -8,8 +8,8 @@ from importlib import import_module
 import pytest
 import torch
 
-from tagrpo.runs.identity import _code_of
 from tagrpo.runs.sources import sources_of
+from tagrpo.settings.identity import _code_of
 
 FILES = {
     "mine/__init__.py": "",

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 from transformers import GenerationConfig, Qwen3Config
 
-from tagrpo.datamodules.questions import QuestionDataModule
+from tagrpo.datamodules.lightning.questions import QuestionDataModule
 from tagrpo.datamodules.sources.base import Source
 from tagrpo.datamodules.templates import ChatTemplate
 from tagrpo.settings.checks import read_questions

@@ -18,8 +18,8 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
+from tagrpo.modules.lightning.policy_module import PolicyModule
 from tagrpo.modules.policy import model
-from tagrpo.modules.policy_module import PolicyModule
 from tagrpo.settings import config
 from tagrpo.settings.config import guard_hooks
 from tagrpo.settings.methods import experiments, options_of
@@ -40,7 +40,7 @@ def composed(*overrides, name="train"):
 
 def build(tmp_path, *overrides):
     cfg = config.compose_run(tmp_path, overrides)
-    config.check(cfg)
+    config.check_settings(cfg)
     return config.build(cfg)
 
 
@@ -224,7 +224,7 @@ def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, overri
     ],
 )
 def test_pools_that_are_just_large_enough_pass(overrides):
-    config.check(composed(*overrides))
+    config.check_settings(composed(*overrides))
 
 
 @pytest.mark.parametrize("strategy", ["fsdp2", "ddp"])
@@ -289,7 +289,7 @@ def test_our_own_warnings_are_shown_without_their_place(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "level", "shown"),
     [
-        ("tagrpo.rollouts.engines.vllm_server", logging.WARNING, True),
+        ("tagrpo.rollouts.servers.vllm_server", logging.WARNING, True),
         ("lightning.pytorch.utilities.rank_zero", logging.INFO, True),
         ("vllm.triton_utils.importing", logging.INFO, False),
         ("torch._library.triton", logging.WARNING, False),
@@ -322,8 +322,8 @@ def test_what_a_scale_sets_of_parts_that_are_not_chosen_is_dropped(tmp_path):
 )
 def test_what_only_training_needs_is_not_asked_of_an_evaluation(overrides):
     with pytest.raises(ValueError, match="Expected"):
-        config.check(composed(*overrides))
-    config.check(composed(*overrides), trains=False)
+        config.check_settings(composed(*overrides))
+    config.check_settings(composed(*overrides), trains=False)
 
 
 @pytest.mark.parametrize("override", ["policy.warmup=0.05", "loss.clip_high=2.5"])

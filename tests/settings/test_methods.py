@@ -11,7 +11,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from tagrpo.settings import methods
-from tagrpo.settings.methods import MethodFolders, options_of, read, recipes_of, tables
+from tagrpo.settings.methods import MethodFolders, options_of, read_paper, recipes_of, tables
 
 KEYS = {
     "title", "names", "arxiv", "version", "code", "text", "differs", "reproduces", "cited", "values", "own", "defines",
@@ -21,7 +21,7 @@ KEYS = {
 
 @pytest.mark.parametrize("name", tables())
 def test_a_table_says_of_each_setting_what_was_run_and_where_it_is_stated(name):
-    paper = read(tables()[name])
+    paper = read_paper(tables()[name])
     assert set(paper) <= KEYS
     for rows in (paper.get("values", {}), *paper["own"].values()):
         for key, row in rows.items():
@@ -71,5 +71,5 @@ def test_numbers_are_read_as_omegaconf_reads_them():
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         gspo = compose("train", ["experiment=gspo"])
     assert (gspo.loss.clip_low, gspo.loss.clip_high) == (3e-4, 4e-4)
-    rows = read(tables()["gspo"])["values"]
+    rows = read_paper(tables()["gspo"])["values"]
     assert OmegaConf.select(gspo, "loss.clip_low") == rows["loss.clip_low"]["paper"]

@@ -64,13 +64,13 @@ def test_settings_that_hold_others_are_mappings(tmp_path, setting):
     cfg = config.compose_run(tmp_path, ["experiment=grpo"])
     OmegaConf.update(cfg, setting, 5, force_add=True)
     with pytest.raises(ValueError, match=rf"Expected {setting} to be .*mapping"):
-        config.check_parts(cfg)
+        config.check_sections(cfg)
 
 
 def test_a_member_of_a_group_without_a_value_is_left_to_the_check_of_missing_settings(tmp_path):
     cfg = config.compose_run(tmp_path, ["experiment=grpo"])
     OmegaConf.update(cfg, "callbacks.mine", "???", force_add=True)
-    config.check_parts(cfg)
+    config.check_sections(cfg)
 
 
 def test_the_dotted_name_of_a_wrong_argument_is_exact_at_any_depth():

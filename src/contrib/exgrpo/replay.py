@@ -32,7 +32,7 @@ class Success(NamedTuple):
 
 
 @dataclass
-class Record:
+class SolvedQuestion:
     """The responses to one question that can be replayed."""
 
     group: QuestionGroup
@@ -76,7 +76,7 @@ class SuccessReplay:
         self.ratio, self.start, self.spread = ratio, start, spread
         self.per_question, self.seed = per_question, seed
         self.started = False
-        self.records: dict[str, Record] = {}
+        self.records: dict[str, SolvedQuestion] = {}
         self.memory = QuestionMemory()
 
     def draw(self, count: int, iteration: int, without: set[str]) -> list[str]:
@@ -147,8 +147,8 @@ class SuccessReplay:
             "replay/retired": float(sum(record.solved_in_full for record in self.memory.records.values())),
         }
 
-    def _add(self, new: Record) -> None:
-        known = self.records.setdefault(new.group.id, Record(new.group))
+    def _add(self, new: SolvedQuestion) -> None:
+        known = self.records.setdefault(new.group.id, SolvedQuestion(new.group))
         known.group = new.group
         for success in new.successes:
             if not any(_same_response(success, old) for old in known.successes):
@@ -170,10 +170,10 @@ class SuccessReplay:
         self.records = {}
         for group, successes in state["records"]:
             loaded = [Success([Prompt(*prompt) for prompt in prompts], *rest) for prompts, *rest in successes]
-            self.records[group[0]] = Record(QuestionGroup(*group), loaded)
+            self.records[group[0]] = SolvedQuestion(QuestionGroup(*group), loaded)
 
 
-def _lowest_entropy(records: Sequence[Record], policy: SampledPolicy) -> list[Success]:
+def _lowest_entropy(records: Sequence[SolvedQuestion], policy: SampledPolicy) -> list[Success]:
     """Return the success in each record that has the lowest entropy under the policy."""
     candidates = [success for record in records for success in record.successes]
     values = policy.response_entropy([s.prompts[s.row] for s in candidates], [s.token_ids for s in candidates])
@@ -181,7 +181,7 @@ def _lowest_entropy(records: Sequence[Record], policy: SampledPolicy) -> list[Su
     return [record.successes[int(part.argmin())] for record, part in zip(records, parts, strict=True)]
 
 
-def _found(batch: QuestionBatch) -> list[Record]:
+def _found(batch: QuestionBatch) -> list[SolvedQuestion]:
     """Return the questions of this rank's batch, with the successes among their new responses."""
     rollouts = batch.rollouts
     assert rollouts is not None
@@ -192,7 +192,7 @@ def _found(batch: QuestionBatch) -> list[Record]:
     for prompt, count in zip(batch.prompts, responses, strict=True):
         place.append(len(prompts[prompt.question]))
         prompts[prompt.question].append(prompt._replace(num_samples=count, past=None))
-    records = [Record(group) for group in batch.groups]
+    records = [SolvedQuestion(group) for group in batch.groups]
     for row in (rollouts.correct & ~rollouts.replayed).nonzero()[:, 0].tolist():
         asked, question = int(rollouts.prompt[row]), int(rollouts.question[row])
         # In a replay at least one new response must be sampled to the same prompt.

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from ...modules.advantages.based import BasedAdvantage
 from ...modules.advantages.group import GroupAdvantage
-from ...modules.advantages.pools import POOLS, Pool, accuracy, check_choice
+from ...modules.advantages.pools import POOLS, Pool, accuracy
 from ...types import AdvantageStrategy, RewardGroups
+from ...types.checks import check_choice
 
 
 @dataclass(eq=False, kw_only=True)

@@ -6,8 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...modules.advantages.pools import check_choice
 from ...types import QuestionGroup, Rollouts
+from ...types.checks import check_choice
 
 
 def length_reward(

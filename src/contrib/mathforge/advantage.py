@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ...modules.advantages import pools
 from ...types import AdvantageStrategy, RewardGroups
+from ...types.checks import check_choice
 
 
 @dataclass(eq=False)
@@ -36,7 +37,7 @@ class DifficultyAwareAdvantage(AdvantageStrategy):
     def __post_init__(self) -> None:
         if not self.temperature > 0:
             raise ValueError(f"Expected advantage.temperature to be greater than 0, but got {self.temperature}.")
-        pools.check_choice("group_by", self.group_by, pools.POOLS)
+        check_choice("group_by", self.group_by, pools.POOLS)
         pools.check_epsilon(self.epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from ...modules.advantages.group import GroupAdvantage
-from ...modules.advantages.pools import POOLS, Pool, check_choice, pool_index
+from ...modules.advantages.pools import POOLS, Pool, pool_index
 from ...types import AdvantageStrategy, RewardGroups
+from ...types.checks import check_choice
 
 
 @dataclass(eq=False)

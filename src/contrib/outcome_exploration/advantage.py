@@ -10,8 +10,9 @@ from typing import Literal
 from torch import Tensor
 
 from ...modules.advantages.based import BasedAdvantage
-from ...modules.advantages.pools import POOLS, Pool, check_choice, history_of, pool_index, pool_mean
+from ...modules.advantages.pools import POOLS, Pool, history_of, pool_index, pool_mean
 from ...types import RewardGroups
+from ...types.checks import check_choice
 
 
 @dataclass(eq=False)

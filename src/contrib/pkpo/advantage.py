@@ -6,8 +6,9 @@ from typing import Literal
 from torch import Tensor
 
 from ...modules.advantages.pass_at_k import all_wrong
-from ...modules.advantages.pools import POOLS, Pool, as_rewards, check_choice, pool_index, pool_size, pool_sum
+from ...modules.advantages.pools import POOLS, Pool, as_rewards, pool_index, pool_size, pool_sum
 from ...types import AdvantageStrategy, RewardGroups
+from ...types.checks import check_choice
 
 
 @dataclass(eq=False)

@@ -5,8 +5,9 @@ from typing import Literal
 
 import torch
 
-from ...modules.advantages.pools import check_choice, pool_index, uniform_pools
+from ...modules.advantages.pools import pool_index, uniform_pools
 from ...types import Credit, CreditInputs, TokenCredit
+from ...types.checks import check_choice
 
 
 @dataclass(eq=False)

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ...modules.advantages.pools import POOLS, Pool, as_rewards, check_choice, pool_index, pool_mean, uniform_pools
+from ...modules.advantages.pools import POOLS, Pool, as_rewards, pool_index, pool_mean, uniform_pools
 from ...types import AdvantageStrategy, RewardGroups
+from ...types.checks import check_choice
 
 
 @dataclass(eq=False)

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from ...modules.advantages.based import BasedAdvantage
-from ...modules.advantages.pools import POOLS, Pool, check_choice, pool_index
+from ...modules.advantages.pools import POOLS, Pool, pool_index
 from ...types import RewardGroups
+from ...types.checks import check_choice
 
 LEAST = 1e-6
 """Smallest q that is inverted."""

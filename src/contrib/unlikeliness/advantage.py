@@ -6,8 +6,9 @@ from typing import Literal
 import torch
 
 from ...modules.advantages.based import BasedAdvantage
-from ...modules.advantages.pools import POOLS, Pool, check_choice, pool_index, uniform_pools
+from ...modules.advantages.pools import POOLS, Pool, pool_index, uniform_pools
 from ...types import RewardGroups
+from ...types.checks import check_choice
 
 
 @dataclass(eq=False)

@@ -28,6 +28,6 @@ def question_data(
             TMPDIR, PYTHONPATH and numbers of threads in any case, and no other: keys stay here.
         settings: Of `QuestionDataModule`.
     """
-    from ...datamodules.questions import QuestionDataModule
+    from ...datamodules.lightning.questions import QuestionDataModule
 
     return QuestionDataModule(**settings)

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from ...types import AdvantageStrategy, RewardGroups
+from ...types.checks import check_choice
 from .based import BasedAdvantage
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
-from .pools import POOLS, Pool, accuracy, as_rewards, check_choice, pool_index, pool_mean, pool_sum
+from .pools import POOLS, Pool, accuracy, as_rewards, pool_index, pool_mean, pool_sum
 
 
 class ExceedingPassAtKAdvantage(AdvantageStrategy):

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from ...types import AdvantageStrategy, RewardGroups
-from .pools import POOLS, Pool, as_rewards, check_choice, check_epsilon, pool_index, pool_size, pool_sum, uniform_pools
+from ...types.checks import check_choice
+from .pools import POOLS, Pool, as_rewards, check_epsilon, pool_index, pool_size, pool_sum, uniform_pools
 
 
 @dataclass(eq=False)

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ...types import AdvantageStrategy, RewardGroups
-from .pools import POOLS, Pool, as_rewards, check_choice, check_epsilon, pool_index, pool_size, pool_sum
+from ...types.checks import check_choice
+from .pools import POOLS, Pool, as_rewards, check_epsilon, pool_index, pool_size, pool_sum
 
 
 def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:

@@ -82,12 +82,6 @@ def verdicts(*pools: Sequence[float]) -> RewardGroups:
     return RewardGroups(rewards=rewards, correct=rewards > 0, question=question, prompt=question)
 
 
-def check_choice(name: str, value: str, known: Sequence[str], group: str = "advantage") -> None:
-    """Refuse an option that is not one of `known`."""
-    if value not in known:
-        raise ValueError(f"Expected {group}.{name} to be one of {', '.join(known)}, but got {value!r}.")
-
-
 def check_epsilon(epsilon: float) -> None:
     """Refuse a negative ε."""
     if epsilon < 0:

@@ -8,8 +8,7 @@ from torch import Tensor
 
 from ...distributed import gather_objects
 from ...types import Credit, CreditInputs, History, RewardGroups, TokenCredit
-from ...types.checks import check_column, found, name_of, own_code
-from ..advantages.pools import check_choice
+from ...types.checks import check_choice, check_column, found, name_of, own_code
 from ..experience import Experience, reward_groups
 from ..losses import TOKEN_TERMS
 

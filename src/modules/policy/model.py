@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel, PreTrainedTokenizerBase
 
+from ...files import folder_written_whole
 from ...packing.noise import without_noise
-from ...runs.files import folder_written_whole
 from .lora import LoraSettings, add_adapters
 from .sharding import decoder_layers, full_tensors
 

@@ -9,7 +9,7 @@ from torch import nn
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-from ...runs.identity import own_part
+from ...distributed import own_part
 from ...types import Completion, Finish, Request, SamplingConfig
 from ...types.checks import found, name_of
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...digests import bit_sums
 from ...distributed import gather_objects
-from ...runs.identity import bit_sums
 from ...types import Engine, require
 from ..cache import digest_of
 

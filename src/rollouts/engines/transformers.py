@@ -176,7 +176,7 @@ def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Te
     return [Completion(token_ids=ids.clone(), logprobs=values.clone(), truncated=not end) for ids, values, end in rows]
 
 
-def grouped_attention(
+def grouped_query_attention(
     _: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
     """Compute SDPA in which query heads share key heads, for CPUs; with a mask, transformers' own copies the keys.
@@ -189,7 +189,7 @@ def grouped_attention(
     return attended.transpose(1, 2).contiguous(), None
 
 
-AttentionInterface.register(GROUPED_ATTENTION, grouped_attention)
+AttentionInterface.register(GROUPED_ATTENTION, grouped_query_attention)
 AttentionMaskInterface.register(GROUPED_ATTENTION, sdpa_mask)
 
 

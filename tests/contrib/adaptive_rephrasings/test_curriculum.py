@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tagrpo.contrib.adaptive_rephrasings.curriculum import AdaptiveRephrasings, running_rate
+from tagrpo.datamodules.lightning.questions import QuestionDataModule
 from tagrpo.datamodules.memory import Record, Visit
-from tagrpo.datamodules.questions import QuestionDataModule
 from tagrpo.datamodules.templates import PlainTemplate
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.starter import starter_path

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tagrpo.contrib.exgrpo import replay as module
-from tagrpo.contrib.exgrpo.replay import Record, SuccessReplay, latest_partial_rate
+from tagrpo.contrib.exgrpo.replay import SolvedQuestion, SuccessReplay, latest_partial_rate
 from tagrpo.datamodules import memory
 from tagrpo.types import QuestionGroup
 from tests.helpers import on_two_ranks
@@ -40,7 +40,7 @@ def replayed_in(batch):
 
 def recorded(rates):
     replay = SuccessReplay()
-    replay.records = {id: Record(QuestionGroup(id, "q", (), ("1",))) for id in rates}
+    replay.records = {id: SolvedQuestion(QuestionGroup(id, "q", (), ("1",))) for id in rates}
     replay.memory.records = {
         id: memory.Record(visits=[memory.Visit((8,), (int(8 * rate),)), memory.Visit((8,), (0,))])
         for id, rate in rates.items()

@@ -10,7 +10,7 @@ from hydra import compose, initialize_config_module
 from hydra.utils import instantiate
 from transformers import AutoTokenizer
 
-from tagrpo.datamodules.questions import QuestionDataModule
+from tagrpo.datamodules.lightning.questions import QuestionDataModule
 from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.rewards.terms import MARKERS

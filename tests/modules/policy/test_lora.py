@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from tagrpo.modules.advantages import GroupAdvantage
+from tagrpo.modules.lightning.policy_module import PolicyModule, PolicyOptions
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.lora import LoraSettings, adapters_off, add_adapters
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.policy.sharding import full_tensors
-from tagrpo.modules.policy_module import PolicyModule, PolicyOptions
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rollouts import SamplingConfig, TransformersEngine
 from tagrpo.types import Request

@@ -16,10 +16,10 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from tagrpo.modules import strategy as strategies
+from tagrpo.modules.lightning import strategy as strategies
+from tagrpo.modules.lightning.strategy import FullyShardedStrategy, prepare, reduced_precision
 from tagrpo.modules.policy import sharding
 from tagrpo.modules.policy.sharding import check_layout, decoder_layers
-from tagrpo.modules.strategy import FullyShardedStrategy, prepare, reduced_precision
 from tests.helpers import in_fork
 
 TESTS = str(Path(__file__).parents[2])
@@ -48,8 +48,8 @@ from tagrpo.modules.policy.lora import LoraSettings
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.mismatch import MismatchCorrection
 from tagrpo.modules.policy.model import load_causal_lm
-from tagrpo.modules.policy_module import PolicyModule, PolicyOptions
-from tagrpo.modules.strategy import FullyShardedStrategy
+from tagrpo.modules.lightning.policy_module import PolicyModule, PolicyOptions
+from tagrpo.modules.lightning.strategy import FullyShardedStrategy
 from tagrpo.rollouts import TransformersEngine
 
 torch.set_num_threads(1)
@@ -271,7 +271,7 @@ def test_gradients_are_shards_after_every_backward(in_process_group):
     program = """
 from contextlib import nullcontext
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from tagrpo.modules.strategy import FullyShardedStrategy, gradient_sync
+from tagrpo.modules.lightning.strategy import FullyShardedStrategy, gradient_sync
 for last in (False, True):
     with gradient_sync(FullyShardedStrategy(), last):
         policy(packed).logprobs.sum().backward()

@@ -11,9 +11,9 @@ from hydra import compose, initialize_config_module
 from transformers import AutoTokenizer
 
 from studies.benchmark.run import CONFIGS
-from tagrpo.cli.compare import methods_of
 from tagrpo.cli.train import train
 from tagrpo.settings.config import build, compose_run
+from tagrpo.study.compare import methods_of
 
 PRESETS = f"hydra.searchpath=[file://{Path(__file__).parents[3]}/studies/gpu/configs]"
 BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond"]

@@ -1,0 +1,1 @@
+"""Shell: the questions as a LightningDataModule."""

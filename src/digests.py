@@ -1,0 +1,36 @@
+"""Digests of contents, tokenizers and weights: equal ones have equal digests in every process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from .distributed import own_part
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+def json_digest(content: Any) -> str:
+    """Return 16 hex digits of anything that JSON can write."""
+    text = json.dumps(content, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return a digest of a tokenizer: how it splits texts, its special tokens and its chat template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    how = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
+    how = {name: value for name, value in how.items() if name not in ("truncation", "padding")}  # set by each call
+    return json_digest([how, tokenizer.special_tokens_map, tokenizer.chat_template])
+
+
+def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
+    """Return the name of each parameter of this rank and the sum of its bits as integers; a hash would take seconds."""
+    parts = ((name, own_part(parameter).contiguous()) for name, parameter in module.named_parameters())
+    integers = ((name, part.view(getattr(torch, f"int{8 * part.element_size()}"))) for name, part in parts)
+    return [(name, int(part.sum(dtype=torch.int64))) for name, part in integers]

@@ -1,0 +1,250 @@
+"""Files that are written whole, checked by CRC-32 when they are read back, and locked against a second process."""
+
+import csv
+import errno
+import fcntl
+import json
+import os
+import pickle
+import re
+import shutil
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import IO, Any
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk is full, the quota used up, the file too large
+
+
+class DamagedFileError(ValueError):
+    """A file that was not written to its end, or has been damaged since."""
+
+
+def partial_path(path: Path) -> Path:
+    """Return the name of `path` while it is being written or deleted."""
+    return path.with_name(f".partial-{path.name}")
+
+
+@contextmanager
+def written_whole(path: Path) -> Iterator[Path]:
+    """Yield a path to write a file to; when the block has succeeded, the file is renamed to `path`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = partial_path(path)
+    with disk_full_explained(path), removed_on_error(partial):
+        yield partial
+        sync(partial)
+        partial.replace(path)
+    sync(path.parent)
+
+
+@contextmanager
+def folder_written_whole(path: Path) -> Iterator[Path]:
+    """Yield an empty folder to write to, renamed to `path` at the end; if `path` exists, its other files stay in it."""
+    path = path.absolute()
+    partial = partial_path(path)
+    begin_folder(partial)
+    with disk_full_explained(path), removed_on_error(partial):
+        yield partial
+        files = sorted(partial.iterdir())
+        for file in files:
+            sync(file)
+        if path.exists():
+            for file in files:
+                file.replace(path / file.name)
+            partial.rmdir()
+            sync(path)
+        else:
+            partial.replace(path)
+    sync(path.parent)
+
+
+def begin_folder(partial: Path) -> None:
+    """Make an empty folder `partial`, which is to be renamed once it is complete."""
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` as a whole, in UTF-8."""
+    with written_whole(path) as partial:
+        partial.write_text(text, encoding="utf-8")
+
+
+def write_section(page: Path, name: str, text: str) -> None:
+    """Replace what stands between the marks `<!-- begin name -->` and `<!-- end name -->` of a page.
+
+    Raises:
+        ValueError: the page has not both.
+    """
+    between = re.compile(rf"(?<=<!-- begin {name} -->\n).*(?=<!-- end {name} -->)", re.DOTALL)
+    written, count = between.subn(lambda _: f"{text}\n", page.read_text(encoding="utf-8"))
+    if not count:
+        raise ValueError(f"Expected the marks <!-- begin {name} --> and <!-- end {name} --> in {page}.")
+    write_text(page, written)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write `content` to `path` as a whole, as indented JSON."""
+    write_text(path, json.dumps(content, indent=1) + "\n")
+
+
+def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write a CSV file as a whole."""
+    with written_whole(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def append_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Append rows to a CSV file, after a header where the file is new; without rows no file is made."""
+    if rows:
+        new = not path.exists()
+        with disk_full_explained(path), path.open("a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, columns)
+            if new:
+                writer.writeheader()
+            writer.writerows(rows)
+
+
+def read_csv(path: Path, most: int | None = None) -> tuple[Sequence[str], list[dict[str, str]]]:
+    """Return the columns of a CSV file, and its first `most` rows without rows that a dying process cut off.
+
+    Raises:
+        ValueError: the file is no CSV file.
+    """
+    if most == 0 or not path.exists():
+        return [], []
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows = list(islice(reader, most))
+            return reader.fieldnames or [], [row for row in rows if None not in row and None not in row.values()]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"Expected a table in {path}, but it can't be read: {error}. Put a copy in its place, or move it away: the "
+            "run goes on without it."
+        ) from error
+
+
+def sync(path: Path) -> None:
+    """Force a file's content, or the names in a folder, to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lock(file: IO[Any], advice: str) -> None:
+    """Lock an open file until it is closed, or raise a RuntimeError whose message ends with `advice`."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        raise RuntimeError(f"Expected {file.name} to be free, but another process is using it. {advice}") from error
+    except OSError as error:
+        warnings.warn(
+            f"Expected a file system that can lock {file.name}, but: {error}. Make sure yourself that no second "
+            "process uses it.",
+            stacklevel=2,
+        )
+
+
+def checksum(path: Path) -> int:
+    """Return the CRC-32 of a file's content."""
+    value = 0
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            value = zlib.crc32(part, value)
+    return value
+
+
+def check_torch_file(path: Path) -> None:
+    """Compare every record in a file of `torch.save` with its CRC-32, and check that torch can load it.
+
+    Raises:
+        DamagedFileError: the file is not what was written.
+        pickle.UnpicklingError: the file is intact and could run code.
+    """
+    import torch
+
+    with damage_explained("it"):
+        with zipfile.ZipFile(path) as archive:
+            if broken := archive.testzip():  # torch does not check it when loading
+                raise DamagedFileError(f"the checksum of its record {broken} is wrong")
+        # torch is stricter about the table of contents
+        torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+
+
+@contextmanager
+def damage_explained(what: str) -> Iterator[None]:
+    """Turn errors of any type while reading into a `DamagedFileError` that begins with `what`."""
+    try:
+        yield
+    except (pickle.UnpicklingError, DamagedFileError):
+        raise
+    except Exception as error:
+        raise DamagedFileError(f"{what} can't be read ({type(error).__name__}: {error})") from error
+
+
+def remove(path: Path) -> None:
+    """Delete a file or folder, renaming it first, so that a half-deleted folder is not taken for a whole one."""
+    if os.path.lexists(path):
+        doomed = partial_path(path)
+        shutil.rmtree(doomed, ignore_errors=True)
+        _delete(path.replace(doomed))
+
+
+@contextmanager
+def removed_on_error(partial: Path) -> Iterator[None]:
+    """Delete the file or folder `partial` when the block fails, to free its space."""
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):
+            _delete(partial)
+        raise
+
+
+def _delete(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+@contextmanager
+def disk_full_explained(path: Path) -> Iterator[None]:
+    """If the block fails because the disk is full, raise an OSError that says so and what to do."""
+    try:
+        yield
+    except BaseException as error:  # torch's error for several ranks is no Exception
+        causes = list(_causes(error))
+        real = next((cause for cause in causes if isinstance(cause, OSError | KeyboardInterrupt | SystemExit)), None)
+        # When a write falls short, torch's zip writer raises an error of its own, which hides the reason or has none.
+        hidden = any("inline_container" in str(cause) for cause in causes)
+        number = real.errno if isinstance(real, OSError) else errno.ENOSPC if hidden and real is None else None
+        if number not in NO_ROOM:
+            if hidden and real is not None:
+                raise real from None
+            raise
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(
+            number,
+            f"Expected room to write it, but: {os.strerror(number).lower()}; {free / 2**20:,.0f} MiB are free. "
+            "What was complete before is intact. Make room, or lower callbacks.checkpoint.keep; then continue the run "
+            "with resume=auto",
+            str(path),
+        ) from error
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and its causes; for torch's `CheckpointException` also the errors of each rank."""
+    yield error
+    ranks = [failure[0] for failure in getattr(error, "failures", {}).values()]
+    for cause in filter(None, [error.__cause__ or error.__context__, *ranks]):
+        yield from _causes(cause)

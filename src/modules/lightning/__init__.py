@@ -1,0 +1,1 @@
+"""Shell: the policy as a LightningModule, its strategy and its accelerator."""

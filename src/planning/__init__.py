@@ -1,0 +1,1 @@
+"""Removable: `tagrpo-plan`, a forecast of memory and time from the settings."""

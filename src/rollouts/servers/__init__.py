@@ -1,0 +1,1 @@
+"""Removable: an engine that samples on servers, and the command that starts such a server."""

@@ -1,0 +1,1 @@
+"""Removable: `tagrpo-compare` and `tagrpo-eval`, commands that train many runs and evaluate a trained policy."""

@@ -1,0 +1,198 @@
+"""`tagrpo-compare`: methods × seeds, each a run of its own on this machine or on a SLURM cluster, then one report.
+
+A run of `tagrpo-train` goes to `<root>/<method>/seed<k>/`. Finished runs are kept: the same command continues where a
+comparison broke off, and further seeds or methods only add runs.
+"""
+
+import os
+import signal
+import sys
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from hydra import compose, initialize_config_module
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.errors import HydraException
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseException
+from rich.console import Console
+
+from ..cli.console import entry_point, explained
+from ..runs.directory import override
+from ..runs.grid import Environment, GridRun, Launcher, run_grid
+from ..runs.secrets import refuse_secrets, unread
+from ..settings.choices import check_choices
+from ..settings.numbers import check_numbers
+from ..settings.schema import Compare, check_fields
+
+KEYS = ("overrides", "after", "longer", "demo", "paper")  # of a method that is given as a mapping
+
+
+@dataclass
+class Method:
+    """A row of a comparison: overrides of tagrpo-train, and the row that it continues, if any."""
+
+    overrides: list[str]
+    after: str | None = None  # the row whose trained policy this one starts from, in a run of its own
+    longer: str | None = None  # the row whose run this one copies and continues
+
+
+def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> dict[str, Method]:
+    """Return the methods of a configuration, in its order: a list of experiments, or names with what they are.
+
+    A name has a list of overrides, or a mapping with `KEYS`: `demo` and `paper` are overrides at that scale alone,
+    `after` and `longer` name a method that stands above it. Anything else is a ValueError.
+    """
+    if isinstance(methods, ListConfig):
+        return {str(name): Method([f"experiment={name}"]) for name in methods}
+    found: dict[str, Method] = {}
+    for name, given in ((str(key), given) for key, given in (methods or {}).items()):
+        spec = {"overrides": given} if isinstance(given, ListConfig) else given
+        if unknown := set(map(str, spec)).difference(KEYS):
+            raise ValueError(
+                f"Expected methods.{name} to have keys of {', '.join(KEYS)}, but got {', '.join(sorted(unknown))}."
+            )
+        before: dict[str, Any] = {key: spec[key] for key in ("after", "longer") if spec.get(key) is not None}
+        for key, other in before.items():
+            if other not in found:
+                raise ValueError(f"Expected methods.{name}.{key} to be a method listed above it, but got {other!r}.")
+        found[name] = Method([*spec.get("overrides", []), *spec.get(scale or "demo", [])], **before)
+    return found
+
+
+def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
+    """Refuse methods whose settings do not compose, before any run is started."""
+    if not methods:
+        raise ValueError("Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…]).")
+    GlobalHydra.instance().clear()  # it holds the comparison's configuration, which has been read
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        for name, method in methods.items():
+            try:
+                check_choices([*shared, *method.overrides])
+                cfg = compose("train", [*shared, *method.overrides])
+            except (ValueError, HydraException, OmegaConfBaseException) as error:
+                raise ValueError(
+                    f"Expected methods.{name} to have settings of tagrpo-train, but: {error}\nCorrect `methods` or "
+                    "`overrides`."
+                ) from error
+            if not cfg.test:
+                raise ValueError(
+                    f"Expected methods.{name} to test at the end, since runs are compared by their tests, but got "
+                    "test=false. Correct `methods` or `overrides`."
+                )
+
+
+def shared_overrides(cfg: DictConfig) -> list[str]:
+    """Return the overrides of all runs: chosen groups, the preset's for this scale, and those of the command line."""
+    chosen = [f"{group}={cfg[group]}" for group in ("scale", "recipe", "model") if cfg[group] is not None]
+    try:
+        return [*chosen, *cfg.overrides_at_scale.get(cfg.scale or "demo", []), *cfg.overrides]
+    except InterpolationToMissingValueError as error:
+        missing = "".join(f" {key}=…" for key in map(str, cfg) if OmegaConf.is_missing(cfg, key) and key in str(error))
+        preset = HydraConfig.get().runtime.choices.get("compare")
+        raise ValueError(
+            f"Expected{missing}, which the preset {preset} needs at scale={cfg.scale}, but it was not given."
+        ) from error
+
+
+def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides: list[str]) -> list[GridRun]:
+    """Return every method with every seed, seed by seed, so that an interrupted comparison has whole seeds.
+
+    All runs get `overrides`, which a method's own overrides replace. A run that another starts from exports its policy.
+    """
+    runs: dict[tuple[int, str | None], GridRun] = {}
+    continued = {method.after for method in methods.values()}
+    for seed, (name, method) in product(seeds, methods.items()):
+        directory = root / name / f"seed{seed}"
+        own = [override("name", name), f"seed={seed}", override("hydra.run.dir", directory)]
+        arguments = [*own, *overrides, *method.overrides]
+        before = runs.get((seed, method.after or method.longer))
+        if name in continued and any(argument.startswith("export=") for argument in arguments):  # true by default
+            arguments.append("export=true")
+        arguments += [override("model.path", before.directory / "model")] if before and method.after else []
+        command = [sys.executable, "-m", "tagrpo.cli.train", *arguments]
+        runs[seed, name] = GridRun(name, seed, directory, command, before, longer=method.longer is not None)
+    return list(runs.values())
+
+
+def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
+    """Return the environment of each run that is made in parallel on this machine.
+
+    Without `gpus_per_run` there are `workers` runs, or one per core, and each sees the GPUs that this process sees.
+
+    Raises:
+        ValueError: if there are too few GPUs.
+    """
+    if not gpus_per_run:  # submitit would hide the GPUs
+        return [{"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")}] * (workers or os.cpu_count() or 1)
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count()))))
+    gpus = [name for name in visible.split(",") if name]
+    shares = [",".join(gpus[i : i + gpus_per_run]) for i in range(0, len(gpus) - gpus_per_run + 1, gpus_per_run)]
+    if len(shares) < (wanted := workers or 1):
+        raise ValueError(
+            f"Expected {wanted * gpus_per_run} GPUs for workers={wanted} and gpus_per_run={gpus_per_run}, but found "
+            f"{len(gpus)}. Lower one of them, or set gpus_per_run=0 to train on the CPU."
+        )
+    return [{"CUDA_VISIBLE_DEVICES": share} for share in shares[:workers]]
+
+
+def compare(
+    runs: list[GridRun], root: Path, launcher: Launcher, places: list[Environment], console: Console
+) -> list[GridRun]:
+    """Run a grid, write the report on the runs that finished, and return those that failed."""
+    failed = run_grid(runs, launcher, places, console)
+    from ..report.assemble import write_report  # imported late: it takes seconds, in which runs can begin
+
+    for run in failed:
+        console.print(f"\n{run.log_tail()}", markup=False, soft_wrap=True)
+    if len(failed) < len(runs):
+        page = write_report(root, order=list(dict.fromkeys(run.method for run in runs)))
+        said = (root / "report.md").read_text().split("\n\n")[1]  # below the title: the answer
+        console.print(f"\n{said}", markup=False, soft_wrap=True)
+        console.print(f"\nReport: {page}; beside it report.md and results.json", soft_wrap=True)
+    if failed:
+        names = ", ".join(f"{run.method} seed {run.seed}" for run in failed)
+        console.print(f"\n{len(failed)} of {len(runs)} runs failed: {names}. The same command runs them again.")
+    return failed
+
+
+@entry_point("comparisons/compare")
+def main(cfg: DictConfig) -> None:
+    """Run the command."""
+    refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
+    console = Console()
+    with explained():
+        check_fields(cfg, Compare)
+        root = Path(cfg.root)
+        check_numbers(cfg)
+        # Each run resolves values from the environment itself: they stand neither in its command nor in its files.
+        written: DictConfig = OmegaConf.create(unread(OmegaConf.to_container(cfg)))
+        methods = methods_of(written.methods, cfg.scale)
+        launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True)
+        sources = HydraConfig.get().runtime.config_sources
+        given = [f"file://{source.path}" for source in sources if source.provider == "command-line"]
+        folders = [*given, *HydraConfig.get().searchpath]
+        shared = [f"hydra.searchpath={folders}"] * bool(folders) + shared_overrides(written)
+        check_methods(methods, shared)
+        runs = runs_of(root, methods, list(cfg.seeds), shared)
+        for run in runs:
+            run.prepare()
+        local = launcher["cluster"] == "local"
+        places = places_of(cfg.workers, cfg.gpus_per_run) if local else [{}] * (cfg.workers or len(runs))
+    # Being ended from outside is an interrupt too: no local run may go on without us.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        failed = compare(runs, root, launcher, places, console)
+    except KeyboardInterrupt:
+        console.print("\nInterrupted. Finished runs are kept: the same command continues with the others.")
+        sys.exit(128 + signal.SIGINT)
+    sys.exit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,1 @@
-"""The policy, and what turns rollouts into an update of it: advantages, log-probs, loss, step."""
+"""The policy and its update from rollouts: advantages, log-probs, loss and optimizer step."""

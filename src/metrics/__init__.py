@@ -1,4 +1,4 @@
-"""Metrics: pure functions in `functional`; here torchmetrics classes that accumulate them over batches and ranks."""
+"""Metrics: pure functions in `functional`, and torchmetrics classes for means over batches and ranks."""
 
 from .means import MeanByName, PassAtK
 

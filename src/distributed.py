@@ -1,7 +1,7 @@
-"""Collectives over the default process group that do nothing in a single process.
+"""Collectives over the default process group; in a single process they do nothing.
 
-They carry a handful of numbers per optimizer step; gathering them as objects costs milliseconds and adds them in
-rank order, so that every rank computes the same float.
+Collectives carry a handful of numbers per optimizer step; gathering these as objects costs milliseconds and
+adds them in rank order, so that every rank computes the same float.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,10 @@ def rank() -> int:
 
 
 def gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
-    """Return [world] the picklable `value` of every rank, in rank order; with a `group`, of the group's ranks alone."""
+    """Return [world] the picklable `value` of every rank, in rank order.
+
+    With a `group`, only the values of the ranks of this group are returned.
+    """
     if world_size() == 1:
         return [value]
     gathered: list[T | None] = [None] * dist.get_world_size(group)
@@ -34,7 +37,7 @@ def gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
 
 
 def sum_over_ranks(sums: Mapping[str, float]) -> dict[str, float]:
-    """Add values by name; a rank that lacks a name counts as zero."""
+    """Return sums over ranks by name; a rank that lacks a name counts as zero."""
     parts = gather_objects(dict(sums))
     return {name: sum(part.get(name, 0.0) for part in parts) for name in sorted(set().union(*parts))}
 

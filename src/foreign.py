@@ -1,6 +1,6 @@
-"""Read data from outside the program: replies of servers and APIs, strangers' programs, files of other runs.
+"""Reader of data from outside: replies of servers and APIs, strangers' programs, files of other runs.
 
-Describe what is expected as a `Message`, and let `read` or `read_json` check number, type, range and finiteness. Data
+Describe the expected data as a `Message`, and let `read` or `read_json` check number, type, range and finiteness. Data
 that breaks its contract raises `ForeignDataError`, and no other error.
 """
 
@@ -38,11 +38,14 @@ Text = Annotated[str, AfterValidator(_without_surrogates)]
 
 
 class ForeignDataError(ValueError):
-    """Data from outside that breaks its contract. The message names the source, the place, both values and a remedy."""
+    """Data from outside that breaks its contract.
+
+    The message names the source, the place, both values and a remedy.
+    """
 
 
 class _FirstError:
-    """An annotation that stops the check of a list at its first wrong item.
+    """Annotation that stops the check of a list at its first wrong item.
 
     By default pydantic collects an error for each item: a list of ten million wrong items would take minutes, and
     gigabytes of memory.
@@ -68,7 +71,7 @@ def _stop_early(schema: object) -> None:
 
 
 class Message(BaseModel):
-    """Base class for what a foreign source sends: types are not converted, unknown fields are ignored."""
+    """Base class for data from a foreign source: types are not converted, unknown fields are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -84,7 +87,7 @@ def read(kind: type[T], value: object, *, source: str, remedy: str) -> T:
     Args:
         kind: A `Message`, or any type that pydantic checks, such as `list[Count]`.
         value: The foreign object.
-        source: Where it comes from, as errors name it: "the vLLM server http://10.0.0.7:8000".
+        source: Origin of the data, as errors name it: "the vLLM server http://10.0.0.7:8000".
         remedy: A sentence that says what to do, with the setting to change: "Check rollout.engine.url."
 
     Raises:
@@ -122,7 +125,7 @@ def read_json(kind: type[T], text: str | bytes, *, source: str, remedy: str) -> 
 
 
 def printable(text: str) -> str:
-    r"""Escape the characters of a text that a terminal would obey or could not show, and put the text on one line.
+    r"""Escape the characters of a text that a terminal would obey or could not show; put it on one line.
 
     Every text from a model, a server or a file is escaped in this way before it is printed or logged.
 
@@ -139,7 +142,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def _finite(text: str) -> float:
-    """Parse a number. One beyond the range of floating point, such as 1e400, would become infinity."""
+    """Parse a number; a number beyond the range of floats, such as 1e400, would become infinity."""
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"{text[:_SHOWN]} is too large")
@@ -151,7 +154,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _explained(error: ValidationError, source: str, remedy: str) -> str:
-    """Return the message for the first error."""
+    """Return the error message for the first error of a validation."""
     first = error.errors(include_url=False, include_context=False)[0]
     place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     where = f" at {printable(place)}" if place else ""
@@ -164,7 +167,7 @@ def _explained(error: ValidationError, source: str, remedy: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """Return the beginning of a value's `repr`, on one line, in characters that every terminal shows as they are."""
+    """Return the beginning of a value's `repr`, on one line, in characters that all terminals show."""
     try:
         text = repr(value)
     except Exception:  # integers of thousands of digits, objects nested too deeply, foreign __repr__

@@ -1,4 +1,4 @@
-"""Seeds derived from their purpose: the same in every process, on every machine, in every version of Python."""
+"""Seeds derived from their purpose, equal in every process, on every machine, in every Python version."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Counts of each question of an evaluation, and the report made of them."""
+"""Counts of each question of an evaluation, and the report on these counts."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -92,9 +92,10 @@ def merge_counts(records: Iterable[QuestionCounts]) -> Splits:
 def summarise(
     questions: Mapping[str, Mapping[str, Any]], ks: Sequence[int], taus: Sequence[float] = ()
 ) -> dict[str, Any]:
-    """Return pass@k and Cover@τ with intervals, means over questions, and a row per question, of at least one question.
+    """Return the report: pass@k and Cover@τ with intervals, means over questions, and a row per question.
 
-    Of `ks`, those above the smallest n are left out; without `taus` there is no `cover_at_tau`.
+    There must be at least one question. Values of `ks` above the smallest n are left out; without `taus`
+    there is no `cover_at_tau`.
     """
     # In order of the ids, so that sums do not depend on which rank had which question.
     rows = [questions[id] for id in sorted(questions)]

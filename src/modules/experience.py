@@ -1,4 +1,4 @@
-"""Rollouts under their score prompts, with advantages, in mini-batches and micro-batches: the input of an update."""
+"""Experience: rollouts under their score prompts, with advantages, in mini-batches and micro-batches."""
 
 from __future__ import annotations
 
@@ -23,35 +23,45 @@ Anchor = Literal["original", "own"]
 
 @dataclass(kw_only=True)
 class TokenColumns:
-    """[T] tokens, responses end to end: of all responses on the CPU, of a micro-batch on the device of the policy."""
+    """Columns of T tokens, responses end to end.
+
+    Columns of all responses are on the CPU, those of a micro-batch on the device of the policy.
+    """
 
     engine_logprobs: Tensor
     """[T] float32, log-probs of the engine under the *sample* prompt, nats."""
     old_logprobs: Tensor
-    """[T] float32, log-probs under the score prompt before the batch's first update, nats, where `old_known`."""
+    """[T] float32, log-probs under the score prompt before the batch's first update, nats.
+
+    Valid if `old_known`."""
     old_known: Tensor
-    """[T] bool; where false, the policy has not been updated yet and its own log-probs are the old ones."""
+    """[T] bool; if false, the policy has not been updated yet, and its current log-probs are the old ones."""
     on_score_prompt: Tensor
     """[T] bool, true in responses that were sampled from their score prompt and are not replayed."""
     stale: Tensor
-    """[T] bool, true in responses sampled by weights that have been updated since; replayed ones are not among them."""
+    """[T] bool, true in stale responses, whose weights have been updated since sampling; not if replayed."""
     log_ratio_since_sampling: Tensor
-    """[T] float32, nats: log π − log μ under the sampled prompt for stale responses to another prompt than the score
-    prompt, else zero. π is the policy before the batch's first update, μ the one that sampled the response."""
+    """[T] float32, log π − log μ under the sampled prompt, nats.
+
+    Zero except in stale responses that were sampled from another prompt than the score prompt. π is the
+    policy before the batch's first update, μ the policy that sampled the response."""
     prompt_weights: Tensor
-    """[T] float32 truncated importance weights for the change of prompt; ones if it is not corrected."""
+    """[T] float32, truncated importance weights for the change of prompt; ones without correction."""
     mismatch_weights: Tensor | None = None
-    """[T] float32 importance weights between engine and trainer, those for staleness included; None without a
-    `MismatchCorrection`."""
+    """[T] float32 importance weights between engine and trainer, including those for staleness.
+
+    None without a `MismatchCorrection`."""
     advantages: Tensor | None = None
     """[T] float32; None without token credit."""
     terms: dict[str, Tensor] = field(default_factory=dict)
     """name → [T] float32, see `LossInputs.token_terms`."""
     reference_logprobs: Tensor | None = None
-    """[T] float32 under the reference policy; None without one, and for tokens that are in no micro-batch yet."""
+    """[T] float32 under the reference policy; None without a reference.
+
+    Also None for tokens that are in no micro-batch yet."""
 
     def map(self, change: Callable[[Tensor], Tensor]) -> TokenColumns:
-        """Return columns with `change` applied to each of these."""
+        """Return columns with `change` applied to every tensor."""
         columns = {name: change(x) for name, x in vars(self).items() if isinstance(x, Tensor)}
         return TokenColumns(**columns, terms={name: change(x) for name, x in self.terms.items()})
 
@@ -60,12 +70,15 @@ class TokenColumns:
         return torch.where(self.old_known, self.old_logprobs, logprobs.detach())
 
     def log_ratio(self, old: Tensor) -> Tensor:
-        """Return [T] log π − log μ, zero for tokens that the present weights have sampled."""
+        """Return [T] log π − log μ, zero for tokens that the current weights have sampled."""
         here = self.on_score_prompt & self.stale
         return torch.where(here, old - self.engine_logprobs, self.log_ratio_since_sampling)
 
     def weights(self, old: Tensor, staleness_log_cap: float) -> Tensor:
-        """Return [T] weights of the policy terms: for the change of prompt, and for the engine or for staleness."""
+        """Return [T] weights of the policy terms.
+
+        The weights correct for the change of prompt, and for the engine or for staleness.
+        """
         if self.mismatch_weights is not None:
             return self.prompt_weights * self.mismatch_weights
         return self.prompt_weights * self.log_ratio(old).clamp(max=staleness_log_cap).exp()
@@ -77,22 +90,24 @@ class Experience(PromptedResponses):
     Anchors that are the same question in the same template become one prompt, encoded once per update.
 
     Args:
-        rollouts: The responses as they were sampled. Replayed ones have their old log-probs here, in every mini-batch.
+        rollouts: The sampled responses. Replayed responses have their old log-probs here, in every mini-batch.
         anchor: The score prompts: `original` is q0 (TA-GRPO, Eq. 4), `own` the sampled prompt (GRPO, Eq. 2).
     """
 
     scores: ResponseScores | None = None
-    """Scores by the policy before the batch's first update, for the responses that need them; None if none does."""
+    """Scores by the policy before the batch's first update; None if no response needs any.
+
+    Only the responses that need scores are scored."""
     mismatch: Corrected | None = None
-    """The correction for the engine, of the tokens that it weighs; None without a `MismatchCorrection`."""
+    """Engine-mismatch correction of the tokens that it weighs; None without a `MismatchCorrection`."""
     advantages: Tensor
     """[R] float32, zero until the strategy has run; with token credit the means over a response's tokens."""
     in_loss: Tensor
     """[R] bool, responses that the loss is normalised by, with or without a gradient of their own."""
     has_gradient: Tensor
-    """[R] bool, responses that can have a gradient; the others are left out of every forward."""
+    """[R] bool, responses that can have a gradient; other responses are left out of every forward."""
     columns: TokenColumns
-    """Of all tokens."""
+    """Columns of all tokens of the R responses."""
 
     def __init__(self, rollouts: Rollouts, anchor: Anchor) -> None:
         own = anchor == "own"
@@ -117,22 +132,22 @@ class Experience(PromptedResponses):
 
     @property
     def as_sampled(self) -> PromptedResponses:
-        """The responses under the prompts that they were sampled from."""
+        """Responses under the prompts that they were sampled from."""
         prompts = [prompt.token_ids for prompt in self.rollouts.prompts]
         return PromptedResponses(prompts=prompts, prompt=self.rollouts.prompt, responses=self.responses)
 
     def any_token(self, *flags: Tensor) -> Tensor:
-        """Return [R] bool, responses with at least one token that is flagged in one of the `flags`, [T] each."""
+        """Return [R] bool, responses with at least one token that one of the `flags`, [T] each, marks."""
         flagged = torch.stack(flags).any(0)
         return torch.zeros(len(self.lengths)).index_add(0, self.response, flagged.float()) > 0
 
     def learns(self) -> Tensor:
-        """Return [R] bool, responses with a nonzero advantage, of the response or a token, or a nonzero coefficient."""
+        """Return [R] bool, responses with a nonzero advantage or coefficient, of the response or a token."""
         columns = [column for column in (self.columns.advantages, *self.columns.terms.values()) if column is not None]
         return self.any_token((self.advantages != 0)[self.response], *(column != 0 for column in columns))
 
     def take_old_logprobs(self, scorer: Scorer, mini_batches: Sequence[Tensor]) -> None:
-        """Keep log-probs that later mini-batches need of the policy before the first step changes it. Collective."""
+        """Store old log-probs that later mini-batches need, before the first optimizer step. Collective."""
         if len(mini_batches) > 1 and self.scores is None:
             later = torch.cat(list(mini_batches[1:]))
             self.scores = scorer.score(self, later[(self.has_gradient & ~self.rollouts.replayed)[later]])
@@ -144,7 +159,7 @@ class Experience(PromptedResponses):
         columns.old_known = columns.old_known | replayed
 
     def correct_prompts(self, scorer: Scorer, cap: float | None) -> None:
-        """Weigh responses that were sampled from another prompt than their score prompt. Collective.
+        """Set importance weights of responses sampled from another than their score prompt. Collective.
 
         `cap` is `UpdateOptions.prompt_correction`. If None, only the log-ratios of stale responses are computed.
         """
@@ -163,12 +178,13 @@ class Experience(PromptedResponses):
         columns.log_ratio_since_sampling = torch.where(elsewhere & columns.stale, log_ratio, 0.0)
 
     def correct_mismatch(self, scorer: Scorer, correction: MismatchCorrection) -> Tensor:
-        """Weigh responses by π/μ under the prompt that they were sampled from, whatever the score prompt. Collective.
+        """Set importance weights π/μ under the sampled prompt, whatever the score prompt is. Collective.
 
-        Stale responses are included: their μ are the earlier weights in the engine, so that staleness is not corrected
-        again. Replayed responses are left out: the loss has their ratio to μ.
+        For stale responses, μ is the earlier policy in the engine, so that staleness is not corrected again.
+        Replayed responses are left out: the loss has their ratio to μ.
 
-        Returns [R] bool, responses of which a token is kept or has a term of the loss, which weights leave alone.
+        Returns [R] bool, responses with a token that is kept, or that has a loss term, which the weights do
+        not affect.
         """
         rows = (self.has_gradient & ~self.rollouts.replayed).nonzero()[:, 0]
         if self.anchor == "own":
@@ -187,23 +203,23 @@ class Experience(PromptedResponses):
 
 @dataclass
 class MicroBatch:
-    """r responses in one forward. Called with the log-probs of some of their tokens, it returns the loss of these."""
+    """A micro-batch of r responses in one forward; a call maps log-probs of tokens to their loss."""
 
     experience: Experience
-    """The experience that the responses are a part of."""
+    """Experience that contains the responses."""
     packed: PackedBatch
     """The responses, on the device of the policy."""
     loss: Loss
     totals: Mapping[str, float]
-    """`responses` and `tokens` of the mini-batch over all ranks."""
+    """Numbers of `responses` and `tokens` in the mini-batch, over all ranks."""
     reference_logprobs: Tensor | None
-    """[t] float32 under the reference policy; None without one."""
+    """[t] float32, log-probs under the reference policy; None without a reference."""
     staleness_log_cap: float
     """Logarithm of `UpdateOptions.staleness_cap`."""
     columns: TokenColumns = field(init=False)
     """Columns of the tokens, on the device of the policy."""
     outputs: list[LossOutputs] = field(default_factory=list)
-    """What the loss has returned."""
+    """Outputs of the loss, one per call."""
 
     def __post_init__(self) -> None:
         rows, device = self.packed.rows, self.packed.response.device
@@ -215,7 +231,7 @@ class MicroBatch:
         self.lengths = self.packed.lengths.to(device)
 
     def __call__(self, part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
-        """Return [] loss of the tokens `part`, whose log-probs and entropies are given."""
+        """Return the [] loss of the tokens in `part`, given their log-probs and entropies."""
         tokens = self.columns.map(lambda column: column[part])
         old = tokens.old(logprobs)
         inputs = LossInputs(
@@ -245,10 +261,11 @@ def truncated_weights(target: Tensor, sampled: Tensor, cap: float) -> Tensor:
 
 
 def split_by_question(question: Tensor, num_questions: int, num_mini_batches: int) -> list[Tensor]:
-    """Return ascending rows of responses for each of `num_mini_batches` mini-batches, which never split a question.
+    """Return the ascending rows of each mini-batch's responses; questions are never split.
 
-    `question` is [R] long, in 0..num_questions-1. Sizes in questions differ by one at most, over all ranks too if each
-    has as many questions: the larger ones come first on rank 0, and ranks take turns.
+    `question` is [R] long, in 0..num_questions-1. Mini-batches differ by at most one question, over all ranks
+    too if ranks have equally many questions: the larger mini-batches come first on rank 0, and ranks take
+    turns.
 
     >>> [rows.tolist() for rows in split_by_question(torch.tensor([0, 0, 1, 2, 2]), 3, 2)]
     [[0, 1, 2], [3, 4]]
@@ -259,7 +276,7 @@ def split_by_question(question: Tensor, num_questions: int, num_mini_batches: in
 
 
 def reward_groups(rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> RewardGroups:
-    """Return the responses of one rank as a strategy sees them; `scores`, if given, are scores of all of them."""
+    """Return a strategy's input for the responses of one rank; `scores`, if given, cover all of them."""
     names = ("rewards", "correct", "question", "prompt", "lengths", "history")
     columns = {name: getattr(rollouts, name) for name in names}
     if scores is not None:

@@ -17,8 +17,10 @@ from ..types import Loss, LossInputs, LossOutputs
 from ..types.checks import check_choice, found, name_of
 
 MAX_LOG_RATIO = 20.0
-"""Log-ratios are clamped to ± this before the exponential: e^20 is far outside any clip range, and finite.
-Beyond it the gradient through the exponential is zero."""
+"""Largest absolute log-ratio before the exponential; larger ones are clamped.
+
+e^20 is finite, and far outside any clip range. Beyond the bound, the gradient through the exponential is
+zero."""
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
@@ -33,41 +35,46 @@ def response_sum(values: Tensor, inputs: LossInputs) -> Tensor:
 
 
 def response_mean(values: Tensor, inputs: LossInputs) -> Tensor:
-    """Return [T] the mean of `values` [T] over each token's response."""
+    """Return [T] means of `values` [T] over each token's response."""
     return (response_sum(values, inputs) / inputs.lengths)[inputs.response]
 
 
 class Surrogate(NamedTuple):
-    """A policy term per token, to be maximised, before weights and aggregation. Everything is [T]."""
+    """A policy term per token, to be maximised, before weights and aggregation. All fields are [T]."""
 
     value: Tensor
-    """The term. A response-level term stands at each of the response's tokens."""
+    """Value of the term. A response-level term is repeated at each of the response's tokens."""
     ratio: Tensor
-    """Policy ratio that the term is made of."""
+    """Policy ratio in the term."""
     clip_low: Tensor
-    """Bool: the lower bound of the clip range acted on this token."""
+    """Bool, true if the lower bound of the clip range acted on this token."""
     clip_high: Tensor
 
 
 def clip_surrogate(_: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
-    """Return min(ρ A, clip(ρ, 1 − low, 1 + high) A); a token is counted as clipped if that removes its gradient."""
+    """Return min(ρ A, clip(ρ, 1 − low, 1 + high) A).
+
+    A token counts as clipped if the clip removes its gradient.
+    """
     ratio = bounded_exp(log_ratio)
     value = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
     return Surrogate(value, ratio, (ratio < 1 - low) & (advantages < 0), (ratio > 1 + high) & (advantages > 0))
 
 
 def gspo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
-    """GSPO (arXiv 2507.18071, Eq. 5–7): one length-normalised ratio per response, s = (π_θ(o)/π_old(o))^(1/|o|).
+    """Return GSPO's clipped term, with one ratio per response (arXiv 2507.18071, Eq. 5–7).
 
-    It stands at each of the response's tokens, with the value and gradient of GSPO-token unless `weights` vary in one.
+    The ratio is length-normalised, s = (π_θ(o)/π_old(o))^(1/|o|), and repeated at each of the response's
+    tokens. Value and gradient are those of GSPO-token unless `weights` vary within a response.
     """
     return clip_surrogate(inputs, response_mean(log_ratio, inputs), advantages, low, high)
 
 
 def gmpo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
-    """GMPO (arXiv 2507.20673): A times the geometric mean of the token ratios, each clipped before, in log space.
+    """Return GMPO's term: A times the geometric mean of the clipped token ratios (arXiv 2507.20673).
 
-    The clip range is (e^−low, e^high): its upper bound acts where A > 0, its lower bound where A < 0.
+    Each ratio is clipped before the mean, in log space, to (e^−low, e^high): the upper bound acts if A > 0,
+    the lower bound if A < 0.
     """
     clip_low = (log_ratio < -low) & (advantages < 0)
     clip_high = (log_ratio > high) & (advantages > 0)
@@ -77,7 +84,10 @@ def gmpo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, lo
 
 
 def cispo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
-    """CISPO (arXiv 2506.13585): sg[clip(ρ, 1 − low, 1 + high)] A log π_θ; no token loses its gradient."""
+    """Return CISPO's term, sg[clip(ρ, 1 − low, 1 + high)] A log π_θ (arXiv 2506.13585).
+
+    No token loses its gradient.
+    """
     ratio = bounded_exp(log_ratio).detach()
     weight = ratio.clamp(1 - low, 1 + high)
     return Surrogate(weight * advantages * inputs.logprobs, ratio, ratio < 1 - low, ratio > 1 + high)
@@ -89,7 +99,7 @@ SURROGATES: dict[tuple[str, str], Callable[[LossInputs, Tensor, Tensor, float, f
     ("clip", "geometric"): gmpo_surrogate,
     ("cispo", "token"): cispo_surrogate,
 }
-"""(objective, ratio) → policy term of inputs, their [T] log-ratios and advantages, and the bounds."""
+"""(objective, ratio) → function of inputs, [T] log-ratios and advantages, and bounds to a policy term."""
 
 
 def replace_replayed(policy: Surrogate, ratio: Tensor, advantages: Tensor, replayed: Tensor, delta: float) -> Surrogate:
@@ -106,8 +116,8 @@ KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Estimators of KL(p ‖ q) from one token drawn from p; d = log q − log p (Schulman, "Approximating KL").
 
-In the loss p is π_θ and q the reference, and d in k3 is at most `MAX_LOG_RATIO` (see `token_kl`). There k2 has the
-gradient of the divergence in expectation, k3 that of KL(π_ref ‖ π_θ) and k1 none.
+In the loss, p is π_θ and q the reference; in k3, d is at most `MAX_LOG_RATIO` (see `token_kl`). In
+expectation, k2 then has the gradient of the divergence, k3 that of KL(π_ref ‖ π_θ), and k1 none.
 """
 
 
@@ -132,10 +142,10 @@ TOKEN_TERMS: dict[str, Callable[[LossInputs], Tensor]] = {
     "log_ratio": lambda inputs: (inputs.logprobs - inputs.old_logprobs).abs(),
     "nll": lambda inputs: -inputs.logprobs,
 }
-"""[T] what the coefficients of `LossInputs.token_terms` multiply, by name; the products are added to the loss.
+"""Name → [T] loss term, multiplied by its coefficient in `LossInputs.token_terms` and added to the loss.
 
-`log_ratio`: |log π_θ − log π_old|, without gradient where the ratio is exactly 1 (KL-Cov); `nll`: −log π_θ, to learn a
-token whatever its ratio.
+`log_ratio`: |log π_θ − log π_old|, without gradient if the ratio is exactly 1 (KL-Cov); `nll`: −log π_θ, to learn
+tokens whatever their ratio.
 """
 
 
@@ -164,7 +174,7 @@ AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
         (len(inputs.lengths),), inverse((max_length or 1) * inputs.num_responses)
     ),
 }
-"""Name → [R] factors of the terms of each response's tokens in the sum over all tokens; 0 if no response counts.
+"""Name → [R] factors of each response's token terms in the sum over tokens; 0 if no response counts.
 
 `sequence_mean`: 1 / (|o| · responses), GRPO; `token_mean`: 1 / tokens, DAPO (arXiv 2503.14476, Eq. 8); `constant`:
 1 / (max_length · responses), Dr. GRPO (arXiv 2503.20783).
@@ -173,7 +183,7 @@ AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
 
 @dataclass(eq=False)
 class PolicyLoss(Loss):
-    """Policy term, divergence from the reference and entropy, aggregated; minimised.
+    """Policy loss to minimise: policy term, divergence from the reference, and entropy, aggregated.
 
     L = Σ_t w_t · ( −v_t · surrogate_t + β · KL_t − γ · H_t + Σ_n c_nt · term_nt )
 
@@ -198,17 +208,18 @@ class PolicyLoss(Loss):
     `old_logprob`; `kl` and `entropy` where the inputs have them.
 
     Args:
-        clip_low: ε_low; the range is (1 − ε_low, 1 + ε_high), for geometric ratios (e^−ε_low, e^ε_high). None: none.
+        clip_low: ε_low; the range is (1 − ε_low, 1 + ε_high), for geometric ratios (e^−ε_low, e^ε_high).
+            None: no lower bound.
         clip_high: ε_high; larger than `clip_low` is DAPO's clip-higher. None: no upper bound.
         ratio: `token` | `sequence` | `geometric`.
         aggregation: `sequence_mean` | `token_mean` | `constant`.
         kl_coef: β; 0 needs no reference.
         kl_estimator: `k1` | `k2` | `k3`.
         entropy_coef: γ; positive values reward entropy.
-        entropy_aggregation: Of the entropy term; None is `aggregation`. `token_mean` is what ExGRPO's code does.
-        dual_clip: c > 1: where A < 0 the policy term is at least c · A (arXiv 1912.09729). None: no such bound.
+        entropy_aggregation: Aggregation of the entropy term; None is `aggregation`. ExGRPO's code: `token_mean`.
+        dual_clip: c > 1: if A < 0, the policy term is at least c · A (arXiv 1912.09729). None: no such bound.
         objective: `clip` | `cispo`.
-        max_length: The constant of `constant`, in tokens.
+        max_length: Length that `constant` divides by, in tokens.
         replay_shaping: δ > 0, for replayed responses alone.
 
     Raises:
@@ -342,11 +353,12 @@ class PolicyLoss(Loss):
 def check_outputs(outputs: object, inputs: LossInputs, loss: Loss) -> LossOutputs:
     """Check that a loss has returned a scalar with a gradient, and sums of the right shapes.
 
-    Whether the loss is finite is not checked: the norm of its gradient shows it.
+    A loss that is not finite passes this check: the norm of the gradient shows such a loss.
 
     Raises:
-        TypeError: `outputs` are no `LossOutputs` of tensors, or their loss has no gradient although the log-probs have.
-        ValueError: the loss is no scalar, or a sum has another shape than its field says.
+        TypeError: `outputs` is not a `LossOutputs` of tensors, or its loss has no gradient although the
+            log-probs have.
+        ValueError: the loss is not a scalar, or a sum has another shape than its field says.
     """
     expected = f"Expected {name_of(loss)} (loss) to return"
     if not isinstance(outputs, LossOutputs):

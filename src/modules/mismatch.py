@@ -1,4 +1,4 @@
-"""Importance weights between the engine that sampled a response and the trainer that learns from it: TIS, MIS, IcePop.
+"""Importance weights between the engine that samples and the trainer that learns: TIS, MIS, IcePop.
 
 Plain torch, for any project whose sampler returns log-probs:
 
@@ -7,9 +7,9 @@ Plain torch, for any project whose sampler returns log-probs:
     loss = -(advantages * ratio * corrected.weights)[mask].mean()
     self.log_dict(corrected.metrics())
 
-Both log-probs are of the prompt that was sampled. Departures from verl (docs/algo/rollout_corr.md): bounds are those of
-π/μ, where verl compares μ/π with its own; rejected tokens have weight 0 and stay in the normalisers, as the papers'
-formulas have them (verl leaves them out); the effective sample size is that of the weights as they are used.
+Both log-probs are under the sampled prompt. Departures from verl (docs/algo/rollout_corr.md): bounds apply to
+π/μ, where verl compares μ/π with its own; rejected tokens have weight 0 and stay in the normalisers, as in
+the papers' formulas (verl leaves them out); the effective sample size is that of the weights in use.
 """
 
 import math
@@ -33,10 +33,13 @@ class Corrected:
     weights: Tensor
     """Float, of the shape of the log-probs: 0 if a token is rejected or padding."""
     sums: Mapping[str, float]
-    """`tokens`, and over them: `weight`, `square` (of the weight), `rejected`, `truncated`."""
+    """Number of `tokens`, and sums over tokens: `weight`, its `square`, `rejected`, `truncated`."""
 
     def metrics(self) -> dict[str, float]:
-        """Return means per token of `weight`, `rejected` and `truncated`; `ess`, effective sample size per token."""
+        """Return the means per token of `weight`, `rejected` and `truncated`, and `ess`.
+
+        `ess` is the effective sample size per token.
+        """
         sums, tokens = self.sums, max(self.sums["tokens"], 1)
         means = {name: sums[name] / tokens for name in ("weight", "rejected", "truncated")}
         return {**means, "ess": sums["weight"] ** 2 / (tokens * sums["square"]) if sums["square"] else 0.0}
@@ -55,7 +58,7 @@ class MismatchCorrection:
 
     Args:
         weight: Level of the weights; None gives every token weight 1, so that only rejection acts.
-        cap: Larger weights are truncated to it; None truncates none.
+        cap: Upper bound that larger weights are truncated to; None truncates no weight.
         reject: Level of the ratio that decides what is rejected, a token or a response; `divergence` rejects responses
             whose mean estimate k3, e^d − 1 − d, is above `high`; None rejects nothing.
         low: Smallest ratio that is kept, above 0; None: no bound.
@@ -94,10 +97,11 @@ class MismatchCorrection:
             raise ValueError("Expected mismatch.weight or mismatch.reject, but both are null. Use mismatch=none.")
 
     def __call__(self, logprobs: Tensor, sampled_logprobs: Tensor, mask: Tensor) -> Corrected:
-        """Correct a padded batch: [B, T] log π, whose gradient is ignored, and log μ as the engine returned it, nats.
+        """Correct a padded batch of [B, T] log-probs, nats: log π of the trainer and log μ of the engine.
 
-        `mask` [B, T] is true or 1 at response tokens. Log-probs of half precision are converted to float32, which is
-        then the type of the weights, too.
+        The gradient of log π is ignored; log μ is what the engine returned. `mask` [B, T] is true or 1 at
+        response tokens. Log-probs of half precision are converted to float32, which is then also the type of
+        the weights.
 
         Raises:
             FloatingPointError: see `of_tokens`.
@@ -109,7 +113,9 @@ class MismatchCorrection:
         return Corrected(weights=weights, sums=corrected.sums)
 
     def of_tokens(self, log_ratio: Tensor, response: Tensor) -> Corrected:
-        """Correct T tokens without padding: `log_ratio` [T] are the d_t, `response` [T] long the rows of responses.
+        """Correct T tokens without padding.
+
+        `log_ratio` [T] holds the d_t, `response` [T] long the row of each token's response.
 
         A log-ratio of −∞ (a token that π excludes) is clamped like any other.
 
@@ -154,7 +160,7 @@ def check_corrected(corrected: object, size: int, correction: object) -> Correct
     """Check that a correction has returned a finite weight of at least 0 for each of `size` tokens.
 
     Raises:
-        TypeError: `corrected` is no `Corrected` with a tensor of weights.
+        TypeError: `corrected` is not a `Corrected` with a tensor of weights.
         ValueError: the weights have another shape, or are not on the CPU.
         FloatingPointError: a weight is negative or not finite.
     """

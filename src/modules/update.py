@@ -1,7 +1,7 @@
-"""One update of the policy: scored rollouts → advantages → mini-batches → micro-batches → loss → optimizer steps.
+"""One update of the policy: rollouts → advantages → mini-batches → micro-batches → loss → optimizer steps.
 
 Departures from the papers' code: responses that can have no gradient are left out of the forward, which changes no
-gradient; the first mini-batch takes its own log-probs as the old ones, which makes its ratio exactly 1.
+gradient; the first mini-batch uses its current log-probs as the old ones, which makes its ratio exactly 1.
 """
 
 import math
@@ -31,26 +31,33 @@ from .update_stats import UpdateResult
 
 @dataclass(frozen=True, kw_only=True)
 class UpdateOptions:
-    """How an update is made. Options out of their range, or that contradict each other, are a ValueError."""
+    """Options of an update.
+
+    Raises:
+        ValueError: if options are out of their range or contradict each other.
+    """
 
     anchor: Anchor = "original"
     """Score prompt: `original` (TA-GRPO, Eq. 4) or `own` (GRPO, Eq. 2)."""
     mini_batches: int = 2
     """Optimizer steps per batch of rollouts."""
     max_grad_norm: float | None = 1.0
-    """Gradients are scaled down to this global L2 norm; None leaves them as they are."""
+    """Global L2 norm that gradients are scaled down to; None leaves gradients as they are."""
     mask_truncated: bool = False
     """Leave truncated responses out of the loss and its normalisers (DAPO, overlong filtering)."""
     prompt_correction: float | None = None
-    """Truncate at this value the importance weights π(o|q0)/π(o|qn) per token that correct for sampling from a
-    rephrasing while scoring under the original. None leaves that uncorrected, as the paper does."""
+    """Cap of the importance weights that correct for sampling from a rephrasing; None: uncorrected.
+
+    The weights are π(o|q0)/π(o|qn) per token, since responses to a rephrasing are scored under the original.
+    The paper does not correct for this."""
     staleness_cap: float = 2.0
-    """Truncate the importance weights of stale responses at this value, at least 1. See `PolicyUpdate`."""
+    """Cap of the importance weights of stale responses, at least 1. See `PolicyUpdate`."""
     skip_grad_norm: float | None = None
-    """Steps whose gradient has a larger norm are skipped, as are those whose gradient is not finite; None skips only
-    the latter."""
+    """Largest gradient norm; optimizer steps with a larger one are skipped. None: no limit.
+
+    Steps whose gradient is not finite are always skipped."""
     max_skipped: int = 5
-    """Optimizer steps in a row that may be skipped; one more ends the run."""
+    """Largest number of optimizer steps in a row that may be skipped; one more ends the run."""
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -77,7 +84,7 @@ class UpdateOptions:
 
 @dataclass(eq=False)
 class PolicyUpdate:
-    """Makes `mini_batches` optimizer steps on one batch of rollouts.
+    """Update of the policy: `mini_batches` optimizer steps on one batch of rollouts.
 
     Responses with `rollouts.staleness` > 0 come from μ, the weights before an earlier update. The policy term of each
     of their tokens is multiplied by the truncated importance weight min(π(o_t|q, o_<t) / μ(o_t|q, o_<t), cap), where π
@@ -88,17 +95,19 @@ class PolicyUpdate:
         scorer: The policy and, if the loss has a KL term, its reference.
         advantage: Strategy, `RewardGroups` → [R] advantages.
         loss: Loss of a micro-batch, `LossInputs` → `LossOutputs`.
-        optimizer: Of the policy's parameters.
-        options: How the update is made.
-        credit: Credit per token, `CreditInputs` → [T] advantages; None gives each token that of its response.
-        mismatch: Corrects for the engine that sampled, stale responses included, in the place of the weights above.
+        optimizer: Optimizer of the policy's parameters.
+        options: Options of the update.
+        credit: Credit per token, `CreditInputs` → [T] advantages; None gives each token its response's
+            advantage.
+        mismatch: Correction of the engine mismatch, stale responses included; replaces the weights above.
         scheduler: Learning-rate schedule over optimizer steps; None keeps the rate.
         backward: Runs the backward of a loss; Lightning's does more than `Tensor.backward`.
         gradient_sync: Called with whether gradients are reduced over ranks in the backwards inside its context.
-        useful_flop: Counts what a micro-batch must multiply at least, for the share of the peak; `UsefulFlop.of`.
+        useful_flop: Returns the least FLOP of a micro-batch, for the share of peak performance; see
+            `UsefulFlop.of`.
 
     Raises:
-        TypeError: `advantage`, `loss` or `credit` lacks something that the update needs.
+        TypeError: `advantage`, `loss` or `credit` lacks a member that the update needs.
         ValueError: the loss can't take credit per token.
     """
 
@@ -126,7 +135,7 @@ class PolicyUpdate:
         `progress` is the fraction of training done, 0..1, for strategies that depend on it.
 
         Raises:
-            TypeError: the strategy, the credit or the loss returns something else than its protocol says.
+            TypeError: the strategy, the credit or the loss returns anything else than its protocol says.
             ValueError: one of these returns a tensor of another shape or device.
             FloatingPointError: the strategy returns advantages that are not finite, or too many steps were skipped.
         """
@@ -150,7 +159,7 @@ class PolicyUpdate:
         return result
 
     def _experience(self, rollouts: Rollouts, mini_batches: list[Tensor], progress: float) -> Experience:
-        """Prepare rollouts under their score prompts: advantages, importance weights, choice of what to learn."""
+        """Prepare rollouts under score prompts: advantages, importance weights, choice of responses."""
         experience = Experience(rollouts, self.options.anchor)
         if self.options.mask_truncated:
             experience.in_loss = ~rollouts.truncated
@@ -183,9 +192,10 @@ class PolicyUpdate:
     def _micro_batches(
         self, result: UpdateResult, rows: Tensor
     ) -> Iterator[tuple[PackedBatch, MicroBatch | None, bool]]:
-        """Yield the micro-batches of the mini-batch `rows`, and whether it is the last one. Collective.
+        """Yield the micro-batches of the mini-batch `rows`, each with whether it is the last one. Collective.
 
-        FSDP2 gathers in the forward and reduces in the backward: ranks without work get None, and tokens to do both.
+        FSDP2 gathers in the forward and reduces in the backward: ranks without work get None, and dummy
+        tokens for both passes.
         """
         experience = result.experience
         in_loss, learned = (rows[flags[rows]] for flags in (experience.in_loss, experience.has_gradient))
@@ -200,7 +210,10 @@ class PolicyUpdate:
             yield packed, MicroBatch(*given) if len(part) else None, number == len(parts)
 
     def _apply_gradient(self, result: UpdateResult) -> None:
-        """Clip, step, advance the schedule; a gradient that is not finite or too large is skipped and counted."""
+        """Clip the gradient, step, and advance the schedule.
+
+        Steps whose gradient is not finite or too large are skipped and counted.
+        """
         limit = self.options.skip_grad_norm or math.inf
         norm = clip_gradients(self.scorer.policy.parameters(), self.options.max_grad_norm)
         result.grad_norms.append(norm)
@@ -227,7 +240,12 @@ class PolicyUpdate:
 def check_parts(
     advantage: AdvantageStrategy, loss: Loss, credit: TokenCredit | None, mismatch: MismatchCorrection | None
 ) -> None:
-    """Refuse parts that lack something that the update needs, and a loss that can't take the credit."""
+    """Refuse parts that lack a member that the update needs, and a loss that can't take the credit.
+
+    Raises:
+        TypeError: if a part lacks a member.
+        ValueError: if the loss can't take the credit.
+    """
     if mismatch is not None and not isinstance(mismatch, MismatchCorrection):
         raise TypeError(
             f"Expected mismatch to be a MismatchCorrection (tagrpo.modules.mismatch), but got {found(mismatch)}. "
@@ -252,7 +270,9 @@ def loss_of(scores: TokenScores, batch: MicroBatch | None) -> Tensor:
 
 
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> float:
-    """Scale gradients down to the global L2 norm `max_norm`, and return the norm that they had. Collective under FSDP2.
+    """Scale gradients down to the global L2 norm `max_norm`, and return their norm before that.
+
+    Collective under FSDP2.
 
     If `max_norm` is None, only compute the norm.
     """

@@ -14,7 +14,7 @@ from .losses import KL_ESTIMATORS
 
 
 class UpdateResult:
-    """The `experience` of an update, its wall `seconds`, and sums over its micro-batches on one rank."""
+    """Outcome of an update: its `experience`, wall `seconds`, and sums over micro-batches on one rank."""
 
     def __init__(self, experience: Experience) -> None:
         num_responses = len(experience.responses)
@@ -29,7 +29,7 @@ class UpdateResult:
         self.stale: Counter[str] = Counter()
 
     def add(self, batch: MicroBatch, scores: TokenScores, flop: float) -> None:
-        """Add a micro-batch after its forward. Its loss was taken of all tokens at once, or part by part."""
+        """Add a micro-batch after its forward, whose loss was computed at once or part by part."""
         parts, rows = batch.outputs, batch.packed.rows
         scalars = [torch.stack([outputs.loss.detach(), *outputs.sums.values()]) for outputs in parts]
         for loss, *sums in torch.stack(scalars).tolist():  # one wait for the device, not one for each number
@@ -111,7 +111,7 @@ class UpdateResult:
             `entropy`, `ratio`, `kl`, `clipped`: [R] float32, means per token under the score prompt at the update:
             policy entropy in nats, policy ratio, estimated divergence from the reference in nats (NaN without one),
             share of tokens whose gradient was clipped away; NaN for responses that needed no forward;
-            `score_logprob`: [R] float32, old log-prob of the whole response under the score prompt, likewise;
+            `score_logprob`: [R] float32, old log-prob of the whole response under the score prompt, NaN likewise;
             `token_entropies`: [R] of [T_r] float16, the entropies whose mean `entropy` is; None without a forward;
             `masked`: [R] bool, responses that are left out of the loss;
             `seconds_update`: wall seconds; `flop_update`: this rank's, see `UsefulFlop`.

@@ -21,13 +21,17 @@ from .batch import PackedBatch
 from .head import compiled
 
 PREFIX_SHARING = frozenset({"llama", "mistral", "olmo2", "qwen2", "qwen3", "qwen3_moe", "smollm3"})
-"""Model types with causal softmax attention that goes through `AttentionInterface` with all keyword arguments, and
-whose logits are the output head's, neither scaled nor capped. Each is tested against its plain forward."""
+"""Model types that can share prefixes; each is tested against its plain forward.
+
+Their causal softmax attention goes through `AttentionInterface` with all keyword arguments, and their logits
+are the output head's, neither scaled nor capped."""
 
 PREFIX_ATTENTION = "tagrpo_prefix_shared"
 FLEX_KERNEL = {"FORCE_USE_FLEX_ATTENTION": True}
-"""Options of FlexAttention's kernel. For fewer than 128 tokens Inductor would take its kernel for decoding, which has
-no valid block size for many ratios of query heads to key heads (pytorch issue 185349)."""
+"""Options of FlexAttention's kernel, which keep Inductor from using its kernel for decoding.
+
+For fewer than 128 tokens Inductor would take that kernel, which has no valid block size for many ratios of
+query heads to key heads (pytorch issue 185349)."""
 
 
 def supports_prefix_sharing(model: PreTrainedModel) -> tuple[bool, str]:
@@ -67,7 +71,7 @@ def _head_obstacle(model: PreTrainedModel) -> str | None:
 
 
 def length_dependent_rope(config: PreTrainedConfig) -> str | None:
-    """Return the type of a rotary embedding that depends on the longest sequence of a batch; None for any other."""
+    """Return the type of a rotary embedding that depends on a batch's longest sequence; None for others."""
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
     return rope if rope in ("dynamic", "longrope") else None
 
@@ -100,7 +104,10 @@ def compiles_attention(value: Tensor) -> bool:
 def sparse_attention(
     query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None, fused: bool = True
 ) -> Tensor:
-    """Return [1, H, L, D] by FlexAttention over the packed tokens. `fused=False` stores all scores; for tests."""
+    """Return [1, H, L, D] by FlexAttention over the packed tokens.
+
+    `fused=False` stores all scores; it is meant for tests.
+    """
     flex: Any = compiled(flex_attention) if fused else flex_attention
     # Under autocast the rotary embedding leaves queries and keys in float32, while the values are bfloat16.
     query, key = query.to(value.dtype), key.to(value.dtype)
@@ -137,9 +144,10 @@ def blocked_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedB
 def grouped_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, repeat_heads: bool
 ) -> Tensor:
-    """Return [n, H, Lq, D] by SDPA. H / H_kv adjacent query heads share a key head; `repeat_heads` copies key heads.
+    """Return [n, H, Lq, D] by SDPA, in which H / H_kv adjacent query heads share a key head.
 
-    `query` is [n, H, Lq, D], `key` and `value` [n, H_kv, Lk, D], `mask` [n or 1, 1, Lq, Lk] bool; None is causal.
+    `query` is [n, H, Lq, D], `key` and `value` [n, H_kv, Lk, D], `mask` [n or 1, 1, Lq, Lk] bool; None is
+    causal. `repeat_heads` copies the key heads.
     """
     groups = query.shape[1] // key.shape[1]
     if repeat_heads:

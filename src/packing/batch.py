@@ -3,7 +3,7 @@
 Prompts attend to themselves, each response to its prompt and to itself, in the two forms that attention kernels take.
 `padded_blocks` is for SDPA: sequences of about one length, side by side, padded to a length that follows from each
 sequence's own, so that its neighbours change no bit of its attention. `block_mask` is for FlexAttention: a sparse
-grid over the packed tokens as they stand.
+grid over the packed tokens in their order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STEP = 4 / 3
 
 
 class Span(NamedTuple):
-    """Where a response and its prompt stand in the packed tokens."""
+    """Position of a response and its prompt in the packed tokens."""
 
     prompt: int
     prompt_length: int
@@ -36,11 +36,11 @@ class AttentionBlock(NamedTuple):
     """n sequences of queries, padded to one length; indices are rows of the packed tokens."""
 
     queries: Tensor
-    """[n, Lq] long; padding repeats the first row, its output is never read."""
+    """[n, Lq] long; padding repeats the first row, whose output is never read."""
     keys: Tensor
     """[n, Lk] long; the last Lq of them are the rows of the queries."""
     mask: Tensor | None
-    """[n or 1, 1, Lq, Lk] bool, True where a query sees a key; None where Lq = Lk and plain causality suffices."""
+    """[n or 1, 1, Lq, Lk] bool, true if a query sees a key; None if Lq = Lk and the mask is causal."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +50,13 @@ class PackedBatch:
     input_ids: Tensor
     """[1, L] long."""
     position_ids: Tensor
-    """[1, L] long; the positions of a response go on where its prompt ends."""
+    """[1, L] long; positions of a response continue those of its prompt."""
     prompt: Tensor
-    """[L] long, non-decreasing: number, within the batch, of the prompt that each token belongs to or answers."""
+    """[L] long, non-decreasing: prompt of each prompt or response token, numbered within the batch."""
     owner: Tensor
-    """[L] long: number, within the batch, of the response that each token belongs to; −1 for tokens of prompts.
+    """[L] long: number of each token's response within the batch; −1 for tokens of prompts.
 
-    A token sees those before it that have its prompt and either no owner or its own."""
+    A token sees the tokens before it that have the same prompt, and no owner or the same owner."""
     targets: Tensor
     """[T] long: response tokens, responses end to end in the order of `rows`."""
     predictors: Tensor
@@ -66,9 +66,9 @@ class PackedBatch:
     lengths: Tensor
     """[r] long: tokens per response."""
     rows: Tensor
-    """[r] long, on the CPU: which of the caller's responses these are."""
+    """[r] long, on the CPU: rows of these responses among the caller's."""
     spans: Sequence[Span]
-    """[r] where each response and its prompt stand, in the order of `rows`."""
+    """[r] positions of each response and its prompt, in the order of `rows`."""
 
     def to(self, device: torch.device | str) -> PackedBatch:
         """Move all tensors but `rows` and `lengths`, which the CPU reads."""
@@ -77,14 +77,14 @@ class PackedBatch:
 
     @cached_property
     def blocks(self) -> tuple[list[AttentionBlock], Tensor]:
-        """For SDPA: blocks of attention, and [L] long, the place of each token's output among the blocks' outputs."""
+        """Attention blocks for SDPA, and [L] long, place of each token's output among their outputs."""
         (blocks, slots), device = padded_blocks(self.spans), self.input_ids.device
         moved = [AttentionBlock._make(x if x is None else x.to(device) for x in block) for block in blocks]
         return moved, slots.to(device)
 
     @cached_property
     def block_mask(self) -> BlockMask:
-        """For FlexAttention."""
+        """Block mask for FlexAttention."""
         return block_mask(self.prompt, self.owner)
 
 
@@ -146,8 +146,8 @@ def plan_micro_batches(
 ) -> list[Tensor]:
     """Cut responses into micro-batches of at most `token_budget` tokens (first-fit decreasing).
 
-    Responses of one prompt stay together where they fit. A prompt with more is encoded again in each of its
-    parts. A single response that is over the budget with its prompt gets a micro-batch of its own.
+    Responses to one prompt stay together if they fit; otherwise the prompt is encoded again in each part. A
+    single response that exceeds the budget with its prompt gets a micro-batch of its own.
 
     Args:
         prompt_lengths: [S] long, tokens per distinct prompt.
@@ -201,7 +201,7 @@ def _first_fit_decreasing(pieces: Sequence[tuple[int, list[int]]], budget: int) 
 
 
 def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut rows, longest first, so that the number of rows times the longest does not exceed the budget."""
+    """Cut rows, longest first, so that the number of rows times the longest is within the budget."""
     bins: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
         if bins and (len(bins[-1]) + 1) * lengths[bins[-1][0]] <= budget:
@@ -212,7 +212,10 @@ def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def padded_length(length: int) -> int:
-    """Return the least of 8, 11, 15, 20, … that is ≥ `length`; each is `STEP` times the previous one, rounded up."""
+    """Return the least of 8, 11, 15, 20, … that is ≥ `length`.
+
+    Each is `STEP` times the previous one, rounded up.
+    """
     padded = 8
     while padded < length:
         padded = math.ceil(padded * STEP)
@@ -220,7 +223,10 @@ def padded_length(length: int) -> int:
 
 
 def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
-    """Return blocks in which every token is a query exactly once, and [L] long places of tokens in their outputs."""
+    """Return blocks in which every token is a query exactly once, and [L] long places of tokens.
+
+    The places are those of the tokens in the blocks' outputs.
+    """
     prompts = dict.fromkeys((span.prompt, span.prompt_length) for span in spans)
     by_size: dict[tuple[int, ...], list[Any]] = {}
     for prompt in prompts:
@@ -237,7 +243,7 @@ def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
 
 
 def _causal(sequences: Sequence[tuple[int, int]], size: int) -> tuple[AttentionBlock, Tensor]:
-    """Return a block of sequences (start, length) that see their own past, and [n, size] bool, false at padding."""
+    """Return a causal block of sequences (start, length), and [n, size] bool, false at padding."""
     starts, lengths = torch.tensor(sequences).T[:, :, None]
     columns = torch.arange(size)
     keep = columns < lengths
@@ -256,9 +262,10 @@ def _with_prefix(spans: Sequence[Span], prompt_size: int, size: int) -> tuple[At
 
 
 def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMask:
-    """Return FlexAttention's mask, from one number per token and block, never [L, L]; `prompt`, `owner` as in a batch.
+    """Return FlexAttention's mask, from one number per token and block, never [L, L].
 
-    A block of keys is skipped where no query of a block sees any of it, and unmasked where every query sees all of it.
+    `prompt` and `owner` are those of a `PackedBatch`. A block of keys is skipped if no query of a block sees
+    any of it, and unmasked if every query sees all of it.
     """
 
     def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -274,9 +281,10 @@ def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMas
 
 
 def visible_blocks(prompt: Tensor, owner: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """Return two [M, M] bool for M blocks of queries and of keys: any query sees any key, every query sees every key.
+    """Return two [M, M] bool for M blocks of queries and of keys.
 
-    The first has no false negatives, the second no false positives.
+    The first is true if any query sees any key, without false negatives; the second if every query sees every
+    key, without false positives.
     """
     none, count = len(prompt), -(-len(prompt) // block_size)
     padding = count * block_size - len(prompt)
@@ -303,6 +311,9 @@ def visible_blocks(prompt: Tensor, owner: Tensor, block_size: int) -> tuple[Tens
 
 
 def _rows_of_blocks(dense: Tensor) -> tuple[Tensor, Tensor]:
-    """Return [1, 1, M] int32 true columns per row of `dense`, and [1, 1, M, M] int32 those columns first."""
+    """Return [1, 1, M] int32 counts of true columns per row of `dense`, and [1, 1, M, M] int32 columns.
+
+    The true columns of a row come first.
+    """
     columns = dense.int().argsort(dim=-1, descending=True, stable=True)
     return dense.sum(-1, dtype=torch.int32)[None, None], columns.int()[None, None]

@@ -22,13 +22,17 @@ EntropyMode = Literal["none", "detached", "grad"]
 """Entropy of each token's distribution: not computed; without gradient; with gradient."""
 
 KEPT = 2**26
-"""A batch of at most this many logits keeps them for its backward: 256 MiB."""
+"""Most logits that a batch keeps for its backward: 256 MiB."""
 
 TokenLoss = Callable[[slice, Tensor, Tensor | None], Tensor]
-"""(tokens, their [t] log-probs, their [t] entropies) → [] loss of these tokens; the losses of all tokens add up."""
+"""Function of tokens, [t] log-probs and [t] entropies to the [] loss of these tokens.
+
+The losses of all tokens add up."""
 
 GRAPHS: dict[str, Any] = {"recompile_limit": 16}
-"""Limit of compiled forms per function (torch's is 8); torch's own setting misses the threads of a backward."""
+"""Limit of compiled forms per function (torch's is 8).
+
+Torch's own setting does not reach the threads of a backward."""
 if "recompile_limit" not in inspect.signature(torch.compile).parameters:  # before torch 2.13, where it reaches them
     GRAPHS.clear()
     torch._dynamo.config.recompile_limit = 16
@@ -42,11 +46,11 @@ class TokenScores(NamedTuple):
     entropy: Tensor | None
     """[T] float32, entropy of the distribution that the token was drawn from, nats."""
     loss: Tensor | None = None
-    """[] float32 with gradient, where a loss was given; the scores then have none."""
+    """[] float32 with gradient, if a loss was given; the scores then have no gradient."""
 
 
 def token_scores(logits: Tensor, targets: Tensor, temperature: float, entropy: EntropyMode) -> TokenScores:
-    """Return log-probs of `targets` [T] and entropies under softmax(logits [T, V] / temperature), in float32."""
+    """Return float32 log-probs of `targets` [T], and entropies, of softmax(logits [T, V] / temperature)."""
     logprobs = F.log_softmax(logits.float() / temperature, dim=-1)
     selected = logprobs.gather(-1, targets[:, None])[:, 0]
     if entropy == "none":
@@ -94,7 +98,7 @@ def head_scores(
 
 
 class _HeadScores(torch.autograd.Function):
-    """[T] log-probs, [T] entropies and the sum of the losses; with a loss it alone has a gradient."""
+    """[T] log-probs, [T] entropies and the sum of the losses; with a loss, only the sum has a gradient."""
 
     @staticmethod
     def forward(
@@ -147,12 +151,12 @@ class HeadConfig(NamedTuple):
 
 
 def fuses(weight: Tensor) -> bool:
-    """Return whether elementwise work is compiled into few passes: on GPUs, unless `TORCH_COMPILE_DISABLE=1`."""
+    """Return whether elementwise work is compiled: on GPUs, unless `TORCH_COMPILE_DISABLE=1`."""
     return weight.is_cuda and not torch._dynamo.config.disable
 
 
 class Head:
-    """Scores one chunk of logits after the other, operation by operation in buffers that are reused: for CPUs."""
+    """Output head for CPUs, which scores chunk by chunk, operation by operation in reused buffers."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig) -> None:
         self.hidden, self.weight, self.targets = hidden, weight, targets
@@ -171,7 +175,10 @@ class Head:
         return self.x if self.entropy == "none" else torch.empty_like(self.x)
 
     def _multiply(self, rows: slice) -> Tensor:
-        """Return [rows, V] float32, hidden · weightᵀ; from two-byte types CUDA makes it directly, without a copy."""
+        """Return [rows, V] float32, hidden · weightᵀ.
+
+        CUDA makes it from two-byte types directly, without a copy.
+        """
         hidden, weight = self.hidden[rows], self.weight.t()
         self.logits = out = self.x[: len(hidden)] if self.kept is None else self.kept[rows]
         if weight.dtype == torch.float32:
@@ -183,7 +190,7 @@ class Head:
         return x if self.temperature == 1 else x.div_(self.temperature)
 
     def score(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Return [rows] log-probs, normalisers z and entropies (zeros if not asked for) of a chunk."""
+        """Return [rows] log-probs, normalisers z and entropies (zeros if not computed) of a chunk."""
         x = self._logits(rows)
         top = x.amax(1)
         chosen = x.gather(1, self.targets[rows, None])[:, 0]
@@ -204,7 +211,7 @@ class Head:
         self.total = torch.ones_like(normalisers)
 
     def _gradient(self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor) -> Tensor:
-        """Return [rows, V] in the type of the weight: gradient at `_multiply`'s output for the chunk scored last."""
+        """Return [rows, V] in the weight's type: gradient at `_multiply`'s output for the last chunk."""
         p, x = self.p[: len(targets)], self.x[: len(targets)]  # in proportion to the probabilities; ln p
         share = 1 / (self.temperature * self.total)
         if self.entropy == "grad":
@@ -215,7 +222,7 @@ class Head:
         return p.scatter_add_(1, targets[:, None], grad_logprobs[:, None] / self.temperature).to(self.weight.dtype)
 
     def backward(self, rows: slice, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor) -> None:
-        """Add what flows back through the chunk that was scored last, given gradients [rows] of its scores."""
+        """Add the gradient through the chunk scored last, given gradients [rows] of its scores."""
         hidden = self.hidden[rows]
         gradient = self._gradient(self.targets[rows], grad_logprobs, entropies, grad_entropies)
         if self.grad_hidden is not None:
@@ -230,7 +237,7 @@ class Head:
             total.add_(gradient.t() @ hidden)
 
     def learn(self, rows: slice, loss: TokenLoss, logprobs: Tensor, entropies: Tensor) -> Tensor:
-        """Return the [] loss of the chunk that was scored last, given its scores [rows], and add its gradient."""
+        """Return the [] loss of the chunk scored last, given its scores [rows], and add its gradient."""
         leaves = [x.detach().clone().requires_grad_() for x in (logprobs, entropies)]
         with torch.enable_grad():
             spread = {"none": None, "detached": entropies.clone(), "grad": leaves[1]}[self.entropy]
@@ -240,22 +247,22 @@ class Head:
         return value.detach()
 
     def gradients(self) -> tuple[Tensor | None, ...]:
-        """Return gradients of `hidden` and `weight`, in the types of these; None if not asked for."""
+        """Return gradients of `hidden` and `weight`, in the types of these; None if not needed."""
         total = self.grad_weight
         return self.grad_hidden, total if total is None else total.to(self.weight.dtype)
 
 
 class FusedHead(Head):
-    """The same in two compiled passes over the logits, the only [rows, V] buffer kept between them: for GPUs."""
+    """Output head for GPUs, in two compiled passes that keep only the logits, [rows, V], between them."""
 
     def score(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """See `Head`."""
+        """Score a chunk; see `Head.score`."""
         inputs = (self._multiply(rows), self.targets[rows], self.temperature, self.entropy != "none")
         logprobs, self.normalisers, entropies = compiled(score)(*inputs)
         return logprobs, self.normalisers, entropies
 
     def score_again(self, rows: slice, normalisers: Tensor) -> None:
-        """See `Head`."""
+        """Prepare `backward` of a chunk; see `Head.score_again`."""
         self.logits = self._multiply(rows) if self.kept is None else self.kept[rows]
         self.normalisers = normalisers
 
@@ -268,13 +275,16 @@ class FusedHead(Head):
 
 @cache
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile `function`, to raise an error instead of running uncompiled."""
+    """Compile `function`; raise an error instead of running uncompiled."""
     made: Callable[..., Any] = torch.compile(function, fullgraph=True, dynamic=True, **GRAPHS)
     return made
 
 
 def score(x: Tensor, targets: Tensor, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """Return [rows] log-probs of `targets`, normalisers z, and entropies (or zeros) of logits `x` [rows, V] float32."""
+    """Return [rows] log-probs of `targets`, normalisers z, and entropies or zeros.
+
+    `x` are the logits, [rows, V] float32.
+    """
     x = x / temperature
     top = x.amax(1)
     centred = x - top[:, None]
@@ -295,8 +305,9 @@ def gradient_of_logits(
     temperature: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return [rows, V] in `dtype`, the gradient of logits `x` [rows, V] before the division by the temperature.
+    """Return [rows, V] in `dtype`, the gradient of the logits before the division by the temperature.
 
+    `x` are the logits, [rows, V] float32.
     `spread` has the entropies [rows] and their gradients [rows]; None if no gradient reaches them.
     """
     logprobs = x / temperature - normalisers[:, None]

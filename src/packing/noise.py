@@ -11,7 +11,7 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 def noise_rates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, float]]:
     """Yield the rates above 0 of dropout, layer drop and jitter: dotted name, module, its attribute, rate.
 
-    They are found in torch's modules for dropout, and in attributes of modules that are named so, as in transformers.
+    Rates are read from torch's modules for dropout, and from module attributes of these names, as in transformers.
     """
     for path, module in model.named_modules():
         for name, value in _rates(module):
@@ -20,7 +20,10 @@ def noise_rates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, float]]
 
 
 def without_noise(model: Any) -> None:
-    """Set all `noise_rates` of a model of transformers to 0, and those in its configuration, which some models read."""
+    """Set all `noise_rates` of a transformers model to 0, and those in its configuration.
+
+    Some models read the configuration.
+    """
     for _, module, name, _ in [*noise_rates(model)]:
         setattr(module, name, 0.0)
     for name, value in _named(vars(model.config)):

@@ -1,6 +1,6 @@
 """Token log-probs and entropies of packed responses under any Hugging Face causal language model.
 
-Prompts are shared where the model allows it (`supports_prefix_sharing`); there large [tokens, vocabulary] tensors are
+Prompts are shared if the model allows it (`supports_prefix_sharing`); large [tokens, vocabulary] tensors are then
 never kept (`head.py`). Other models run one padded forward, slower and with the same result, which makes all logits.
 """
 
@@ -45,8 +45,8 @@ class CausalPolicy(nn.Module):
     ) -> TokenScores:
         """Score the response tokens of `batch`, which is on the device of the model.
 
-        A `loss` is taken of all tokens, part by part in their order, with its gradient. The prefix-shared path then
-        makes each logit once, not twice.
+        If given, a `loss` is computed over all tokens, part by part in their order, with its gradient. The
+        prefix-shared path then makes each logit once, not twice.
 
         Raises:
             ValueError: if prompts are shared in training mode and the model has dropout: responses would share the
@@ -85,7 +85,7 @@ class CausalPolicy(nn.Module):
         return logits[batch.response, column + learned]
 
     def _refuse_length_dependent(self, length: int) -> None:
-        """Raise a ValueError if log-probs of a row would depend on how long the longest row of the batch is."""
+        """Raise a ValueError if log-probs of a row would depend on the length of the batch's longest row."""
         config = self.model.config
         rope = length_dependent_rope(config)
         if rope is None:
@@ -114,7 +114,10 @@ def refuse_noise(model: nn.Module) -> None:
 
 
 def predicting_states(model: Any, batch: PackedBatch) -> Tensor:
-    """Return [T, d] last hidden states that predict `batch.targets`; `model` attends by `PREFIX_ATTENTION`."""
+    """Return [T, d] last hidden states that predict `batch.targets`.
+
+    `model` attends by `PREFIX_ATTENTION`.
+    """
     # Adapters of peft live inside the wrapped model's layers.
     backbone = (model.get_base_model() if hasattr(model, "get_base_model") else model).base_model
     inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "packed": batch}

@@ -1,12 +1,12 @@
-"""Share prompts in TRL's trainers: one call has a trainer encode each prompt of a micro-batch once. For TRL 1.16.
+"""Prompt sharing in TRL's trainers: each prompt of a micro-batch is encoded once. For TRL 1.16.
 
 TRL takes all log-probs (of the policy, before the update, of the reference) from one method, which `share_prefixes`
 replaces on one trainer. Losses and masks stay TRL's. The models get a second way through their forward, for packed
 tokens, so that adapters, DDP and FSDP2 are called as before. When transformers samples, `generate` of the policy begins
 with the keys and values of the prompts.
 
-What a model needs for this is kept on the model itself: a deep copy (a reference, a teacher, an average of weights)
-scores and samples with weights of its own.
+The changes of a model are kept on the model itself: a deep copy (a reference, a teacher, an average of weights)
+scores and samples with its own weights.
 """
 
 import inspect
@@ -40,7 +40,7 @@ _PLAIN_FORWARD, _PLAIN_GENERATE = "_forward_before_sharing", "_generate_before_s
 
 
 def share_prefixes(trainer: Any) -> None:
-    """Have a trainer of TRL whose training has not begun encode each prompt of a micro-batch once.
+    """Make a TRL trainer, before training begins, encode each prompt of a micro-batch once.
 
     Log-probs, entropies and gradients are TRL's up to rounding. When transformers samples, responses are drawn with
     TRL's probabilities too: `generate`, called as TRL calls it, encodes each distinct prompt once.
@@ -101,7 +101,7 @@ def _mixes_rows(trainer: Any) -> bool:
 
 
 def _keep_prompts_together(trainer: Any) -> None:
-    """Have the micro-batches of an optimizer step hold few prompts each."""
+    """Order the rows of an optimizer step so that each micro-batch has few prompts."""
     plain, args = trainer._prepare_inputs, trainer.args
     size = math.gcd(args.steps_per_generation, args.gradient_accumulation_steps)
 
@@ -117,7 +117,10 @@ def _keep_prompts_together(trainer: Any) -> None:
 
 
 def order_by_prompt(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Cut the rows of TRL's equally sized micro-batches anew, with rows of a prompt together; images are left alone."""
+    """Cut the rows of TRL's equally sized micro-batches anew, rows of a prompt together.
+
+    Images are left alone.
+    """
     prompts = [part["prompt_ids"] for part in parts]
     order, size = torch.cat(prompts).unique(dim=0, return_inverse=True)[1].argsort(stable=True), len(prompts[0])
     columns: dict[str, Any] = {name: [part[name] for part in parts] for name in parts[0]}
@@ -145,7 +148,10 @@ def _unserved(trainer: Any, plain: Any) -> str | None:
 
 
 def _noise(model: nn.Module) -> str | None:
-    """Return a description of the first dropout in `model` and the setting that disables it; None if there is none."""
+    """Return a description of the first dropout in `model`, with the setting that disables it.
+
+    Returns None if `model` has no dropout.
+    """
     for name, _, attribute, rate in noise_rates(model):
         off = f"{attribute}=0 in the model's config"
         if attribute == "p":
@@ -155,7 +161,7 @@ def _noise(model: nn.Module) -> str | None:
 
 
 def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
-    """Have the forward return `TokenScores` when it is called with `packed=`; otherwise the model is as before."""
+    """Make the forward return `TokenScores` if called with `packed=`; other calls do not change."""
     # The backbone makes the mask; gradient checkpointing calls layers again, long after the backbone has returned.
     for name, module in model.named_modules():
         if module is model.base_model or name.endswith("self_attn"):
@@ -200,7 +206,7 @@ def _forward_before_sharing(model: Any) -> Any:
 
 
 def _switch_attention(module: Any, _inputs: Any, options: dict[str, Any]) -> None:
-    """Use the attention over packed tokens in one forward of `module` if the forward gets packed tokens."""
+    """Use packed attention in one forward of `module`, if the forward gets packed tokens."""
     stack = module.__dict__.setdefault("_attention_before", [])
     stack.append(module.config._attn_implementation)
     if "packed" in options:
@@ -212,7 +218,7 @@ def _switch_back(module: Any, *_: Any) -> None:
 
 
 def _encode_prompts_once(model: Any) -> None:
-    """Have `generate`, called as TRL calls it, begin with the keys and values of each distinct prompt."""
+    """Make `generate`, called as TRL calls it, begin with keys and values of each distinct prompt."""
 
     @wraps(type(model).generate)
     def generate(model: Any, *inputs: Any, **options: Any) -> Any:
@@ -241,7 +247,7 @@ def _encode_prompts_once(model: Any) -> None:
 
 
 class SharedLogProbs:
-    """Replaces a trainer's method `plain`; see `share_prefixes`."""
+    """Replacement of a trainer's method `plain`; see `share_prefixes`."""
 
     def __init__(self, trainer: Any, plain: Any) -> None:
         self.trainer = trainer
@@ -250,7 +256,9 @@ class SharedLogProbs:
         self.warned = set[str]()
 
     def __call__(self, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return [B, C] float32 log-probs, [B, C] entropies if asked for, and no auxiliary loss; zeros where masked.
+        """Return [B, C] float32 log-probs, [B, C] entropies if requested, and no auxiliary loss.
+
+        Values are zero where masked.
 
         Takes the arguments of `plain`, by position or by name: `model`; `input_ids` [B, P + C], prompts padded on the
         left and completions padded on the right; `attention_mask`, 1 for tokens; `logits_to_keep`, which is C; options.
@@ -270,7 +278,7 @@ class SharedLogProbs:
         return torch.cat(logprobs), torch.cat(entropies) if entropy else None, None
 
     def _by_name(self, inputs: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call of `plain` by their names: `RLOOTrainer` gives some by position."""
+        """Return the arguments of a call of `plain` by name; `RLOOTrainer` gives some by position."""
         given = dict(self.signature.bind(*inputs, **options).arguments)
         for name, parameter in self.signature.parameters.items():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
@@ -295,7 +303,7 @@ class SharedLogProbs:
 
 
 def pack_rows(ids: Tensor, mask: Tensor, width: int) -> PackedBatch:
-    """Pack rows as in `SharedLogProbs`, given on the CPU; rows without a completion are left out."""
+    """Pack rows as in `SharedLogProbs`, given on the CPU, without rows that have no completion."""
     prompts = [row[kept] for row, kept in zip(ids[:, :-width], mask[:, :-width], strict=True)]
     seen = dict[bytes, int]()
     prompt = torch.tensor([seen.setdefault(tokens.numpy().tobytes(), row) for row, tokens in enumerate(prompts)])

@@ -23,7 +23,7 @@ Polynomial = Mapping[Monomial, Fraction]
 """Monomial → coefficient, not 0."""
 
 DIGITS = 25
-"""Significant digits to which irrational numbers are compared; they are computed with 80."""
+"""Significant digits in comparisons of irrational numbers, which are computed with 80."""
 _PRECISION = 80
 _NEGLIGIBLE = Fraction(1, 10**30)
 _HUGE = Fraction(10**30)
@@ -44,26 +44,29 @@ _CALLED = frozenset("fghFGHP")
 
 
 class _UnreadableError(ValueError):
-    """The formula is outside what this module reads."""
+    """The formula is outside the grammar of this module."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """A complex number. Two of them are equal if all parts are; irrational parts are rounded to `DIGITS` digits."""
+    """A complex number. Two numbers are equal if both parts are.
+
+    Irrational parts are rounded to `DIGITS` digits.
+    """
 
     real: Fraction
     imaginary: Fraction = Fraction(0)
     exact: bool = True
-    """Whether both parts are exact; else they are rounded."""
+    """Whether both parts are exact, not rounded."""
 
     @property
     def is_short(self) -> bool:
-        """Whether `str` gives the number exactly."""
+        """Whether `str` returns the number exactly."""
         parts = (self.real, self.imaginary)
         return self.exact and all(max(abs(part.numerator), part.denominator).bit_length() < 200 for part in parts)
 
     def __str__(self) -> str:
-        """Print a fraction or a short decimal; irrational parts with 12 digits."""
+        """Return a fraction or a short decimal; irrational parts have 12 digits."""
         if not self.imaginary:
             return _printed(self.real, self.exact)
         imaginary = _printed(self.imaginary, self.exact)
@@ -95,7 +98,7 @@ def _decimal(value: Fraction, decimals: int) -> str:
 
 
 def _whole(value: int) -> str:
-    """Print in decimal; beyond 60 digits the first ones, the power of ten and a digest."""
+    """Return an integer in decimal; beyond 60 digits, the first digits, the power of ten and a digest."""
     if value.bit_length() < 200:
         return str(value)
     digest = sha256(hex(value).encode()).hexdigest()[:12]
@@ -103,7 +106,7 @@ def _whole(value: int) -> str:
 
 
 def same_number(one: Number, other: Number) -> bool | None:
-    """Compare two numbers; None if rounding leaves open whether they are equal."""
+    """Return whether two numbers are equal; None if rounding leaves this open."""
     if one == other:
         return True
     if one.exact == other.exact or _apart(one.real, other.real) or _apart(one.imaginary, other.imaginary):
@@ -118,7 +121,7 @@ def _apart(one: Fraction, other: Fraction) -> bool:
 
 @lru_cache(maxsize=4096)
 def tree_of(latex: str) -> Tree | None:
-    r"""Parse a formula; None if it is outside the grammar.
+    r"""Parse a formula; return None if the formula is outside the grammar.
 
     >>> tree_of(r"\frac12 x"), tree_of("1/2x")
     (('*', ('/', ('number', Fraction(1, 1)), ('number', Fraction(2, 1))), ('symbol', 'x')), None)
@@ -130,7 +133,9 @@ def tree_of(latex: str) -> Tree | None:
 
 
 def number_of(latex: str) -> Number | None:
-    r"""Return the value of a formula without variables, where `i`, `e` and `\pi` are constants; None if it has none.
+    r"""Return the value of a formula without variables; None if the formula has no value.
+
+    `i`, `e` and `\pi` are constants.
 
     >>> [str(number_of(text)) for text in (r"\frac12", r"2\sqrt2", r"(1+\sqrt5)(1-\sqrt5)", "3-4i", "x")]
     ['0.5', '2.82842712475', '-4', '3-4i', 'None']
@@ -145,9 +150,10 @@ def number_of(latex: str) -> Number | None:
 
 
 def polynomial_of(latex: str) -> str | None:
-    r"""Return the normal form of a polynomial, also with negative powers of variables and square roots of integers.
+    r"""Return the normal form of a polynomial; None for every other formula.
 
-    Equal polynomials have equal forms. None for every other formula.
+    Powers of variables may be negative, and coefficients may have square roots of integers. Equal polynomials
+    have equal forms.
 
     >>> polynomial_of("(x+1)^2"), polynomial_of(r"2\sqrt{8}y - y"), polynomial_of("2^x")
     ('x^{2}+2x+1', '-y+4\\sqrt{2}y', None)
@@ -162,7 +168,11 @@ def polynomial_of(latex: str) -> str | None:
 
 
 class _Parser:
-    """Recursive descent over the tokens of a formula; `_UnreadableError` outside the grammar."""
+    """Parser by recursive descent over the tokens of a formula.
+
+    Raises:
+        _UnreadableError: if the formula is outside the grammar.
+    """
 
     def __init__(self, latex: str) -> None:
         self.tokens = [token for token in _TOKEN.findall(latex) if not token.isspace()]
@@ -244,11 +254,14 @@ class _Parser:
         return tree
 
     def exponent(self) -> Tree:
-        """A group, or what stands there: `2^10` is meant as a power of ten, whatever LaTeX prints."""
+        """Read an exponent: all digits after `^`, or else an argument.
+
+        `2^10` is meant to have the exponent 10, whatever LaTeX prints.
+        """
         return ("number", Fraction(self.take())) if _is_digits(self.next) else self.argument()
 
     def argument(self) -> Tree:
-        """One argument of a command: a group, or a single digit, letter or command."""
+        """Read one argument of a command: a group, or a single digit, letter or command."""
         token = self.next
         if token == "{":
             return self.group("{", "}")
@@ -303,7 +316,7 @@ class _Parser:
         return ("/", ("function", "ln", self.of_function()), ("function", "ln", base))
 
     def of_function(self) -> Tree:
-        r"""The argument of a function: one factor, perhaps in degrees; `\sin 2x` is not read."""
+        r"""Read the argument of a function: one factor, perhaps in degrees; `\sin 2x` is not read."""
         tree = self.atom()
         if self.tokens[self.at : self.at + 4] == ["^", "{", r"\circ", "}"]:
             self.at += 4
@@ -368,7 +381,7 @@ def _bounded(value: Any) -> Any:
 
 
 def _value(tree: Tree) -> Any:  # noqa: PLR0911
-    """Evaluate a tree: a Fraction, or an mpmath number of `_PRECISION` digits where it is not rational."""
+    """Evaluate a tree: a Fraction if rational, else an mpmath number of `_PRECISION` digits."""
     operation, *operands = tree
     if operation == "number":
         return _bounded(operands[0])
@@ -399,7 +412,7 @@ def _value(tree: Tree) -> Any:  # noqa: PLR0911
 
 @lru_cache(maxsize=1)
 def _mp() -> Any:
-    """A context of mpmath, which is imported with the first irrational number."""
+    """Return a context of mpmath, which is imported with the first irrational number."""
     from mpmath import MPContext
 
     context = MPContext()
@@ -476,7 +489,10 @@ def _rounded(value: Any) -> Number:
 
 
 def _part(found: Fraction, size: Fraction) -> tuple[Fraction, bool]:
-    """One part of a number of this size as a fraction, and whether it is one beyond reasonable doubt."""
+    """Return one part of a number of this size as a fraction, and whether the part is a fraction.
+
+    The second result is true if the part is a fraction beyond reasonable doubt.
+    """
     if abs(found) <= _NEGLIGIBLE**2 * size:
         return Fraction(0), True
     if not _NEGLIGIBLE < abs(found) < _HUGE:
@@ -488,7 +504,7 @@ def _part(found: Fraction, size: Fraction) -> tuple[Fraction, bool]:
 
 
 def _fraction(value: Any) -> Fraction:
-    """An mpmath float as a fraction."""
+    """Convert an mpmath float to a fraction."""
     if not _mp().isfinite(value):
         raise _UnreadableError
     mantissa, exponent = int(value.man), int(value.exp)
@@ -504,7 +520,11 @@ def _to_digits(value: Fraction) -> Fraction:
 
 
 def _terms(tree: Tree) -> Polynomial:  # noqa: PLR0911
-    """Expand a tree; `_UnreadableError` if it is no polynomial within the bounds."""
+    """Expand a tree to a polynomial.
+
+    Raises:
+        _UnreadableError: if the tree is not a polynomial within the bounds.
+    """
     operation, *operands = tree
     if operation == "number":
         return _clean({(1, ()): _bounded(operands[0])})
@@ -579,7 +599,7 @@ def _power_terms(terms: Polynomial, exponent: Any) -> Polynomial:
 
 
 def _root_terms(terms: Polynomial, index: int) -> Polynomial:
-    """The square root of a rational number, or of a variable alone."""
+    """Return the square root of a rational number, or of a variable alone."""
     if index != 2 or len(terms) != 1:
         raise _UnreadableError
     ((radical, powers), coefficient), *_ = terms.items()

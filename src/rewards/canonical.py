@@ -1,4 +1,4 @@
-"""From an answer, as it was written, to a canonical spelling.
+"""Canonical spelling of an answer, from its text.
 
 Answers are untrusted. No function here raises on them, backtracks or converts digits to a number; the cost is
 proportional to the length.
@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 
 Reference = str | Sequence[str]
-"""One reference answer, or several of which any is correct."""
+"""One reference answer, or several, any of which is correct."""
 
 _NUMBER = re.compile(r"([+-]?)(\d{1,3}(?:,\d{3})+|\d*)(?:\.(\d*))?")
 _CONTAINER = re.compile(r"\s*[\[{(]+\s*['\"]")
@@ -31,7 +31,11 @@ _REWRITES = {
 
 
 def references_of(reference: Reference) -> tuple[str, ...]:
-    """The reference answers as a tuple; ValueError without any, as nothing could ever be correct."""
+    """Return the reference answers as a tuple.
+
+    Raises:
+        ValueError: if there is no reference answer, so that no response could be correct.
+    """
     references = (reference,) if isinstance(reference, str) else tuple(reference)
     if not references:
         raise ValueError("Expected at least one reference answer, but got an empty sequence.")
@@ -48,7 +52,7 @@ def is_container(text: str) -> bool:
 
 
 def canonical_number(text: str) -> str | None:
-    r"""The canonical spelling of a plain decimal number, None for anything else.
+    r"""Return the canonical spelling of a plain decimal number; None for anything else.
 
     Surrounding spaces, `$` and `%` signs, thousands separators, a trailing full stop, a plus sign, leading
     zeros and trailing zeros of the fraction are dropped. Works on digits, so that no size is too large.
@@ -69,7 +73,7 @@ def canonical_number(text: str) -> str | None:
 
 
 def normalize_answer(answer: str) -> str:
-    r"""A spelling under which equal answers are mostly equal strings, and equal strings are equal answers.
+    r"""Return a spelling in which most equal answers are equal strings, and equal strings equal answers.
 
     Drops `\left`, `\right`, dollars, spacing commands, a final full stop or comma and spaces that separate nothing;
     unwraps `\text{…}`, `\mbox{…}` and the like; writes `\dfrac`, `\tfrac` and `\frac12` as `\frac{1}{2}`, `(B)` as `B`,

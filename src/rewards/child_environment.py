@@ -1,4 +1,4 @@
-"""Environment variables of child processes that run strangers' code: an allow-list, so that no key is handed on."""
+"""Environment of child processes that run strangers' code: an allow-list, so that no key is passed on."""
 
 import os
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ ALLOWED = frozenset(
         "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "TOKENIZERS_PARALLELISM",
     }
 )  # fmt: skip
-"""Variables that every child gets, beside those whose names begin with `LC_`."""
+"""Variables that every child gets, besides those whose names begin with `LC_`."""
 
 
 def child_environment(names: Sequence[str] = (), setting: str = "data.variables") -> dict[str, str]:
-    """Return the variables of this process that a stranger's program may see; the hash seed is fixed.
+    """Return the variables of this process that a stranger's program may see, with a fixed hash seed.
 
     Args:
         names: Further variables that the user names, such as `HF_HOME`.
-        setting: The setting that has the names.
+        setting: Setting of the names, for errors.
 
     Raises:
         ValueError: a variable of `names` is not set.

@@ -1,9 +1,9 @@
-"""Whether two canonical forms are the same answer: at once where that can be decided, else as a plan for a worker.
+"""Equality of two canonical forms: decided at once if possible, else described by a plan for a worker.
 
 A plan is `True`, `False` or a nested tuple that JSON can carry, which `equivalence.compare` carries out:
 
 - `("same", one, other)`: two formulas in LaTeX are equal;
-- `("all", *plans)`, `("any", *plans)`: every plan holds, or one does;
+- `("all", *plans)`, `("any", *plans)`: every plan is true, or at least one is;
 - `("match", rows)`: `rows[i][j]` says whether value i of one list equals value j of the other, and the lists, equally
   long, can be matched one to one.
 """
@@ -27,18 +27,20 @@ _MAX_VALUES = 100
 
 @dataclass(frozen=True)
 class Conventions:
-    """Choices in which graders differ; see docs/verdicts.md."""
+    """Conventions in which graders differ; see docs/verdicts.md."""
 
     percent: Literal["number", "fraction", "either"] = "number"
-    """What `50%` equals beside itself: 50, 0.5 or both."""
+    """Value that `50%` equals besides itself: 50, 0.5 or both."""
     bare_base: bool = True
     """Whether the digits of a number in a base are equal to the same number without a base."""
     bare_unit: bool = True
-    """Whether a number without a unit equals the same number with one."""
+    """Whether a number without a unit equals the same number with a unit."""
     ordered_as_list: bool = True
     """Whether `(1,2)` equals `1, 2`, in the same order."""
     decimal_tolerance: float = DECIMAL_TOLERANCE
-    """Largest relative difference of a decimal from what it rounds; they must also agree to six decimals."""
+    """Largest relative difference between a decimal and the number that it rounds.
+
+    The two must also agree to six decimals."""
 
     def __post_init__(self) -> None:
         if self.percent not in ("number", "fraction", "either"):
@@ -51,9 +53,9 @@ DEFAULT = Conventions()
 
 
 def compare_forms(reference: Form, answer: Form, conventions: Conventions = DEFAULT) -> Plan:
-    r"""Compare an answer with a reference; only the role of letters depends on which is which.
+    r"""Return a plan that compares an answer with a reference; roles differ only for letters.
 
-    In a reference, a letter behind a number (`6m`) is a variable unless it stands in `\text`; in an answer to a
+    In a reference, a letter after a number (`6m`) is a variable unless it is in `\text`; in an answer to a
     reference without variables it is a unit.
     """
     if isinstance(reference, Quantity) and not reference.unit.certain and reference.product is not None:
@@ -62,12 +64,12 @@ def compare_forms(reference: Form, answer: Form, conventions: Conventions = DEFA
 
 
 def all_of(plans: Iterable[Plan]) -> Plan:
-    """Combine plans that must all hold."""
+    """Combine plans so that all must be true."""
     return _combined("all", plans, neutral=True)
 
 
 def any_of(plans: Iterable[Plan]) -> Plan:
-    """Combine plans of which one must hold."""
+    """Combine plans so that at least one must be true."""
     return _combined("any", plans, neutral=False)
 
 
@@ -84,7 +86,7 @@ def _combined(name: str, plans: Iterable[Plan], *, neutral: bool) -> Plan:
 
 
 def _leaf(one: str, other: str) -> Plan:
-    """Two formulas for the worker, in a fixed order, so that equality is symmetric."""
+    """Return a plan for the worker: two formulas in a fixed order, so that equality is symmetric."""
     return ("same", *sorted((one, other)))
 
 
@@ -158,7 +160,7 @@ class _Comparison:
         return comparable and self._in_order(one.items, other.items)
 
     def _unions(self, one: Group, other: Group) -> Plan:
-        """Compare groups of which at least one is a union."""
+        """Compare two groups; at least one group is a union."""
         if "list" in (one.kind, other.kind) or not (one.latex and other.latex):
             return False
         same_set = _leaf(one.latex, other.latex)
@@ -257,7 +259,7 @@ class _Comparison:
         return _leaf(latex_of(one.latex), latex_of(other.latex))
 
     def _rounded(self, one: Number, other: Number) -> bool:
-        """Whether two numbers agree, of which one is written as a decimal."""
+        """Return whether two numbers, one of them written as a decimal, agree."""
         limit = Fraction(self.conventions.decimal_tolerance)
         pairs = ((one.real, other.real), (one.imaginary, other.imaginary))
         return all(
@@ -275,13 +277,13 @@ def _is_constant(form: Form) -> bool:
 
 
 def _named_apart(items: Sequence[Form]) -> bool:
-    """Whether every value has a name of its own."""
+    """Return whether every value has a name, and no two names are equal."""
     names = [item.name for item in items if isinstance(item, Equation) and item.name is not None]
     return len(names) == len(items) > 1 and len(set(names)) == len(names)
 
 
 def _matching(rows: list[list[Plan]]) -> Plan:
-    """Combine the plans of all pairs of two lists."""
+    """Combine the plans for all pairs of items of two lists into one plan."""
     if any(all(plan is False for plan in row) for row in rows):
         return False
     if any(all(row[column] is False for row in rows) for column in range(len(rows))):

@@ -1,4 +1,4 @@
-"""Whether two LaTeX answers are the same mathematics, by math-verify.
+"""Equality of two LaTeX answers as mathematics, by math-verify.
 
 Nothing here is bounded in time or memory: run it in `workers.WorkerPool`. `sandbox.py` loads this file outside the
 package, so it imports nothing from the package.
@@ -17,7 +17,7 @@ from sympy import Expr
 
 RELATIVE_TOLERANCE = 1e-5
 DIGITS = 20
-"""Digits to which the value of a formula is computed, at any exponent."""
+"""Digits to which the value of a formula is computed, whatever the exponent."""
 
 _NORMALIZATION = replace(LatexExtractionConfig().normalization_config, units=False)
 _LATEX = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=_NORMALIZATION)]
@@ -29,7 +29,7 @@ _WARM_UP = (
 
 
 def compare(plan: bool | Sequence[Any]) -> bool:
-    """Carry out a plan of `comparison`: whether two formulas are equal, or several in some combination.
+    """Carry out a plan of `comparison`, and return whether the plan is true.
 
     Equality of formulas is math-verify's, with these exceptions. Two numbers must also agree to `RELATIVE_TOLERANCE`,
     since math-verify compares decimals to six places, under which all small numbers are equal. Letters are never units.
@@ -47,7 +47,7 @@ def compare(plan: bool | Sequence[Any]) -> bool:
 
 
 def _can_match(rows: Sequence[Sequence[Any]]) -> bool:
-    """Whether each row can take a column of its own in which the plan holds (augmenting paths)."""
+    """Return whether each row can take a column of its own where the plan is true (augmenting paths)."""
     holds: dict[tuple[int, int], bool] = {}
     taken: dict[int, int] = {}
 
@@ -69,7 +69,7 @@ def _can_match(rows: Sequence[Sequence[Any]]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _parse(latex: str) -> tuple[list[Any], Any]:
-    """Parse a formula with math-verify; the second result is its value, if that is a finite number."""
+    """Parse a formula with math-verify, and return its value too, if that is a finite number."""
     parsed = parse(rf"\boxed{{{latex}}}", _LATEX, parsing_timeout=None)
     try:
         value = parsed[0].evalf(DIGITS)
@@ -95,10 +95,10 @@ def _apart(a: Any, b: Any) -> bool:
 
 
 def _apart_at_a_point(one: Any, other: Any) -> bool:
-    """Whether two formulas have clearly different values at one fixed point, where all variables are positive.
+    """Return whether two formulas clearly differ at one fixed point, where all variables are positive.
 
-    This avoids simplifying their difference, which takes most of the time on wrong answers. False for everything that
-    has no value, is no formula (sets, equations, matrices) or may be a word.
+    This avoids simplifying their difference, which takes most of the time on wrong answers. Returns False for
+    everything that has no value, is no formula (sets, equations, matrices) or may be a word.
     """
     if not (isinstance(one, Expr) and isinstance(other, Expr)):
         return False

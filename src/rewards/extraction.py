@@ -1,4 +1,4 @@
-r"""From a response to its final answer, as it was written.
+r"""Final answer of a response, as it was written.
 
 Responses are untrusted: they may be megabytes long, hold control characters or never close a brace. No function here
 raises on them or backtracks; the cost is proportional to the length.
@@ -21,7 +21,7 @@ _BLANK = re.compile(
     r"(?:(?:(?:the|your|my|final)\s){0,2}(?:answer|result)(?:\shere)?[\s.}]*)?",
     re.IGNORECASE,
 )
-"""Contents of boxes without an answer: empty ones, dots, and the word `answer`, as in the wording of prompts."""
+"""Contents of boxes without an answer: nothing, dots, and the word `answer`, as in prompts."""
 _WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _BARE_END = re.compile(r"[.;!?](?:\s|\Z)|,\s")
 _BETWEEN = re.compile(
@@ -30,7 +30,7 @@ _BETWEEN = re.compile(
     r"|(?<![A-Za-z])\\?[A-Za-z]{1,8}(?:_\{?\w{1,3}\}?)?(?:\([a-z]\))?\s?(?:=|\\in)(?![=\w]))*",
     re.MULTILINE,
 )
-"""What may stand between boxes that are one answer: separators, dollars, bullets, and `x =` in front of the next."""
+"""Text that may stand between boxes of one answer: separators, dollars, bullets, `x =` before a box."""
 _LONGEST_GAP = 60
 _DENIED = re.compile(r"(?:\b(?:not|never|rather than|instead of)|n[’']t)(?:\sequal\sto)?[\s$*_(\[\\]*\Z", re.IGNORECASE)
 _LONGEST_DENIAL = 32
@@ -51,7 +51,7 @@ _DOUBTED = re.compile(
     r"\s{0,4}\Z",
     re.IGNORECASE,
 )
-"""What doubts or supposes the statement that follows: "I am not sure whether the"."""
+"""Words that doubt or suppose the statement that follows: "I am not sure whether the"."""
 _LONGEST_DOUBT = 80
 _INLINE = re.compile(r"\$(?!\s)([^$]*[^$\s])\$(?!\d)")
 _DISPLAYS = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
@@ -76,15 +76,15 @@ class Box(NamedTuple):
     r"""A complete `\boxed` or `\fbox` with content; positions are characters of the text."""
 
     start: int
-    """Where the command begins."""
+    """Start of the command."""
     content: str
-    """What stands in the box, stripped; never empty."""
+    """Content of the box, stripped; never empty."""
     end: int
-    """Where the box ends, exclusive."""
+    """End of the box, exclusive."""
 
 
 def after_marker(response: str, marker: str) -> str | None:
-    """The rest of the line after the last `marker`, stripped; None without a marker or with nothing after it."""
+    """Return the rest of the line after the last `marker`, stripped; None if there is none."""
     _, found, tail = response.rpartition(marker)
     lines = tail.strip().splitlines()
     return lines[0].strip() if found and lines else None
@@ -126,7 +126,7 @@ def boxes(text: str) -> list[Box]:
 
 
 def _bare_content(line: str, *, closed: bool) -> str:
-    """Return what a box without braces holds of the rest of its line; empty if that is prose."""
+    """Return the content of a box without braces, from the rest of its line; empty if that is prose."""
     end = None if closed else _BARE_END.search(line)
     line = line[: end.start()] if end else line
     words = [word.start() for word in _WORD.finditer(line)]
@@ -147,10 +147,10 @@ def _bare_content(line: str, *, closed: bool) -> str:
 
 
 def last_boxes(text: str) -> tuple[str, ...]:
-    r"""Return the contents of the last box and of its neighbours before it; empty without any.
+    r"""Return the contents of the last box and of its neighbours before it; empty without any box.
 
-    Boxes are neighbours if only separators stand between them: spaces, dollars, commas, `and`, `or`, `x =`. Equal
-    ones are one.
+    Boxes are neighbours if only separators stand between them: spaces, dollars, commas, `and`, `or`, `x =`.
+    Equal boxes count once.
 
     >>> last_boxes(r"Not \boxed{1}, but $x=\boxed{2}$ or $x=\boxed{3}$.")
     ('2', '3')
@@ -167,7 +167,7 @@ def last_boxes(text: str) -> tuple[str, ...]:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Return the content of the last complete box that is not empty (`boxes`), stripped; None without one.
+    r"""Return the content of the last complete box that is not empty (`boxes`), stripped; None without a box.
 
     >>> last_boxed(r"so \boxed{1}, or \boxed{\frac{1}{2}}, not \boxed{3"), last_boxed(r"\boxed{}"), last_boxed("9")
     ('\\frac{1}{2}', None, None)
@@ -177,7 +177,7 @@ def last_boxed(text: str) -> str | None:
 
 
 def extract_answers(response: str) -> tuple[str, ...]:
-    r"""Return the final answers as they were written; empty without any.
+    r"""Return the final answers as they were written; empty if there are none.
 
     Only the answer of the response is read, not its thoughts (`split_response`). The first of these that it has
     decides:
@@ -201,7 +201,7 @@ def extract_answers(response: str) -> tuple[str, ...]:
 
 
 def extract_answer(response: str) -> str | None:
-    r"""Return the last of the final answers (`extract_answers`); None without any.
+    r"""Return the last of the final answers (`extract_answers`); None if there are none.
 
     >>> [extract_answer(text) for text in ("3 + 4 = 7 #### 7", "The answer is $9$. I hope so.", "Seven.")]
     ['7', '9', None]
@@ -220,7 +220,7 @@ def is_doubted(text: str, start: int) -> bool:
 
 
 def marked_or_stated(text: str, *, reasons: bool = False) -> str | None:
-    """Return what follows the last `####` or the last "answer is"; None without any.
+    """Return the text after the last `####` or the last "answer is"; None if there is neither.
 
     `text` is an answer without marks around it (`without_answer_marks`). A statement ends before "because", "since" or
     "which" unless `reasons`.
@@ -229,7 +229,7 @@ def marked_or_stated(text: str, *, reasons: bool = False) -> str | None:
 
 
 def _marked_answer(text: str) -> str | None:
-    """Return what follows the last `####`, None if there is nothing, or a heading and a statement."""
+    """Return the text after the last `####`; None if there is none, or a heading and a statement."""
     marks = [mark for mark in _MARKED.finditer(text) if mark[1].strip()] if "####" in text else []
     if not marks:
         return None
@@ -253,7 +253,7 @@ def _reads_as_answer(text: str) -> bool:
 
 
 def _stated_answer(text: str, start: int, *, reasons: bool = False) -> str | None:
-    """Return the answer of the last statement that begins at or after `start`; None without any."""
+    """Return the answer of the last statement that begins at or after `start`; None if there is none."""
     statements = list(_STATED.finditer(text, start))
     if not statements:
         return None
@@ -278,13 +278,13 @@ def _stated_answer(text: str, start: int, *, reasons: bool = False) -> str | Non
 
 
 def extract_reference(solution: str, question: str = "") -> tuple[str, ...]:
-    r"""Return the reference answers of a worked solution, any of which is correct; empty if it has none.
+    r"""Return the reference answers of a worked solution, any of which is correct; empty without an answer.
 
     The reference is the last box, else what follows the last `####`. If boxes differ, the question decides:
 
-    - It asks for all values ("find all …", "separated by commas"): one reference with the contents of all boxes, or
-      of the last one if that repeats the others.
-    - It asks for one of several ("either of them", "a unit vector"), or the solution offers its boxes as
+    - The question asks for all values ("find all …", "separated by commas"): one reference with the contents of
+      all boxes, or of the last box if that repeats the others.
+    - The question asks for one of several ("either of them", "a unit vector"), or the solution offers its boxes as
       alternatives (`\boxed{20:34}` or `\boxed{8:34\text{ p.m.}}`, "is also acceptable"): one reference for each.
     - Otherwise neighbouring boxes (`last_boxes`) are one reference with all of their values; of others, the last
       counts.

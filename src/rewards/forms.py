@@ -1,4 +1,4 @@
-"""Forms that an answer can have. Equal forms are equal answers; `str` of a form is the answer in votes and reports."""
+"""Forms of an answer. Equal forms are equal answers; `str` of a form is the answer in votes and reports."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -10,21 +10,21 @@ from .units import Unit
 
 @dataclass(frozen=True)
 class Formula:
-    """Mathematics without structure of its own: a number, a polynomial, or LaTeX for a computer algebra system."""
+    """Mathematics without further structure: number, polynomial, or LaTeX for a computer algebra system."""
 
     latex: str
-    """For a computer algebra system: of the value or normal form, if there is one, else as it was written."""
+    """LaTeX for a computer algebra system: the value or normal form, if any, else the original text."""
     number: Number | None = None
-    """Value, if there are no variables and it could be computed."""
+    """Value; None if there are variables or it could not be computed."""
     polynomial: str | None = None
-    """Normal form, if it is a polynomial with variables."""
+    """Normal form; None if the formula is not a polynomial with variables."""
     is_decimal: bool = False
-    """Whether the number is written as a decimal, perhaps times a power of ten, so that it may be rounded."""
+    """Whether the number is written as a decimal, perhaps times a power of ten, and may be rounded."""
     is_relation: bool = False
-    """Whether it states an inequality or membership."""
+    """Whether the formula states an inequality or membership."""
 
     def __str__(self) -> str:
-        """Print the value, else the normal form, else the LaTeX without spaces."""
+        """Return the value, else the normal form, else the LaTeX without spaces."""
         return str(self.number) if self.number else self.polynomial or compact(latex_of(self.latex))
 
 
@@ -35,18 +35,18 @@ class Quantity:
     amount: Formula
     unit: Unit
     product: Formula | None = field(default=None, compare=False)
-    """The same letters as variables; None if they can only be a unit."""
+    """The quantity with its letters as variables; None if the letters can only be a unit."""
 
     @property
     def number(self) -> Number | None:
-        """Value of the amount, of a percentage a hundredth of it; None if it is unknown."""
+        """Value of the amount, a hundredth of that for a percentage; None if the value is unknown."""
         number = self.amount.number
         if number is None or self.unit.name != "percent":
             return number
         return replace(number, real=number.real / 100, imaginary=number.imaginary / 100)
 
     def __str__(self) -> str:
-        """Print the number alone: a unit may be left out, so answers with and without it vote together."""
+        """Return the number alone, so that answers with and without a unit vote together."""
         return str(self.amount)
 
 
@@ -58,7 +58,7 @@ class Based:
     base: int
 
     def __str__(self) -> str:
-        """Print the digits alone, as the base may be left out."""
+        """Return the digits alone, as the base may be left out."""
         return self.digits
 
 
@@ -67,15 +67,17 @@ class Group:
     """Several values."""
 
     kind: Literal["list", "set", "tuple", "interval", "union", "ratio"]
-    """`list`: without brackets, in any order; `tuple`: in parentheses, or over two values in square brackets; `ratio`:
-    of three or more terms, divided by the first."""
+    """Kind of the group.
+
+    `list`: without brackets, in any order; `tuple`: in parentheses, or more than two values in square
+    brackets; `ratio`: three or more terms, divided by the first."""
     items: "tuple[Form, ...]"
     ends: str = ""
     """Brackets of a tuple or an interval."""
     latex: str = field(default="", compare=False)
 
     def __str__(self) -> str:
-        """Print the values; those of lists and sets once each, in alphabetical order."""
+        """Return the values; lists and sets print each value once, in alphabetical order."""
         if self.kind == "union":
             return r"\cup".join(sorted(map(str, self.items)))
         if self.kind == "ratio":
@@ -92,32 +94,32 @@ class Matrix:
     rows: "tuple[tuple[Form, ...], ...]"
 
     def __str__(self) -> str:
-        """Print the rows."""
+        """Return the rows."""
         return "[" + "; ".join(", ".join(map(str, row)) for row in self.rows) + "]"
 
 
 @dataclass(frozen=True)
 class Equation:
-    """An equation; one whose left side is a name states the value of the name."""
+    """An equation. If its left side is a name, the equation states the value of this name."""
 
     latex: str
     name: str | None = None
-    """Compact spelling of the side that is a lone name."""
+    """Compact spelling of the side that is only a name."""
     value: "Form | None" = None
-    """The other side."""
+    """Other side of the equation."""
     alternatives: "tuple[Form, ...]" = ()
     """Further sides that state the value otherwise, as both sides of `0.56 = 56\\%` do."""
 
     claim: tuple[str, str] | None = None
-    """Two sides in LaTeX that must be equal, or else there is no value: of `\\int_0^1 x\\,dx = \\frac12`."""
+    """Two sides in LaTeX; unless they are equal, there is no value: `\\int_0^1 x\\,dx = \\frac12`."""
 
     @property
     def values(self) -> "tuple[Form, ...]":
-        """Every statement of the value; empty for an equation without one."""
+        """All statements of the value; empty for an equation without a value."""
         return () if self.value is None else (self.value, *self.alternatives)
 
     def __str__(self) -> str:
-        """Print the value if a name has it, else the equation."""
+        """Return the value if a name has the value, else the equation."""
         has_value = self.value is not None and self.claim is None
         return str(self.value) if has_value else compact(latex_of(self.latex))
 
@@ -128,12 +130,12 @@ class Conditioned:
 
     value: "Form"
     condition: str
-    """Compact spelling."""
+    """Compact spelling of the condition."""
     is_case: bool
-    """Whether the answer holds in one case only (`if x>0`), so that it is not the answer without its condition."""
+    """Whether the answer is valid in one case only (`if x>0`), and not without its condition."""
 
     def __str__(self) -> str:
-        """Print the value, with its condition in the one case."""
+        """Return the value, with its condition if `is_case`."""
         return f"{self.value} if {self.condition}" if self.is_case else str(self.value)
 
 
@@ -145,7 +147,7 @@ class Choice:
     content: "Form"
 
     def __str__(self) -> str:
-        """Print the letter."""
+        """Return the letter."""
         return self.letter
 
 
@@ -154,14 +156,14 @@ class Clock:
     """A time of day."""
 
     hour: str
-    """Without a leading zero."""
+    """Hour without a leading zero."""
     minutes: str
-    """`:30`, with seconds if they are stated."""
+    """Minutes, such as `:30`, with seconds if they are stated."""
     half: str | None = None
-    """`am`, `pm` or None if it is not stated."""
+    """`am` or `pm`; None if not stated."""
 
     def __str__(self) -> str:
-        """Print hour and minutes alone, as the half of the day may be left out."""
+        """Return hour and minutes alone, as the half of the day may be left out."""
         return self.hour + self.minutes
 
 
@@ -170,10 +172,10 @@ class Words:
     """Text, or letters in an order that counts."""
 
     text: str
-    """In lower case, without spaces beside anything but letters and digits."""
+    """Text in lower case, without spaces except between letters and digits."""
 
     def __str__(self) -> str:
-        """Print the text."""
+        """Return the text."""
         return self.text
 
 

@@ -1,4 +1,4 @@
-r"""LaTeX of an answer, cleaned: one spelling for what prints alike, and where its parts are.
+r"""Cleaned LaTeX of an answer: one spelling for what prints alike, and the places of its parts.
 
 Words of `\text{…}` stand between the characters `OPEN` and `CLOSE`, so that a unit in `\text` is told from a product of
 variables. Answers are untrusted: no function raises on them or backtracks; the cost is proportional to the length.
@@ -84,7 +84,7 @@ _CLOSING = frozenset((")", "]", "}", r"\}", r"\rangle", r"\end", r"\rfloor", r"\
 
 
 def clean(text: str) -> str:
-    r"""Spell an answer in one way: no layout, one name for each symbol, digits ungrouped, words of `\text` marked.
+    r"""Spell an answer in one way: no layout, one name per symbol, ungrouped digits, marked words of `\text`.
 
     >>> clean(r"$\left(3,\;\dfrac12\right)$."), clean(r"10{,}000"), clean(r"5~\mathrm{cm}").encode()
     ('(3, \\frac{1}{2})', '10000', b'5 \x02cm\x03')
@@ -120,7 +120,7 @@ def trimmed(text: str) -> str:
 
 
 def _unformatted(text: str) -> str:
-    """Drop Markdown's signs for bold, italics and code around the whole."""
+    """Drop Markdown's signs for bold, italics and code around the whole text."""
     for sign in ("**", "__", "*", "_", "`"):
         if len(text) > 2 * len(sign) and text.startswith(sign) and text.endswith(sign):
             text = text[len(sign) : -len(sign)].strip()
@@ -128,7 +128,7 @@ def _unformatted(text: str) -> str:
 
 
 def _dollars(text: str) -> str:
-    r"""Drop dollars that delimit formulas; keep one that is a currency, as `\$`."""
+    r"""Drop dollars that delimit formulas; keep a dollar that is a currency, as `\$`."""
     parts = re.split(r"(?<!\\)\$", text)
     if len(parts) == 2 and re.match(r"\s*-?[0-9.]", parts[1]):
         return parts[0] + r"\$" + parts[1]
@@ -136,7 +136,7 @@ def _dollars(text: str) -> str:
 
 
 def _marked(words: str) -> str:
-    """Mark each word, but letters that are more often a constant or a name."""
+    """Mark each word, except letters that are more often a constant or a name."""
 
     def mark(match: re.Match[str]) -> str:
         word = match[0]
@@ -155,13 +155,13 @@ def unmarked(text: str) -> str:
 
 
 def latex_of(text: str) -> str:
-    """Spell marked words as LaTeX again."""
+    """Spell marked words as LaTeX."""
     text = re.sub(f" ?{OPEN}degree{CLOSE}", r"^{\\circ}", text).replace(f"{OPEN}percent{CLOSE}", r"\%")
     return re.sub(f"{OPEN}([^{CLOSE}]*){CLOSE}", r"\\text{\1}", text).strip()
 
 
 def tight(text: str) -> str:
-    r"""Keep only the spaces that LaTeX needs: behind a command in front of a letter, and between digits.
+    r"""Keep only the spaces that LaTeX needs: between a command and a letter, and between digits.
 
     >>> tight(r"\cos 2 t - \pi r"), tight("a b"), tight("1 2")
     ('\\cos2t-\\pi r', 'ab', '1 2')
@@ -183,7 +183,7 @@ def tight(text: str) -> str:
 
 
 def scanned(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield the place of each token, the number of brackets around it, and the token."""
+    """Yield each token's place, the number of brackets around the token, and the token."""
     depth = 0
     for match in _SCANNED.finditer(text):
         token = match[0]
@@ -205,7 +205,7 @@ def split(text: str, separators: frozenset[str]) -> list[str]:
 
 
 def bracketed(text: str) -> tuple[str, str, str] | None:
-    """Return the opening bracket, content and closing bracket; None if no pair of brackets encloses the whole text."""
+    """Return opening bracket, content and closing bracket; None if no pair encloses the whole text."""
     opening = next((bracket for bracket in _OPENING - {r"\begin"} if text.startswith(bracket)), None)
     if opening is None:
         return None
@@ -217,7 +217,7 @@ def bracketed(text: str) -> tuple[str, str, str] | None:
 
 
 def _unwrapped(text: str) -> str:
-    """Drop braces and boxes around the whole."""
+    """Drop braces and boxes around the whole text."""
     for _ in range(4):
         inner = text.removeprefix(r"\boxed").removeprefix(r"\fbox").lstrip()
         if not inner.startswith("{"):

@@ -23,10 +23,11 @@ _SPACED_DIGITS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,?(?:\\[,;: ]|[\s~])+[0-9]
 
 
 class MathReward(BackgroundVerifier):
-    r"""Correct when the final answer (`extract_answers`) equals a reference answer mathematically.
+    r"""Verifier of mathematical equality between the final answer (`extract_answers`) and a reference.
 
-    Both are read into a canonical form (`reading.read_answer`): a number, a list, an interval, a quantity with its
-    unit, a number in a base, and so on. The forms alone decide most verdicts; what needs algebra goes to math-verify in
+    Answer and reference are read into a canonical form (`reading.read_answer`): a number, a list, an interval, a
+    quantity with its unit, a number in a base, and so on.
+    The forms alone decide most verdicts; what needs algebra goes to math-verify in
     a pool of processes (`equivalence.compare`), each distinct comparison once. A verdict depends on the answer and the
     reference alone, never on what was scored before. docs/verdicts.md lists the forms and conventions.
 
@@ -43,7 +44,7 @@ class MathReward(BackgroundVerifier):
         memory_bytes: Memory that one worker may reach.
         max_answer_length: Longest answer, in characters, that is compared. The longest references of MATH,
             Minerva and OlympiadBench have 159, 87 and 224.
-        percent: What `50%` equals beside itself: `number` (50), `fraction` (0.5) or `either`.
+        percent: Value that `50%` equals besides itself: `number` (50), `fraction` (0.5) or `either`.
         bare_base: Whether digits without a base equal the same digits in a base: `4210` and `4210_5`.
         bare_unit: Whether a number without a unit equals the same number with one: `5` and `5 cm`.
         ordered_as_list: Whether `(1,2)` equals `1, 2`, in this order.
@@ -75,7 +76,7 @@ class MathReward(BackgroundVerifier):
         self._known: dict[Plan, Outcome] = {}
 
     def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
-        """Start comparing; returns a function that waits for the scores."""
+        """Start comparing, and return a function that waits for the scores."""
         found: list[tuple[Score, Plan]] = []
         known: dict[Plan, Outcome] = {}
         waiting: dict[Plan, None] = {}
@@ -99,7 +100,7 @@ class MathReward(BackgroundVerifier):
         return scores
 
     def _planned(self, response: str, references: tuple[str, ...]) -> tuple[Score, Plan]:
-        """The score of a wrong answer, and the comparison that tells whether it is right."""
+        """Return the score of a wrong answer, and the plan that decides whether the answer is right."""
         written = extract_answers(response)
         if not written:
             return Score(False, None), False
@@ -124,7 +125,7 @@ class MathReward(BackgroundVerifier):
                 raise ValueError(f"Expected a final answer for MathReward, but got {fault.format(repr(shown))}")
 
     def _fault(self, text: str) -> str | None:
-        """What is wrong with a reference, with a place for its text; None if nothing is."""
+        """Return what is wrong with a reference, with a place for its text; None if nothing is wrong."""
         if not text.strip():
             return "{}. Give the answer, or drop the row."
         if "####" in text or r"\boxed" in text or "\n\n" in text:
@@ -161,7 +162,7 @@ class MathReward(BackgroundVerifier):
         return tuple(note for note, is_found in found.items() if is_found)
 
     def close(self) -> None:
-        """End the workers; comparisons under way are cancelled. The next one starts new workers."""
+        """End the workers and cancel comparisons under way; the next comparison starts new workers."""
         self._pool.close()
 
     def __reduce__(self) -> tuple[Any, ...]:

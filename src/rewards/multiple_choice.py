@@ -1,4 +1,4 @@
-"""The letter of a multiple-choice answer, as in GPQA; such questions beside ones with free answers."""
+"""Letters of multiple-choice answers, as in GPQA, also beside questions with free answers."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from .workers import BackgroundVerifier
 
 
 class MultipleChoiceReward(Verifier):
-    r"""Correct when the chosen letter, one of `choices` (in upper case), is a reference letter.
+    r"""Verifier of the chosen letter, one of `choices` (in upper case), against reference letters.
 
     Only the answer of the response is read, not its thoughts (`split_response`). The first of these that it has
     decides:
@@ -63,7 +63,7 @@ class MultipleChoiceReward(Verifier):
         self._listed = re.compile(self._another(any_case, named, article), re.MULTILINE)
 
     def _another(self, any_case: str, named: str, article: str) -> str:
-        """Return the regular expression of what follows a letter if several are named."""
+        """Return the regular expression of the text after a letter if several letters are named."""
         decoration = r"[\s(*_$'\"`“‘]{0,8}"
         word = r"maybe|perhaps|possibly|probably|likely|also|even|else|potentially|alternatively|could be"
         word += r"|if\s[^,\n]{1,40},"
@@ -115,7 +115,7 @@ class MultipleChoiceReward(Verifier):
         return marked.pop() if len(marked) == 1 else None
 
     def _letter_stated(self, answer: str, statement: re.Match[str]) -> str | None:
-        """Return the letter of a statement; None if the statement is doubted, or lists several."""
+        """Return the letter of a statement; None if the statement is doubted or lists several letters."""
         if "joint" in statement.re.groupindex:  # "A or B is correct"
             several = statement["joint"] is not None
         else:
@@ -133,7 +133,9 @@ class MultipleChoiceReward(Verifier):
 
 
 class MixedReward(BackgroundVerifier):
-    r"""Scores by `choice` where every reference is a letter of its choices, by `free` elsewhere, in the background.
+    r"""Verifier that scores by `choice` if every reference is a letter of its choices, else by `free`.
+
+    Scores are computed in the background.
 
     For evaluation on benchmarks of both kinds. A free answer that happens to be such a letter (in MATH, the name of a
     point) is scored as a choice: `\boxed{(b)}` and `\boxed{B: 42}` count as well.
@@ -145,7 +147,7 @@ class MixedReward(BackgroundVerifier):
         self.reads_response = free.reads_response
 
     def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
-        """Score letters and start comparing free answers; returns a function that waits for the scores."""
+        """Score letters, start comparing free answers, and return a function that waits for the scores."""
         pairs = list(zip(responses, references, strict=True))
         scores = {row: self.choice(*pair) for row, pair in enumerate(pairs) if self._is_choice(pair[1])}
         free = [row for row in range(len(pairs)) if row not in scores]
@@ -158,12 +160,12 @@ class MixedReward(BackgroundVerifier):
         return finish
 
     def check_reference(self, reference: Reference) -> None:
-        """Let `free` check references that are no letters."""
+        """Let `free` check references that are not letters."""
         if not self._is_choice(reference):
             self.free.check_reference(reference)
 
     def reference_notes(self, reference: Reference) -> tuple[str, ...]:
-        """Return the notes of `free` on references that are no letters."""
+        """Return the notes of `free` on references that are not letters."""
         return () if self._is_choice(reference) else self.free.reference_notes(reference)
 
     def _is_choice(self, reference: Reference) -> bool:

@@ -1,4 +1,4 @@
-"""Final answers compared as they are written: behind a marker, or in a plain response, in the form of a task."""
+"""Final answers compared as written: after a marker, or in a plain response, in the form of a task."""
 
 import re
 import unicodedata
@@ -13,7 +13,7 @@ from .extraction import after_marker, last_boxes, marked_or_stated
 from .response import split_response, without_answer_marks
 
 LONGEST = 8_000
-"""Characters at the end of a response that are read, so that no response costs more than milliseconds."""
+"""Number of characters read at the end of a response, so that no response costs more than milliseconds."""
 _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\d{1,60}(?:\.\d{1,60})?|\.\d{1,60})(?:e[-+]?\d{1,3})?(?:\s?/\s?\d{1,60})?(?!\d)", re.A | re.I
 )
@@ -26,7 +26,7 @@ _ANOTHER = re.compile(
     rf"|[-–—]\s?|[,;]\s?)[\s$€£¥*_]{{0,4}}{_NUMBER.pattern}{_UNIT}(?:[.,;:!?)]|\bor\b|\band\b|\Z)",
     re.ASCII | re.IGNORECASE,
 )
-"""What follows a number if there are several: alternatives, a range or a list."""
+"""Text after a number if there are several numbers: alternatives, a range or a list."""
 _FRACTION = re.compile(r"(?<!\d)\\[dt]?frac\{(\d{1,60})\}\{(\d{1,60})\}", re.ASCII)
 _WORDS = re.compile(r"\\(?:text|mbox|mathrm)\s?\{([^{}]{0,1000})\}")
 _ASIDE = re.compile(r"\([^()]{0,1000}\)")
@@ -61,13 +61,13 @@ def _numbers(text: str) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Write numbers without separators of thousands, and drop denied ones: "not 42"."""
+    """Write numbers without separators of thousands, and drop denied numbers: "not 42"."""
     joined = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
     return _DENIED.sub("", joined)
 
 
 def _number(text: str) -> str | None:
-    """Return the last number of a text, but of no aside that derives it and of no comparison that follows it."""
+    """Return the last number of a text, outside asides with derivations and comparisons that follow."""
     text = _plain(text)
     said = _ASIDE.sub(lambda aside: "" if len(_numbers(aside[0])) > 1 else aside[0], text)
     comparison = _COMPARISON.search(said)
@@ -79,7 +79,7 @@ def _number(text: str) -> str | None:
 
 
 def _beginning(text: str) -> tuple[str, re.Match[str] | None]:
-    """Return a statement with plain numbers, and the number that it begins with."""
+    """Return a statement with plain numbers, and the number at its beginning."""
     text = _WORDS.sub(r" \1 ", text)
     said = _FRACTION.sub(r"\1/\2", _SPACED.sub(lambda match: "".join(match[0].split()), _plain(text)))
     lead = _LEAD.match(said)
@@ -93,7 +93,7 @@ def _names_several(text: str) -> bool:
 
 
 def _lists_more(said: str, first: re.Match[str]) -> bool:
-    """Check whether alternatives, a range or a list of numbers continue after the first number of a statement."""
+    """Check whether alternatives, a range or a list of numbers follow a statement's first number."""
     clause = _ASIDE.sub("", said[first.end() :])
     return "=" not in clause and _ANOTHER.match(clause) is not None
 
@@ -101,7 +101,7 @@ def _lists_more(said: str, first: re.Match[str]) -> bool:
 def _stated_number(text: str) -> str | None:
     """Return the number that a statement begins with, or that its equation ends with; else `_number`.
 
-    None if there are several (`_names_several`).
+    None if there are several numbers (`_names_several`).
     """
     said, first = _beginning(text)
     if first is None:
@@ -121,7 +121,7 @@ def _stated_number(text: str) -> str | None:
 
 
 def _vote(number: str) -> str:
-    """Return the one spelling of equal numbers: a decimal if it ends, else a fraction in lowest terms.
+    """Return one spelling of equal numbers: a decimal if it ends, else a fraction in lowest terms.
 
     >>> _vote("1/2"), _vote("0.50"), _vote("2/6")
     ('0.5', '0.5', '1/3')
@@ -145,7 +145,10 @@ def _sequence(text: str, order: Callable[[list[str]], list[str]]) -> str | None:
 
 
 def _matches(text: str, pattern: str, *, every: bool) -> str | None:
-    """The last or every match of `pattern`, or of its groups, behind the last `=`, without decoration."""
+    """Return the last match of `pattern` after the last `=`, or every match, without decoration.
+
+    If `pattern` has groups, they are returned in the place of the match.
+    """
     found = (match.groups("") or (match[0],) for match in re.finditer(pattern, text.rpartition("=")[2].casefold()))
     bare = [[" ".join(item.split()).strip(" .`'\"*$[]()+") for item in "/".join(g).split(",")] for g in found]
     kept = sorted({", ".join(sorted(items)) for items in bare}) if every else map(", ".join, bare[-1:])
@@ -168,7 +171,7 @@ def _normalized(text: str) -> str:
 
 
 class PlainAnswerReward(Verifier):
-    r"""Correct when the final answer, read in a given form, is a reference answer.
+    r"""Verifier of the final answer, read in a given form, against reference answers.
 
     Only the answer of the response is read, not its thoughts (`split_response`). If it has a box, the last box
     alone decides. Otherwise the first of these that has the form does: what follows `####`, "answer is" or
@@ -221,7 +224,7 @@ class PlainAnswerReward(Verifier):
         return Score(correct, answer)
 
     def check_reference(self, reference: Reference) -> None:
-        """Refuse references that do not have the form, or for `number` have several: `12:30`, `4 or 5`, `3 1/2`."""
+        """Refuse references without the form or, for `number`, with several numbers: `12:30`, `3 1/2`."""
         for text in references_of(reference):
             found = self._read(text)
             if found is None:
@@ -260,7 +263,7 @@ class PlainAnswerReward(Verifier):
         return len(found) == len(right) and all(map(self._close, found, right))
 
     def _close(self, number: str, reference: str) -> bool:
-        """Whether two numbers differ by at most half a unit of the last digit that counts."""
+        """Return whether two numbers differ by at most half a unit of the last digit that counts."""
         decimals = len(reference.partition(".")[2])
         last = max(-decimals, Decimal(reference.partition("/")[0]).adjusted() - self.digits + 1) if self.digits else 0
         half = Fraction(10) ** last / 2 if self.digits and (decimals or last > 0) else 0
@@ -268,7 +271,7 @@ class PlainAnswerReward(Verifier):
 
 
 class FinalAnswerReward(Verifier):
-    """Correct when the rest of the line after the last `marker` is a reference answer, as in GSM8K (`#### 72`).
+    """Verifier of the rest of the line after the last `marker` against references, as in GSM8K (`#### 72`).
 
     Plain numbers are compared by value (see `canonical_number`), anything else letter by letter: `27 apples` is not
     `27`. Fractions and formulas are for `MathReward`. Thoughts (`split_response`) are not read.
@@ -285,7 +288,7 @@ class FinalAnswerReward(Verifier):
         self.marker = marker
 
     def check_reference(self, reference: Reference) -> None:
-        """Refuse references that hold the marker or several lines, as worked solutions do, and containers."""
+        """Refuse references with the marker or several lines, as worked solutions have, and containers."""
         for text in references_of(reference):
             if is_container(text):
                 raise ValueError(

@@ -1,7 +1,7 @@
-r"""From an answer, as it was written, to its canonical form.
+r"""Canonical form of an answer, from its text.
 
-Lists, sets, tuples, intervals, matrices, equations and side conditions are told apart here, by the text alone; `values`
-reads what has no such structure. No algebra is done but that of `arithmetic`.
+Lists, sets, tuples, intervals, matrices, equations and side conditions are distinguished here, from the text
+alone; `values` reads text without such structure. There is no algebra except that of `arithmetic`.
 """
 
 import re
@@ -32,7 +32,7 @@ _BOUND = re.compile(
     r"(?P<lower>[^<]+?)(?P<over><|\\le ?)(?P<above>[A-Za-z]|\\[a-z]+)"
     r"|(?P<below>[A-Za-z]|\\[a-z]+)(?P<under><|\\le ?)(?P<upper>[^<]+)"
 )
-"""`3<x` or `x<3`, as `ascending` spells them."""
+"""Relations such as `3<x` or `x<3`, as `ascending` spells them."""
 _SAYINGS = (
     dict.fromkeys((r"\mathbb{r}", "all real numbers", "all reals", "all real values"), r"(-\infty, \infty)")
     | dict.fromkeys(("no solution", "no solutions", "no real solution", "no real solutions"), r"\emptyset")
@@ -90,7 +90,7 @@ def _read(text: str, depth: int) -> Form:
 
 
 def _without(text: str, count: int) -> str:
-    """Drop the first characters; marks do not count."""
+    """Drop the first `count` characters; marks do not count."""
     for place, character in enumerate(text):
         if count <= 0 and character != CLOSE:
             return text[place:]
@@ -135,7 +135,7 @@ def _listed(text: str, depth: int) -> Form | None:
 
 
 def _ranges(text: str, parts: list[str], depth: int) -> Form | None:
-    """Read several inequalities: a union if `or` joins them, one range if they bound a variable on both sides."""
+    """Read several inequalities: a union if `or` joins them, a range if they bound a variable."""
     if not all(has_relation(part, _INEQUALITIES) for part in parts):
         return None
     joined = {unmarked(token).lower() for _, inside, token in scanned(text) if not inside} & _LISTED
@@ -164,7 +164,7 @@ def _ungrouped(text: str) -> str:
 
 
 def _join_groups(text: str, outside: Collection[int] = frozenset()) -> str:
-    """Drop the commas of a number if one stands before a zero, or the first is at a place in `outside`."""
+    """Drop a number's commas if one stands before a zero, or the first is at a place in `outside`."""
 
     def join(match: re.Match[str]) -> str:
         number = match[0]
@@ -206,7 +206,7 @@ def _union(text: str, depth: int) -> Form | None:
 
 
 def _membership(text: str, depth: int) -> Form | None:
-    r"""Read `x\in S`."""
+    r"""Read a statement of membership, `x\in S`."""
     match = re.match(rf"({_NAMED.pattern}) ?\\in(?![A-Za-z]) ?(.*)", text, re.DOTALL)
     if match is None or has_relation(match[2]):
         return None
@@ -234,7 +234,7 @@ def _equation(text: str, depth: int) -> Form | None:
 
 
 def _named(sides: list[str]) -> tuple[str | None, list[str]]:
-    """Split the sides of an equation into the name that has a value, or None, and the statements of the value."""
+    """Split an equation's sides into the name with a value, or None, and the statements of the value."""
     first, *others = sides
     if _is_name(first):
         while len(others) > 1 and _is_name(others[0]):
@@ -246,7 +246,7 @@ def _named(sides: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _claimed(latex: str, values: list[Form]) -> Equation:
-    """Read an equation whose left side needs algebra: its value is the right side if the two are equal."""
+    """Read an equation whose left side needs algebra: its value is the right side if both are equal."""
     first, last = values[0], values[-1]
     if len(values) != 2 or not isinstance(first, Formula) or first.polynomial is not None:
         return Equation(latex)
@@ -264,7 +264,7 @@ def _amount(form: Form) -> Number | None:
 
 
 def _all_equal(values: list[Form]) -> bool:
-    """Whether a chain of equal signs is no false statement, as far as is known."""
+    """Return whether no two values of a chain of equal signs are known to differ."""
     return not any(_contradicts(values[0], value) for value in values[1:])
 
 

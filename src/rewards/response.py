@@ -1,4 +1,4 @@
-r"""From a response to its parts: the thoughts of a reasoning model, and the answer that they lead to.
+r"""Parts of a response: the thoughts of a reasoning model, and the answer after them.
 
 Responses are untrusted: they may be megabytes long and hold marks in any order. No function here raises on them; the
 cost is proportional to the length.
@@ -26,7 +26,7 @@ THOUGHT_TAGS = (
     "analysis",  # prompts in the manner of Claude's
     "reflection",  # Reflection
 )
-"""Names of tags around thoughts: `<think>` … `</think>`, in upper or lower case, also with bars: `<|think|>`."""
+"""Names of tags around thoughts: `<think>` … `</think>`, in upper or lower case, also `<|think|>`."""
 
 THOUGHT_MARKS = {
     "mistral": (r"\[THINK\]", r"\[/THINK\]"),  # Magistral
@@ -52,7 +52,7 @@ THOUGHT_MARKS = {
     # … and what is left of them when special tokens are dropped.
     "harmony_text": (r"\Aanalysis(?=[A-Z])", "assistantfinal"),
 }
-"""Model family → regular expressions of the marks before and after its thoughts, besides `THOUGHT_TAGS`."""
+"""Model family → regular expressions of the marks around its thoughts, besides `THOUGHT_TAGS`."""
 
 MATCHED_MARKS = {
     "harmony": (None, r"<\|(?:end|call)\|>"),
@@ -62,10 +62,10 @@ MATCHED_MARKS = {
         r"(?m:^)Here(?: is|'s) my response:",
     ),
 }
-"""Like `THOUGHT_MARKS`, for marks that other models write too: they count only if their counterpart is there."""
+"""Marks as in `THOUGHT_MARKS` that other models write too, and that count only in pairs."""
 
 ANSWER_TAGS = ("answer", "final_answer", "response", "output", "solution")
-"""Names of tags around the answer, which stay in it."""
+"""Names of tags around the answer; the tags stay in the answer."""
 ANSWER_MARKS = (
     (r"<\|begin_of_solution\|>", r"<\|end_of_solution\|>"),
     (r"<\|START_RESPONSE\|>", r"<\|END_RESPONSE\|>"),
@@ -75,13 +75,13 @@ ANSWER_MARKS = (
 """Regular expressions of other marks before and after the answer."""
 
 _MARK_PARTS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|channel>", "<channel|>", "<unused94>")
-"""Special tokens of which marks of thoughts begin or consist."""
+"""Special tokens with which marks of thoughts begin, or which are such marks."""
 _MENTION = re.compile(
     r"\b(?:a|after|an|and|any|before|between|by|from|in|like|my|need|no|not|of|omit|or|skip|tags?|the|this|to|token"
     r"|type|use|used|using|via|with|without|write|wrote|your)\Z",
     re.IGNORECASE,
 )
-"""Words before a mark that a sentence mentions: "I use no <think>"."""
+"""Words before a mark that show that a sentence mentions the mark: "I use no <think>"."""
 _LONGEST_MENTION = 16
 _ROLES = {"begin": "open", "finish": "close"}
 """Role of a mark of `MATCHED_MARKS` → role of a mark of `THOUGHT_MARKS`."""
@@ -92,18 +92,18 @@ class _Mark(NamedTuple):
     end: int
     kind: str
     role: str
-    """`open` or `close` (thoughts), `answer` or `end` (an answer); before pairing also `begin` and `finish`."""
+    """`open`, `close` (thoughts), `answer` or `end` (an answer); before pairing also `begin`, `finish`."""
     begins: bool
     """Whether a line or a sentence begins with the mark."""
     mentioned: bool
-    """Whether the word before makes the mark a word of its sentence."""
+    """Whether the word before the mark makes the mark a word of its sentence."""
 
 
 class _Thought(NamedTuple):
     start: int
-    """Where its opening mark begins; 0 or the end of the thought before if it has none."""
+    """Start of the opening mark; 0 or the end of the thought before if there is no opening mark."""
     inner: tuple[int, int]
-    """The range of its text, without marks."""
+    """Range of the thought's text, without marks."""
     end: int
 
 
@@ -114,7 +114,9 @@ class ResponseParts:
     thoughts: str
     """Text within marks of thoughts, without these marks; several thoughts are joined by line breaks."""
     answer: str
-    """The rest, stripped; the response itself if it has no thoughts. Marks around an answer (`<answer>`) stay in it."""
+    """Rest of the response, stripped, or the whole response if it has no thoughts.
+
+    Marks around an answer (`<answer>`) stay in the answer."""
     finished: bool
     """False if the response ends within its thoughts."""
 
@@ -122,8 +124,8 @@ class ResponseParts:
 def split_response(text: str, *, opened: bool = False, truncated: bool = False) -> ResponseParts:
     r"""Split a response into thoughts and answer, by the marks of public models.
 
-    - What stands between an opening and a closing mark is a thought. Marks of the same kind may be nested.
-    - What stands before a closing mark without an opening one is a thought: templates put the opening mark into the
+    - Text between an opening and a closing mark is a thought. Marks of the same kind may be nested.
+    - Text before a closing mark without an opening one is a thought: templates put the opening mark into the
       prompt.
     - An opening mark that is never closed begins a thought that was cut. If a sentence mentions the mark ("I need no
       <think> here"), it is a word.
@@ -177,7 +179,7 @@ def opens_thoughts(prompt: str) -> bool:
 
 
 def is_mark(token: str) -> bool:
-    """Check whether a special token is a mark of thoughts, or a part of one, so that texts must keep it.
+    """Check whether a special token is a mark of thoughts or a part of a mark, so that texts must keep it.
 
     >>> is_mark("[THINK]"), is_mark("<|channel|>"), is_mark("<|im_end|>")
     (True, True, False)
@@ -187,7 +189,7 @@ def is_mark(token: str) -> bool:
 
 
 def opening_marks(text: str) -> list[str]:
-    r"""Return the marks in a text that open thoughts, as they are spelled and in order.
+    r"""Return the marks in a text that open thoughts, as spelled and in order.
 
     >>> opening_marks("<think>\n</think>[THINK]")
     ['<think>', '[THINK]']
@@ -201,7 +203,10 @@ def without_answer_marks(answer: str) -> str:
 
 
 def last_answer_block(answer: str) -> str | None:
-    """Return the text in the last complete pair of answer marks, stripped; None if there is none or it is empty."""
+    """Return the text in the last complete pair of answer marks, stripped.
+
+    Returns None if there is no such pair, or if the text is empty.
+    """
     start: int | None = None
     found = None
     for mark in _ANSWER.finditer(answer):
@@ -242,7 +247,7 @@ def _named(patterns: dict[str, str]) -> str:
 _MARK, _ANSWER = _compiled()
 _HINTS = ("[THINK]", "[/THINK]", "◁", " FINAL RESPONSE]", "assistantfinal", " my response:", " reasoning steps:")
 _TAG = re.compile(r"<[/|A-Za-z]|< [/A-Za-z]")
-"""Each mark but `analysis` has a hint or begins with this."""
+"""Beginning of every mark that has no hint, except `analysis`."""
 _TURN = re.compile(r"<[|｜]|\[/INST\]|</s>|<(?:start|end)_of_turn>")
 """Marks of the turns of a conversation."""
 _QUOTES = {"`": "`", "'": "'", '"': '"', "“": "”", "‘": "’", "«": "»", "(": ")"}
@@ -250,7 +255,7 @@ _PUNCTUATION = tuple(".,;:!?)")
 
 
 def _marks(text: str, *, pairs: bool = True) -> list[_Mark]:
-    """Return the marks of a text in order, without quoted ones; `MATCHED_MARKS` only in pairs, or all of them."""
+    """Return the unquoted marks of a text in order; `MATCHED_MARKS` only in pairs, or all of them."""
     if (
         not any(hint in text for hint in _HINTS)
         and not ("<" in text and _TAG.search(text))
@@ -273,7 +278,7 @@ def _marks(text: str, *, pairs: bool = True) -> list[_Mark]:
 
 
 def _paired(marks: list[_Mark]) -> list[_Mark]:
-    """Return the marks that count, `begin` and `finish` as `open` and `close` if they have a counterpart."""
+    """Return the marks that count; `begin` and `finish` become `open` and `close` if they are paired."""
     last_closing = {mark.kind: mark.start for mark in marks if mark.role in ("finish", "close")}
     begun: set[str] = set()
     found = []
@@ -342,7 +347,7 @@ def _cut(
 
 
 def _last_lone_close(marks: list[_Mark]) -> int:
-    """Return the place of the last closing mark that has no opening one of its kind, −1 if there is none."""
+    """Return the place of the last closing mark without an opening one of its kind, or −1."""
     depth: Counter[str] = Counter()
     last = -1
     for place, mark in enumerate(marks):
@@ -356,7 +361,7 @@ def _last_lone_close(marks: list[_Mark]) -> int:
 
 
 def _closing(marks: list[_Mark], place: int, last: int) -> int:
-    """Return the place of the mark that closes the opening one at `place`, at most `last`."""
+    """Return the place of the mark that closes the opening mark at `place`, at most `last`."""
     kind = marks[place].kind
     depth = 0
     for number in range(place, last):
@@ -384,7 +389,7 @@ def _opens_alone(text: str, mark: _Mark) -> bool:
 
 
 def _answer_block(text: str, marks: list[_Mark], after: int) -> tuple[int, int] | None:
-    """Return the range of the last answer with marks behind `after`, if it is closed or begins a line."""
+    """Return the range of the last answer with marks after `after`, if closed or at the start of a line."""
     found = None
     begin: _Mark | None = None
     for mark in marks:

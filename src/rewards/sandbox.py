@@ -1,8 +1,8 @@
-"""The other end of `workers.WorkerPool`: a script that compares untrusted answers in forks of itself.
+"""The child process of `workers.WorkerPool`: a script that compares untrusted answers in forks of itself.
 
 `python sandbox.py COMPARE CPU_SECONDS MEMORY_BYTES` loads the Python file COMPARE, which defines `compare(job)`, and
 writes the line `"ready"`, then answers each line of JSON jobs on its standard input with a line of outcomes, `{"value":
-…, "failure": …}` each. A fork compares the jobs of a line one by one; if it is ended, another fork goes on with the
+…, "failure": …}` each. A fork compares the jobs of a line one by one; if it is ended, another fork continues with the
 next job. Neither the file nor its forks have the descriptors of this protocol as standard input or output, so that what
 they and their child processes read and print does not disturb it. Standard library only.
 """
@@ -22,13 +22,15 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 WALL_FACTOR = 10
-"""Wall seconds per CPU second: ends a comparison that waits without computing, but not one on a busy machine."""
+"""Wall seconds per CPU second.
+
+They end a comparison that waits without computing, but not a comparison on a busy machine."""
 GRACE = 5.0
-"""Wall seconds beyond that until a fork is killed that ignores the signals of its limits."""
+"""Further wall seconds until a fork is killed that ignores the signals of its limits."""
 LONGEST_POLL = 3600.0
-"""Seconds of one call of `poll`, which takes at most 2^31 milliseconds."""
+"""Longest wait of one call of `poll`, in seconds; `poll` takes at most 2^31 milliseconds."""
 MOST_BYTES = 1 << 26
-"""Length of the longest line that is read."""
+"""Length of the longest line that is read, in bytes."""
 PROTOCOL: list[int] = []
 """Descriptors of jobs and outcomes, which forks close: untrusted code could write to them."""
 
@@ -38,7 +40,7 @@ def next_line(reading: int, buffer: bytearray, deadline: float, most: int = MOST
 
     Args:
         reading: Descriptor of the pipe.
-        buffer: What has been read beyond the line before; the same object in each call.
+        buffer: Bytes read beyond the previous line; the same object in each call.
         deadline: Time of `time.monotonic` to wait until.
         most: Bytes of the longest line.
 
@@ -68,7 +70,7 @@ def next_line(reading: int, buffer: bytearray, deadline: float, most: int = MOST
 
 
 def outcomes_of(compare: Callable[[Any], Any], jobs: list[Any], cpu_seconds: float, memory_bytes: int) -> list[Any]:
-    """The outcome of each job, even if others end the fork that compares them."""
+    """Return the outcome of each job, even if other jobs end the fork that compares them."""
     outcomes: list[Any] = []
     while len(outcomes) < len(jobs):
         reading, writing = os.pipe()
@@ -99,7 +101,11 @@ def outcomes_of(compare: Callable[[Any], Any], jobs: list[Any], cpu_seconds: flo
 
 
 def _checked(outcome: Any) -> Any:
-    """Return what a fork wrote if it is an outcome; ValueError if not."""
+    """Return the output of a fork if it is an outcome.
+
+    Raises:
+        ValueError: if the output is anything else.
+    """
     if not isinstance(outcome, dict) or outcome.keys() != {"value", "failure"}:
         raise ValueError("no outcome")
     return outcome

@@ -4,9 +4,9 @@ A term is a callable `(rollouts, groups) -> [R] float32`. It sees the responses 
 responses to a question. Terms are chosen by name: `tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'`;
 `tagrpo-train --help reward_terms` lists them.
 
-The reward is verdict + Σ terms. Where a method's reward *replaces* the verdict, its term is the difference:
-`RewardNoise` is +1 where a wrong response counts as right. Terms do not see each other. They have no state, and random
-ones draw by seed: the same rollouts earn the same rewards after a resume.
+The reward is verdict + Σ terms. If a method's reward *replaces* the verdict, its term is the difference:
+`RewardNoise` is +1 if a wrong response counts as right. Terms do not see each other. They have no state, and random
+terms draw by seed: the same rollouts earn the same rewards after a resume.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ MARKERS: Mapping[str, Sequence[str]] = {
 
 
 def format_reward(response: str, markers: Sequence[str]) -> float:
-    """Share of the markers that occur exactly once, in whatever order: 0 … 1, and a constant 1 without markers.
+    """Return the share of the markers that occur exactly once, in any order: 0 … 1, and 1 without markers.
 
     >>> format_reward("<think>1 + 1</think> no, <think>2</think> <answer>2", ("<think>", "</think>", "<answer>"))
     0.3333333333333333
@@ -40,16 +40,18 @@ def format_reward(response: str, markers: Sequence[str]) -> float:
 
 
 class TemplateFormatTerm:
-    """weight · the format reward of the template that each response was sampled in (arXiv 2602.03190; 1 in its code).
+    """weight · the format reward of each response's template (arXiv 2602.03190; 1 in the paper's code).
 
     A tokenizer that counts a marker among its *special* tokens drops it from the text, and the reward with it; marks of
     thoughts (`<think>`) stay.
-    ValueError if a marker is empty, or if a response comes from a template that has no format reward.
 
     Args:
         weight: Factor.
         markers: Template name → its markers (`format_reward`), besides the 13 of `MARKERS`, which they override by
             name. An empty list means a constant 1.
+
+    Raises:
+        ValueError: if a marker is empty, or a response comes from a template that has no format reward.
     """
 
     def __init__(self, weight: float = 1.0, markers: Mapping[str, Sequence[str]] | None = None) -> None:
@@ -61,7 +63,7 @@ class TemplateFormatTerm:
             )
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
-        """[R] float32."""
+        """Return [R] float32."""
         names = [rollouts.prompts[row].template for row in rollouts.prompt.tolist()]
         if unknown := sorted(set(names) - set(self.markers)):
             raise ValueError(
@@ -75,8 +77,10 @@ class TemplateFormatTerm:
 class SoftOverlongPenalty:
     """weight · DAPO's soft overlong punishment of each response's length (arXiv 2503.14476, Eq. 13).
 
-    It is 0 up to L_max − L_cache tokens, then falls linearly to −1 at L_max, and is −1 beyond. ValueError unless
-    0 < cache ≤ max_length.
+    The penalty is 0 up to L_max − L_cache tokens, then falls linearly to −1 at L_max, and is −1 beyond.
+
+    Raises:
+        ValueError: unless 0 < cache ≤ max_length.
 
     Args:
         max_length: L_max, tokens. DAPO's is the length limit of sampling, so that a truncated response gets −1.
@@ -92,32 +96,35 @@ class SoftOverlongPenalty:
             raise ValueError(f"Expected 0 < cache ≤ max_length, but got {self.cache} and {max_length}.")
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
-        """[R] float32."""
+        """Return [R] float32."""
         over = (self.max_length - self.cache - rollouts.lengths) / self.cache
         return self.weight * (over.clamp(-1.0, 0.0).float() + 0.0)  # no negative zero
 
 
 class SignedReward:
-    """−1 where the response is wrong, else 0, so that the reward is ±1 (DAPO, arXiv 2503.14476, Eq. 7).
+    """−1 if the response is wrong, else 0, so that the reward is ±1 (DAPO, arXiv 2503.14476, Eq. 7).
 
     DAPO's overlong penalty is weighed against this scale: a correct response at the length limit earns 0.
     """
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
-        """[R] float32 of −1 and 0."""
+        """Return [R] float32 of −1 and 0."""
         return -(~rollouts.correct).float()
 
 
 class RewardNoise:
-    """Rewards each *wrong* response like a right one with some probability: +1 where that happens, else 0.
+    """Noise: with some probability, a *wrong* response earns +1, like a right one.
 
-    The control experiment of Pass@k training (arXiv 2508.10751, Fig. 6a: 10, 30, 50 %). `correct` stays what it is. The
-    draw is seeded by (seed, questions, response tokens), whatever the rank, and after a resume too. ValueError unless
-    0 ≤ probability ≤ 1.
+    The term is 0 for all other responses. It is the control experiment of Pass@k training (arXiv 2508.10751,
+    Fig. 6a: 10, 30, 50 %). `correct` does not change. The draw is seeded by (seed, questions, response tokens),
+    whatever the rank, and after a resume too.
 
     Args:
-        probability: Of a reward for each wrong response, 0 … 1.
-        seed: Of the draws.
+        probability: Probability of a reward for each wrong response, 0 … 1.
+        seed: Seed of the draws.
+
+    Raises:
+        ValueError: unless 0 ≤ probability ≤ 1.
     """
 
     def __init__(self, probability: float, seed: int = 0) -> None:
@@ -127,7 +134,7 @@ class RewardNoise:
         self.seed = seed
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
-        """[R] float32 of 0 and 1."""
+        """Return [R] float32 of 0 and 1."""
         digest = hashlib.blake2b(repr((self.seed, [group.id for group in groups])).encode(), digest_size=8)
         for ids in rollouts.token_ids:
             digest.update(repr(ids.tolist()).encode())

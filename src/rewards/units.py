@@ -1,4 +1,4 @@
-r"""Units, currencies, scales and counted nouns behind a number.
+r"""Units, currencies, scales and counted nouns after a number.
 
 Units are compared by name and power, never converted: `5 m` is not `500 cm`.
 """
@@ -58,7 +58,7 @@ _LOWER |= {spelling: name for spelling, name in _UNITS.items() if spelling.islow
 _PRODUCTS = frozenset(("cd", "nm", "ms", "mg", "pc", "pt", "ha", "mi", "in", "mm"))
 """Units that, written without a space, are more often a product of two variables."""
 PLAIN_LETTERS = frozenset("msghlLNJWVAK")
-"""Single letters that may be a unit if they stand behind a number without `\\text`."""
+"""Single letters that may be a unit after a number without `\\text`."""
 SCALES = {
     "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
     "lakh": 10**5, "crore": 10**7,
@@ -125,7 +125,7 @@ _MEASURED = re.compile(
     rf" *{OPEN}?(?:old|long|tall|high|wide|deep|away|apart|later|ago"
     rf"|(?:in|of){CLOSE}? {OPEN}?(?:length|width|height|depth|age|area|volume)){CLOSE}?$"
 )
-"""What was measured, behind its unit: `years old`, `cm in length`."""
+"""Words for the measured quantity after its unit: `years old`, `cm in length`."""
 _DENOMINATOR = re.compile(r"/ ?\(([^()]*)\)")
 _FACTOR_SIGN = re.compile(rf" ?(?:\\cdot|\\times|\*| ) ?(?={OPEN}|[A-Za-z])")
 _DETERMINERS = frozenset(("the", "a", "an", "her", "his", "their", "its", "each", "every"))
@@ -133,7 +133,7 @@ _PREPOSITIONS = frozenset(("of", "per", "in", "on", "at", "from"))
 
 
 def number_in_words(text: str) -> Fraction | None:
-    """Read a number or a fraction in words; None if the text is anything else.
+    """Read a number or a fraction in words; return None if the text is anything else.
 
     >>> [str(number_in_words(text)) for text in ("Twenty-five", "one hundred and six", "three fourths", "five six")]
     ['25', '106', '3/4', 'None']
@@ -169,15 +169,18 @@ class Unit:
     """A unit, or a noun that is counted."""
 
     name: str
-    """Canonical, such as `kilometer hour^-1`."""
+    """Canonical name, such as `kilometer hour^-1`."""
     is_noun: bool = False
     certain: bool = True
     """False if the letters might as well be variables, as in `5m`."""
     scale: int = 1
-    """The factor of `thousand`, `million`, … in front of the unit."""
+    """Factor of `thousand`, `million`, … before the unit."""
 
     def agrees(self, other: "Unit") -> bool:
-        """Whether two stated units are the same; nouns agree in one word, as `integers` and `distinct integers`."""
+        """Return whether two stated units are equal; nouns agree in one word.
+
+        `integers` and `distinct integers` agree, for example.
+        """
         if self.is_noun and other.is_noun:
             return bool(_stems(self.name) & _stems(other.name))
         return not (self.is_noun or other.is_noun) and self.name == other.name
@@ -188,7 +191,7 @@ def _stems(name: str) -> set[str]:
 
 
 def unit_of(tail: str, amount: Fraction | None, spaced: bool) -> Unit | None:
-    r"""Read what stands behind a number: scales, then a unit or a counted noun. None if it is anything else.
+    r"""Read the text after a number: scales, then a unit or a counted noun; None if it is anything else.
 
     Args:
         tail: Text with words of `\text{…}` between the characters `OPEN` and `CLOSE`.
@@ -222,7 +225,7 @@ def unit_of(tail: str, amount: Fraction | None, spaced: bool) -> Unit | None:
 
 
 def _powers(text: str) -> dict[str, int] | None:  # noqa: PLR0912
-    """Unit → power."""
+    """Return unit → power; None if the text is not a unit."""
     text = re.sub(r"\b(sq|cu|hr|min|sec|lb|ft|in|yd|oz|km|cm)\.", r"\1", text.replace(f"{CLOSE}.", CLOSE))
     powers: dict[str, int] = {}
     factor, prefix, last = 1, 1, ""
@@ -281,7 +284,7 @@ def _unit(word: str) -> dict[str, int] | None:
 
 
 def _certain(text: str, spaced: bool) -> bool:
-    r"""Whether the letters can only be a unit: in `\text`, of several letters, or a quotient such as `m/s`."""
+    r"""Return whether letters can only be a unit: in `\text`, several letters, or a quotient (`m/s`)."""
     if OPEN in text or not text.isascii():
         return True
     runs = re.findall(r"[A-Za-z]+", text)
@@ -291,7 +294,10 @@ def _certain(text: str, spaced: bool) -> bool:
 
 
 def _noun(text: str, amount: Fraction | None) -> str | None:
-    """One to three words of which the last is a plural; None for hedges, conjunctions, numbers and everything else."""
+    """Return one to three words, the last a plural; None for anything else.
+
+    Hedges, conjunctions and numbers, for example, are not counted nouns.
+    """
     words = unmarked(text).lower().split()
     place = next((place for place, word in enumerate(words) if word in _PREPOSITIONS), None)
     if place is not None:
@@ -308,7 +314,10 @@ def _noun(text: str, amount: Fraction | None) -> str | None:
 
 
 def _noun_phrase(counted: list[str], preposition: str, whole: list[str], amount: Fraction | None) -> str | None:
-    """`pieces of candy`, `students in the class`, `beats per minute`, or `of the cake`; but not `of course`."""
+    """Read `pieces of candy`, `students in the class`, `beats per minute` or `of the cake`.
+
+    `of course` is no such phrase.
+    """
     determined = bool(whole) and whole[0] in _DETERMINERS
     named = whole[1:] if determined else whole
     if not 1 <= len(named) <= 3 or not all(word.isalpha() and word not in _NO_MODIFIERS | _NO_NOUNS for word in named):

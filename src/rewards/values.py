@@ -1,4 +1,4 @@
-r"""One value without structure of its own, such as a number, a quantity, a time or a word, from an answer's text."""
+r"""Values without further structure (numbers, quantities, times, words, …) from an answer's text."""
 
 import re
 from collections.abc import Collection
@@ -38,7 +38,7 @@ _RELATIONS = frozenset(
 )
 _OF_ANGLES = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![A-Za-z])")
 _JOINING = frozenset(("and", "as", "but", "if", "is", "no", "not", "of", "or", "so", "vs"))
-"""Short words that are no product of variables."""
+"""Short words that are not a product of variables."""
 _VOWELS = frozenset("aeiou")
 _FACTORS = frozenset("abcdhkmnpqrxyz")
 _CAPITALS = re.compile(r"[A-Z](?: ?[A-Z])+")
@@ -68,7 +68,7 @@ def single_value(text: str) -> Form:
 
 
 def formula(text: str) -> Formula:
-    """Read mathematics without structure of its own."""
+    """Read mathematics without further structure."""
     truncated = text.endswith(r"\ldots")
     text = _fraction_of(text.removeprefix("+").strip())
     number = number_of(latex_of(text))
@@ -102,7 +102,7 @@ def _repeating(sign: str, whole: str, start: str, block: str) -> str:
 
 
 def _truncated(sign: str, whole: str, digits: str) -> str:
-    r"""Spell a decimal that ends in `\ldots`: as a fraction if its last digits repeat, else as it stands."""
+    r"""Spell a decimal that ends in `\ldots` as a fraction if its last digits repeat, else leave it."""
     for size in range(1, len(digits) // 2 + 1):
         block = digits[-size:]
         if digits.endswith(block * 2):
@@ -119,7 +119,7 @@ def _numeral(plain: str) -> Form | None:
 
 
 def _ratio(text: str) -> Form | None:
-    """Terms with a colon or `to` between them: `1:2:3`, `3 to 4`. A ratio of two terms is a quotient."""
+    """Read terms with a colon or `to` between them: `1:2:3`, `3 to 4`; two terms are a quotient."""
     terms = [trimmed(term) for term in split(text, frozenset((":", "to")))]
     if len(terms) < 2 or any(number_of(term) is None for term in terms):
         return None
@@ -147,7 +147,7 @@ def _ordinal(text: str) -> Form | None:
 
 
 def _clock(plain: str) -> Form | None:
-    """Read a time of day that is no ratio, as it has a leading zero, a.m. or p.m."""
+    """Read a time of day; a leading zero, a.m. or p.m. shows that it is not a ratio."""
     match = _CLOCK.fullmatch(plain)
     if match is None:
         return None
@@ -175,7 +175,7 @@ def _based(plain: str) -> Form | None:
 
 
 def _money(text: str, match: re.Match[str]) -> Form | None:
-    """Read an amount behind the sign of a currency, which is the match of `_CURRENCY`."""
+    """Read an amount after the sign of a currency, which `match` of `_CURRENCY` found."""
     name = currency(unmarked(match[2]).removeprefix("\\"))
     rest = single_value(match[1] + _PER.sub("", text[match.end() :]))
     amount, unit = (rest.amount, rest.unit) if isinstance(rest, Quantity) else (rest, Unit(""))
@@ -207,7 +207,7 @@ def _quantity(text: str) -> Form | None:
 
 
 def _spelled_amount(text: str) -> Form | None:
-    """`four dollars`, but no other words."""
+    """Read an amount in words, such as `four dollars`, but no other words."""
     first, _, rest = unmarked(text).partition(" ")
     value = number_in_words(first)
     if value is None or not rest:
@@ -242,7 +242,7 @@ def _fits(unit: Unit, amount: Formula, tail: str, *, spaced: bool) -> bool:
 
 
 def _is_text(text: str) -> bool:
-    """Whether the text has words or signs that no formula has, or numbers side by side."""
+    """Return whether the text has words or signs that no formula has, or numbers side by side."""
     if _CAPITALS.fullmatch(text):
         return True
     has_matrix = r"\begin" in text
@@ -265,7 +265,7 @@ def _is_textual(token: str) -> bool:
 
 
 def _is_word(run: str) -> bool:
-    """Whether letters in a row are a word, and no product of variables."""
+    """Return whether letters in a row are a word, and not a product of variables."""
     letters = set(run.lower())
     if len(run) < 3 or (run.isupper() and len(run) < 5):
         return False
@@ -282,7 +282,10 @@ def _letters(text: str) -> str:
 
 
 def has_relation(text: str, signs: Collection[str] = _RELATIONS) -> bool:
-    """Check whether the text has one of `signs`, by default of comparison or membership, outside all brackets."""
+    """Check whether a text has one of `signs` outside all brackets.
+
+    By default they are signs of comparison or membership.
+    """
     return any(not depth and token in signs for _, depth, token in scanned(text))
 
 

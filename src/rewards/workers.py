@@ -1,4 +1,6 @@
-"""Verifiers that score in the background, and a pool of processes that compare untrusted answers within bounds.
+"""Verifiers that score in the background, and a pool of processes that compare untrusted answers.
+
+Time and memory of a comparison are bounded.
 
 The pools of `multiprocessing` and `pebble` are unsuitable: they fork this process with its threads and CUDA, or import
 its main module and torch in each worker, and bound wall time alone, so that a busy machine would change outcomes.
@@ -28,11 +30,14 @@ from .sandbox import GRACE, LONGEST_POLL, WALL_FACTOR, next_line
 
 _SANDBOX = Path(__file__).with_name("sandbox.py")
 _BATCH = 64
-"""Most jobs per message: enough to make messages cheap, few enough to share work evenly."""
+"""Largest number of jobs per message: messages stay cheap, and work is shared evenly."""
 
 
 class BackgroundVerifier(Verifier):
-    """Base class for verifiers with workers: define `score_async` and `close`. A `with` block calls `close` last."""
+    """Base class for verifiers with workers; define `score_async` and `close`.
+
+    A `with` block calls `close` at its end.
+    """
 
     in_background = True
 
@@ -55,13 +60,13 @@ class Outcome(NamedTuple):
     """The result of one job."""
 
     value: Any
-    """The return value of `compare(job)`; None when it failed."""
+    """Return value of `compare(job)`; None if the job failed."""
     failure: str | None
-    """`timeout`, `memory`, `crash` or the name of the exception it raised; None when it returned."""
+    """`timeout`, `memory`, `crash` or the name of the exception of the job; None if the job returned."""
 
 
 class WorkerPool:
-    """Runs `compare(job)` of a Python file on batches of jobs, in `workers` processes.
+    """Pool of `workers` processes that run `compare(job)` of a Python file on batches of jobs.
 
     Each worker is a separate interpreter (`sandbox.py`) that compares in forks of itself, so that the pool works from
     any thread, beside CUDA and under any launcher. Limits hold per job: `cpu_seconds` (so that a busy machine does not
@@ -76,9 +81,9 @@ class WorkerPool:
         compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
         python: Interpreter of the workers.
         variables: Additional environment variables of the workers, by name.
-        inherited: Names of variables that the workers get from this process, beside those of `child_environment`.
+        inherited: Names of variables that the workers get from this process, besides those of `child_environment`.
         start_seconds: Seconds in which a worker loads the file.
-        source: What the workers run, as errors name it.
+        source: Name of the workers' program in errors.
         remedy: What to do if the workers do not work, with the setting to change.
     """
 
@@ -113,10 +118,11 @@ class WorkerPool:
         self._of_thread = threading.local()
 
     def submit(self, jobs: Sequence[Any]) -> Callable[[], list[Outcome]]:
-        """Start comparing, and return at once a function that waits for the outcomes, in the order of the jobs.
+        """Start comparing, and return a function that waits for the outcomes, in the order of the jobs.
 
-        That function raises RuntimeError if workers do not start (a dependency is missing, say) or keep dying,
-        ForeignDataError if they send something else than outcomes, and CancelledError if the pool is closed first.
+        The function raises RuntimeError if workers do not start (a dependency is missing, say) or keep dying,
+        ForeignDataError if they send anything else than outcomes, and CancelledError if the pool is closed
+        first.
         """
         size = max(1, min(_BATCH, -(-len(jobs) // self.workers)))
         with self._lock:
@@ -155,7 +161,11 @@ class WorkerPool:
         )
 
     def _reply(self, worker: _Worker, request: bytes, num_jobs: int) -> bytes | None:
-        """Return the reply line to a request; None if the worker is gone. TimeoutError if it takes too long."""
+        """Return the reply line to a request; None if the worker is gone.
+
+        Raises:
+            TimeoutError: if the reply takes too long.
+        """
         if not worker.ready:
             deadline = time.monotonic() + self._start_seconds
             line = worker.next_line(deadline, f"did not load within {self._start_seconds:.0f} s")
@@ -168,7 +178,7 @@ class WorkerPool:
         return worker.next_line(deadline, late) if worker.send(request, deadline, late) else None
 
     def _worker(self) -> _Worker:
-        """The worker of this thread, or a new one."""
+        """Return the worker of this thread, or a new one."""
         with self._lock:
             if self._threads is None:
                 raise CancelledError("The worker pool was closed.")
@@ -182,7 +192,7 @@ class WorkerPool:
             return worker
 
     def close(self) -> None:
-        """End the workers and cancel what they have not finished. The next `submit` starts new ones."""
+        """End the workers and cancel their unfinished jobs; the next `submit` starts new workers."""
         with self._lock:
             threads, self._threads = self._threads, None
             if threads is None or self._pid != os.getpid():
@@ -200,10 +210,10 @@ class _Outcome(Message):
 
 
 def read_outcomes(reply: bytes, num_jobs: int, source: str, remedy: str) -> list[Outcome]:
-    """Read the outcomes of `num_jobs` jobs. Their values may be NaN: who knows what they mean checks them.
+    """Read the outcomes of `num_jobs` jobs. Values may be NaN; the caller checks their meaning.
 
     Raises:
-        ForeignDataError: the reply is something else.
+        ForeignDataError: if the reply is anything else.
     """
     source = f"the comparing process of {source}"
     try:

@@ -1,6 +1,6 @@
 """Asynchronous sampling: while the policy is updated, the engine samples what later updates learn from.
 
-Those responses are off-policy by some updates; `Rollouts.staleness` says by how many optimizer steps.
+Such responses are off-policy by some updates; `Rollouts.staleness` is the number of optimizer steps.
 """
 
 from __future__ import annotations
@@ -25,20 +25,23 @@ class Generation:
     """The responses to one batch: not sampled yet, being sampled, complete, or failed."""
 
     key: str
-    """Cache key of the `Request`; empty if the responses were lost, see `from_state`."""
+    """Cache key of the `Request`; empty if the responses were lost (see `from_state`)."""
     step: int
-    """Optimizer steps of the weights that sample."""
+    """Optimizer steps that the sampling weights have made."""
     scoring: Scoring | None = None
-    """Scores the responses, perhaps while others are sampled; None if they come from a checkpoint."""
+    """Scoring of the responses, perhaps while others are sampled; None if they come from a checkpoint."""
     finish: Finish | None = None
-    """Samples the responses, or waits for them; None once they are complete or have failed."""
+    """Function that samples or waits for the responses; None once they are complete or have failed."""
     keep: Callable[[Sequence[Sequence[Completion]]], None] = lambda _: None
-    """Called with the responses when they have been sampled."""
+    """Function that is called with the responses when they have been sampled."""
     completions: list[list[Completion]] | None = None  # [P][G_p], once they are complete
     error: Exception | None = None  # why sampling them failed
 
     def join(self, seconds: Seconds, phase: str = "generate") -> None:
-        """Wait until the responses are complete, or keep the error for `result`; counts as `phase`. Collective."""
+        """Wait until the responses are complete, or keep the error for `result`. Collective.
+
+        The time counts as `phase`.
+        """
         if self.finish is None:
             return
         try:
@@ -66,13 +69,13 @@ class Generation:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Generation:
-        """Restore this rank's responses; they are lost if sampling had failed or the number of ranks has changed."""
+        """Restore this rank's responses, which are lost after a failure or with another number of ranks."""
         mine = state["ranks"][rank()] if len(state["ranks"]) == world_size() else None
         return cls("", state["step"]) if mine is None else cls(mine["key"], state["step"], completions=unpacked(mine))
 
 
 class Block:
-    """Several batches that the engine samples in one request: their prompts end to end, with the seed of the first."""
+    """Several batches in one request to the engine: prompts end to end, with the seed of the first."""
 
     def __init__(self, requests: Sequence[Request], scorings: Sequence[Scoring]) -> None:
         self.request = requests[0]._replace(
@@ -85,7 +88,7 @@ class Block:
         self._completions: list[list[Completion]] | None = None
 
     def deliver(self, prompt: int, completions: list[Completion]) -> None:
-        """Hand the responses to one prompt of the request to the scoring of its batch."""
+        """Pass the responses to one prompt of the request to the scoring of the prompt's batch."""
         number = bisect_right(self.starts, prompt) - 1
         self.scorings[number].deliver(prompt - self.starts[number], completions)
 
@@ -100,11 +103,11 @@ class Block:
 
 
 class Queue(deque[Generation]):
-    """The generations of the next batches in their order, complete or under way; every rank has equally many."""
+    """Queue of the next batches' generations, complete or under way; every rank has equally many."""
 
     @property
     def under_way(self) -> bool:
-        """Whether the engine may be sampling: the responses to some batch have not been waited for."""
+        """Whether the engine may be sampling: the responses to a batch have not been waited for."""
         return any(generation.finish is not None for generation in self)
 
     def join(self) -> None:
@@ -113,15 +116,19 @@ class Queue(deque[Generation]):
             generation.join(Seconds())
 
     def wait(self, seconds: Seconds) -> None:
-        """Wait for the first generation and for all of the same weights; counts as the phase `wait`. Collective."""
+        """Wait for the first generation and all others of its weights. Collective.
+
+        The time counts as the phase `wait`.
+        """
         for generation in self:
             if generation.step == self[0].step:
                 generation.join(seconds, "wait")
 
     def take(self, key: str) -> Generation | None:
-        """Remove and return the first generation; if its key is not `key` on some rank, drop all and return None.
+        """Remove and return the first generation; return None if its key is not `key`. Collective.
 
-        If the first one has failed, the others are dropped too: they belong to the same request. Collective.
+        If the key differs on any rank, every rank drops all generations. If the first generation has failed,
+        the others are dropped too: they belong to the same request.
         """
         generation = self.popleft()
         other = max_over_ranks(generation.key != key) > 0

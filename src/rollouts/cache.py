@@ -1,7 +1,8 @@
 """Responses on disk until a checkpoint covers their update, so that a crash does not pay for them twice.
 
-For each iteration, draw and rank there is one file. It holds a key, a digest of weights, prompts, sampling and seed, so
-that responses of others are never found. Those of another engine with the same weights are.
+There is one file per iteration, draw and rank. Its key is a digest of weights, prompts, sampling and seed, so
+that the responses to another request are never found. The responses of another engine with the same weights
+are found.
 """
 
 import hashlib
@@ -18,13 +19,16 @@ from ..types import Completion, Request
 
 
 class RolloutCache:
-    """Files `<iteration>-<draw>-<rank>.pt` in `folder`; one that is damaged or has another key counts as absent."""
+    """Cache of responses in files `<iteration>-<draw>-<rank>.pt` of `folder`.
+
+    A file that is damaged or has another key counts as absent.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
 
     def find(self, position: Sequence[int], key: str) -> list[list[Completion]] | None:
-        """Return [P][G] the responses kept at `position` (iteration, draw) under `key`; None if there are none."""
+        """Return the [P][G] responses of `key` at `position`, (iteration, draw); None if not cached."""
         path = self._path(position)
         if not path.exists():
             return None
@@ -48,7 +52,7 @@ class RolloutCache:
             warnings.warn(message, stacklevel=2)
 
     def prune(self, before: int) -> None:
-        """Delete this rank's files of iterations below `before`, including partial ones that a killed process left.
+        """Delete this rank's files of iterations below `before`, also partial files of killed processes.
 
         After a resume with fewer ranks, rank 0 also deletes the files of the ranks that are gone.
         """
@@ -76,7 +80,7 @@ def packed(completions: Sequence[Sequence[Completion]]) -> dict[str, Any]:
 
 
 def unpacked(content: Mapping[str, Any]) -> list[list[Completion]]:
-    """Return [P][G] the responses that `packed` was given."""
+    """Return the [P][G] responses from the tensors that `packed` returned."""
     lengths = content["lengths"].tolist()
     ids, logprobs = content["token_ids"].long().split(lengths), content["logprobs"].split(lengths)
     parts = zip(ids, logprobs, content["truncated"].tolist(), strict=True)
@@ -91,5 +95,5 @@ def request_key(request: Request) -> str:
 
 
 def digest_of(values: Any) -> str:
-    """Return 32 hex digits of anything whose `repr` is the same in every process."""
+    """Return a digest, 32 hex digits, of values whose `repr` is the same in every process."""
     return hashlib.sha256(repr(values).encode()).hexdigest()[:32]

@@ -23,7 +23,7 @@ COLUMNS = [field.name for field in fields(Rollouts) if field.name not in _OTHERS
 
 
 def no_draw(*_: Any) -> QuestionBatch:
-    """Raise: the default of `roll_out(draw=…, reformulated=…)`, for options that need a function of the caller."""
+    """Raise an error; default of `roll_out(draw=…, reformulated=…)`, which some options need."""
     needed = "roll_out(…, draw=…) with rollout.dynamic_sampling, and reformulated=… with rollout.reformulator"
     raise ValueError(f"Expected {needed}, but got none. Give a way to draw.")
 
@@ -38,15 +38,19 @@ class Filled(NamedTuple):
 
 
 class DynamicSampling:
-    """Replaces the questions of a batch that have no gradient. ValueError if an option is out of its range.
+    """Replacement of the questions of a batch that have no gradient.
 
     Args:
         pool: Where values must differ for a question to have a gradient: in its whole pool (`question`: TA-GRPO), or
             within the responses to at least one of its prompts (`prompt`: GRPO, TA-GRPO*).
-        max_draws: Most batches drawn on top of the first. At 93 % of questions without gradient, the most in TA-GRPO's
-            Fig. 3, a batch takes about 15 draws; with 64, even a batch of one question fails in less than 1 % of cases.
-        values: What must differ: the `rewards`, which decide whether there is a gradient, or the verdicts (`correct`,
-            DAPO's constraint). The two differ where reward terms tell responses of the same verdict apart.
+        max_draws: Largest number of batches drawn on top of the first. At 93 % of questions without gradient,
+            the most in TA-GRPO's Fig. 3, a batch takes about 15 draws; with 64, even a batch of one question
+            fails in less than 1 % of cases.
+        values: Values that must differ: the `rewards`, which decide whether there is a gradient, or the verdicts
+            (`correct`, DAPO's constraint). The two differ if reward terms tell responses of the same verdict apart.
+
+    Raises:
+        ValueError: if an option is out of its range.
     """
 
     def __init__(
@@ -70,7 +74,7 @@ class DynamicSampling:
         self._warned = False
 
     def informative(self, rollouts: Rollouts) -> Tensor:
-        """Return rows of the questions that have a gradient, ascending, [≤ B] long."""
+        """Return [≤ B] long rows of the questions that have a gradient, ascending."""
         values = rollouts.rewards if self.values == "rewards" else rollouts.correct.float()
         pools = rollouts.question if self.pool == "question" else rollouts.prompt
         mixed = torch.unique(pools)[~uniform_groups(values, pools)]
@@ -82,7 +86,7 @@ class DynamicSampling:
         return take_questions(batch, self.informative(_rollouts(batch)))
 
     def fill_up(self, batch: QuestionBatch, draw: Callable[[], QuestionBatch]) -> Filled:
-        """Replace questions without gradient by others that have one, with at most `max_draws` draws. Collective.
+        """Replace questions without gradient by others with one, in at most `max_draws` draws. Collective.
 
         Every rank draws as often as the rank that lacks most questions, so that loaders and engines stay in step.
         `batch` and the batches that `draw` returns are rolled out already.

@@ -42,14 +42,13 @@ from .engines.synced import NamedWeights, SyncedEngine, own_parameters
 from .scoring import Decode, Reads, Scoring, assemble, means_of, totals_of, with_terms
 
 Position = tuple[str, int, int]
-"""Stage and two counters, together unique in the run; in training the counters are the iteration and the draw."""
+"""Stage and two counters, together unique in the run; in training, the iteration and the draw."""
 
 
 class RolloutPipeline:
-    """Samples and scores batches of questions with the weights of a policy. Every method is collective over ranks.
+    """Pipeline that samples and scores batches of questions with a policy's weights.
 
-    TypeError if engine, verifier, reformulator or a reward term lacks something that is needed; ValueError if `ahead`
-    is negative, or comes with an engine or an option that does not allow it.
+    Every method is collective over ranks.
 
     Args:
         engine: Makes the engine, on every rank at the first batch. Weights that have changed are sent before a batch.
@@ -61,9 +60,9 @@ class RolloutPipeline:
         dynamic_sampling: Replaces questions without gradient in training batches.
         replay: Replays past successes in training batches.
         reformulator: Reformulates questions of a training batch; their responses join the batch.
-        memory: Takes in the results on training questions; None keeps none, unless `replay` brings its own.
+        memory: Memory of the results on training questions; None keeps none, unless `replay` has a memory.
         seed: Seed of all sampling.
-        ahead: Batches that `sample_next` is given at a time, to be sampled while the policy learns from earlier ones; 0
+        ahead: Batches that `sample_next` gets at a time, to be sampled while the policy learns from earlier ones; 0
             samples each batch before it is learned from. Needs an asynchronous engine (`TransformersEngine`,
             `VLLMServerEngine`). Not together with `replay`, nor above 1 with `dynamic_sampling` or a curriculum.
         weights: See `NamedWeights`.
@@ -78,8 +77,12 @@ class RolloutPipeline:
         scalars: Name → value to log for the last training batch, over all ranks: `means_of`, those of `replay`, and
             - `budget/{prompts,rollouts,tokens,discarded_questions}`: totals so far; `budget/updates`: optimizer steps.
             - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without gradient;
-              `dynamic_sampling/limit_reached`: 1 where `max_draws` ran out and such questions remain, else 0.
+              `dynamic_sampling/limit_reached`: 1 if `max_draws` ran out and such questions remain, else 0.
             - `rollout/staleness`: mean number of optimizer steps between the weights that sampled and those that learn.
+
+    Raises:
+        TypeError: if engine, verifier, reformulator or a reward term lacks a member that is needed.
+        ValueError: if `ahead` is negative, or comes with an engine or an option that does not allow it.
     """
 
     def __init__(
@@ -153,16 +156,16 @@ class RolloutPipeline:
         observe: Callable[[list[Visit]], None] = lambda _: None,
         reformulated: Callable[[Sequence[QuestionGroup]], QuestionBatch] = no_draw,
     ) -> QuestionBatch:
-        """Sample and score a training batch and count it; returns a new batch, which is to be learned from.
+        """Sample, score and count a training batch; return a new batch to learn from.
 
         Replay, dynamic sampling and the reformulator change its `groups` and `prompts`.
 
         Args:
             batch: Questions and their prompts.
-            policy: Its weights sample.
+            policy: Policy whose weights sample.
             step: Optimizer steps that the policy has made.
             draw: Returns a further batch, out of turn; for dynamic sampling.
-            observe: Called with what `memory` has learned from each batch that was sampled, learned from or not.
+            observe: Called with what `memory` recorded of each sampled batch, also of one that is not learned from.
             reformulated: Returns the prompts of the rephrasings of some questions; for the reformulator.
         """
         failed, before, numbers = self.failures.total(), self.ledger["rollouts"], count()
@@ -210,29 +213,35 @@ class RolloutPipeline:
         return batch
 
     def sample_next(self, batches: Sequence[QuestionBatch], policy: nn.Module, step: int, seconds: Seconds) -> None:
-        """Let the engine sample batches, those after `following`, while the policy learns from the present one.
+        """Let the engine sample the batches after `following`, while the policy learns from earlier ones.
 
-        Call it when fewer than `ahead` generations are `following`: the engine is idle then. The batches are one
-        request to it: with `ahead` batches at a time, responses are `ahead` to 2 `ahead` − 1 iterations old when they
-        are learned from, and weights are sent once in `ahead` iterations; `seconds` gets the time that takes.
+        Call this method when fewer than `ahead` generations are `following`: the engine is idle then. The
+        batches are one request to the engine: with `ahead` batches at a time, responses are `ahead` to 2
+        `ahead` − 1 iterations old when the policy learns from them, and weights are sent once in `ahead`
+        iterations. `seconds` gets the time of this.
 
-        The responses are part of `state_dict`. Draws of dynamic sampling are sampled by the weights that learn from
-        them. `roll_out` samples anew if it is called with another batch. It raises an error that has prevented the
-        responses; called once more, it lets the present weights sample them.
+        The responses are part of `state_dict`. Draws of dynamic sampling are sampled by the weights that
+        learn from them. If `roll_out` is called with another batch, it samples anew. If the responses could
+        not be sampled, `roll_out` raises the error; called once more, it samples them with the current
+        weights.
         """
         first = self.iteration + len(self.following)
         asked = [(batch, ("fit", number, 0)) for number, batch in enumerate(batches, first)]
         self.following += self._start(asked, policy, step, seconds, ahead=True)
 
     def evaluate(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
-        """Sample and score a batch, such as one of validation or test; returns it with `rollouts`, and counts nothing.
+        """Sample and score a batch, for example of validation or test, and return it with `rollouts`.
 
-        Args as for `roll_out`; `position` is `validate` or `test` and two counters, unique within that stage.
+        Nothing is counted. Arguments are those of `roll_out`; `position` is `validate` or `test` and two
+        counters, unique within that stage.
         """
         return self._sampled(batch, policy, step, position)
 
     def _sampled(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
-        """Return a copy of the batch with scored responses: the first of `following` if equal, else sampled now."""
+        """Return a copy of the batch with scored responses.
+
+        They are the first generation of `following` if the batch is equal, else sampled now.
+        """
         seconds, generation = Seconds(), None
         if self.following and position[0] == "fit" and not position[2]:
             self.following.wait(seconds)
@@ -255,7 +264,9 @@ class RolloutPipeline:
     def _start(
         self, asked: list[tuple[QuestionBatch, Position]], policy: nn.Module, step: int, seconds: Seconds, ahead: bool
     ) -> list[Generation]:
-        """Return generations by the present weights, from the cache or the engine; `ahead` starts the engine at once.
+        """Return generations by the current weights, from the cache or the engine.
+
+        `ahead` starts the engine at once.
 
         If the cache lacks one of the batches, all are sampled, in one request.
         """
@@ -292,22 +303,26 @@ class RolloutPipeline:
         )
 
     def weights_replaced(self) -> None:
-        """Drop all that older weights made, after a replacement without an optimizer step, as by a checkpoint."""
+        """Drop the responses of older weights, after weights were replaced without an optimizer step.
+
+        Loading a checkpoint, for example, replaces the weights.
+        """
         self.following.join()
         self.following.clear()
         self.engine.weights_replaced()
 
     def close(self) -> None:
-        """Stop engine and workers, which start again when they are needed; drop what is being sampled.
+        """Stop engine and workers, which start again when needed, and drop what is being sampled.
 
-        Not between fit and test: vLLM's shutdown destroys the process group that it found.
+        Do not call this method between fit and test: vLLM's shutdown destroys the process group that it
+        found.
         """
         self.following.clear()
         self.engine.close()
         self.verifier.close()
 
     def checkpointed(self, iterations: int) -> None:
-        """Forget rollouts on disk of the first `iterations`: a checkpoint holds all that was learned from them."""
+        """Delete cached rollouts of the first `iterations`, whose updates a checkpoint covers."""
         if self.cache is not None:
             self.cache.prune(iterations)
 
@@ -333,7 +348,7 @@ class RolloutPipeline:
 
 
 def check_reformulated(parts: object, reformulator: Reformulator) -> None:
-    """Raise a TypeError unless a reformulator has returned batches that are sampled and scored."""
+    """Raise a TypeError if a reformulator has returned anything else than sampled and scored batches."""
     expected = f"Expected {name_of(reformulator)} (rollout.reformulator) to return a sequence of batches with rollouts"
     if not isinstance(parts, Sequence):
         raise TypeError(f"{expected}, but got {found(parts)}.")
@@ -343,6 +358,6 @@ def check_reformulated(parts: object, reformulator: Reformulator) -> None:
 
 
 def deliver_checked(engine: Engine, deliver: Deliver, prompt: int, completions: list[Completion]) -> None:
-    """Check the responses to a prompt that an engine delivers early, and hand them on."""
+    """Check the responses to a prompt that an engine delivers early, and pass them to `deliver`."""
     (checked_completions,) = check_completions([completions], engine)
     deliver(prompt, checked_completions)

@@ -1,4 +1,4 @@
-"""Sampled responses → `Rollouts`: decode, score, add reward terms; and what is logged of a batch of them."""
+"""Sampled responses → `Rollouts`: decoding, scores, reward terms, and the scalars logged of a batch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +26,7 @@ Reads = Literal["answer", "response"]
 
 
 class Scoring:
-    """The scoring of one batch. Made before it is sampled, so that workers can score while the engine samples.
+    """Scoring of one batch, made before sampling so that workers can score while the engine samples.
 
     Verifiers get the answer of each response, without its thoughts (`split_response`). They get the whole response if
     `verifier_reads` is `response` or `Verifier.reads_response` is true. Texts are always whole.
@@ -43,7 +43,7 @@ class Scoring:
         self._early: dict[int, tuple[list[str], Callable[[], list[Score]]]] = {}
 
     def deliver(self, prompt: int, completions: list[Completion]) -> None:
-        """Hand the responses to one prompt to the verifier's workers, if it has any; returns at once."""
+        """Pass a prompt's responses to the verifier's workers, if it has any, and return at once."""
         if self.verifier.in_background:
             texts, read = self._read([(prompt, completion) for completion in completions])
             with own_code(self.verifier, SETTING):
@@ -127,10 +127,10 @@ def assemble(
     staleness: int,
     seconds: Seconds,
 ) -> Rollouts:
-    """Return the rollouts of `batch`, rewarded by their verdicts alone: [P][G] `completions`, [R] `texts` and `scores`.
+    """Return the rollouts of `batch`, with rewards from verdicts alone.
 
-    `staleness` is the optimizer steps since the weights that sampled. `seconds` is shared, not copied: later phases of
-    the iteration add theirs.
+    `completions` are [P][G], `texts` and `scores` [R]. `staleness` is the number of optimizer steps since the
+    weights that sampled. `seconds` is shared, not copied: later phases of the iteration add their seconds.
     """
     flat = list(chain.from_iterable(completions))
     rows = torch.repeat_interleave(torch.tensor([len(samples) for samples in completions], dtype=torch.long))
@@ -184,7 +184,10 @@ def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, Rew
 
 
 def totals_of(batch: QuestionBatch) -> dict[str, float]:
-    """Return sums over the responses that this rank has sampled, without replayed ones; the sums add up over ranks."""
+    """Return sums over the responses that this rank has sampled, without replayed ones.
+
+    The sums add up over ranks.
+    """
     rollouts = batch.rollouts
     assert rollouts is not None
     sampled = ~rollouts.replayed
@@ -207,7 +210,9 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
 
 
 def means_of(totals: Mapping[str, float]) -> dict[str, float]:
-    """Return the scalars to log, from `totals_of` over all ranks and the counts `sampled` and `failed` (no verdict).
+    """Return the scalars to log of a batch.
+
+    `totals` are sums of `totals_of` over all ranks, and the counts `sampled` and `failed` (no verdict).
 
     Means over the sampled responses of a training batch, replayed ones left out:
 

@@ -1,4 +1,4 @@
-"""Checks of what users' own parts return: strategies, losses, reward terms, verifiers, credits, reformulators.
+"""Checks of what users' parts return: strategies, losses, reward terms, verifiers, credits, reformulators.
 
 Each error is one sentence with the part's class and setting, what was expected and what was found.
 """
@@ -14,11 +14,11 @@ from ..foreign import printable
 
 
 class EndOfRun(SystemExit):
-    """The end of a run that was asked to stop, which an engine raises while it waits. `own_code` lets it pass."""
+    """The end of a run that was asked to stop, raised by an engine that waits; `own_code` lets it pass."""
 
 
 def found(value: object) -> str:
-    """Describe a value in an error: type, shape and device of a tensor, else the start of its `repr` and its type.
+    """Describe a value in an error: type, shape and device of a tensor, else start of `repr` and type.
 
     >>> found(torch.zeros(2, 3)), found(1.5), found(None)
     ('float32 [2, 3] on cpu', '1.5 (float)', 'None')
@@ -47,7 +47,7 @@ def name_of(part: object) -> str:
 
 @contextmanager
 def own_code(part: object, setting: str) -> Iterator[None]:
-    """Turn a SystemExit or StopIteration of a part into an error, since both would pass in silence.
+    """Turn a SystemExit or StopIteration of a part into an error, since both would pass silently.
 
     The first one would end the run with exit code 0. The second one, which `next` raises for an empty iterator, would
     end the epoch: Lightning takes it for the end of the data.
@@ -71,7 +71,7 @@ def own_code(part: object, setting: str) -> Iterator[None]:
 
 
 def check_column(value: object, size: int, part: object, setting: str, what: str = "") -> Tensor:
-    """Check that a part has returned one finite number for each of `size` rows, and return them as float32.
+    """Check that a part has returned a finite number for each of `size` rows; return them as float32.
 
     Args:
         value: What the part returned.
@@ -81,7 +81,7 @@ def check_column(value: object, size: int, part: object, setting: str, what: str
         what: Name of the value, such as `advantages`, if the part returns several; else empty.
 
     Raises:
-        TypeError: `value` is no tensor, or one of complex numbers.
+        TypeError: `value` is not a tensor, or one of complex numbers.
         ValueError: the tensor has another shape, or is not on the CPU.
         FloatingPointError: a number is not finite, or too large for float32.
     """

@@ -34,7 +34,9 @@ class QuestionGroup(NamedTuple):
     metadata: Mapping[str, Any] = {}
     """Source-specific facts (level, subject, phrasing family), kept for analysis."""
     kinds: tuple[str, ...] = ()
-    """[N] how each rephrasing changes the question (`wording`, `harder`, `hint`, …); empty if all are wordings."""
+    """[N] how each rephrasing changes the question (`wording`, `harder`, `hint`, …).
+
+    Empty if all are wordings."""
 
     def select_rephrasings(self, rows: Iterable[int]) -> QuestionGroup:
         """Return the question with the rephrasings in `rows` alone, 0 being the first.
@@ -49,31 +51,31 @@ class QuestionGroup(NamedTuple):
 
 
 class Prompt(NamedTuple):
-    """One rendered prompt, and how often it is to be sampled."""
+    """One rendered prompt, with the number of responses to sample."""
 
     question: int
-    """Row of its question in `QuestionBatch.groups`."""
+    """Row of the prompt's question in `QuestionBatch.groups`."""
     rephrasing: int
     """0 for the original question, n ≥ 1 for its n-th rephrasing."""
     template: str
-    """Name of the template it was rendered in."""
+    """Name of the prompt's template."""
     text: str
     """The question as the template renders it, before tokenisation."""
     token_ids: Tensor
     """[L] long: the sample prompt, from which responses are drawn."""
     anchor_ids: Tensor
-    """[L0] long: the original question in the same template; equal to `token_ids` where that was sampled."""
+    """[L0] long: the original question in the same template; equal to `token_ids` for originals."""
     num_samples: int
     """G: responses to draw."""
     past: Completion | None = None
-    """A response of an earlier policy that joins those that are drawn; for replay."""
+    """Response of an earlier policy that joins the drawn responses, for replay; None without."""
     kind: str = ""
-    """`original`, or the kind of its rephrasing; empty if the question names none."""
+    """`original`, or the kind of the rephrasing; empty if the question names no kinds."""
 
 
 @dataclass
 class QuestionBatch:
-    """A batch of the data module. Mutable, because Lightning rebuilds the dataclasses that it moves between devices."""
+    """A batch of the data module; mutable, since Lightning rebuilds dataclasses to move them."""
 
     groups: list[QuestionGroup]
     """[B] the questions of this rank."""
@@ -86,7 +88,7 @@ class QuestionBatch:
 
 
 class Seconds(dict[str, float]):
-    """Phase → wall seconds on this rank; every step of an iteration adds its own."""
+    """Phase → wall seconds on this rank; every step of an iteration adds its seconds."""
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
@@ -98,7 +100,7 @@ class Seconds(dict[str, float]):
 
 @dataclass(frozen=True, kw_only=True)
 class SamplingConfig:
-    """How responses are drawn."""
+    """Sampling settings of responses."""
 
     temperature: float = 1.0
     """Divides the logits. Positive, or 0 for greedy decoding."""
@@ -118,28 +120,30 @@ class SamplingConfig:
 
 
 class Request(NamedTuple):
-    """Prompts to sample from, and how."""
+    """A request to an engine for responses to prompts."""
 
     prompts: list[Tensor]
     """[P] of [L_p] long, on the CPU."""
     num_samples: list[int]
     """[P] number of responses to draw for each prompt."""
     sampling: SamplingConfig
-    """How to draw."""
+    """Sampling settings."""
     seed: int
     """Seed of this request: the same weights, request and seed give the same responses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Completion:
-    """One response as an engine returns it."""
+    """One response of an engine."""
 
     token_ids: Tensor
     """[T_r] long, the stop token included when there was one. Never empty."""
     logprobs: Tensor
-    """[T_r] float32 log-probs, nats, under the sample prompt, at its temperature, before top-p, top-k (vLLM: after)."""
+    """[T_r] float32, log-probs under the sample prompt, nats.
+
+    At the sampling temperature, before top-p and top-k (vLLM: after)."""
     truncated: bool
-    """True when the length limit ended it rather than a stop token."""
+    """True if the length limit, not a stop token, ended the response."""
 
     def __post_init__(self) -> None:
         kinds = {"token_ids": (self.token_ids, torch.long), "logprobs": (self.logprobs, torch.float32)}
@@ -157,14 +161,16 @@ class Completion:
 
 
 class History(NamedTuple):
-    """Earlier results on the question of each response, those of its own batch left out; see `QuestionMemory`."""
+    """Earlier results on each response's question, without its own batch; see `QuestionMemory`."""
 
     samples: Tensor
     """[R] long, earlier responses to the question and its rephrasings, without replayed ones."""
     correct: Tensor
-    """[R] long, how many of them were correct."""
+    """[R] long, number of these responses that were correct."""
     same_answer: Tensor
-    """[R] long, how many of them gave the same final answer as this response; giving none counts as an answer."""
+    """[R] long, number of these responses with the same final answer as this one.
+
+    A response without an answer counts as an answer."""
 
     @classmethod
     def joined(cls, parts: Iterable[History | None]) -> History | None:
@@ -175,7 +181,7 @@ class History(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Rollouts:
-    """R scored responses to the P prompts of one rank's batch, ordered by prompt. All tensors on the CPU."""
+    """R scored responses to the P prompts of one rank's batch, ordered by prompt; tensors on the CPU."""
 
     prompts: Sequence[Prompt]
     """[P] the prompts that were sampled."""
@@ -200,9 +206,11 @@ class Rollouts:
     rewards: Tensor
     """[R] float32, what the advantage strategy learns from: `correct` plus the sum of `reward_terms`."""
     replayed: Tensor
-    """[R] bool, true for replayed past successes: their `logprobs` are those of the policy that sampled them."""
+    """[R] bool, true for replayed past successes.
+
+    Their `logprobs` are those of the policy that sampled them."""
     staleness: Tensor
-    """[R] long, optimizer steps between the weights that sampled the response and those that learn from it."""
+    """[R] long, optimizer steps between the weights that sampled a response and those that learn."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
     history: History | None = None
@@ -230,7 +238,7 @@ class RewardGroups:
     question: Tensor
     """[R] long, original question of each response; any distinct integers."""
     prompt: Tensor
-    """[R] long, sampled prompt of each response (a question has N+1, more with several templates)."""
+    """[R] long, sampled prompt of each response; a question has N+1, more with several templates."""
     entropy: Tensor | None = None
     """[R] float, mean policy entropy per response token under the score prompt, nats."""
     logprob: Tensor | None = None
@@ -257,13 +265,13 @@ class InvalidScoreError(TypeError):
 
 
 class Score(_ScoreFields):
-    """A verifier's judgement of one response.
+    """The judgement of a verifier on one response.
 
     `correct` is a bool of Python, numpy or torch. A number is refused: −1.0 means wrong elsewhere, but Python takes
     every number but 0 as true.
 
     Raises:
-        InvalidScoreError: a field has another type, or `correct` is true beside a `failure`.
+        InvalidScoreError: a field has another type, or `correct` is true together with a `failure`.
 
     >>> Score(True, "27")
     Score(correct=True, answer='27', failure=None)

@@ -1,16 +1,17 @@
-"""Reads the fields of a batch that is a dataclass, a mapping, or one within the other."""
+"""Access to the fields of a batch that is a dataclass, a mapping, or one within the other."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 NESTED = frozenset({"rollouts", "groups", "prompts"})
-"""Fields of a batch that have fields themselves; values of all others are taken as they are."""
+"""Fields of a batch that have fields themselves; values of all other fields are returned unchanged."""
 
 
 class Fields:
-    """Reads `fields.name` as an attribute of an object or a key of a mapping, `NESTED` ones likewise.
+    """View whose `fields.name` is an attribute of an object or a key of a mapping, also within `NESTED`.
 
-    Diagnostics read batches through it, so that other projects need not use our types. Errors call the batch `name`.
+    Diagnostics read batches through such views, so that other projects need not use our types. Errors call
+    the batch `name`.
 
     >>> batch = {"groups": [{"id": "7"}], "rollouts": {"text": ["two"]}}
     >>> Fields("batch", batch).groups[0].id, Fields("batch", batch).rollouts.text

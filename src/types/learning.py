@@ -11,16 +11,21 @@ from .data import RewardGroups
 
 @dataclass(frozen=True, kw_only=True)
 class LossInputs:
-    """T tokens of a packed micro-batch, all or some. Normalisers are global: parts, micro-batches and ranks add up."""
+    """T tokens of a packed micro-batch, all or some.
+
+    Normalisers are global, so that parts, micro-batches and ranks add up.
+    """
 
     logprobs: Tensor
     """[T] float32 with gradient, log π_θ of each response token under the score prompt, nats."""
     old_logprobs: Tensor
-    """[T] float32, the same before this batch's first update: `logprobs` in the first mini-batch, unless replayed."""
+    """[T] float32, log-probs before the batch's first update, under the score prompt, nats.
+
+    In the first mini-batch they are `logprobs`, unless replayed."""
     reference_logprobs: Tensor | None
-    """[T] float32, the same under the frozen reference policy; needed when the KL coefficient is not zero."""
+    """[T] float32, log-probs under the frozen reference, nats; needed if the KL coefficient is not 0."""
     entropy: Tensor | None
-    """[T] float32, policy entropy at each token, nats; with gradient only when its coefficient is not zero."""
+    """[T] float32, policy entropy at each token, nats; with gradient only if its coefficient is not 0."""
     advantages: Tensor
     """[R] float32, one per response of this micro-batch."""
     response: Tensor
@@ -30,15 +35,15 @@ class LossInputs:
     num_responses: float
     """Responses of the mini-batch over all ranks, including those dropped for lack of gradient."""
     num_tokens: float
-    """Response tokens of the mini-batch over all ranks, likewise."""
+    """Response tokens of the mini-batch over all ranks, including those of dropped responses."""
     weights: Tensor | None = None
-    """[T] float32 without gradient, importance weights that multiply the policy term; None means ones."""
+    """[T] float32 without gradient, importance weights of the policy term; None means ones."""
     replayed: Tensor | None = None
-    """[R] bool, responses of an earlier policy, whose log-probs `old_logprobs` are; None means none."""
+    """[R] bool, replayed responses; their `old_logprobs` are those of the earlier policy. None: none."""
     token_advantages: Tensor | None = None
-    """[T] float32, advantages per token, which take the place of `advantages` (`TokenCredit`)."""
+    """[T] float32, advantages per token, which replace `advantages` (`TokenCredit`)."""
     token_terms: Mapping[str, Tensor] = field(default_factory=dict)
-    """name → [T] float32, coefficients of terms that are added to the loss of a token (`losses.TOKEN_TERMS`)."""
+    """name → [T] float32, coefficients of terms in the loss of a token (`losses.TOKEN_TERMS`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +54,11 @@ class CreditInputs:
     """
 
     groups: RewardGroups
-    """Rewards of the R responses; ids of questions and prompts are those of this rank. `history` is given where the
-    credit or the strategy has `needs_history`."""
+    """Rewards of the R responses; ids of questions and prompts are those of this rank.
+
+    `history` is given if the credit or the strategy has `needs_history`."""
     advantages: Tensor
-    """[R] float32, what the advantage strategy made of the rewards of all ranks."""
+    """[R] float32, output of the advantage strategy on the rewards of all ranks."""
     prompts: Sequence[Tensor]
     """[R] of [L_r] long, score prompts."""
     responses: Sequence[Tensor]
@@ -62,11 +68,11 @@ class CreditInputs:
     logprobs: Tensor
     """[T] float32, log π of each token under the score prompt before the batch's first update, nats."""
     entropy: Tensor
-    """[T] float32, entropy of the same policy at each token, nats."""
+    """[T] float32, entropy of this policy at each token, nats."""
     texts: Sequence[str] = ()
     """[R] decoded responses."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
-    """name → [R] float32, the shaped terms that `groups.rewards` hold beside the verdict."""
+    """name → [R] float32, shaped terms that `groups.rewards` contain besides the verdict."""
 
 
 class Credit(NamedTuple):
@@ -85,6 +91,6 @@ class LossOutputs:
     loss: Tensor
     """[] float32. Summed over micro-batches and ranks it is the loss of the mini-batch."""
     sums: Mapping[str, Tensor]
-    """name → [] sum over the response tokens (`kl`, `ratio`, …), without gradient, of which means are made."""
+    """name → [] sum over the response tokens (`kl`, `ratio`, …), without gradient, for means."""
     response_sums: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] the same sums over the tokens of each response of this micro-batch."""

@@ -1,6 +1,6 @@
 """Interfaces of parts that can be plugged in: strategies, losses, engines, verifiers, reward terms, policies.
 
-Deriving from a protocol inherits its defaults; any other object that has all of its members will do as well.
+A class that derives from a protocol inherits the defaults; any other object with all members works too.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ from .learning import Credit, CreditInputs, LossInputs, LossOutputs
 
 @runtime_checkable
 class AdvantageStrategy(Protocol):
-    """Turns the rewards of a global batch into advantages."""
+    """Strategy that turns the rewards of a global batch into advantages."""
 
     needs_entropy: bool = False
     """Whether `RewardGroups.entropy` is read, which costs a forward over all responses."""
@@ -24,7 +24,7 @@ class AdvantageStrategy(Protocol):
     needs_history: bool = False
     """Whether `RewardGroups.history` is read, for which the run remembers every question."""
     reads_rewards: bool = True
-    """Whether `RewardGroups.rewards` is read; without it verdicts alone decide, and reward terms are refused."""
+    """Whether `RewardGroups.rewards` is read; if not, verdicts decide, and reward terms are refused."""
 
     def __call__(self, groups: RewardGroups) -> Tensor:
         """Return [R] float advantages, finite, in the order of `groups`."""
@@ -32,36 +32,47 @@ class AdvantageStrategy(Protocol):
 
 @runtime_checkable
 class TokenCredit(Protocol):
-    """Turns the advantages of responses into those of their tokens. Costs a forward, which gives old log-probs too."""
+    """Credit that turns the advantages of responses into those of their tokens.
+
+    Credit costs a forward, which gives old log-probs too.
+    """
 
     needs_history: bool = False
     """Whether `CreditInputs.groups.history` is read, for which the run remembers every question."""
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """Return [T] advantages, and terms of the loss. All ranks call it together, also those without responses."""
+        """Return [T] advantages, and terms of the loss. Collective, also over ranks without responses."""
 
 
 @runtime_checkable
 class Loss(Protocol):
-    """The loss of a micro-batch."""
+    """Loss of a micro-batch."""
 
     by_token: bool = False
-    """Whether it may be called on parts of a micro-batch's tokens, with losses that add up: each logit is made once."""
+    """Whether the loss accepts parts of a micro-batch's tokens, with losses that add up.
+
+    Each logit is then made once."""
     kl_coef: float = 0.0
-    """Where it is not zero, a reference policy is loaded and `LossInputs.reference_logprobs` are given."""
+    """Coefficient of the KL term.
+
+    If it is not zero, a reference policy is loaded and `LossInputs.reference_logprobs` are given."""
     entropy_coef: float = 0.0
-    """Where it is not zero, `LossInputs.entropy` carries gradient."""
+    """Coefficient of the entropy term; if it is not zero, `LossInputs.entropy` carries gradient."""
     takes_credit: bool = False
-    """Whether `LossInputs.token_advantages` and `token_terms` are read; other losses are refused with token credit."""
+    """Whether `LossInputs.token_advantages` and `token_terms` are read.
+
+    Other losses are refused with token credit."""
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
         """Return the loss, normalised by the global counts of `inputs`, and the sums of its metrics."""
 
 
 Deliver = Callable[[int, list[Completion]], None]
-"""Takes the row of a prompt and all its responses, as soon as the last response is complete."""
+"""Function that takes a prompt's row and all its responses, as soon as the last one is complete."""
 Finish = Callable[[], list[list[Completion]]]
-"""Waits for responses and returns them as `Engine.generate` does. Called once per rank, by the training thread."""
+"""Function that waits for responses and returns them as `Engine.generate` does.
+
+The training thread calls this function once per rank."""
 
 
 def ignore(prompt: int, completions: list[Completion]) -> None:
@@ -70,16 +81,19 @@ def ignore(prompt: int, completions: list[Completion]) -> None:
 
 @runtime_checkable
 class Engine(Protocol):
-    """Samples responses from its own copy of the policy."""
+    """Engine that samples responses from its own copy of the policy."""
 
     asynchronous: bool = False
     """Whether `generate_async` works, so that the engine can sample while the policy is updated."""
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Load the policy's weights: Hugging Face names and full tensors, tied ones once. Must exhaust the iterator."""
+        """Load the policy's weights: Hugging Face names and full tensors, tied ones once.
+
+        The iterator must be exhausted.
+        """
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
-        """Sample what `request` asks for.
+        """Sample the responses that `request` describes.
 
         Args:
             request: Prompts, numbers of samples, how to draw, and the seed.
@@ -103,7 +117,7 @@ class Engine(Protocol):
         raise NotImplementedError(f"{type(self).__name__} can't sample while the policy is updated.")
 
     def sleep(self) -> None:
-        """Give memory back until the next `sync` or `generate`. Does nothing if there is nothing to give back."""
+        """Give memory back, if there is any to give back, until the next `sync` or `generate`."""
 
     def close(self) -> None:
         """Give memory and processes back for good."""
@@ -111,12 +125,14 @@ class Engine(Protocol):
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Compares responses with reference answers."""
+    """Verifier that compares responses with reference answers."""
 
     in_background: bool = False
-    """Whether `score_async` scores in the background, so that it pays to call it while other responses are sampled."""
+    """Whether `score_async` scores in the background.
+
+    If so, `score_async` is best called while other responses are sampled."""
     reads_response: bool = False
-    """Whether the verifier gets whole responses, thoughts included, even if `rollout.verifier_reads` is `answer`."""
+    """Whether the verifier gets whole responses, with thoughts, whatever `rollout.verifier_reads` is."""
 
     def __call__(self, response: str, reference: str | Sequence[str]) -> Score:
         """Score one response against its reference answers, any of which is correct."""
@@ -128,14 +144,14 @@ class Verifier(Protocol):
     def score_async(
         self, responses: Sequence[str], references: Sequence[str | Sequence[str]]
     ) -> Callable[[], list[Score]]:
-        """Start `score_batch` if `in_background` is true; return at once a function that waits for the scores."""
+        """Start `score_batch` if `in_background` is true, and return a function that waits for scores."""
         return partial(self.score_batch, responses, references)
 
     def check_reference(self, reference: str | Sequence[str]) -> None:
-        """Raise a ValueError if no response could match the reference answers of a question; called on loading."""
+        """Raise a ValueError if no response can match a question's references; called on loading."""
 
     def reference_notes(self, reference: str | Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002
-        """Return kinds of spellings that a reader of the data should know of, such as `base`; called on loading."""
+        """Return notable kinds of spellings in a reference, such as `base`; called on loading."""
         return ()
 
     def close(self) -> None:
@@ -162,23 +178,25 @@ class RewardTerm(Protocol):
 
 
 Ask = Callable[[Sequence[QuestionGroup]], QuestionBatch]
-"""Samples and scores the rephrasings of questions, without the questions themselves; returns a batch with rollouts.
+"""Function that samples and scores rephrasings of questions, and returns a batch with rollouts.
 
-Each rephrasing gets as many responses as a prompt of the batch, from the present weights, and is verified against the
-answers of its question. Rephrasings that are empty, too long, or equal to their question or an earlier rephrasing are
-left out, as are questions without any left. Collective: every rank calls it equally often, if need be with nothing.
+The questions themselves are not sampled. Each rephrasing gets as many responses as a prompt of the batch,
+from the current weights, and is verified against the answers of its question. Rephrasings that are empty, too
+long, or equal to their question or an earlier rephrasing are left out, as are questions without any
+rephrasing left. Collective: every rank calls it equally often, if need be with nothing.
 """
 
 
 @runtime_checkable
 class Reformulator(Protocol):
-    """Reformulates questions during training, from the policy's responses to these questions."""
+    """Reformulator of questions during training, from the policy's responses to these questions."""
 
     def extend(self, batch: QuestionBatch, ask: Ask) -> Sequence[QuestionBatch]:
         """Return batches from `ask`, perhaps with other rewards, that join the training batch. Collective.
 
-        `batch` has its rollouts. With dynamic sampling its questions have a gradient, and returned questions without
-        one are left out. Each question that is asked joins as a question of its own: give it an id of its own.
+        `batch` has its rollouts. With dynamic sampling its questions have a gradient, and returned questions
+        without a gradient are left out. Each question passed to `ask` joins as a separate question: give it
+        an id of its own.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -186,12 +204,15 @@ class Reformulator(Protocol):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
 
 
 @runtime_checkable
 class SampledPolicy(Protocol):
-    """The part of `PolicyModule` that callbacks and engines use. Of other modules, engines get parameters by name."""
+    """Members of `PolicyModule` that callbacks and engines use.
+
+    Engines get the parameters of other modules by name.
+    """
 
     mini_batches: int = 1
     """Optimizer steps on each batch of rollouts, if none is skipped."""
@@ -199,14 +220,20 @@ class SampledPolicy(Protocol):
     """Whether `Rollouts.history` is read."""
 
     def full_parameters(self) -> Iterable[tuple[str, Tensor]]:
-        """Return Hugging Face names and full tensors, for `Engine.sync`. Collective: every rank must exhaust it."""
+        """Return Hugging Face names and full tensors, for `Engine.sync`.
+
+        Collective: every rank must exhaust the iterator.
+        """
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
-        """Return [n] float32, mean entropy per token of a rank's responses, nats; for replay. Collective."""
+        """Return [n] float32, mean entropy per token of a rank's responses, nats. Collective.
+
+        Replay uses it.
+        """
 
 
 def require(value: object, protocol: type, setting: str) -> None:
-    """Raise a TypeError, when a run is built, if `value`, chosen by `setting`, lacks members of `protocol`."""
+    """Raise a TypeError, when a run is built, if `value`, chosen by `setting`, lacks `protocol` members."""
     if isinstance(value, protocol):
         return
     members = {*vars(protocol), *protocol.__annotations__}

@@ -1,1 +1,1 @@
-"""TA-GRPO with rephrasings only where the original gives no gradient; not from a paper."""
+"""TA-GRPO with rephrasings only if the original is unlikely to give a gradient; not from a paper."""

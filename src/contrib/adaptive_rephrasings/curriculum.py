@@ -1,4 +1,4 @@
-"""Samples more rephrasings of questions whose original is unlikely to give a gradient; this rule is ours."""
+"""More rephrasings of questions whose original is unlikely to give a gradient; this rule is ours."""
 
 import math
 
@@ -7,7 +7,10 @@ from ...types import QuestionGroup
 
 
 def running_rate(record: Record, decay: float) -> float | None:
-    """Return the original's first rate, then decay · rate + (1 − decay) · the next one; None if never asked."""
+    """Return the running success rate of the original; None if the original was never sampled.
+
+    The rate begins with the first visit's, and becomes decay · rate + (1 − decay) · the next visit's.
+    """
     running = None
     for asked, right in ((visit.samples[0], visit.correct[0]) for visit in record.visits if visit.samples[0]):
         running = decay * (right / asked if running is None else running) + (1 - decay) * (right / asked)
@@ -15,7 +18,7 @@ def running_rate(record: Record, decay: float) -> float | None:
 
 
 class AdaptiveRephrasings(Curriculum):
-    """N between `low` and `high`, in proportion to the probability that the original's own G responses are uniform.
+    """N between `low` and `high`, in proportion to the probability that an original's responses are uniform.
 
     N = low + round((high − low) · (p^G + (1 − p)^G)), halves rounded up. p is the `running_rate` of the original;
     responses to its rephrasings do not count. A question that was never seen gets `high`.

@@ -1,1 +1,1 @@
-"""Cog-DRIFT (arXiv 2604.04767): a question is asked in its easiest format first."""
+"""Cog-DRIFT (arXiv 2604.04767): questions are sampled in their easiest format first."""

@@ -1,4 +1,6 @@
-"""Clip-Cov and KL-Cov: restrain the few tokens whose log-prob and advantage vary together most: they cost entropy.
+"""Clip-Cov and KL-Cov: restrain the few tokens whose log-prob and advantage vary together most.
+
+Such tokens cost entropy.
 
 Departure: the authors rank the tokens of a micro-batch on one GPU under the current policy, and Clip-Cov leaves out
 those that are clipped. Here the tokens of the mini-batch on all ranks are ranked under the policy before the batch's
@@ -19,9 +21,9 @@ from ...types import Credit, CreditInputs, TokenCredit
 
 
 def token_covariances(inputs: CreditInputs) -> tuple[Tensor, float]:
-    """Return [T] float64 (A_t − Ā)(log π_t − mean log π), with means over all ranks' tokens, and the number of tokens.
+    """Return [T] float64 (A_t − Ā)(log π_t − mean log π), and the number of tokens. Collective.
 
-    Collective. arXiv 2505.22617, Eq. 10.
+    Means are over the tokens of all ranks. arXiv 2505.22617, Eq. 10.
     """
     advantages, logprobs = inputs.advantages.double()[inputs.response], inputs.logprobs.double()
     sums = {"advantage": float(advantages.sum()), "logprob": float(logprobs.sum()), "tokens": float(len(logprobs))}
@@ -32,9 +34,9 @@ def token_covariances(inputs: CreditInputs) -> tuple[Tensor, float]:
 
 @dataclass(eq=False)
 class ClipCovCredit(TokenCredit):
-    """No policy gradient for `share` of the tokens, drawn from those with low < covariance < high.
+    """Credit of 0 for `share` of the tokens, drawn from the tokens with low < covariance < high.
 
-    arXiv 2505.22617, Eq. 11 and 12. At least one token is drawn if the range has any, all of them if it has too few.
+    arXiv 2505.22617, Eq. 11 and 12. At least one token is drawn if the range has any, all if it has too few.
     The normalisers count the tokens that are left out, as in the authors' code. Draws depend on `seed`, training
     progress, prompt and response, so that ranks and resumed runs agree.
 
@@ -66,7 +68,7 @@ class ClipCovCredit(TokenCredit):
         return Credit(advantages)
 
     def _lots(self, inputs: CreditInputs, candidates: Tensor) -> Tensor:
-        """Return [c] float64 in 0..1, one for each candidate: a function of its prompt, response and place."""
+        """Return [c] float64 in 0..1: one number per candidate, from prompt, response and place."""
         progress = round(inputs.groups.progress * 2**40)
         seen: Counter[str] = Counter()
         lots = torch.zeros(len(inputs.response), dtype=torch.float64)
@@ -81,10 +83,10 @@ class ClipCovCredit(TokenCredit):
 
 @dataclass(eq=False)
 class KLCovCredit(TokenCredit):
-    """Adds β |log π_θ − log π_old| to the loss of the `share` of tokens with the largest covariances.
+    """Penalty β |log π_θ − log π_old| in the loss of the `share` of tokens with the largest covariances.
 
     arXiv 2505.22617, Eq. 13 and 14. Ties at the bound are all taken, and only positive covariances count.
-    The penalty has no gradient where the ratio is exactly 1, so that a first mini-batch learns as without it: use at
+    The penalty has no gradient if the ratio is exactly 1, so that it does not act in a first mini-batch: use at
     least two (`policy.mini_batches`).
 
     Args:
@@ -101,7 +103,7 @@ class KLCovCredit(TokenCredit):
             raise ValueError(f"Expected credit.coef to be greater than 0, but got {self.coef}.")
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """Return [T] advantages as they were, and the coefficients of the term."""
+        """Return [T] unchanged advantages, and the coefficients of the term."""
         covariances, tokens = token_covariances(inputs)
         bound = largest_over_ranks(covariances, max(int(self.share * tokens), 1))
         largest = (covariances >= bound) & (covariances > 0)

@@ -1,1 +1,1 @@
-"""ExGRPO (arXiv 2510.02245): past successes are replayed beside new responses."""
+"""ExGRPO (arXiv 2510.02245): past successes are replayed together with new responses."""

@@ -1,8 +1,8 @@
 """Replay of past successes (ExGRPO, arXiv 2510.02245).
 
-A part of each batch consists of questions that were solved in part before. They are drawn by their latest success rate,
-most often near one half. One response to each question is a past success: the one of the lowest entropy under the
-current policy.
+A part of each batch consists of questions that were solved in part before. These are drawn by their latest
+success rate, most often near one half. One response to each question is a past success: the success of lowest
+entropy under the current policy.
 """
 
 import math
@@ -20,15 +20,15 @@ from ...types import Completion, Prompt, QuestionBatch, QuestionGroup, SampledPo
 
 
 class Success(NamedTuple):
-    """A correct response, and the prompts that its question was asked in at the time."""
+    """A correct response, with the prompts of its question at the time."""
 
     prompts: list[Prompt]
     row: int
-    """Index of the prompt that it answers."""
+    """Index of the response's prompt."""
     token_ids: Tensor
     """[T] long."""
     logprobs: Tensor
-    """[T] float32, engine log-probs when it was sampled, nats."""
+    """[T] float32, engine log-probs at the time of sampling, nats."""
 
 
 @dataclass
@@ -37,11 +37,14 @@ class SolvedQuestion:
 
     group: QuestionGroup
     successes: list[Success] = field(default_factory=list)
-    """Distinct, oldest first."""
+    """Distinct successes, oldest first."""
 
 
 def latest_partial_rate(visits: Sequence[Visit]) -> float:
-    """Return the success rate of the latest visit that solved the question in part; 0 if the memory has none left."""
+    """Return the success rate of the latest visit that solved the question in part.
+
+    Returns 0 if the memory has no such visit left.
+    """
     return next((visit.rate for visit in reversed(visits) if 0 < visit.rate < 1), 0.0)
 
 
@@ -59,10 +62,10 @@ class SuccessReplay:
         start: Replay begins after the first batch with a larger share of correct responses (the authors' 0.35).
         spread: σ of the weight by success rate.
         per_question: Successes kept per question.
-        seed: Of the draws.
+        seed: Seed of the draws.
 
     Attributes:
-        memory: How often each question was solved; shared with the pipeline, which keeps it up to date.
+        memory: Results on each question; shared with the pipeline, which keeps it up to date.
     """
 
     def __init__(
@@ -80,7 +83,7 @@ class SuccessReplay:
         self.memory = QuestionMemory()
 
     def draw(self, count: int, iteration: int, without: set[str]) -> list[str]:
-        """Draw up to `count` distinct recorded questions outside `without`, and return their ids, equal on every rank.
+        """Draw up to `count` distinct recorded questions outside `without`; return ids, equal on every rank.
 
         First a success rate is drawn with weight exp(−(rate − ½)² / 2σ²), from the rates at which the questions were
         last solved in part; then a question of that rate, uniformly and without replacement. σ = 1/8 is the authors'
@@ -103,10 +106,10 @@ class SuccessReplay:
         return drawn
 
     def substitute(self, batch: QuestionBatch, iteration: int, policy: SampledPolicy) -> QuestionBatch:
-        """Replace the last ⌊ratio · B⌋ questions of `batch` by recorded ones, as far as there are any. Collective.
+        """Replace the last ⌊ratio · B⌋ questions of `batch` by recorded ones, if there are any. Collective.
 
-        The prompt of a replayed success has it as `past` and asks for one sample less. The draws depend on
-        `iteration`, the number of the batch.
+        The prompt of a replayed success has this success as `past`, and asks for one sample less. The draws
+        depend on `iteration`, the number of the batch.
         """
         if not (self.started and self.records):  # alike on every rank
             return batch
@@ -127,7 +130,7 @@ class SuccessReplay:
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
         """Record the new successes of all ranks in a training batch that `memory` has seen. Collective.
 
-        Returns what is to be logged:
+        Returns the values to log:
 
         - `replay/questions`: questions with past successes; `replay/successes`: their past successes.
         - `replay/retired`: questions that are left out because all responses of some visit were correct.
@@ -165,7 +168,7 @@ class SuccessReplay:
         return {"started": self.started, "records": records}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Restore the state that `state_dict` returned."""
         self.started = state["started"]
         self.records = {}
         for group, successes in state["records"]:

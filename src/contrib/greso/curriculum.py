@@ -1,4 +1,4 @@
-"""Skips questions without gradient by their history (GRESO)."""
+"""Curriculum that skips questions without gradient, judged by their history (GRESO)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,8 +7,9 @@ from ...datamodules.memory import Curriculum, Record, Visit
 
 
 class SkipUniform(Curriculum):
-    """GRESO (arXiv 2506.02177): questions that had no gradient the last times are skipped with some probability.
+    """Curriculum that skips questions with some probability if they had no gradient before.
 
+    This is GRESO (arXiv 2506.02177).
     If all responses of a question's last z visits were correct, the question is served with probability max(p^z, 0.01)
     with p = `easy`; if all were wrong, with p = `hard`. A question whose last visit had both verdicts is always served.
     Both p adapt after each sampled batch: p falls by `step` if the batch's share of such visits reached the target,
@@ -22,7 +23,7 @@ class SkipUniform(Curriculum):
 
     Args:
         easy: p of easy questions at the start.
-        hard: The same of hard ones.
+        hard: p of hard questions at the start.
         target: Targeted share of visits without gradient, easy and hard ones together.
         step: How much p changes after a batch.
         least: Smallest p.
@@ -48,7 +49,7 @@ class SkipUniform(Curriculum):
         self.step, self.least, self.most = step, least, most
 
     def chance(self, record: Record) -> float:
-        """Return p^z, at least 0.01, z being the number of visits without gradient since the last with one."""
+        """Return p^z, at least 0.01, for z visits without gradient since the last visit with a gradient."""
         latest = record.visits[-1].rate if record.visits else None
         if latest not in self.chances:
             return 1.0

@@ -1,4 +1,7 @@
-"""Hard questions weigh more, easy ones less (GRPO-LEAD). Its length reward is a reward term (`terms.py`)."""
+"""Larger weights for hard questions, smaller ones for easy questions (GRPO-LEAD).
+
+The length reward of GRPO-LEAD is a reward term (`terms.py`).
+"""
 
 from dataclasses import dataclass
 
@@ -14,12 +17,13 @@ from ...types.checks import check_choice
 
 @dataclass(eq=False, kw_only=True)
 class DifficultyWeightedAdvantage(BasedAdvantage):
-    """Advantages of a base strategy, times a logistic weight of the pool's accuracy (arXiv 2504.09696, GRPO-LEAD).
+    """Advantages of a base strategy, times a logistic weight of the pool's accuracy.
 
+    This is the difficulty weight of GRPO-LEAD (arXiv 2504.09696).
     A' = A · w(ρ) if A > 0, else A · w(1 − ρ), with ρ = c/n and w(ρ) = low + (high − low) / (1 + e^(s (ρ − ρ0))):
     correct responses to hard questions are reinforced most, wrong responses to easy ones punished most.
 
-    Zero where the base is. ρ counts `correct`, the base normalises the rewards.
+    Zero if the base strategy's advantage is zero. ρ counts `correct`, the base normalises the rewards.
 
     Args:
         low: Weight that w tends to at high accuracy.
@@ -30,7 +34,7 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
         group_by: The pool that ρ is taken over: `question` | `prompt` | `batch`.
 
     Raises:
-        TypeError: `base` is no strategy.
+        TypeError: `base` is not a strategy.
         ValueError: an option is out of its range.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
@@ -64,7 +68,7 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
         return self.low + (self.high - self.low) * torch.sigmoid(-self.steepness * (accuracy - self.midpoint))
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """Return [R] the weighted advantages."""
+        """Return [R] weighted advantages."""
         share = accuracy(groups, self.group_by)
         return advantages * torch.where(advantages > 0, self.weight(share), self.weight(1 - share))
 

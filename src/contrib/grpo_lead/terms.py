@@ -1,4 +1,4 @@
-"""The reward term of GRPO-LEAD: the length reward of its first stage."""
+"""The reward term of GRPO-LEAD: the length reward of the first stage."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -15,8 +15,8 @@ def length_reward(
 ) -> Tensor:
     """Compute GRPO-LEAD's length-dependent accuracy reward with its penalty (arXiv 2504.09696, second-hand).
 
-    R = exp(−α z) where correct, `wrong` elsewhere, with z = (length − μ) / (σ + ε); μ and σ (Bessel's correction, as in
-    the authors' code) are those of the *correct* responses of the group. z is 0, and R is 1, where a group has a single
+    R = exp(−α z) if correct, else `wrong`, with z = (length − μ) / (σ + ε); μ and σ (Bessel's correction, as in
+    the authors' code) are those of the *correct* responses of the group. z is 0, and R is 1, if a group has a single
     correct response or correct ones of equal length. The authors' code leaves groups of short responses as they are
     (three shortest under 4,000 tokens on average), which the paper does not mention; there is no such exception here.
 
@@ -38,7 +38,7 @@ def length_reward(
 class LengthReward:
     """weight · (`length_reward` − verdict), so that at weight 1 the reward *is* GRPO-LEAD's.
 
-    Its difficulty weights are an advantage strategy, `DifficultyWeightedAdvantage`.
+    The difficulty weights of GRPO-LEAD are an advantage strategy, `DifficultyWeightedAdvantage`.
 
     Args:
         alpha: Strength of the preference for short correct responses.

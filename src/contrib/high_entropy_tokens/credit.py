@@ -1,7 +1,7 @@
-"""Learns only from the tokens at which the policy is least certain, the forks of its reasoning (80/20).
+"""Credit for only the tokens at which the policy is least certain, the forks of its reasoning (80/20).
 
-Departure: the authors take the highest entropies of a micro-batch on one GPU under the policy as it is by then; here
-those of the mini-batch on all ranks are taken under the policy before the batch's first update.
+Departure: the authors take the highest entropies of a micro-batch on one GPU under the current policy; here,
+the entropies are those of the mini-batch on all ranks, under the policy before the batch's first update.
 """
 
 import math
@@ -16,7 +16,9 @@ from ...types import Credit, CreditInputs, TokenCredit
 
 @dataclass(eq=False)
 class HighEntropyCredit(TokenCredit):
-    """A_t = A · 1[H_t ≥ τ] · T / Σ 1[H ≥ τ], τ the entropy that `share` of all T tokens reach (2506.01939, Eq. 6).
+    """A_t = A · 1[H_t ≥ τ] · T / Σ 1[H ≥ τ], with τ the entropy that `share` of all T tokens reach.
+
+    arXiv 2506.01939, Eq. 6.
 
     The factor makes the chosen tokens the normaliser of the policy term under `loss.aggregation=token_mean`, as the
     equation has it; KL and entropy terms still count all tokens. Tokens of responses without an advantage take part in

@@ -1,1 +1,1 @@
-"""LUFFY (arXiv 2504.14945): a response of a stronger model joins those that are sampled."""
+"""LUFFY (arXiv 2504.14945): a response of a stronger model joins the sampled responses."""

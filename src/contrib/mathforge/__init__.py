@@ -1,1 +1,4 @@
-"""MathForge (arXiv 2601.20614): harder questions weigh more, and harder wordings of them are trained on (DGPO, MQR)."""
+"""MathForge (arXiv 2601.20614): larger weights for harder questions, and training on harder wordings.
+
+The two parts are DGPO and MQR.
+"""

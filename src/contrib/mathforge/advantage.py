@@ -1,4 +1,4 @@
-"""Advantages of equal magnitude for every question, weighted by how hard it is within the batch (DGPO)."""
+"""Advantages of equal magnitude for every question, weighted by its difficulty within the batch (DGPO)."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class DifficultyAwareAdvantage(AdvantageStrategy):
 
     MAD is the mean of |R_i − r̄|, so that the |A_i / ν λ| of a pool have the mean 1 however hard it is. The weights are
     λ = V exp(D/T) / Σ exp(D/T) over the batch's V pools whose rewards differ, D = −(share of correct responses), or −1
-    where none is (Eq. 25). ν is the batch's number of tokens over that of these V pools: with `token_mean` and one
+    if no response is (Eq. 25). ν is the batch's number of tokens over that of these V pools: with `token_mean` and one
     mini-batch the loss is then a mean over their tokens alone. Without `lengths` a response counts as one token.
 
     For 0/1 rewards and G responses to one question, the expected gradient is (1 − p^G − (1−p)^G) / (2p (1−p)) · ∇p:

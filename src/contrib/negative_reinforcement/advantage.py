@@ -1,4 +1,4 @@
-"""Learn from correct responses, from wrong ones, or from both, each with its own weight and without a baseline."""
+"""Advantages from verdicts alone, without a baseline: weights for correct and for wrong responses."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from ...types import AdvantageStrategy, RewardGroups
 
 @dataclass(eq=False)
 class VerdictAdvantage(AdvantageStrategy):
-    """The verdict alone decides: `correct` for a correct response, `wrong` for a wrong one (arXiv 2506.01347).
+    """Advantages from the verdict alone: `correct` or `wrong`, without a baseline (arXiv 2506.01347).
 
     | method | correct | wrong |
     |---|---|---|
@@ -23,7 +23,7 @@ class VerdictAdvantage(AdvantageStrategy):
     The table is the authors' code (TianHongZXY/RLVR-Decomposed); the paper is known at second hand. The expected
     gradient is (`correct` − `wrong`) · ∇p for every p: PSR and NSR differ in variance, and in what a clipped or
     token-averaged loss makes of them. There is no pool: a question whose responses are all wrong is learned from too,
-    unless `wrong` is 0. Shaped rewards have no part in it.
+    unless `wrong` is 0. Shaped rewards are not read.
 
     Args:
         correct: Advantage of a correct response.

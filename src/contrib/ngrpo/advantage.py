@@ -1,4 +1,4 @@
-"""Group advantages with a virtual success, so that a pool without a success is learned from (NGRPO)."""
+"""Group advantages with a virtual success: the policy learns also from all-wrong pools (NGRPO)."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from ...types.checks import check_choice
 
 @dataclass(eq=False)
 class VirtualSuccessAdvantage(AdvantageStrategy):
-    """Advantage calibration of NGRPO (arXiv 2509.18851): GRPO over the pool and one virtual response of best reward.
+    """NGRPO's advantage calibration (arXiv 2509.18851): GRPO over the pool and one virtual best response.
 
     A_i = (R_i − mean) / (σ + ε), mean and σ (with Bessel's correction) over the n rewards of the pool and `reward`. For
     0/1 rewards the advantages of an all-wrong pool are −1 / √(n + 1), those of mixed pools are lowered, and those of an

@@ -1,4 +1,4 @@
-"""Exploration by final answers: a bonus for those that are rare in the run (arXiv 2509.06941).
+"""Exploration by final answers: a bonus for answers that are rare in the run (arXiv 2509.06941).
 
 The paper's abstract was read; its formulas are known at second hand, but not how they count responses without an
 answer. Here, having no answer counts as an answer like any other.
@@ -45,7 +45,7 @@ class HistoricalExplorationAdvantage(BasedAdvantage):
             raise ValueError(f"Expected advantage.baseline to be `mean` or from 0 to 1, but got {self.baseline!r}.")
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """Return [R] the advantages with their bonus."""
+        """Return [R] advantages with their bonus."""
         bonus = history_of(groups).same_answer.double().clamp(min=1).rsqrt()
         if self.baseline == "mean":
             index, num_pools = pool_index(groups, self.group_by)

@@ -1,4 +1,7 @@
-"""Unbiased gradients of pass@k from n ≥ k responses (PKPO), for binary rewards. The paper's max@k is not covered."""
+"""Unbiased gradients of pass@k from n ≥ k responses, for binary rewards (PKPO).
+
+The paper's max@k is not covered.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -13,7 +16,7 @@ from ...types.checks import check_choice
 
 @dataclass(eq=False)
 class PKPOAdvantage(AdvantageStrategy):
-    """The marginal worth of a response for pass@k: the mean over the groups of k that hold it (arXiv 2505.15201).
+    """Marginal worth of a response for pass@k: the mean over its groups of k responses (arXiv 2505.15201).
 
     With f_i the verdict on response i of n, c_i how many of the n − 1 others are correct, ρ(n, c, k) the unbiased
     pass@k (Eq. 3), and the paper's sums over responses multiplied by n, since a loss here is their mean:
@@ -30,8 +33,9 @@ class PKPOAdvantage(AdvantageStrategy):
     mean of 1 − ∏(1 − p_j) over the groups of k. `PassAtKAdvantage` divides by the standard deviation of pass@k and is
     biased. Counts are of `correct`.
 
-    Degenerate pools are 0: those of fewer than k responses, and of k with `leave_one_out`, have no unbiased estimate
-    (Corollary 2). With `fewer` so are pools without a correct response, and those with fewer than k − 1 wrong ones.
+    Degenerate pools are 0. Pools of fewer than k responses, and of k with `leave_one_out`, have no unbiased
+    estimate (Corollary 2). With `fewer`, pools without a correct response and pools with fewer than k − 1
+    wrong ones are 0 too.
 
     Args:
         k: Responses per group, at least 1; k = 1 gives the verdict itself (less the baseline).

@@ -1,4 +1,4 @@
-"""Hints from worked solutions, and the stages in which they are asked (QuestA)."""
+"""Hints from worked solutions, and the stages in which questions have hints (QuestA)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,13 +11,15 @@ from ...types import QuestionGroup
 
 @dataclass(frozen=True, kw_only=True)
 class HintRephraser:
-    """Appends the beginning of its solution to a question; asks no model. Reasoning up to `</think>` is dropped.
+    """Rephraser that appends the beginning of a question's solution to the question, without a model.
+
+    Reasoning up to `</think>` is dropped.
 
     Args:
         shares: Share of the solution's characters in each hint; a hint needs at least ten characters.
         field: Field of a question's row that has the solution.
         form: Text with `{question}` and `{hint}`.
-        unchecked: Checks that a hint can't pass.
+        unchecked: Names of checks that a hint can't pass.
     """
 
     shares: Sequence[float]
@@ -27,15 +29,15 @@ class HintRephraser:
 
     @property
     def count(self) -> int:
-        """Hints for each question."""
+        """Number of hints for each question."""
         return len(self.shares)
 
     def calls(self, *_: Sequence[QuestionGroup]) -> list[ApiCall]:
-        """None."""
+        """Return no calls: no model is needed."""
         return []
 
     async def propose(self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], *_: object) -> list[Reviewed]:
-        """Return the questions with their hints as candidates; `shortfall` says why a question lacks a hint."""
+        """Return the questions with hints as candidates; `shortfall` explains why a hint is missing."""
         reviewed = [Reviewed(group) for group in groups]
         for item in reviewed:
             solution = str(item.group.metadata.get(self.field) or "").rpartition("</think>")[2].strip()
@@ -49,7 +51,10 @@ class HintRephraser:
 
 @dataclass
 class Stages(Curriculum):
-    """Asks the first rephrasing in place of its question for `visits` visits, then the next, and stays at the last."""
+    """Stages of a question: its rephrasings in their order, each for `visits` visits.
+
+    Each rephrasing takes the place of the question; the last one stays.
+    """
 
     visits: int
 

@@ -1,4 +1,4 @@
-"""Learns from pools whose rewards are all equal, by the entropy at each token (RL-ZVP)."""
+"""Credit in pools whose rewards are all equal, by the entropy at each token (RL-ZVP)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,11 +12,12 @@ from ...types.checks import check_choice
 
 @dataclass(eq=False)
 class ZeroVarianceCredit(TokenCredit):
-    """In a pool of equal rewards, A_t = α H_t for a correct response and −α (max_k H_k − H_t) for a wrong one.
+    """Credit in a pool of equal rewards: A_t = α H_t if correct, −α (max_k H_k − H_t) if wrong.
 
-    arXiv 2509.21880, Eq. 5; the maximum is over the response. Other pools keep their advantages. Which of the two
-    applies is read from `correct`. The entropy is that of the policy before the batch's first update (the authors' is
-    that of the update's own forward). A wrong response of one token, or of equal entropies, has no gradient.
+    arXiv 2509.21880, Eq. 5; the maximum is over the response, and `correct` decides between the two cases.
+    Other pools keep their advantages. The entropy is that of the policy before the batch's first update (in
+    the authors' code, that of the update's own forward). A wrong response of one token, or of equal
+    entropies, has no gradient.
 
     Args:
         alpha: α, above 0; the paper tries 0.05 to 0.3 and runs 0.1.

@@ -13,7 +13,7 @@ from ...types.checks import check_choice
 
 @dataclass(eq=False)
 class RiskSensitiveAdvantage(AdvantageStrategy):
-    """A_i = (e^{β R_i} / m − 1) / β, m the mean of e^{β R} over the pool (arXiv 2509.24261).
+    """A_i = (e^{β R_i} / m − 1) / β, with m the mean of e^{β R} over the pool (arXiv 2509.24261).
 
     The gradient of (1/β) ln E[e^{β R}] with the pool's mean as expectation; that utility is the mean reward for β → 0
     (`GroupAdvantage` with scale none), the largest for β → ∞. For rewards of 1 and 0 and a large pool the expected

@@ -1,4 +1,4 @@
-"""An entropy bonus that is switched on where the policy's entropy falls below a target (Skywork-OR1)."""
+"""An entropy bonus that is switched on if the policy's entropy falls below a target (Skywork-OR1)."""
 
 from typing import Any
 
@@ -9,17 +9,18 @@ from ...runs.scalars import log_scalars
 
 
 class AdaptiveEntropy(Callback):
-    """Sets `entropy_coef` of the loss for the next batch: γ if the entropy of this one is below the target, else 0.
+    """Callback that sets the loss's `entropy_coef` for the next batch: γ if the entropy is low, else 0.
 
-    After every batch γ grows by `step` where the entropy is below the target, and shrinks by it elsewhere, within its
-    bounds; it begins at 0. Read in the authors' code (SkyworkAI/Skywork-OR1, core_algos.py, EntController); the report,
-    arXiv 2505.22312, is known at second hand. The entropy is estimated as there, by the log-probs of what was sampled.
+    The entropy is low if that of this batch is below the target. After every batch, γ grows by `step` if the
+    entropy is below the target, and else shrinks by `step`, within its bounds; γ begins at 0. Read in the
+    authors' code (SkyworkAI/Skywork-OR1, core_algos.py, EntController); the report, arXiv 2505.22312, is
+    known at second hand. The entropy is estimated as in that code, by the log-probs of the sampled tokens.
 
     - `adaptive_entropy/entropy`: −mean log-prob of the sampled tokens of all ranks, nats.
     - `adaptive_entropy/coef`: the coefficient for the next batch.
 
     Args:
-        target: Nats per token.
+        target: Target of the entropy, nats per token.
         step: Change of γ after a batch, above 0.
         most: Largest γ.
         least: Smallest γ, at least 0.
@@ -38,7 +39,7 @@ class AdaptiveEntropy(Callback):
         pl_module.loss.entropy_coef = self.coef
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        """Measure, set, log. Collective."""
+        """Estimate the entropy, set the coefficient, and log both. Collective."""
         sums = {"logprobs": float(sum(part.double().sum() for part in batch.rollouts.logprobs))}
         sums = sum_over_ranks({**sums, "tokens": float(batch.rollouts.lengths.sum())})
         entropy = -sums["logprobs"] / sums["tokens"]
@@ -48,9 +49,9 @@ class AdaptiveEntropy(Callback):
         log_scalars(pl_module, {"adaptive_entropy/entropy": entropy, "adaptive_entropy/coef": self.coef})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return γ, and the coefficient that was set last."""
+        """Return γ and the current coefficient."""
         return {"gamma": self.gamma, "coef": self.coef}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore both."""
+        """Restore γ and the current coefficient."""
         self.gamma, self.coef = state_dict["gamma"], state_dict["coef"]

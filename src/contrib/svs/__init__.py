@@ -1,1 +1,4 @@
-"""SvS (arXiv 2508.14029): the policy writes variations of questions that it seldom solves, and is trained on both."""
+"""SvS (arXiv 2508.14029): the policy writes variations of questions that it seldom solves.
+
+The policy is trained on these questions and their variations.
+"""

@@ -1,4 +1,4 @@
-"""Variations of questions, written by the policy from its own correct responses, and asked at once (SvS)."""
+"""Variations of questions that the policy writes from its correct responses, sampled at once (SvS)."""
 
 import re
 from collections.abc import Mapping
@@ -13,14 +13,16 @@ from ...types import Ask, QuestionBatch, QuestionGroup, Reformulator
 
 @dataclass(eq=False)
 class SelfPlay(Reformulator):
-    """Has the policy write variations from each correct response, if a question has few (arXiv 2508.14029, Eq. 4).
+    """Reformulator whose variations the policy writes from correct responses (arXiv 2508.14029, Eq. 4).
 
-    The prompts for them join the batch as questions of the kind `synthesis`. A response to one earns 1 where the share
-    of correct responses to its variation, a question of the kind `variation` with the same answer, is in `useful`; else
-    0, also where it holds no variation, or one that cannot be asked. Its verdict is this reward.
+    Each correct response gives a variation if its question has few correct responses. The prompts for
+    variations join the batch as questions of the kind `synthesis`. A response to such a prompt earns 1 if the
+    share of correct responses to its variation, a question of the kind `variation` with the same answer, is
+    in `useful`; else 0, also if the response has no variation, or one that can't be sampled. The verdict on
+    the response is this reward.
 
     Args:
-        instruction: Asks for a variation, with `{response}` for the correct response.
+        instruction: Prompt for a variation, with `{response}` for the correct response.
         form: Regular expression whose first group is the variation in a response.
         seldom, useful: Least and most share of correct responses, of a varied question and of a useful variation.
     """
@@ -63,7 +65,7 @@ class SelfPlay(Reformulator):
 
 
 def within(batch: QuestionBatch, share: tuple[float, float]) -> Tensor:
-    """Return [B] bool: whether the share of correct responses to a question is from `share[0]` to `share[1]`."""
+    """Return [B] bool, true if a question's share of correct responses is within `share`."""
     assert batch.rollouts is not None
     correct, question = batch.rollouts.correct.double(), batch.rollouts.question
     found = torch.bincount(question, correct, len(batch.groups)) / torch.bincount(question)
@@ -71,7 +73,7 @@ def within(batch: QuestionBatch, share: tuple[float, float]) -> Tensor:
 
 
 def made(batch: QuestionBatch, row: int, kind: str, text: str) -> QuestionGroup:
-    """Return the question of response `row`, with `text`, of this kind, as its only rephrasing."""
+    """Return the question of response `row` with `text`, of the kind `kind`, as its only rephrasing."""
     assert batch.rollouts is not None
     group = batch.groups[int(batch.rollouts.question[row])]
     return group._replace(id=f"{group.id}/{row}", rephrasings=(text.strip(),), kinds=(kind,))

@@ -1,1 +1,1 @@
-"""UCPO (arXiv 2605.00365): correct responses that the policy finds unlikely are reinforced more."""
+"""UCPO (arXiv 2605.00365): more reinforcement of correct responses that the policy finds unlikely."""

@@ -1,4 +1,4 @@
-"""Positive advantage moves from the correct responses that the policy finds likely to those that it finds unlikely."""
+"""Positive advantage moved from likely to unlikely correct responses (UCPO)."""
 
 from dataclasses import dataclass
 
@@ -11,12 +11,12 @@ from ...types import RewardGroups
 from ...types.checks import check_choice
 
 LEAST = 1e-6
-"""Smallest q that is inverted."""
+"""Smallest q that is inverted; smaller ones count as this."""
 
 
 @dataclass(eq=False)
 class UniformCorrectAdvantage(BasedAdvantage):
-    """Advantages of another strategy, in which correct responses are weighted by 1 − τ + τ (1/q) / mean(1/q).
+    """Advantages of a base strategy, with correct responses weighted by 1 − τ + τ (1/q) / mean(1/q).
 
     q is the softmax of the mean log-prob per token over the correct responses of the pool, so that the weights have the
     mean 1 and the pool keeps its positive advantage. Read in the authors' code (arXiv 2605.00365; AnamikaLochab/UCPO,

@@ -1,4 +1,4 @@
-"""Correct responses that the policy finds likely are rewarded less, so that rare solutions are reinforced."""
+"""Smaller rewards for correct responses that the policy finds likely, so that rare solutions gain."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -13,16 +13,16 @@ from ...types.checks import check_choice
 
 @dataclass(eq=False)
 class UnlikelinessAdvantage(BasedAdvantage):
-    """The advantages that another strategy gives to the rewards R (1 − β · rank(log π) / G) (arXiv 2506.02355).
+    """Advantages of a base strategy for the rewards R (1 − β · rank(log π) / G) (arXiv 2506.02355).
 
-    Ranks count the less likely responses of the pool, 0 … G − 1, and G is its size: the most likely one loses most.
-    Pools of equal rewards keep them, as in the paper. R is at least 0.
+    The rank of a response, 0 … G − 1, is the number of less likely responses in its pool of size G: the most
+    likely response loses most. Pools of equal rewards keep their rewards, as in the paper. R is at least 0.
 
     Departure: responses whose log-probs differ by at most `tolerance`, summed over a response, share the mean of their
     ranks. The authors rank equal responses as sorting and rounding leave them.
 
     Args:
-        base: Strategy for the rewards that result; one of `GroupAdvantage` in the paper.
+        base: Strategy for the resulting rewards; `GroupAdvantage` in the paper.
         beta: β, 0..1; the paper's is 0.25.
         ranked_by: `sequence`, log π(o | q), in the paper; `token`, its mean per token, in the authors' code.
         group_by: The pool: `question` | `prompt` | `batch`.

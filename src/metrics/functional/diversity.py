@@ -1,4 +1,4 @@
-"""How varied the responses of a group are: in their final answers, and as an encoder sees them. Majority votes."""
+"""Diversity of a group's responses, in final answers and in an encoder's embeddings; majority votes."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,9 @@ from .groups import group_index
 
 
 def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tensor) -> Tensor:
-    """Return [num_groups] long on the CPU, distinct wrong answers without missing ones (Pass@k training, Fig. 7a).
+    """Return [num_groups] long on the CPU, distinct wrong answers (Pass@k training, Fig. 7a).
+
+    Missing answers do not count.
 
     >>> answer_diversity(["1", "2", "2", "7"], torch.tensor([False, False, False, True]), torch.tensor([0, 0, 0, 0]))
     tensor([2])
@@ -21,7 +23,9 @@ def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tens
 
 
 def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
-    """Return [num_groups] float64 on the CPU, entropy of the final answers in nats; a missing answer counts as one.
+    """Return [num_groups] float64 on the CPU, entropy of the final answers, nats.
+
+    A missing answer counts as an answer.
 
     The plug-in estimate: with n responses at most log n, and too low by about (answers − 1) / 2n.
 
@@ -38,7 +42,7 @@ def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
 
 
 def majority_vote(correct: int, rivals: Sequence[int]) -> float:
-    """Return maj@n: 1 if the correct answer wins the vote of a question's responses, 1 / (1 + t) if t others tie.
+    """Return maj@n: 1 if the correct answer wins a question's vote, 1 / (1 + t) if it ties with t others.
 
     Responses judged correct vote together, however they write their answer; those without an answer do not vote.
     `correct` responses have the correct answer, each of `rivals` one of the wrong answers.
@@ -50,9 +54,11 @@ def majority_vote(correct: int, rivals: Sequence[int]) -> float:
 
 
 def mean_pairwise_distance(embeddings: Tensor, group: Tensor) -> Tensor:
-    """Return [num_groups] float64 in 0..2, mean of 1 − cosine over all pairs of a group (TA-GRPO, Fig. 4); NaN for one.
+    """Return [num_groups] float64 in 0..2, mean of 1 − cosine over all pairs of a group; NaN for one.
 
-    Its expectation does not depend on the group's size. Linear in the number of responses, as
+    The distance is that of TA-GRPO, Fig. 4.
+
+    The expectation does not depend on the group's size. The cost is linear in the number of responses, as
     Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u. `embeddings`: [R, D] float of any length; a zero vector counts as
     orthogonal to all others.
 

@@ -1,20 +1,22 @@
-"""How rewards and advantages fall within groups: which groups give a gradient, and why others give none."""
+"""Rewards and advantages within groups: which groups give a gradient, and why others give none."""
 
 import torch
 from torch import Tensor
 
 CAUSES = ("all_right", "all_wrong", "truncated", "unpooled", "masked", "clipped", "other")
-"""The values of `zero_gradient_causes`; a question without gradient has exactly one of them."""
+"""Causes in `zero_gradient_causes`; a question without gradient has exactly one cause."""
 
 
 def group_index(group: Tensor) -> tuple[Tensor, int]:
-    """Return [R] long index in 0..num_groups-1 of arbitrary group ids, in their ascending order, and num_groups."""
+    """Return [R] long index of each id in 0..num_groups-1, in ascending order of ids, and num_groups."""
     ids, index = torch.unique(group, return_inverse=True)
     return index, len(ids)
 
 
 def uniform_groups(values: Tensor, group: Tensor) -> Tensor:
-    """Return [num_groups] bool, in ascending order of ids: whether all values are equal. NaN equals nothing.
+    """Return [num_groups] bool, true if all values of a group are equal, in ascending order of ids.
+
+    NaN equals nothing.
 
     >>> uniform_groups(torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([0, 0, 1, 1]))
     tensor([ True, False])
@@ -26,7 +28,7 @@ def uniform_groups(values: Tensor, group: Tensor) -> Tensor:
 
 
 def zero_gradient_percentage(advantages: Tensor, group: Tensor) -> Tensor:
-    """Return [] float64, percentage of groups whose advantages are all zero: they give the policy no gradient.
+    """Return [] float64, percentage of groups whose advantages are all zero, and give no gradient.
 
     >>> zero_gradient_percentage(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([0, 0, 1, 1]))
     tensor(50., dtype=torch.float64)
@@ -49,19 +51,20 @@ def zero_gradient_causes(
     """Find the groups that contribute nothing to the policy term, by the first cause that applies.
 
     - `all_right`: all rewards are equal, and all responses correct;
-    - `all_wrong`: all rewards are equal, and none is correct; `truncated`, when the length limit ended all of them;
-    - `unpooled`: rewards differ, but only between prompts whose own are equal, and all advantages are zero: pooling the
-      prompts would rescue it;
+    - `all_wrong`: all rewards are equal, and no response is correct;
+    - `truncated`: as `all_wrong`, and the length limit ended all responses;
+    - `unpooled`: rewards are equal within each prompt, but differ between prompts, and all advantages are
+      zero: pooling the prompts would give a gradient;
     - `masked`: every response with an advantage is left out of the loss;
-    - `clipped`: those that are not left out have all of their tokens clipped;
-    - `other`: zeros where rewards differ (Pass@k with fewer than k wrong responses, say), or equal rewards for right
+    - `clipped`: in all responses with an advantage that are in the loss, every token is clipped;
+    - `other`: zeros although rewards differ (Pass@k with fewer than k wrong responses, say), or equal rewards for right
       and wrong responses.
 
     Per response: float `advantages` and `rewards`; bool `correct`, `truncated`, and `masked`, left out of the loss; ids
     of its question, `group`, and of its sampled `prompt`, which belongs to one question; float `clipped`, the share of
     its tokens whose gradient clipping removed, NaN if no forward was made. None stands for zeros.
 
-    Returns cause → [num_groups] bool; no two hold for one group.
+    Returns cause → [num_groups] bool; a group has one cause at most.
 
     >>> rewards = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0, 0.0])
     >>> advantages, group = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, -1.0]), torch.tensor([0, 0, 1, 1, 2, 2])
@@ -93,10 +96,13 @@ def zero_gradient_causes(
 
 
 def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> Tensor:
-    """Return [num_groups] float64, the exact probability that s responses, drawn without replacement, are all equal.
+    """Return [num_groups] float64, the exact probability that s responses of a group are all equal.
 
-    Σ_v C(m_v, s) / C(m, s) over the values v of a group of m responses, m_v of which have v; NaN where m < s. Groups of
-    unequal size can be compared by it: 24 responses are less often uniform than 8 are, for their number alone.
+    Responses are drawn without replacement.
+
+    The probability is Σ_v C(m_v, s) / C(m, s) over the values v of a group of m responses, m_v of which have
+    v; NaN if m < s. It makes groups of unequal size comparable: 24 responses are less often uniform than 8
+    are, for their number alone.
 
     `values` are [R] float, `group` [R] long, `size` [num_groups] long, s of each group, at least 1.
 
@@ -117,7 +123,9 @@ def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> T
 
 
 def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bool = True) -> Tensor:
-    """Return the exact probability that all rewards of a pool are equal: normalised advantages then have no gradient.
+    """Return the exact probability that all rewards of a pool are equal, so that nothing is learned.
+
+    Normalised advantages of such a pool have no gradient.
 
     ∏ p_n^{G_n} + ∏ (1 − p_n)^{G_n} over the prompts of a pool, for binary rewards and independent responses: the
     expected share of `uniform_groups`.
@@ -127,7 +135,8 @@ def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bo
         samples: Responses per prompt, at least 1: one number, or [P] long.
         pooled: Whether the prompts share a pool (TA-GRPO, gives [] float64), or each is its own (GRPO, [P]).
 
-    A ValueError if a success rate is outside 0..1, or a number of samples below 1.
+    Raises:
+        ValueError: if a success rate is outside 0..1, or a number of samples below 1.
 
     >>> zero_gradient_probability(torch.tensor([0.5, 0.0]), 2)  # all four wrong: ¼ · 1
     tensor(0.2500, dtype=torch.float64)

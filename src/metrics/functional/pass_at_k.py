@@ -7,11 +7,14 @@ from torch import Tensor
 
 
 def pass_at_k(num_samples: Tensor | int, num_correct: Tensor | int, k: int) -> Tensor:
-    """Return the probability that at least one of k samples is correct, estimated from n samples with c correct.
+    """Return the unbiased estimate of pass@k from n samples, c of which are correct.
 
-    1 − C(n − c, k) / C(n, k), the unbiased estimator of Chen et al. 2021 (arXiv 2107.03374; TA-GRPO, Appendix D), for
-    1 ≤ k ≤ n and 0 ≤ c ≤ n, integers or tensors of any shape. Gives float64 of the broadcast shape; a ValueError where
-    k or c is outside its range.
+    Pass@k is the probability that at least one of k samples is correct. The estimator is 1 − C(n − c, k) /
+    C(n, k) (Chen et al. 2021, arXiv 2107.03374; TA-GRPO, Appendix D), for 1 ≤ k ≤ n and 0 ≤ c ≤ n, integers
+    or tensors of any shape. Returns float64 of the broadcast shape.
+
+    Raises:
+        ValueError: if k or c is outside its range.
 
     >>> pass_at_k(4, 1, 2)  # 1 − C(3, 2) / C(4, 2) = 1 − 3 / 6
     tensor(0.5000, dtype=torch.float64)
@@ -31,11 +34,14 @@ def pass_at_k(num_samples: Tensor | int, num_correct: Tensor | int, k: int) -> T
 
 
 def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
-    """Return the probability that one of k independent responses is correct: 1 − (1 − p)^k, as −expm1(k · log1p(−p)).
+    """Return the probability that at least one of k independent responses is correct, 1 − (1 − p)^k.
 
-    Relative precision is that of float64 for any p and k: neither a small p nor a large k loses digits. `success` is
-    [Q] float, p of each question, 0..1; each of `ks` is at least 1. Gives [Q, len(ks)] float64; a ValueError where p or
-    k is outside its range.
+    The value is computed as −expm1(k · log1p(−p)), with the relative precision of float64 for any p and k:
+    neither a small p nor a large k loses digits. `success` is [Q] float, p of each question, 0..1; each of `ks` is at
+    least 1. Returns [Q, len(ks)] float64.
+
+    Raises:
+        ValueError: if p or k is outside its range.
 
     >>> exact_pass_at_k(torch.tensor([0.5, 1e-6], dtype=torch.float64), [1, 2, 10**6])
     tensor([[5.0000e-01, 7.5000e-01, 1.0000e+00],
@@ -50,7 +56,7 @@ def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
 
 
 def cover_at_tau(success: Tensor, taus: Sequence[float]) -> Tensor:
-    """Return whether a question is solved at least as often as a share τ of the responses: 1[p ≥ τ].
+    """Return 1 if a question's success rate p is at least τ, else 0: 1[p ≥ τ].
 
     The mean over questions is Cover@τ (arXiv 2510.08325, abstract): breadth at a required reliability. Pass@k is a mean
     of Cover@τ, k ∫ (1 − τ)^(k−1) Cover@τ dτ, with most of its weight at small τ.
@@ -81,10 +87,12 @@ def cover_at_tau(success: Tensor, taus: Sequence[float]) -> Tensor:
 
 
 def support_change(before: Tensor, after: Tensor, level: float = 0.5) -> tuple[Tensor, Tensor]:
-    """Return [K] float64 twice: shares of questions that training has brought within reach of k samples, and has lost.
+    """Return the shares of questions that training brought within reach of k samples, and lost.
+
+    Both are [K] float64.
 
     A softmax policy gives every response some probability, so that support is a matter of the budget: a question is
-    within reach where its pass@k, [Q, K] float `before` and `after`, is at least `level`.
+    within reach if its pass@k, [Q, K] float `before` and `after`, is at least `level`.
 
     >>> before, after = torch.tensor([[0.1], [0.6], [0.9]]), torch.tensor([[0.7], [0.7], [0.2]])
     >>> support_change(before, after)

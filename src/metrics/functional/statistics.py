@@ -1,4 +1,4 @@
-"""Confidence intervals over questions, and whether the prompts of one question differ in difficulty."""
+"""Confidence intervals over questions, and a test whether a question's prompts differ in difficulty."""
 
 from collections.abc import Callable
 from math import fsum
@@ -20,15 +20,15 @@ class Interval(NamedTuple):
 
 
 def t_intervals(*sets: Tensor) -> list[Interval]:
-    """Return Student's 95 % t-interval of each column's mean over questions, within the range of the values.
+    """Return Student's 95 % t-interval of each column's mean over questions, within the values' range.
 
     Args:
-        sets: [Q, K] float, one row per question. Of several sets, such as benchmarks, it is the mean of their means,
+        sets: [Q, K] float, one row per question. For several sets, such as benchmarks, the mean is that of their means,
             with the degrees of freedom of the smallest one, which errs on the safe side.
 
     Returns:
         Mean and bounds of each column; NaN for no questions, bounds equal to the mean for one. With ten questions, or
-        where most have the same value, they cover up to three percentage points less than 95 %.
+        if most have the same value, the bounds cover up to three percentage points less than 95 %.
 
     >>> t_intervals(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
     [Interval(value=0.0, low=0.0, high=0.0), Interval(value=1.0, low=1.0, high=1.0)]
@@ -51,13 +51,13 @@ def t_intervals(*sets: Tensor) -> list[Interval]:
 def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Tensor:
     """Return the variance of the true success rate over the prompts of each question, without bias.
 
-    The variance of the observed rates p̂ also holds their sampling noise, which is taken off:
-    var(p̂) − mean p̂ (1 − p̂) / (G − 1), for G responses to a prompt. Zero on average where rephrasings change nothing
-    (single questions may come out negative); at most ½ with two prompts, ¼ with many. TA-GRPO assumes that
-    it is positive (§1): then a pool can be mixed where its original is not.
+    The variance of the observed rates p̂ also contains their sampling noise, which is subtracted: var(p̂) −
+    mean p̂ (1 − p̂) / (G − 1), for G responses to a prompt. The result is zero on average if rephrasings
+    change nothing (single questions may come out negative); it is at most ½ with two prompts, ¼ with many.
+    TA-GRPO assumes that it is positive (§1): then a pool can be mixed although its original is not.
 
-    `correct` is [R] bool, `prompt`, the sampled one, and its `question` are [R] long. Gives [num_questions] float64,
-    NaN for fewer than two prompts, or where a prompt has a single response.
+    `correct` is [R] bool; `prompt`, the sampled one, and its `question` are [R] long. Returns [num_questions]
+    float64, NaN for fewer than two prompts, or if a prompt has a single response.
 
     >>> correct = torch.tensor([True, True, False, False])  # one prompt always right, the other never: var(1, 0)
     >>> difficulty_variance(correct, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 0]))
@@ -74,7 +74,7 @@ def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Te
 def _by_prompt(
     correct: Tensor, prompt: Tensor, question: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]]:
-    """Return responses, correct ones and question of each prompt, and a function that sums prompts by question."""
+    """Return responses, correct ones and question per prompt, and a function that sums by question."""
     row, prompts = group_index(prompt)
     owner, questions = group_index(question)
     owner = owner.new_zeros(prompts).scatter(0, row, owner)
@@ -84,14 +84,16 @@ def _by_prompt(
 
 
 class DifficultyTest(NamedTuple):
-    """Whether the prompts of the questions differ in difficulty."""
+    """Result of a test whether the prompts of the questions differ in difficulty."""
 
     statistic: float
-    """Σ X² over questions, adjusted, over its expectation if they did not: 1 on average then, larger if they do."""
+    """Σ X² over questions, adjusted, divided by its expectation if prompts do not differ.
+
+    The mean is then 1; it is larger if prompts differ."""
     p_value: float
-    """One-sided; 1 without any informative question."""
+    """One-sided p-value; 1 without any informative question."""
     questions: int
-    """Informative questions: two prompts or more, right and wrong responses."""
+    """Number of informative questions: two prompts or more, right and wrong responses."""
 
     def __str__(self) -> str:
         p_value = f"p = {self.p_value:.3f}" if self.p_value >= 0.001 else "p < 0.001"
@@ -101,13 +103,14 @@ class DifficultyTest(NamedTuple):
 def difficulty_test(correct: Tensor, prompt: Tensor, question: Tensor) -> DifficultyTest:
     """Test the assumption of TA-GRPO (§1) that rephrasings shift the difficulty of a question.
 
-    Sums Pearson's X² of each question's table of prompts × (correct, wrong), times (n − 1) / n for n responses, whose
-    expectation is then its degrees of freedom, prompts − 1, exactly. The sum is compared with the χ² of all of them,
-    which errs on the safe side where prompts have equally many responses, the more so where few of them are correct
-    or few wrong. A small p-value says that success depends on the prompt for some questions; not that rephrasings are
-    harder, nor that they are still the same problem. Responses must be independent given their prompt. Left out are
-    questions that tell nothing: those with a single prompt, and those with right or with wrong responses alone.
-    Arguments are those of `difficulty_variance`.
+    Sums Pearson's X² of each question's table of prompts × (correct, wrong), times (n − 1) / n for n
+    responses, whose expectation is then exactly its degrees of freedom, prompts − 1. The sum is compared with
+    the χ² of all degrees of freedom, which errs on the safe side if prompts have equally many responses, the
+    more so if few of them are correct or few wrong. A small p-value says that success depends on the prompt
+    for some questions; it does not say that rephrasings are harder, nor that they are still the same problem.
+    Responses must be independent given their prompt. Questions without information are left out: those with a
+    single prompt, and those with only right or only wrong responses. Arguments are those of
+    `difficulty_variance`.
 
     >>> correct = torch.tensor([True] * 8 + [False] * 8)  # one prompt always right, the other never: X² = 16
     >>> found = difficulty_test(correct, torch.arange(16) // 8, torch.zeros(16).long())

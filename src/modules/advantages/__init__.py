@@ -1,4 +1,7 @@
-"""Advantage strategies: plain classes, `RewardGroups` → [R] advantages. Those of other methods are in `contrib`."""
+"""Advantage strategies: plain classes that map `RewardGroups` to [R] advantages.
+
+Strategies of other methods are in `contrib`.
+"""
 
 from .difficulty import CombinationAdvantage, EntropyAdaptiveAdvantage, ExceedingPassAtKAdvantage, WithoutEasyAdvantage
 from .group import GroupAdvantage

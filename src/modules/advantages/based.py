@@ -1,4 +1,4 @@
-"""Strategies that change the advantages of another one."""
+"""Strategies that change the advantages of another strategy."""
 
 from dataclasses import dataclass
 
@@ -10,15 +10,16 @@ from .pools import as_rewards
 
 @dataclass(eq=False)
 class BasedAdvantage(AdvantageStrategy):
-    """A base strategy whose rewards are changed before (`shaped`), or whose advantages are changed after (`changed`).
+    """A strategy that changes the rewards (`shaped`) or the advantages (`changed`) of a base strategy.
 
-    It needs what the base needs besides its own, and reads rewards where the base does.
+    The strategy reads the entropy, log-probs and history that the base needs, besides those that it declares
+    itself. It reads rewards if the base does.
 
     Args:
         base: Strategy whose advantages are changed.
 
     Raises:
-        TypeError: `base` is no strategy.
+        TypeError: `base` is not a strategy.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> from tagrpo.modules.advantages.pools import verdicts

@@ -1,4 +1,4 @@
-"""Strategies of Pass@k training that treat questions by how hard they are (arXiv 2508.10751)."""
+"""Pass@k training strategies that depend on the difficulty of a question (arXiv 2508.10751)."""
 
 import math
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ class ExceedingPassAtKAdvantage(AdvantageStrategy):
 
     A = f(c) · A_pass@k with f(c) = 4 / (10 · ln(c + 0.5)), c correct responses in the pool: f(1) ≈ 0.99,
     f(2) ≈ 0.44. The paper names no base of the logarithm. The sum of absolute advantages then peaks at one correct
-    response. Zero where `PassAtKAdvantage` (analytic) is; so c = 0, where f is negative, never counts.
+    response. Zero if `PassAtKAdvantage` (analytic) is zero: c = 0, for which f is negative, never counts.
 
     Args:
         k: Responses per group.
@@ -45,13 +45,13 @@ class ExceedingPassAtKAdvantage(AdvantageStrategy):
 
 
 class CombinationAdvantage(AdvantageStrategy):
-    """Pass@1 where a question is hard, Pass@k where it is easy (arXiv 2508.10751, Eq. 18).
+    """Mixture of Pass@1, for hard questions, and Pass@k, for easy ones (arXiv 2508.10751, Eq. 18).
 
     A = c/n · A_pass@k + (1 − c/n) · A_pass@1, c of the pool's n responses being correct. A_pass@k is
     `PassAtKAdvantage` (analytic) and counts `correct`; A_pass@1 is `GroupAdvantage` with mean and standard deviation,
     on the rewards. Both divide by the population's σ (Eq. 12).
 
-    Zero where both are. A pool with fewer than k wrong responses keeps the share 1 − c/n of A_pass@1.
+    Zero if both are zero. A pool with fewer than k wrong responses keeps the share 1 − c/n of A_pass@1.
 
     Args:
         k: Responses per group of Pass@k.
@@ -75,16 +75,16 @@ class CombinationAdvantage(AdvantageStrategy):
 
 
 class EntropyAdaptiveAdvantage(AdvantageStrategy):
-    """Pass@1 where the policy explores, Pass@k where it does not (arXiv 2508.10751, §4.2.3).
+    """Pass@1 for pools of high policy entropy, Pass@k for the others (arXiv 2508.10751, §4.2.3).
 
-    Of the pools, ranked by the mean policy entropy of their responses, the ⌊fraction · pools⌋ highest use Pass@1,
-    the others Pass@k, both as in `CombinationAdvantage`. Of equal entropies the smaller id counts as higher; a single
-    pool uses Pass@k unless `fraction` is 1.
+    Pools are ranked by the mean policy entropy of their responses. The ⌊fraction · pools⌋ pools of highest
+    entropy use Pass@1 and the others Pass@k, both as in `CombinationAdvantage`. Among equal entropies, the
+    smaller id counts as higher; a single pool uses Pass@k unless `fraction` is 1.
 
     Args:
         k: Responses per group of Pass@k.
         fraction: Share of pools with Pass@1, 0..1; the paper's is one half.
-        group_by: The pool, which is what is ranked: `question` | `prompt`.
+        group_by: The pool to rank: `question` | `prompt`.
         epsilon: Added to both standard deviations.
 
     Raises:
@@ -127,10 +127,11 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
 
 @dataclass(eq=False)
 class WithoutEasyAdvantage(BasedAdvantage):
-    """Advantages of a base strategy, 0 if the pool is easy (arXiv 2508.10751, §4.1.2 and Fig. 10).
+    """Advantages of a base strategy, set to 0 in easy pools (arXiv 2508.10751, §4.1.2 and Fig. 10).
 
-    Easy is an accuracy c/n above `threshold`; c counts `correct`. The paper writes no number where it removes the
-    advantages of easy problems; 0.6 is where its §4.1.1 calls a problem relatively easy.
+    A pool is easy if its accuracy c/n is above `threshold`; c counts `correct`. The paper states no threshold
+    for the removal of easy problems; 0.6 is the accuracy above which its §4.1.1 calls a problem relatively
+    easy.
 
     Args:
         base: Strategy whose advantages are kept: `GroupAdvantage(unbiased=False)` for the paper's Pass@1 training.
@@ -155,5 +156,5 @@ class WithoutEasyAdvantage(BasedAdvantage):
             raise ValueError(f"Expected advantage.threshold to lie between 0 and 1, but got {self.threshold}.")
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """Return [R] the advantages of hard pools alone."""
+        """Return [R] advantages, 0 in easy pools."""
         return advantages.masked_fill(accuracy(groups, self.group_by) > self.threshold, 0.0)

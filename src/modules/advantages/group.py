@@ -1,4 +1,7 @@
-"""Group-relative advantages: GRPO, TA-GRPO, RLOO, Dr. GRPO, MaxRL and REINFORCE differ in pool, baseline and scale."""
+"""Group-relative advantages: GRPO, TA-GRPO, RLOO, Dr. GRPO, MaxRL and REINFORCE.
+
+The methods differ in pool, baseline and scale.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -27,7 +30,7 @@ class GroupAdvantage(AdvantageStrategy):
     | REINFORCE, batch baseline | batch | mean | none or std | |
 
     Degenerate pools: rewards that are all equal, or a single response, have advantages of exactly 0 (with
-    `baseline="none"` a pool of equal rewards keeps R_i when unscaled and is 0 when scaled by its own σ = 0).
+    `baseline="none"` a pool of equal rewards keeps R_i if unscaled, and is 0 if scaled by the pool's σ = 0).
 
     Scaled by the mean, the expected gradient of G responses with success rate p is (1 − (1 − p)^(G−1)) / p · ∇p, which
     tends to ∇ log p; without a baseline the exponent is G. The rewards of a pool need a positive mean.
@@ -42,7 +45,7 @@ class GroupAdvantage(AdvantageStrategy):
         epsilon: Added to σ, or to the mean.
 
     Raises:
-        ValueError: an option is out of its range, or the rewards of a pool have no positive mean to be scaled by.
+        ValueError: an option is out of its range, or `scale="mean"` and a pool's rewards have no positive mean.
 
     >>> from tagrpo.modules.advantages.pools import verdicts
     >>> GroupAdvantage(unbiased=False, epsilon=0.0)(verdicts([1, 1, 0, 0]))

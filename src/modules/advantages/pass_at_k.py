@@ -17,9 +17,10 @@ from .pools import POOLS, Pool, as_rewards, check_epsilon, pool_index, pool_size
 
 
 def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
-    """Return […] float64 C(n − c, k) / C(n, k): the share of the groups of k of n responses without a correct one.
+    """Return […] float64 share of groups of k of n responses that are all wrong, C(n − c, k) / C(n, k).
 
-    A product: where such groups are rare, 1 − pass@k would round to 0. n = `num_samples` ≥ k, c = `num_correct`.
+    The share is computed as a product: if such groups are rare, 1 − pass@k would round to 0. n =
+    `num_samples` ≥ k, c = `num_correct`.
     """
     i = torch.arange(k, dtype=torch.float64)
     n, wrong = num_samples.double()[..., None], (num_samples - num_correct).double()[..., None]
@@ -27,13 +28,16 @@ def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
 
 
 def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilon: float) -> tuple[Tensor, Tensor]:
-    """Return the advantages of right and wrong responses, averaged over all C(n, k) groups of k of the n responses.
+    """Return two [P] float64 tensors: the analytic advantages of right and of wrong responses.
+
+    Advantages are averaged over all C(n, k) groups of k of the n responses.
 
     With m = 1 − C(n−c, k) / C(n, k) and σ = √(m (1 − m)) (arXiv 2508.10751, Eq. 11-15): A⁺ = (1 − m) / (σ + ε) and
     A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) = −A⁺ c / (n − c): the advantages of a pool sum to zero.
 
-    `num_samples` and `num_correct` are n and c of each pool, [P]; `epsilon` is ε. Two [P] float64 tensors, 0 where σ
-    is: none correct, fewer than k wrong, or n ≤ k; also where the share of failing groups underflows float64.
+    `num_samples` and `num_correct` are n and c of each pool, [P]; `epsilon` is ε. Both advantages are 0 if σ
+    is 0: with no correct response, fewer than k wrong ones, or n ≤ k; also if the share of failing groups
+    underflows float64.
     """
     mixed = (num_correct > 0) & (num_samples - num_correct >= k)
     # Pools without signal are computed as if they had one, and masked.
@@ -45,10 +49,12 @@ def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilo
 
 
 def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor:
-    """Return [n] sum of the advantages of the groups that each response is in (arXiv 2508.10751, Eq. 1-3 and 6).
+    """Return [n] sums of the advantages of all groups that contain each response.
+
+    The formula is that of arXiv 2508.10751, Eq. 1-3 and 6.
 
     A group's reward is 1 if any of its members is correct; its advantage is (reward − mean) / (σ + ε) over the groups,
-    0 if all have the same reward. `correct` is [n] bool, `members` [num_groups, k] long, its rows.
+    0 if all have the same reward. `correct` is [n] bool, `members` [num_groups, k] long, rows of `correct`.
 
     >>> group_advantages(torch.tensor([True, False, False, False]), torch.tensor([[0, 1], [2, 3]]), 0.0)
     tensor([ 1.,  1., -1., -1.], dtype=torch.float64)
@@ -64,12 +70,12 @@ def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor
 
 @dataclass(eq=False)
 class PassAtKAdvantage(AdvantageStrategy):
-    """The reward of a response is the pass@k of the groups of k responses that it is in (arXiv 2508.10751).
+    """Pass@k advantages: a response's reward is the pass@k of its groups of k responses (arXiv 2508.10751).
 
     - `analytic`: the average over all C(n, k) groups, in closed form (Eq. 11-15); without variance.
     - `bootstrap`: `num_groups` random groups of k different responses; n / (k · num_groups) times the sum of the
       advantages of a response's groups (Eq. 6), which tends to `analytic` as `num_groups` grows.
-    - `full`: ⌊n/k⌋ random disjoint groups; a response has its group's advantage, the remainder 0 (§2.2).
+    - `full`: ⌊n/k⌋ random disjoint groups; responses have their group's advantage, left-over ones 0 (§2.2).
 
     c and n are counts of `correct`; k = 1 is GRPO on them with the population's σ. Assumes that the responses of a pool
     are exchangeable. Degenerate pools are exactly 0: all wrong, fewer than k wrong, n ≤ k.
@@ -82,8 +88,8 @@ class PassAtKAdvantage(AdvantageStrategy):
         estimator: `analytic` | `bootstrap` | `full`.
         group_by: The pool: `question` | `prompt` | `batch`.
         epsilon: Added to the standard deviation.
-        num_groups: Of `bootstrap`; None is the size of the pool, as in the paper.
-        seed: Of `bootstrap` and `full`.
+        num_groups: Groups that `bootstrap` draws; None is the pool's size, as in the paper.
+        seed: Seed of the random groups of `bootstrap` and `full`.
 
     Raises:
         ValueError: an option is out of its range, or has no meaning for this estimator.

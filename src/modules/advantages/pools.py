@@ -10,13 +10,14 @@ from ...types import History, RewardGroups
 
 Pool = Literal["question", "prompt", "batch"]
 POOLS: tuple[Pool, ...] = get_args(Pool)
-"""All responses to a question and its rephrasings, to one sampled prompt, or of the whole batch."""
+"""Pool names: all responses to a question and its rephrasings, to one sampled prompt, or of the batch."""
 
 
 def pool_index(groups: RewardGroups, group_by: Pool) -> tuple[Tensor, int]:
-    """Return [R] long index of each response's pool in 0..num_pools-1, in ascending order of ids, and num_pools.
+    """Return [R] long index of each response's pool, and the number of pools.
 
-    Ids are any integers, in any order; pools may differ in size and need not be contiguous.
+    Indices are 0..num_pools-1, in ascending order of ids. Ids are any integers, in any order; pools may
+    differ in size and need not be contiguous.
 
     >>> ids = torch.tensor([7, -3, 7])
     >>> pool_index(RewardGroups(rewards=ids, correct=ids > 0, question=ids, prompt=ids), "question")
@@ -44,7 +45,7 @@ def pool_mean(values: Tensor, index: Tensor, num_pools: int) -> Tensor:
 
 
 def uniform_pools(rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
-    """Return [num_pools] bool: all rewards of the pool are the same number, compared exactly."""
+    """Return [num_pools] bool, true if all rewards of the pool are exactly equal."""
     low = rewards.new_full((num_pools,), torch.inf).scatter_reduce_(0, index, rewards, "amin")
     high = rewards.new_full((num_pools,), -torch.inf).scatter_reduce_(0, index, rewards, "amax")
     return low == high
@@ -71,18 +72,18 @@ def history_of(groups: RewardGroups) -> History:
 
 
 def as_rewards(advantages: Tensor, groups: RewardGroups) -> Tensor:
-    """Return [R] `advantages` in the precision of the rewards: float32 in training, float64 for exact sums."""
+    """Return [R] `advantages` in the precision of the rewards: float32 in training, float64 for sums."""
     return advantages.to(torch.promote_types(groups.rewards.dtype, torch.float32))
 
 
 def verdicts(*pools: Sequence[float]) -> RewardGroups:
-    """Return groups whose rewards are verdicts, 1 or 0, each pool the responses to one question's prompt."""
+    """Return groups whose rewards are verdicts, 1 or 0; each of `pools` has one question's responses."""
     rewards = torch.tensor([value for pool in pools for value in pool], dtype=torch.float32)
     question = torch.arange(len(pools)).repeat_interleave(torch.tensor([len(pool) for pool in pools]))
     return RewardGroups(rewards=rewards, correct=rewards > 0, question=question, prompt=question)
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Refuse a negative ε."""
+    """Raise a ValueError if ε is negative."""
     if epsilon < 0:
         raise ValueError(f"Expected advantage.epsilon to be at least 0, but got {epsilon}.")

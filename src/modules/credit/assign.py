@@ -1,4 +1,4 @@
-"""Assigns credit per token to an experience, mini-batch by mini-batch; with helpers that several credits use."""
+"""Assignment of credit per token, mini-batch by mini-batch, and helpers that several credits share."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ from ..losses import TOKEN_TERMS
 
 
 def assign_credit(credit: TokenCredit, experience: Experience, progress: float, mini_batches: Sequence[Tensor]) -> None:
-    """Set advantages and terms of tokens, and `experience.advantages` to their means per response. Collective.
+    """Set advantages and terms of tokens, and `experience.advantages` to means per response. Collective.
 
     `mini_batches` are the rows of each mini-batch; `experience.scores` has the responses that count in the loss.
 
@@ -59,10 +59,10 @@ def _inputs(experience: Experience, groups: RewardGroups, rows: Tensor) -> Credi
 
 
 def check_credit(returned: object, size: int, credit: TokenCredit) -> Credit:
-    """Check that a credit has returned finite advantages, and terms, of `size` tokens; return them as float32.
+    """Check that a credit has returned finite advantages and terms of `size` tokens; return them as float32.
 
     Raises:
-        TypeError: `returned` is no `Credit` of tensors.
+        TypeError: `returned` is not a `Credit` of tensors.
         ValueError: a tensor has another shape or device, or a term a name that is not in `TOKEN_TERMS`.
         FloatingPointError: a number is not finite.
     """
@@ -76,9 +76,10 @@ def check_credit(returned: object, size: int, credit: TokenCredit) -> Credit:
 
 
 def largest_over_ranks(values: Tensor, count: int) -> float:
-    """Return the `count`-th largest of the numbers of all ranks, `values` [t] being this rank's. Collective.
+    """Return the `count`-th largest number over all ranks; `values` [t] are this rank's. Collective.
 
-    Returns the smallest if there are fewer, ∞ if there are none. Compare with ≥, so that ties are treated alike.
+    Returns the smallest number if there are fewer than `count`, ∞ if there are none. Compare with ≥, so that
+    ties are treated alike.
     """
     own = values.double().topk(min(count, len(values))).values
     found = torch.cat(gather_objects(own))
@@ -86,6 +87,6 @@ def largest_over_ranks(values: Tensor, count: int) -> float:
 
 
 def check_share(share: float) -> None:
-    """Refuse a share that is not above 0 and at most 1."""
+    """Raise a ValueError if a share is not above 0 and at most 1."""
     if not 0 < share <= 1:
         raise ValueError(f"Expected credit.share to be above 0 and at most 1, but got {share}.")

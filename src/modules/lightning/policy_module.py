@@ -1,4 +1,4 @@
-"""The Lightning shell of the policy: builds it, gives it an optimizer and a schedule, hands batches to the update."""
+"""Lightning module of the policy: model, optimizer, learning-rate schedule, and the update on each batch."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,24 +30,26 @@ from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare,
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions(UpdateOptions):
-    """How a policy is trained: its update, the size of its forwards, the schedule, and what it computes in."""
+    """Training options of a policy: update, size of forwards, schedule and compute type."""
 
     token_budget: int = 16384
     """Tokens per forward on one rank; see `Scorer`."""
     schedule: str = "cosine"
     """Learning-rate schedule by its name in transformers: `cosine`, `linear`, `constant_with_warmup`, …"""
     schedule_options: Mapping[str, Any] | None = None
-    """Further arguments of the schedule, such as `{min_lr_rate: 0.1}` for `cosine_with_min_lr`; None if there are
-    none."""
+    """Further arguments of the schedule, such as `{min_lr_rate: 0.1}` for `cosine_with_min_lr`.
+
+    None if there are none."""
     warmup: float | int = 0.1
-    """Warm-up: a share of all optimizer steps if below 1, else a whole number; `constant` has none."""
+    """Warm-up steps: a share of all optimizer steps if below 1, else a number; `constant` has none."""
     temperature: float = 1.0
-    """Sampling temperature; log-probs are taken at it."""
+    """Sampling temperature, at which log-probs are computed too."""
     compute_dtype: ComputeType = "auto"
-    """Type to compute in: `bfloat16` (master weights stay float32), `float32`, or `auto`, which is bfloat16 on GPUs and
-    float32 elsewhere."""
+    """Compute type: `bfloat16`, `float32`, or `auto`, which is bfloat16 on GPUs and float32 elsewhere.
+
+    Master weights stay float32."""
     compile: bool | None = None
-    """Whether decoder layers are compiled; None compiles them on GPUs in bfloat16."""
+    """Whether to compile the decoder layers; None compiles them on GPUs in bfloat16."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,23 +65,24 @@ class PolicyOptions(UpdateOptions):
 
 
 class PolicyModule(LightningModule):
-    """A causal language model, and the update that an advantage strategy and a loss make of it (see `update.py`).
+    """Lightning module of a causal language model that is trained with an advantage strategy and a loss.
 
-    A training step takes the `groups` and `rollouts` of one batch and makes several optimizer steps by hand.
+    A training step takes the `groups` and `rollouts` of one batch and makes several optimizer steps by hand
+    (see `update.py`).
 
     Args:
         load_model: Returns the policy, on the CPU, when the trainer configures the model. Only rank 0 needs its values;
             under FSDP2 and DDP the other ranks call it under `torch.device("meta")`.
         model_path: Folder or hub name of the policy; checked at once, so that a wrong path fails early.
-        optimizer: Parameters → optimizer. It is tried on two small parameters at once.
-        options: How the policy is trained.
+        optimizer: Parameters → optimizer; tried at once on two small parameters.
+        options: Training options of the policy.
         advantage, loss, credit, mismatch: See `PolicyUpdate`.
 
     Attributes:
         loaded: Digest of the weights that `load_model` returned, before a checkpoint replaces them.
 
     Raises:
-        FileNotFoundError: if `model_path` leads nowhere.
+        FileNotFoundError: if `model_path` is neither a model's folder nor of the form of a hub name.
         TypeError: see `PolicyUpdate`.
         ValueError: if the optimizer or the schedule refuses its settings; see also `PolicyUpdate`.
     """
@@ -121,7 +124,7 @@ class PolicyModule(LightningModule):
         return self.advantage.needs_history or (self.credit is not None and self.credit.needs_history)
 
     def configure_model(self) -> None:
-        """Load the policy and, for a KL term, a frozen reference; the policy without its adapters, if any, is one."""
+        """Load the policy and, for a KL term, a frozen reference: with LoRA, the policy with adapters off."""
         if not hasattr(self, "policy"):
             model = self._load()
             known: Any = None
@@ -172,7 +175,7 @@ class PolicyModule(LightningModule):
 
     @property
     def total_updates(self) -> int:
-        """Optimizer steps of the run: `trainer.max_steps`, or epochs × iterations × mini-batches where that is less."""
+        """Optimizer steps of the run: `trainer.max_steps`, or epochs × iterations × mini-batches if less."""
         limits = [self.trainer.max_steps] if self.trainer.max_steps > 0 else []
         if self.trainer.max_epochs and self.trainer.max_epochs > 0:
             # Lightning's estimated_stepping_batches would reload the loader and lose its state (its issue 20550).
@@ -186,7 +189,7 @@ class PolicyModule(LightningModule):
         return min(limits)
 
     def on_train_start(self) -> None:
-        """Build the update: by now policy, optimizer and schedule are on their devices."""
+        """Build the update, now that policy, optimizer and schedule are on their devices."""
         if self.reference is not None and not isinstance(self.trainer.strategy, FullyShardedStrategy):
             self.reference.to(self.device)  # shards are placed by FSDP2 itself
         scheduler = self.lr_schedulers()
@@ -212,7 +215,10 @@ class PolicyModule(LightningModule):
             group["initial_lr"], group["lr"] = base, base * factor(scheduler.last_epoch)
 
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002
-        """Learn from the rollouts of one batch, log how it went, and return `UpdateResult.outputs` for callbacks."""
+        """Learn from the rollouts of one batch, log metrics, and return outputs for callbacks.
+
+        The outputs are those of `UpdateResult.outputs`.
+        """
         if batch.rollouts is None:
             raise ValueError("Expected batch.rollouts before the training step, but it is None. Add RolloutCallback.")
         assert self.update is not None
@@ -227,7 +233,10 @@ class PolicyModule(LightningModule):
     test_step = validation_step
 
     def full_parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Return `(Hugging Face name, full tensor)` of each parameter. Collective: every rank must exhaust it."""
+        """Return an iterator over `(Hugging Face name, full tensor)` of each parameter.
+
+        Collective: every rank must exhaust the iterator.
+        """
         reshard(self.policy)
         return full_tensors(self.policy.model)
 
@@ -240,7 +249,10 @@ class PolicyModule(LightningModule):
         return Scorer(self.policy, self.reference, token_budget=budget, device=device, autocast_dtype=dtype)
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
-        """Return [n] float32, mean entropy per token under current policy and score prompt, nats. Collective."""
+        """Return [n] float32, mean entropy per token, nats. Collective.
+
+        The entropy is that of the current policy under the score prompt.
+        """
         assert self.update is not None
         scored = [p.anchor_ids if self.options.anchor == "original" else p.token_ids for p in prompts]
         rows = torch.arange(len(scored))
@@ -253,12 +265,16 @@ class PolicyModule(LightningModule):
         save_model(self.policy.model, tokenizer, folder, write=self.global_rank == 0)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Save the digest of the first weights, and how many optimizer steps in a row were skipped."""
+        """Save the digest of the initial weights and the number of optimizer steps skipped in a row."""
         checkpoint["loaded"] = self.loaded
         checkpoint["skipped_in_a_row"] = self.update.skipped_in_a_row if self.update else self._skipped_in_a_row
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Restore both. Refuse a run that began with another model than this one, which would be the KL reference."""
+        """Restore the digest of the initial weights and the number of skipped steps.
+
+        Raises:
+            ValueError: if the run began with another model than this one, which would be the KL reference.
+        """
         if self.loaded and self.trainer.training and checkpoint.get("loaded", self.loaded) != self.loaded:
             raise ValueError(
                 f"Expected the model that the run in the checkpoint began with, but the weights at {self.model_path} "

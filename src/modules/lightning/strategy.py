@@ -1,4 +1,4 @@
-"""The policy under a strategy of Lightning: precision, compilation, FSDP2, checkpoints of shards, gradient sync."""
+"""The policy under a Lightning strategy: precision, compiling, FSDP2, sharded checkpoints, gradient sync."""
 
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
@@ -51,9 +51,12 @@ class FullyShardedStrategy(ModelParallelStrategy):
                 setattr(module, name, buffer.to(self.root_device))
 
     def setup_environment(self) -> None:
-        """Set Lightning's mesh to (world size, 1), for which it has no public option, and build the mesh of the copies.
+        """Set Lightning's mesh to (world size, 1) and build the mesh of the replicas.
 
-        A ValueError if `replicas` does not divide the ranks.
+        Lightning has no public option for its mesh.
+
+        Raises:
+            ValueError: if `replicas` does not divide the number of ranks.
         """
         ranks = self.num_nodes * self.num_processes
         if self.replicas < 1 or ranks % self.replicas:
@@ -69,7 +72,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
             self.mesh = init_device_mesh(self.mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:  # noqa: ARG002
-        """Write shards into a folder that all nodes share; the folder gets its final name once it is complete.
+        """Write shards into a folder that all nodes share; the folder gets its name once it is complete.
 
         Raises:
             TypeError: a state holds an object that a resume would refuse to load; see `check_states`.
@@ -95,7 +98,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
         self.barrier()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Load a checkpoint, a folder of shards only after its metadata have been checked."""
+        """Load a checkpoint, after a check of the metadata if the checkpoint is a folder of shards."""
         path = Path(self.broadcast(checkpoint_path))
         if not path.is_dir():
             return super().load_checkpoint(path, weights_only=True if weights_only is None else weights_only)
@@ -117,7 +120,10 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
 
 def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dtype | None:
-    """Return the type to compute in, None for that of the parameters; `auto` is bfloat16 on GPUs, float32 elsewhere."""
+    """Return the compute type, None for that of the parameters.
+
+    `auto` is bfloat16 on GPUs and float32 elsewhere.
+    """
     if compute_type not in ("auto", "bfloat16", "float32"):
         raise ValueError(f"Expected policy.compute_dtype to be auto, bfloat16 or float32, but got {compute_type}.")
     reduced = compute_type == "bfloat16" or (compute_type == "auto" and strategy.root_device.type == "cuda")
@@ -142,7 +148,10 @@ def check_strategy(strategy: Strategy) -> None:
 
 
 def values_on_rank_0(strategy: Strategy) -> AbstractContextManager[Any]:
-    """Return a context in which only rank 0 makes models with values; `prepare` then sends them to the other ranks."""
+    """Return a context in which only rank 0 makes models with values.
+
+    `prepare` then sends the values to the other ranks.
+    """
     sent = isinstance(strategy, FullyShardedStrategy | DDPStrategy) and rank() > 0
     return torch.device("meta") if sent else nullcontext()
 
@@ -173,7 +182,7 @@ def prepare(policy: CausalPolicy, strategy: Strategy, compute_type: ComputeType,
 
 
 def gradient_sync(strategy: Strategy, last: bool) -> AbstractContextManager[None]:
-    """Reduce gradients over ranks in the backward inside this context, or keep them local until the last one.
+    """Return a context whose backward reduces gradients over ranks, or keeps them local until the `last` one.
 
     DDP reduces whole gradients once, in the `last` backward of a step. FSDP2 reduces in every backward, since unreduced
     gradients are as large as the whole model. Lightning's `toggle_model(sync_grad=False)` does nothing outside DDP.

@@ -1,1 +1,1 @@
-"""The causal language model behind a policy: log-probs in micro-batches, LoRA, compiled and sharded layers."""
+"""The causal language model of a policy: log-probs in micro-batches, LoRA, compiled and sharded layers."""

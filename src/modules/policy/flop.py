@@ -1,4 +1,4 @@
-"""Useful arithmetic of an update."""
+"""Useful FLOP of an update: the least that a forward and a backward need."""
 
 from transformers import PretrainedConfig
 
@@ -8,7 +8,7 @@ from .sharding import decoder_layers
 
 
 class UsefulFlop:
-    """Counts the FLOP that a forward and a backward need at least, with each distinct token encoded once.
+    """Counter of the least FLOP that a forward and a backward need, with each distinct token encoded once.
 
     Each token costs, per weight of the decoder layers, two FLOP in the forward, two for the gradient of the input, and
     two for the gradient of the weight if it is trained; each response token costs the same per weight of the output

@@ -1,4 +1,4 @@
-"""Log-probs and entropies of responses under the policy or its frozen reference, one micro-batch after the other."""
+"""Log-probs and entropies of responses under the policy or its frozen reference, by micro-batches."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -15,7 +15,7 @@ from ...packing.policy import CausalPolicy
 from .lora import adapters_off
 
 NOTHING = torch.zeros(2, dtype=torch.long)
-"""A dummy prompt and response, for the forwards of ranks that have no responses left."""
+"""Dummy prompt and response, for the forwards of ranks that have no responses left."""
 
 
 @dataclass(kw_only=True)
@@ -36,34 +36,34 @@ class PromptedResponses:
 
     @property
     def response(self) -> Tensor:
-        """[T] long, row of each token's response, where all responses stand end to end."""
+        """[T] long, row of each token's response, all responses end to end."""
         return torch.repeat_interleave(self.lengths)
 
     def tokens(self, rows: Tensor) -> Tensor:
-        """Return [t] long, places of the tokens of the responses `rows`, where all responses stand end to end."""
+        """Return [t] long, positions of the tokens of the responses `rows` among all tokens, end to end."""
         ends, counts = self.lengths.cumsum(0)[rows], self.lengths[rows]
         return torch.arange(int(counts.sum())) + (ends - counts.cumsum(0)).repeat_interleave(counts)
 
 
 class ResponseScores(NamedTuple):
-    """Log-probs and entropies under the current policy, nats, on the CPU; zero for responses that were not scored."""
+    """Log-probs and entropies under the current policy, nats, on the CPU; zero for unscored responses."""
 
     logprobs: Tensor
     """[T] float32, of all tokens, responses end to end."""
     entropies: Tensor
-    """[T] float32, likewise."""
+    """[T] float32, entropies of all tokens, in the same order."""
     entropy: Tensor
     """[R] float32, mean of a response's `entropies`."""
 
 
 class Scorer:
-    """Scores responses in micro-batches. Under several ranks all ranks run the same number of forwards.
+    """Scorer of responses in micro-batches; all ranks run the same number of forwards.
 
     Args:
         policy: The trained policy.
         reference: The frozen reference policy. None: the policy itself with its adapters off.
         token_budget: Tokens per forward on one rank; see `plan_micro_batches`.
-        device: Where forwards run; None is where the policy's parameters are.
+        device: Device of the forwards; None is that of the policy's parameters.
         autocast_dtype: Type of the computation while the parameters keep their own type; None computes in theirs.
     """
 

@@ -19,7 +19,7 @@ ADAPTER = "default"
 
 @dataclass(frozen=True, kw_only=True)
 class LoraSettings:
-    """Which adapters to train instead of the model's own weights."""
+    """Settings of the adapters that are trained instead of the model's weights."""
 
     rank: int = 16
     """r: rank of each update."""
@@ -38,7 +38,11 @@ class LoraSettings:
 
 
 def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
-    """Freeze `model` and put adapters into it; a ValueError if a target is no linear layer inside the decoder."""
+    """Freeze `model` and insert adapters in place.
+
+    Raises:
+        ValueError: if a target is not a linear layer inside the decoder.
+    """
     from peft import LoraConfig, inject_adapter_in_model
 
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
@@ -58,7 +62,7 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
 
 
 def adapters_off(model: nn.Module) -> AbstractContextManager[Any]:
-    """Return a context in which `model` computes what it did before it had adapters."""
+    """Return a context in which the adapters of `model` are off."""
     from peft.helpers import rescale_adapter_scale
 
     return rescale_adapter_scale(model, 0.0)  # `disable_adapters` changes `requires_grad`, which FSDP2 has copied
@@ -71,7 +75,10 @@ def full_tensor(parameter: Tensor) -> Tensor:
 
 
 def merged(layer: Any, weight: Tensor) -> Tensor:
-    """Return W + α / r · B A of one of `adapted_layers`, summed in float32 or wider, in the type of W. Collective."""
+    """Return W + α / r · B A of one of `adapted_layers`, in the type of W. Collective.
+
+    The sum is taken in float32 or wider.
+    """
     a, b = full_tensor(layer.lora_A[ADAPTER].weight), full_tensor(layer.lora_B[ADAPTER].weight)
     if layer.fan_in_fan_out:  # the weight is stored transposed, and so is B A
         a, b = b.T.contiguous(), a.T.contiguous()

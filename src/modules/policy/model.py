@@ -14,10 +14,10 @@ from .sharding import decoder_layers, full_tensors
 
 
 def resolve_model_path(path: str | Path) -> str:
-    """Check `path`, before anything expensive starts, and return it with the home folder expanded.
+    """Check a model path before anything expensive starts, and return `path` with the home folder expanded.
 
     Raises:
-        FileNotFoundError: it is neither a folder with a `config.json` nor of the form of a hub name (`owner/name`).
+        FileNotFoundError: `path` is neither a folder with a `config.json` nor of the form of a hub name (`owner/name`).
     """
     folder = Path(path).expanduser()
     if (folder / "config.json").is_file():
@@ -37,8 +37,8 @@ def load_causal_lm(
 ) -> PreTrainedModel:
     """Load a causal language model for training, on the CPU; under `torch.device("meta")` without any values.
 
-    Its weights are float32: an update of 1e-6 vanishes in bfloat16. Dropout and other noise are off, also in its
-    configuration.
+    The weights are float32: an update of 1e-6 vanishes in bfloat16. Dropout and other noise are off, also in
+    the model's configuration.
 
     Args:
         path: Folder or hub name; see `resolve_model_path`.
@@ -48,7 +48,7 @@ def load_causal_lm(
 
     Raises:
         FileNotFoundError: nothing is found at `path`.
-        ValueError: `gradient_checkpointing` is no share.
+        ValueError: `gradient_checkpointing` is not a share.
     """
     path = resolve_model_path(path)
     try:
@@ -84,7 +84,7 @@ def load_causal_lm(
 def save_model(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: str | Path, *, write: bool = True
 ) -> None:
-    """Write a model whole as a Hugging Face folder: safetensors, full tensors, adapters merged. Collective with FSDP2.
+    """Write a Hugging Face folder: safetensors, full tensors, adapters merged. Collective with FSDP2.
 
     Ranks that do not `write` only take part in gathering the tensors, and hold one of them at a time.
     """

@@ -1,4 +1,4 @@
-"""The optimizer of a policy and its learning-rate schedule, built by torch and transformers and checked by name.
+"""Optimizers and learning-rate schedules of a policy, built by torch and transformers, checked by name.
 
 Both can be tried on two small parameters, so that wrong settings fail before a model is loaded.
 """
@@ -26,11 +26,11 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 }
 """Name → function of transformers that makes the schedule."""
 _GIVEN = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")
-"""Arguments of these functions that are no options."""
+"""Arguments of these functions that are not options."""
 _REFUSALS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, AssertionError, RuntimeError)
 """Errors by which optimizers and schedules refuse arguments."""
 _TRIED_STEPS = 1000
-"""Optimizer steps of a schedule that is tried before the length of a run is known, unless its warm-up is longer."""
+"""Steps of a schedule tried before the length of a run is known, unless its warm-up is longer."""
 _PROBES = 1000
 """Steps at which the factor of a schedule is computed beforehand, evenly spaced over a run."""
 
@@ -38,11 +38,11 @@ _PROBES = 1000
 def try_optimizer(
     make: MakeOptimizer, schedule: str, warmup: float | int, options: Mapping[str, Any] | None = None
 ) -> None:
-    """Build optimizer and schedule on two small parameters, and make one step if the optimizer is one of torch.
+    """Build optimizer and schedule on two small parameters, and make one step if the optimizer is torch's.
 
     Args:
         make: Parameters → optimizer.
-        schedule: Its name; see `learning_rate_schedule`.
+        schedule: Name of the schedule; see `learning_rate_schedule`.
         warmup: Share or number of steps; see `learning_rate_schedule`.
         options: Further arguments of the schedule; see `learning_rate_schedule`.
 

@@ -1,4 +1,4 @@
-"""Decoder layers compiled and sharded: FSDP2 in plain torch, weights from rank 0, and full tensors from shards.
+"""Compiled and sharded decoder layers: FSDP2 in plain torch, weights from rank 0, full tensors from shards.
 
 Gradients are averaged over ranks by FSDP2 and DDP alike; losses are therefore scaled by the world size (see
 `PolicyUpdate`), so that they add up to the loss of the global batch.
@@ -24,8 +24,8 @@ from .lora import adapted_layers, full_tensor, merged
 def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None, cpu_offload: bool = False) -> None:
     """Shard `module` in place with FSDP2, one group per decoder layer and one for the rest. Collective.
 
-    Each group gets its values from rank 0 (`receive`) just before it is sharded: no other rank ever holds the whole.
-    A ValueError if there are no repeated decoder layers.
+    Each group gets its values from rank 0 (`receive`) just before the group is sharded: no other rank ever
+    holds the whole module.
 
     Args:
         module: `CausalPolicy` around a Hugging Face model; its forward must be the only way in.
@@ -33,6 +33,9 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
         compute_dtype: Type of the gathered parameters (bfloat16 on GPUs); shards stay in their own type and
             gradients are reduced in float32. None computes in the type of the shards.
         cpu_offload: Keep shards, gradients and optimizer state in host memory.
+
+    Raises:
+        ValueError: if there are no repeated decoder layers.
     """
     # Inputs are not cast: FSDP2 would copy the packed batch for every layer, and each copy build its own layout.
     mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -43,10 +46,12 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
 
 
 def receive(module: nn.Module, device: torch.device) -> None:
-    """Fill the tensors of `module` on the meta device with the values of rank 0, one by one, on `device`. Collective.
+    """Fill the meta tensors of `module` with the values of rank 0, one by one, on `device`. Collective.
 
-    Other tensors keep their values, and shards are passed over. Tied parameters stay tied. It is a ValueError if rank 0
-    has other parameters or buffers.
+    Other tensors keep their values, and shards are passed over. Tied parameters stay tied.
+
+    Raises:
+        ValueError: if rank 0 has other parameters or buffers.
     """
     if world_size() == 1:
         return
@@ -65,7 +70,10 @@ def receive(module: nn.Module, device: torch.device) -> None:
 
 
 def check_layout(own: list[tuple[str, tuple[int, ...], str]]) -> None:
-    """Raise if rank 0 has other names, shapes or types, which would misplace its values. Collective."""
+    """Raise a ValueError if names, shapes or types differ from rank 0's, which would misplace values.
+
+    Collective.
+    """
     expected = [own]
     dist.broadcast_object_list(expected, src=0)
     if expected[0] != own:
@@ -115,8 +123,8 @@ def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield `(name, full tensor)` of every parameter, detached; tied parameters once.
 
     Adapters are merged into the weights that they belong to, and names are those of the model without adapters.
-    Collective under FSDP2: every rank must exhaust it. There, `reshard` the root first: after a forward without
-    gradient it holds its parameters in the type that it computes in.
+    Collective under FSDP2: every rank must exhaust the iterator. There, `reshard` the root first: after a
+    forward without gradient, the root holds its parameters in the compute type.
     """
     layers = {f"{name}.weight": layer for name, layer in adapted_layers(model)}
     for whole_name, parameter in model.named_parameters():

@@ -1,4 +1,4 @@
-"""Shared by engines: an error, sampling in a thread, checks of requests and responses, settings, stop tokens."""
+"""Parts that engines share: an error, threads, checks of requests and responses, settings, stop tokens."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +21,7 @@ FLOAT32_HEAD = {"head_dtype": "float32"}
 
 
 class EngineError(RuntimeError):
-    """An engine is gone, hangs or refuses, and trying again did not help."""
+    """An engine is gone, hangs or refuses, and retries did not help."""
 
 
 def in_thread(task: Callable[..., T], *arguments: Any) -> Callable[[], T]:
@@ -46,7 +46,7 @@ def in_thread(task: Callable[..., T], *arguments: Any) -> Callable[[], T]:
 
 
 def check_context(request: Request, context: int) -> None:
-    """Raise when a prompt with its longest response does not fit in `context` tokens."""
+    """Raise a ValueError if a prompt with its longest response does not fit in `context` tokens."""
     longest = max((len(prompt) for prompt in request.prompts), default=0)
     if longest + request.sampling.max_new_tokens > context:
         raise ValueError(
@@ -128,10 +128,13 @@ def vllm_sampling(sampling: SamplingConfig, num_samples: int, stop_ids: list[int
 
 
 def stop_token_ids(model_path: str) -> list[int]:
-    """Return a model's end-of-sequence ids, ascending, from its generation config (else config) and tokenizer.
+    """Return a model's end-of-sequence ids, ascending, from generation config (else config) and tokenizer.
 
-    vLLM stops at the tokenizer's too: a chat model's turn often ends with a token that its generation config, taken
-    over from the base model, does not name. ValueError if it has none.
+    vLLM stops at the tokenizer's too: a chat model's turn often ends with a token that its generation config,
+    taken over from the base model, does not name.
+
+    Raises:
+        ValueError: if the model has no end-of-sequence id.
     """
     try:
         stop = GenerationConfig.from_pretrained(model_path).eos_token_id

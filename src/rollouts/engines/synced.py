@@ -1,4 +1,4 @@
-"""The engine of a run: made when first needed, checked, synced only when the policy has changed, closed at the end."""
+"""The engine of a run: made on first use, checked, synced when the policy has changed, closed at the end."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -22,7 +22,7 @@ def own_parameters(policy: nn.Module) -> Iterable[tuple[str, Tensor]]:
 
 
 class SyncedEngine:
-    """Makes an engine when it is first needed, and streams `weights` into it only when they have changed.
+    """Engine that is made on first use, and gets `weights` only when they have changed.
 
     An engine is refused as soon as its class is known, at the latest when it is made, if it lacks a part of `Engine`,
     or if `asynchronous` is set and it can't sample while the policy is updated.
@@ -62,13 +62,13 @@ class SyncedEngine:
         return self._engine
 
     def weights_digest(self, policy: nn.Module, step: int) -> str:
-        """Return a digest of the weights of all ranks after `step` optimizer steps, exact to the bit. Collective."""
+        """Return a bit-exact digest of all ranks' weights after `step` optimizer steps. Collective."""
         if self._digest is None or self._digest[0] != step:
             self._digest = step, digest_of(gather_objects(bit_sums(policy)))
         return self._digest[1]
 
     def weights_replaced(self) -> None:
-        """Mark the engine as stale, for example after a checkpoint was loaded; the next `at` syncs the engine."""
+        """Mark the engine as stale, for example after a checkpoint was loaded; the next `at` syncs it."""
         self._synced_at = self._digest = None
 
     def sleep(self) -> None:

@@ -25,20 +25,21 @@ from .base import NO_PROBABILITIES, check_context, in_thread, stop_token_ids
 BELOW_1 = 1 - 2**-30
 """A factor that keeps a point from being rounded into the next interval."""
 COMPACT_BELOW = 0.75
-"""Finished rows leave the cache when less than this share of it is still being sampled."""
+"""Share of the cache's rows still being sampled, below which finished rows leave the cache."""
 GROUPED_ATTENTION = "tagrpo_grouped"
 
 
 class TransformersEngine(Engine):
-    """Holds a copy of the policy and samples responses to many prompts at a time.
-
-    ValueError if the model has recurrent layers, from whose state rows can't be selected.
+    """Engine that samples responses to many prompts at a time from a copy of the policy.
 
     Args:
         model_path: Folder or hub name, for the configuration and the stop tokens; weights come from `sync`.
         dtype: Type of the copy, by its name in torch.
         device: Where to sample; None takes the first CUDA device of the process if there is one.
         max_rows: Responses sampled at the same time.
+
+    Raises:
+        ValueError: if the model has recurrent layers, from whose state rows can't be selected.
     """
 
     asynchronous = True
@@ -65,7 +66,11 @@ class TransformersEngine(Engine):
 
     @torch.no_grad()
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Copy the weights into the engine's model; ValueError if names or shapes are not those of the model."""
+        """Copy the weights into the engine's model.
+
+        Raises:
+            ValueError: if names or shapes are not those of the model.
+        """
         own = dict(self.model.named_parameters())
         for name, tensor in parameters:
             if name not in own or own[name].shape != tensor.shape:
@@ -84,7 +89,7 @@ class TransformersEngine(Engine):
 
     @torch.no_grad()
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
-        """See `Engine.generate`. Prompts of similar length are sampled together."""
+        """Sample as `Engine.generate` does, prompts of similar length together."""
         check_context(request, self.context)
         generator = torch.Generator(self.device).manual_seed(request.seed)
         results: list[list[Completion]] = [[] for _ in request.prompts]
@@ -97,11 +102,11 @@ class TransformersEngine(Engine):
         return results
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
-        """See `Engine.generate_async`. It gains little where the update keeps the shared device busy."""
+        """Sample as `Engine.generate_async` does; gains little if the update keeps a shared device busy."""
         return in_thread(self.generate, request, deliver)
 
     def _parts(self, request: Request) -> list[list[int]]:
-        """Return indices of prompts in order of length, in parts of at most `max_rows` responses or a single prompt."""
+        """Return indices of prompts by length, in parts of at most `max_rows` responses or one prompt."""
         parts: list[list[int]] = []
         rows = 0
         wanted = [(len(request.prompts[p]), p, count) for p, count in enumerate(request.num_samples) if count]
@@ -116,7 +121,10 @@ class TransformersEngine(Engine):
     def _sample(
         self, prompts: list[Tensor], counts: list[int], sampling: SamplingConfig, generator: torch.Generator
     ) -> list[Completion]:
-        """Sample all rows of some prompts, token by token. Rows whose tokens agree so far share a row of the cache."""
+        """Sample all rows of some prompts, token by token.
+
+        Rows whose tokens are equal so far share a row of the cache.
+        """
         pad = partial(pad_sequence, batch_first=True, padding_side="left")
         ids, mask = pad(prompts).to(self.device), pad([torch.ones_like(p) for p in prompts]).to(self.device)
         cache = DynamicCache(config=self.model.config)
@@ -152,7 +160,7 @@ class TransformersEngine(Engine):
         return _completions(tokens, logprobs, lengths, finished)
 
     def _logits(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
-        """Return [rows, V] logits after the last of the tokens `ids` [rows, new], which join the cache.
+        """Return [rows, V] logits after the last of the tokens `ids` [rows, new]; the cache gets `ids`.
 
         `mask` [rows, cached and new] has zeros where a prompt is padded, on the left.
         """
@@ -163,12 +171,18 @@ class TransformersEngine(Engine):
         return logits[:, -1]
 
     def close(self) -> None:
-        """Drop the copy of the policy. Sampling that is still under way in a thread ends with an error, unnoticed."""
+        """Drop the copy of the policy.
+
+        Sampling that still runs in a thread ends with an error, unnoticed.
+        """
         del self.model
 
 
 def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Tensor) -> list[Completion]:
-    """Return rows of `tokens` and `logprobs` [rows, T], cut to lengths [rows]; unfinished rows are truncated."""
+    """Return a completion per row of `tokens` and `logprobs` [rows, T], cut to `lengths` [rows].
+
+    Rows that are not `finished` count as truncated.
+    """
     sampled = torch.arange(tokens.shape[1], device=tokens.device) < lengths[:, None]
     of_rows = [values[sampled].cpu().split(lengths.tolist()) for values in (tokens, logprobs)]
     rows = zip(*of_rows, finished.tolist(), strict=True)
@@ -179,10 +193,11 @@ def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Te
 def grouped_query_attention(
     _: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None, **options: Any
 ) -> tuple[Tensor, None]:
-    """Compute SDPA in which query heads share key heads, for CPUs; with a mask, transformers' own copies the keys.
+    """Compute SDPA in which query heads share key heads, for CPUs.
 
-    `query` is [n, H, Lq, D], `key` and `value` are [n, H_kv, Lk, D], where H is a multiple of H_kv; `attention_mask`
-    is [n, 1, Lq, Lk] bool, None is causal. Returns [n, Lq, H, D], and None for the attention weights.
+    With a mask, transformers' own function copies the keys. `query` is [n, H, Lq, D], `key` and `value` are
+    [n, H_kv, Lk, D], where H is a multiple of H_kv; `attention_mask` is [n, 1, Lq, Lk] bool, None is causal.
+    Returns [n, Lq, H, D], and None for the attention weights.
     """
     rule: dict[str, Any] = {"attn_mask": attention_mask, "is_causal": attention_mask is None and query.shape[2] > 1}
     attended = F.scaled_dot_product_attention(query, key, value, **rule, scale=options.get("scaling"), enable_gqa=True)
@@ -194,12 +209,12 @@ AttentionMaskInterface.register(GROUPED_ATTENTION, sdpa_mask)
 
 
 class _Layer(DynamicLayer):
-    """A cache layer that copies keys and values once, not twice, when rows are selected and a token is appended."""
+    """A cache layer that copies keys and values once when rows are selected and a token is appended."""
 
     rows: Tensor | None = None
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Note the rows to select at the next `update`, which comes before the next selection."""
+        """Store the rows to select at the next `update`, which comes before the next selection."""
         self.rows = indices
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
@@ -213,7 +228,7 @@ class _Layer(DynamicLayer):
 
 
 def _appended(kept: Tensor, rows: Tensor, new: Tensor) -> Tensor:
-    """Return [rows, heads, tokens so far and new, D]: selected `rows` of `kept`, each followed by its row of `new`."""
+    """Return [rows, heads, tokens so far and new, D]: rows of `kept`, each followed by one of `new`."""
     length = kept.shape[2]
     both = kept.new_empty(*new.shape[:2], length + new.shape[2], new.shape[3])
     torch.index_select(kept, 0, rows, out=both[:, :, :length])
@@ -224,10 +239,13 @@ def _appended(kept: Tensor, rows: Tensor, new: Tensor) -> Tensor:
 def draw(
     logits: Tensor, sampling: SamplingConfig, generator: torch.Generator, rows: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Draw a token per entry of `rows`; also returns its float32 log-prob at the temperature, before top-p and top-k.
+    """Draw a token for each entry of `rows`; return tokens and their float32 log-probs.
 
-    `rows` [draws] names the row of `logits` [n, V] that each draw is from; None draws once from each. Greedy decoding
-    reports log-probs at temperature 1. FloatingPointError if a row of `logits` gives no probabilities.
+    Log-probs are at the temperature, before top-p and top-k; greedy decoding reports them at temperature 1.
+    `rows` [draws] is the row of `logits` [n, V] that each draw is from; None draws once from each row.
+
+    Raises:
+        FloatingPointError: if a row of `logits` gives no probabilities.
     """
     logits = logits.float()
     if sampling.temperature not in (0, 1):

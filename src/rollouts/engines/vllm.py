@@ -1,4 +1,4 @@
-"""vLLM inside the training process: one engine per rank or team of ranks, its weights streamed from the trainer."""
+"""vLLM in the training process: one engine per rank or team of ranks, weights streamed from the trainer."""
 
 import logging
 import os
@@ -25,12 +25,11 @@ from .weight_stream import receive_weights
 
 
 class VLLMEngine(Engine):
-    """Colocated vLLM. Weights are never read from disk: they come from `sync`, before the first sample.
+    """Colocated vLLM engine, whose weights come from `sync` before the first sample, never from disk.
 
-    Under several ranks create it on every rank, after the process group exists. Each engine samples the prompts of its
-    own rank on that rank's GPU. With `tensor_parallel_size`, a team of consecutive ranks shares one engine that samples
-    the prompts of all of them; its methods are then collective over the team. ImportError if vLLM is not installed,
-    ValueError if the ranks can't be cut into teams of that size.
+    Under several ranks create it on every rank, after the process group exists. Each engine samples the
+    prompts of its rank on that rank's GPU. With `tensor_parallel_size`, a team of consecutive ranks shares
+    one engine that samples the prompts of all of them; its methods are then collective over the team.
 
     Args:
         model_path: Folder or hub name, for configuration, tokenizer and stop tokens.
@@ -44,6 +43,10 @@ class VLLMEngine(Engine):
         tensor_parallel_size: Ranks that share an engine: for models whose weights and cache one GPU does not hold.
         step_seconds: How long one step of sampling may take before it counts as hung and the run ends; see `Watch`.
         options: Further arguments of `vllm.LLM`.
+
+    Raises:
+        ImportError: if vLLM is not installed.
+        ValueError: if the ranks can't be cut into teams of `tensor_parallel_size`.
     """
 
     def __init__(
@@ -99,7 +102,7 @@ class VLLMEngine(Engine):
         self.asleep = False
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Load the weights as they arrive, repair the tied output head, forget cached prefixes."""
+        """Load the weights as they arrive, tie the output head again, and clear the cache of prefixes."""
         self._wake()
         with undisturbed():
             self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": iter(parameters)})
@@ -107,7 +110,10 @@ class VLLMEngine(Engine):
             self.llm.reset_prefix_cache()
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
-        """See `Engine.generate`. Log-probs are those of the truncated distribution under top-p or top-k."""
+        """Sample as `Engine.generate` does.
+
+        Log-probs are those of the truncated distribution under top-p or top-k.
+        """
         parts, place = [request], 0
         if self.team is not None:
             parts, place = gather_objects(request, self.team), dist.get_rank(self.team)
@@ -130,7 +136,7 @@ class VLLMEngine(Engine):
         return results
 
     def _sample(self, request: Request, take: Callable[[int, list[Any]], None]) -> None:
-        """Sample; call `take` with the row of each prompt and all its outputs as soon as they are finished."""
+        """Sample, and call `take` with the row and outputs of each prompt as soon as all are finished."""
         from vllm import SamplingParams, TokensPrompt
 
         wanted = [row for row, count in enumerate(request.num_samples) if count]
@@ -154,7 +160,7 @@ class VLLMEngine(Engine):
             raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(row_of)} of them.")
 
     def sleep(self) -> None:
-        """Release the GPU's memory until the next `sync` or `generate`, if the engine was made with `sleep`."""
+        """Free the GPU's memory until the next `sync` or `generate`, if the engine was made with `sleep`."""
         if self.can_sleep and not self.asleep:
             self.llm.sleep(level=1)  # weights wait in host memory: nothing is lost if no sync follows
             self.asleep = True
@@ -172,7 +178,7 @@ class VLLMEngine(Engine):
 
 
 class Watch:
-    """Ends the process when the engine in it hangs: nothing else can end a step of vLLM from within.
+    """Watchdog that ends the process if its engine hangs; nothing else can end vLLM's step from within.
 
     A step may take `seconds`, or 20 times as long as the slowest before it; the first, which may compile, 10 times
     `seconds`. Time in which the process is stopped does not count.
@@ -215,7 +221,9 @@ def _completion(sample: Any) -> Completion:
 
 
 class WorkerExtension:
-    """Base class that our servers add to vLLM's workers (`--worker-extension-cls`); declares the workers' methods.
+    """Base class that our servers add to vLLM's workers (`--worker-extension-cls`).
+
+    The class declares the workers' methods.
 
     vLLM's own transfers of weights need GPUs, which servers on CPUs lack.
     """
@@ -224,7 +232,7 @@ class WorkerExtension:
     get_model: Callable[[], Any]
 
     def take_weights(self, **where: Any) -> None:
-        """Load the weights that `weight_stream.offered` offers, as the colocated engine does: one tensor at a time."""
+        """Load the weights that `weight_stream.offered` offers, one tensor at a time."""
         try:
             self.reload_weights(weights_iterator=receive_weights(**where))
         except Exception:
@@ -236,7 +244,7 @@ class WorkerExtension:
 
 
 def retie_output_head(model: Any) -> None:
-    """Tie the output head to the embeddings again: on CPUs reloading keeps a copy of the old one."""
+    """Tie the output head to the embeddings again: on CPUs, reloading keeps a copy of the old head."""
     if getattr(model.config, "tie_word_embeddings", False):
         head = model.lm_head
         head.weight = model.model.embed_tokens.weight
@@ -245,7 +253,7 @@ def retie_output_head(model: Any) -> None:
 
 @contextmanager
 def errors_to_log() -> Iterator[None]:
-    """Write to the log file of the run, if there is one, what any library writes to stderr, from C++ too."""
+    """Redirect stderr of all libraries, C++ included, to the log file of the run, if there is one."""
     files = [handler for handler in logging.getLogger().handlers if isinstance(handler, logging.FileHandler)]
     if not files:
         yield
@@ -262,9 +270,10 @@ def errors_to_log() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Restore afterwards what vLLM changes: random states of torch, numpy and `random`, and torch's number of threads.
+    """Restore, after the block, process state that vLLM changes.
 
-    On CPUs it also replaces `torch.set_num_threads` by a no-op.
+    This is the random states of torch, numpy and `random`, and torch's number of threads; on CPUs also
+    `torch.set_num_threads`, which vLLM replaces by a no-op.
     """
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
     states = random.getstate(), np.random.get_state()  # noqa: NPY002 (vLLM uses the global one)

@@ -23,9 +23,9 @@ from ...types.checks import dtype_name
 
 Weights = Sequence[tuple[str, Tensor]]
 CHUNK = 1 << 20
-"""Bytes that are sent at a time."""
+"""Bytes per send."""
 FAMILIES = {True: socket.AF_INET6, False: socket.AF_INET}
-"""Whether there is a colon in an address → its family."""
+"""Whether an address contains a colon → address family."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -86,9 +86,9 @@ def offered(
     stalled: Callable[[], None],
     taken: Callable[[], None] = lambda: None,
 ) -> Iterator[dict[str, Any]]:
-    """Offer tensors while the block runs; yields the arguments of `receive_weights`.
+    """Offer tensors while the block runs, and yield the arguments of `receive_weights`.
 
-    `weights` are on the CPU and contiguous; `host` is the address of this machine to listen at. When no receiver has
+    `weights` are on the CPU and contiguous; `host` is the address of this machine to listen at. If no receiver has
     taken any bytes for `timeout` seconds, `stalled` is called, again and again, also after the last byte. `taken` is
     called when a receiver has got the last byte.
     """
@@ -101,7 +101,11 @@ def offered(
 
 
 def receive_weights(host: str, port: int, token: str, timeout: float) -> Iterator[tuple[str, Tensor]]:
-    """Yield (name, tensor) on the CPU as they arrive; OSError if the sender refuses, is silent or ends too early."""
+    """Yield (name, tensor) on the CPU as they arrive.
+
+    Raises:
+        OSError: if the sender refuses, is silent or ends too early.
+    """
     with closing(HTTPConnection(host, port, timeout=timeout)) as connection:
         connection.request("GET", "/", headers={"Authorization": f"Bearer {token}"})
         response = connection.getresponse()

@@ -1,4 +1,4 @@
-"""The token that our vLLM servers share with their trainers, and the middleware that asks for it on every route.
+"""The token that vLLM servers share with their trainers, and middleware that requires it on every route.
 
 vLLM's own `--api-key` guards sampling alone: it leaves open the routes that replace weights or call a worker.
 """
@@ -17,9 +17,13 @@ SHORTEST = 16
 
 
 def shared_token() -> str:
-    """Return the token in `TAGRPO_TOKEN`, else in `~/.cache/tagrpo/token`, a file that the first caller makes.
+    """Return the token in `TAGRPO_TOKEN`, else in `~/.cache/tagrpo/token`.
 
-    ValueError if it is too short to be a secret, PermissionError if other users of this machine can read the file.
+    The first caller makes this file.
+
+    Raises:
+        ValueError: if the token is too short to be a secret.
+        PermissionError: if other users of this machine can read the file.
     """
     token = os.environ.get(VARIABLE, "").strip() or _of_file(FILE.expanduser())
     if len(token) < SHORTEST:
@@ -44,7 +48,10 @@ def _of_file(path: Path) -> str:
 
 
 class RequireToken:
-    """ASGI middleware, for vLLM's `--middleware`: answers 401 to requests without `Authorization: Bearer <token>`."""
+    """ASGI middleware, for vLLM's `--middleware`, that answers 401 to requests without the token.
+
+    The token is expected in the header `Authorization: Bearer <token>`.
+    """
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""One vLLM server: where it is, calls to it, and how it gets weights.
+"""One vLLM server: its address, calls to it, and the transfer of weights.
 
 A server that hangs during a transfer of weights is given up within 60 s; a moving transfer may take `timeout`.
 """
@@ -125,7 +125,7 @@ class VLLMServer:
         )
 
     def get(self, path: str, kind: type[T]) -> T:
-        """GET JSON within `PROBE_SECONDS`, and return it as a `kind`."""
+        """Send a GET within `PROBE_SECONDS`, and return the JSON reply as a `kind`."""
         reply = self.post(path, None, PROBE_SECONDS, "GET")
         return read_json(kind, reply, source=f"the reply of {self.url}{path}", remedy=REMEDY)
 
@@ -179,7 +179,7 @@ class VLLMServer:
             shut_down(connection)
 
     def why(self, error: Exception) -> str:
-        """Return why a call failed. If the server was given up meanwhile, the reason for that comes first."""
+        """Return why a call failed. If the server was given up meanwhile, that reason comes first."""
         return ": ".join(filter(None, (self.state, type(error).__name__, str(error))))
 
     def failure_to_hold(self, version: str, send: Weights | None = None) -> str:
@@ -200,7 +200,7 @@ class VLLMServer:
         return "" if held == version else f"it holds the weights {held[:80]!r}"
 
     def exchange_weights(self, weights: Weights, version: str) -> None:
-        """Stop what is being sampled, let the workers receive the weights, forget cached prefixes.
+        """Stop sampling, let the workers receive the weights, and clear the cache of prefixes.
 
         Until the weights are complete and the cache is empty, the server reports their version as "unfinished".
         """

@@ -17,7 +17,9 @@ from ...types import Completion
 ROUNDING = 1e-4
 """Largest accepted log-prob: that of a certain token is 0, and rounding may add this much."""
 COINCIDENCE = 1e-15
-"""Equal responses count as copies if their probability is below this; in a million requests, an error of 1e-9."""
+"""Largest probability of equal responses at which they count as copies.
+
+In a million requests, an error has the probability 1e-9."""
 REMEDY = (
     "Start the server with `python -m tagrpo.rollouts.servers.serve` of this installation, or take it out of "
     "rollout.engine.url."
@@ -42,7 +44,7 @@ class Models(Message):
     """Reply of `/v1/models`."""
 
     data: Annotated[list[Model], Field(min_length=1)]
-    """The models, of which there is one."""
+    """Models of the server; the first one is used."""
 
 
 class Span(Message):
@@ -62,14 +64,14 @@ class TokenLogprob(Message):
     logprob: Annotated[float, Field(allow_inf_nan=False, le=ROUNDING)]
     """Nats."""
     token_id: Count | None = None
-    """The token; None if the server does not repeat it here."""
+    """Token id; None if the server does not repeat it here."""
 
 
 class Logprobs(Message):
     """Log-probs of a response."""
 
     content: list[TokenLogprob]
-    """[T] one for each token."""
+    """[T] log-probs, one for each token."""
 
 
 class Choice(Message):
@@ -80,22 +82,22 @@ class Choice(Message):
     token_ids: Annotated[list[Count], Field(min_length=1)]
     """[T] tokens, the stop token included."""
     logprobs: Logprobs
-    """Their log-probs."""
+    """Log-probs of the tokens."""
     finish_reason: Literal["stop", "length"]
     """Why the response ended; any other reason means that it is incomplete."""
     weight_versions: Annotated[list[Span], Field(min_length=1)]
-    """The weights that sampled it, from first token to last."""
+    """Weights that sampled the response, from first token to last."""
 
 
 class Generated(Message):
     """Reply of `/inference/v1/generate`."""
 
     choices: list[Choice]
-    """The responses in any order."""
+    """Responses in any order."""
 
 
 class Asked(NamedTuple):
-    """What a request asks for, against which its reply is checked."""
+    """Contents of a request, which its reply must match."""
 
     num_samples: int
     """Number of responses."""

@@ -3,11 +3,11 @@
 Every response comes back with the version of the weights that sampled it, which the server keeps beside the weights.
 Replies are checked (`server_replies`): if a reply breaks the contract, another server gets the request, as if the first
 one were dead. A server that was killed and started again has no such version: its responses are discarded, and sampled
-again once it holds the current weights.
+again once it has the current weights.
 
 A request goes to another server at once when its connection breaks, and within 60 s when its server hangs: two failed
 probes in a row end all requests to a server. While probes are answered, a request may take as long as `timeout`. A
-server that has used all of that time is asked after the others until the next sync.
+server that has used all of that time gets requests only after the others until the next sync.
 """
 
 import logging
@@ -111,9 +111,11 @@ class VLLMServerEngine(Engine):
         self._prepare()
 
     def _prepare(self) -> None:
-        """Bring the current weights into every server that answers; all ranks learn which these are. Collective.
+        """Send the current weights to every server that answers, and tell all ranks which do. Collective.
 
-        EngineError on every rank if there is none, EndOfRun if rank 0 was asked to stop while it waited.
+        Raises:
+            EngineError: on every rank, if no server answers.
+            EndOfRun: if rank 0 was asked to stop while it waited.
         """
         ready, failure = gather_objects(self._prepared() if rank() == 0 else ({}, ""))[0]
         if failure:
@@ -128,7 +130,10 @@ class VLLMServerEngine(Engine):
         return {url: VLLMServer(url, self.timeout, self.token) for url in urls}
 
     def _prepared(self) -> tuple[dict[str, int], str]:
-        """Send weights until a server holds them. Returns ready URL → context or the error; neither if told to stop."""
+        """Send weights until a server has them, and return ready URL → context, and an error message.
+
+        The message is empty on success. Both are empty if the run was asked to stop.
+        """
         began, failures, said, weights = time.monotonic(), 0, "", list(self.weights.items())
         while not asked_to_stop():
             urls: list[str] = []
@@ -161,14 +166,15 @@ class VLLMServerEngine(Engine):
         return {}, ""
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
-        """See `Engine.generate`. Log-probs are those of the truncated distribution under top-p or top-k.
+        """Sample as `Engine.generate` does.
 
-        Each sample has a seed of its own: it does not matter which server draws it.
+        Log-probs are those of the truncated distribution under top-p or top-k. Each sample has a seed of its
+        own, so that it does not matter which server draws it.
         """
         return self.generate_async(request, deliver)()
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
-        """See `Engine.generate_async`. `Finish` retries the requests that have failed, on all ranks together."""
+        """Start `generate` in the background; `Finish` retries failed requests, on all ranks together."""
         check_context(request, max(self.contexts.values(), default=0))
         results: list[list[Completion]] = [[] for _ in request.prompts]
         wanted = [prompt for prompt, count in enumerate(request.num_samples) if count]
@@ -200,7 +206,7 @@ class VLLMServerEngine(Engine):
     def _attempt(
         self, request: Request, results: list[list[Completion]], deliver: Deliver, wanted: Sequence[int]
     ) -> dict[int, str]:
-        """Ask each ready server at most once for responses to the prompts `wanted`; return prompt → why it failed."""
+        """Ask each ready server at most once for the prompts `wanted`; return prompt → why it failed."""
         one_at_a_time = threading.Lock()
 
         def answer(prompt: int) -> str | None:
@@ -240,11 +246,11 @@ class VLLMServerEngine(Engine):
             done.set()
 
     def _ask(self, body: Json, asked: Asked, earlier: Sequence[Completion]) -> list[Completion]:
-        """Ask the least busy server, and if that fails the next one. A reply that does not match `asked` is a failure.
+        """Ask the least busy server, and the next one if it fails or its reply does not match.
 
         Args:
             body: The request.
-            asked: What a reply must match.
+            asked: Contents of the request, which a reply must match.
             earlier: Responses to earlier requests for the same prompt.
 
         Raises:
@@ -289,7 +295,7 @@ class VLLMServerEngine(Engine):
             before = why
 
     def close(self) -> None:
-        """Drop connections and the copy of the weights; the servers go on."""
+        """Drop connections and the copy of the weights; the servers keep running."""
         for server in self.servers.values():
             server.give_up("the engine is closed")
         self.weights = {}

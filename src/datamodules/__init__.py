@@ -1,1 +1,1 @@
-"""From questions to batches of prompts: sources, templates, and the data module that serves them."""
+"""Sources of questions, templates, and the data module that serves batches of prompts."""

@@ -1,4 +1,4 @@
-"""Test questions that also occur among the training questions, in the same or nearly the same words."""
+"""Find test questions that also occur among the training questions, in the same or nearly the same words."""
 
 import hashlib
 import re
@@ -20,9 +20,9 @@ _TOKEN = re.compile(r"(?<!\S)(?=\S*\*)[*.se]{5,}(?!\S)|[^\W\d_]+|\d+|[-+*/^=<>!]
 """A row of a maze counts as one word: two mazes hardly share six rows in a row."""
 Gram = tuple[str, ...]
 _COMMON = 64
-"""An n-gram in more training texts than this is common."""
+"""Number of training texts; an n-gram that occurs in more texts is common."""
 _REMEMBERED = 256
-"""Lists of common n-grams whose counts are kept; questions from one layout have the same."""
+"""Number of lists of common n-grams whose counts are cached; questions of one layout share a list."""
 DIGITS = 12  # of a digest: 10,000 questions and 300,000 texts have an accidental match in one of 100,000 cases
 
 
@@ -36,7 +36,7 @@ class Overlap(NamedTuple):
 
 
 def words(question: str) -> tuple[str, ...]:
-    r"""Words, numbers and operators of a question, without case, punctuation and formatting commands of LaTeX.
+    r"""Return the words, numbers and operators of a question, without case, punctuation and LaTeX formatting.
 
     >>> words(r"Compute $\dfrac{1,000}{2} \, + x$.")
     ('compute', 'frac', '1000', '2', '+', 'x')
@@ -50,12 +50,12 @@ def words(question: str) -> tuple[str, ...]:
 
 
 def digest(text: Sequence[str]) -> str:
-    """`DIGITS` hexadecimal digits for the words of a text."""
+    """Return a digest of the words of a text, in `DIGITS` hexadecimal digits."""
     return hashlib.blake2b(" ".join(text).encode(), digest_size=DIGITS // 2).hexdigest()
 
 
 def seen(groups: Iterable[QuestionGroup], noted: str) -> list[QuestionGroup]:
-    """The groups whose question has the same words as one in `noted`, a string of digests."""
+    """Return the groups whose question has the same words as a text in `noted`, a string of digests."""
     known = {noted[start : start + DIGITS] for start in range(0, len(noted), DIGITS)}
     return [group for group in groups if digest(words(group.question)) in known]
 
@@ -67,7 +67,9 @@ def find_overlaps(
     threshold: float = 0.5,
     note: Callable[[Sequence[str]], object] | None = None,
 ) -> dict[str, list[Overlap]]:
-    """Split → for each test question that overlaps with training, its most similar training question, in order.
+    """Find for each test question that overlaps with training its most similar training question.
+
+    Returns the overlaps of each split, in the order of its questions.
 
     An overlap has at least `threshold` (0 … 1) of the question's distinct n-grams in one training question or
     rephrasing. A question of fewer than n words overlaps only with exactly the same words. An n-gram in more than 64

@@ -1,7 +1,8 @@
-"""The public datasets of the papers: where they are, what their columns mean, and what they are known to contain.
+"""Public datasets of the papers: their places, the meaning of their columns, and their known content.
 
-To add a dataset, add an entry. Copies in circulation name their columns differently: the first name that a copy has is
-used. Where a copy was at hand there is a fingerprint, of the rows that `HubSource` keeps.
+To add a dataset, add an entry. Copies in circulation name their columns differently: the first listed name
+that a copy has is used. If a copy was at hand, its entry has a fingerprint of the rows that `HubSource`
+keeps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """How to read one dataset."""
+    """Description of how to read one dataset."""
 
     hub: str  # its name on the Hugging Face hub
     config: str | None = None  # its configuration there; None for the default one

@@ -1,1 +1,1 @@
-"""A run on disk: its directory, checkpoints, whole files, locks, loggers, secrets that stay out, grids of runs."""
+"""Run directories, checkpoints, atomic file writes, locks, loggers, removal of secrets, and grids of runs."""

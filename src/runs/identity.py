@@ -1,4 +1,4 @@
-"""Digests of the content that runs and evaluations depend on: a path does not say what lies there."""
+"""Digests of the content that runs and evaluations depend on, since a path does not identify its content."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def digest(content: Any) -> str:
-    """Return 16 hex digits of anything that JSON can write."""
+    """Return a digest of content that JSON can represent, in 16 hex digits."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -34,7 +34,10 @@ def digest(content: Any) -> str:
 def identity_of(
     cfg: DictConfig, policy: PolicyModule, data: QuestionDataModule, checkpoint: Path | None
 ) -> dict[str, str]:
-    """Return digests of all that the counts of `tagrpo-eval` depend on; evaluations with equal digests share counts."""
+    """Return digests of everything that the counts of `tagrpo-eval` depend on.
+
+    Evaluations with equal digests share counts.
+    """
     splits = {name: loader.groups for name, loader in data.evaluation_loaders().items()}
     parts = (cfg.reward, cfg.data.evaluation_template or cfg.template, cfg.rollout.evaluation_sampling)
     reward, template, sampling = (OmegaConf.to_container(part, resolve=True) for part in parts)
@@ -61,7 +64,7 @@ def _without_workers(content: Any) -> Any:
 
 
 def _sums_of(checkpoint: Path) -> Any:
-    """Return the checksums in a checkpoint; its content is compared with them before it is loaded."""
+    """Return the checksums in a checkpoint, with which its content is compared before loading."""
     if checkpoint.is_dir():
         from .checkpoints import read_seals
 
@@ -71,7 +74,7 @@ def _sums_of(checkpoint: Path) -> Any:
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a digest of a tokenizer: how it splits texts, its special tokens and its chat template."""
+    """Return a digest of a tokenizer: its splitting of texts, special tokens and chat template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     how = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
     how = {name: value for name, value in how.items() if name not in ("truncation", "padding")}  # set by each call
@@ -79,9 +82,9 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _code_of(settings: Any) -> list[Any]:
-    """Return the code of the classes that settings name: all files in their folders, and every module that they import.
+    """Return the code of the classes that settings name: all files in their folders, and all imports.
 
-    Warn of modules that load others at run time: changes in those others are not noticed.
+    Warn of modules that load other modules at run time: changes in those are not noticed.
     """
     from hydra.utils import get_object
 
@@ -100,7 +103,7 @@ def _code_of(settings: Any) -> list[Any]:
 
 
 def targets(settings: Any) -> Iterator[str]:
-    """Yield the `_target_`s in settings, at any depth."""
+    """Yield all `_target_`s in settings, at any depth."""
     if isinstance(settings, Mapping):
         if "_target_" in settings:
             yield settings["_target_"]
@@ -110,7 +113,10 @@ def targets(settings: Any) -> Iterator[str]:
 
 
 def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
-    """Return the name of each parameter of this rank and the sum of its bits as integers; a hash would take seconds."""
+    """Return the name of each parameter of this rank and the sum of its bits as integers.
+
+    A hash would take seconds.
+    """
     parts = ((name, own_part(parameter).contiguous()) for name, parameter in module.named_parameters())
     integers = ((name, part.view(getattr(torch, f"int{8 * part.element_size()}"))) for name, part in parts)
     return [(name, int(part.sum(dtype=torch.int64))) for name, part in integers]

@@ -1,4 +1,4 @@
-"""Keeps keys and passwords out of files: they belong in environment variables, which are never written down."""
+"""Keep keys and passwords out of files: they belong in environment variables, which are never saved."""
 
 import os
 import re
@@ -16,14 +16,14 @@ from .files import write_text
 
 REMOVED = "<removed>"
 SHORTEST = 8
-"""Length of the shortest value that is searched for within texts, in characters; shorter ones occur in words."""
+"""Minimum length in characters of a value that is searched for in texts; shorter values occur in words."""
 _SECRET_NAME = re.compile(
     r".*(secrets?(_value)?|passwords?|passwd|passphrase|api_?keys?)|(.*_)?(pwd|credentials?|cookies?|authorization)"
     r"|(.*_)?(access|account|auth|encryption|private|secret|service|session|shared|signing|storage|subscription)_?keys?"
     r"|(.*_)?(access|api|auth|bearer|bot|github|gitlab|hf|hub|id|oauth|refresh|sas|security|session|slack|wandb)_?tokens?"
     r"|((auth|basic|db|http|proxy|smtp|user)_)?pass|(basic|http|proxy)_auth|bearer|connection_string|jwt|passcode|token"
 )
-"""Names of settings, in snake case, whose values are secret. Not `eos_token` or `max_new_tokens`."""
+"""Names of secret settings, in snake case. `eos_token` and `max_new_tokens` do not match."""
 _PERHAPS = re.compile(r"(.*_)?(key|token)")  # secret if the value looks like one: no key to sort by, no `</s>`
 _LIKE_A_KEY = re.compile(r"(?!<)(?=\D*\d)\S{8,}")
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[-\s]+")
@@ -52,7 +52,7 @@ _FORMATS = [
         r"(?:AccountKey|SharedAccessKey)=([\w+/=]{20,})",  # connection strings of Azure
     )
 ]
-"""Published formats of keys; if a pattern has a group, the group is the secret."""
+"""Published formats of keys. If a pattern has a group, the group is the secret."""
 _REFERENCE = re.compile(r"(?<!\\)\$\{oc\.env:")
 _PAIR = re.compile(
     r"(?P<name>[\w.@/+~-]{1,64})\\?[\"']?\s{0,8}[:=]\s{0,8}(?:(?i:bearer|basic|token|apikey|digest|negotiate)\s{1,8})?"
@@ -63,7 +63,7 @@ _PAIR = re.compile(
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Check whether a setting holds a secret in plain text.
+    """Check whether a setting is a secret in plain text.
 
     >>> is_secret("logger.wandb.api_key", "abc"), is_secret("name", "sk-4f9a0c7d21"), is_secret("eos_token", "</s>")
     (True, True, False)
@@ -72,7 +72,7 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def redacted(content: Any, name: str = "") -> Any:
-    """Return a copy without secrets: they are found by a setting's name, by format, or as the value of a variable.
+    """Return a copy without secrets, found by setting name, by format, or as values of environment variables.
 
     Names are matched in any spelling and at any depth: everything below `credentials` is secret. Values of headers are
     found in mappings, pairs and texts.
@@ -110,7 +110,7 @@ def for_terminal(text: str) -> str:
 
 
 def without_secrets(text: str, *known: str) -> str:
-    """Remove from a text what has the format of a key, the values of secret variables, and the values `known`.
+    """Remove secrets from a text: keys by their format, values of secret variables, and `known` values.
 
     >>> without_secrets("Incorrect key: sk-4f9a0c7d21")
     'Incorrect key: <removed>'
@@ -125,13 +125,13 @@ def without_secrets(text: str, *known: str) -> str:
 
 @lru_cache(maxsize=1)
 def _of_environment(variables: frozenset[tuple[str, str]]) -> list[str]:
-    """Return the values of variables whose names say that they are secret; PWD is the shell's working directory."""
+    """Return the values of variables whose names mark them as secret, except PWD, the working directory."""
     named = [(name, value) for name, value in variables if name != "PWD"]
     return [value for name, value in named if _named_secret(name, value) or name.upper().endswith("TOKEN")]
 
 
 def _named_secret(name: str, value: object) -> bool:
-    """Check whether the name of a setting says that its value is secret."""
+    """Check whether the name of a setting marks its value as secret."""
     short_number = isinstance(value, int) and value < 10 ** (SHORTEST - 1)
     text = str(value)
     if not isinstance(value, str | int) or short_number or not text or "${" in text:
@@ -166,7 +166,7 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of settings that hold a secret in plain text; items of lists are also read as overrides.
+    """Yield the paths of settings that hold a secret in plain text; list items are also parsed as overrides.
 
     >>> list(literal_secrets({"overrides": ["seed=1", "+logger.api_key=abc"]}))
     ['overrides.logger.api_key']
@@ -175,7 +175,7 @@ def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
 
 
 def _changed(before: Any, after: Any, path: str) -> Iterator[str]:
-    """Yield the paths at which two equally built contents differ."""
+    """Yield the paths at which two contents of equal structure differ."""
     if not isinstance(before, Mapping | list | tuple):
         if before is not after and before != after:
             yield path
@@ -187,13 +187,16 @@ def _changed(before: Any, after: Any, path: str) -> Iterator[str]:
 
 
 def secret_pairs(text: str) -> list[str]:
-    """Return the names, among all `name=value` and `name: value` in a text, whose values are secrets."""
+    """Return the names of secrets among all `name=value` and `name: value` in a text."""
     pairs = [(match["name"].lstrip("+~"), match[match.lastgroup or "bare"]) for match in _PAIR.finditer(text)]
     return [name for name, value in pairs if is_secret(name, value)]
 
 
 def refuse_secret_arguments(arguments: Sequence[str]) -> None:
-    """End the program, naming the settings, when its arguments hold a secret: Hydra would print and copy them."""
+    """End the program if its arguments contain a secret, which Hydra would print and copy.
+
+    The message names the settings.
+    """
     found = [name for argument in arguments for name in secret_pairs(argument)]
     _leave(found or ["an argument" for argument in arguments if is_secret("", argument)])
 
@@ -208,7 +211,7 @@ def _leave(found: list[str]) -> None:
 
 
 def unread(content: Any) -> Any:
-    """Return a copy with escaped references to environment variables, for the run that gets the copy to resolve."""
+    """Return a copy with references to environment variables escaped, so that a started run resolves them."""
     if isinstance(content, Mapping):
         return {key: unread(value) for key, value in content.items()}
     if isinstance(content, list):
@@ -217,7 +220,7 @@ def unread(content: Any) -> Any:
 
 
 def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
-    """End the program when a setting holds a secret, after deleting a directory that Hydra has named after it."""
+    """End the program if a setting is a secret, after deleting a directory that Hydra has named after it."""
     directory = Path(output_directory)
     found = list(literal_secrets(OmegaConf.to_container(cfg, resolve=False)))
     if is_secret("", str(directory)):  # a name that refers to a variable is resolved before it names a directory

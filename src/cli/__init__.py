@@ -1,1 +1,1 @@
-"""The console scripts, and what they say."""
+"""Console scripts and their output."""

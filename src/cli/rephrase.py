@@ -1,10 +1,10 @@
-"""`tagrpo-rephrase`: questions in, rephrasings with their provenance and the checks' verdicts out; and their audit.
+"""`tagrpo-rephrase`: write rephrasings of questions with provenance and the checks' verdicts; audit them.
 
     tagrpo-rephrase input=questions.jsonl output=rephrased.jsonl rephraser.model=<model> --dry-run
     tagrpo-rephrase input=questions.jsonl output=rephrased.jsonl rephraser.model=<model>
     tagrpo-rephrase audit input=rephrased.jsonl output=filtered.jsonl
 
-Paid replies are kept in `<output>.work/replies.jsonl`: after an interruption the same command continues.
+Paid replies are kept in `<output>.work/replies.jsonl`: the same command continues after an interruption.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values
 
 
 def built(part: DictConfig) -> Any:
-    """Instantiate a part of the configuration; its `price` is not an argument of the object."""
+    """Instantiate a part of the configuration, without `price`, which is no argument of the object."""
     return instantiate({name: value for name, value in part.items() if name != "price"}, _convert_="all")
 
 
 def with_commands(arguments: Sequence[str]) -> list[str]:
-    """Return the command line in Hydra's terms.
+    """Convert the command line to Hydra's syntax.
 
     >>> with_commands(["generate", "input=a.jsonl", "--dry-run"])
     ['command=generate', 'input=a.jsonl', 'dry_run=true']
@@ -44,7 +44,10 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
 
 
 def execute(cfg: DictConfig) -> bool:
-    """Build what the configuration names and do what its command says; return whether every call got a reply."""
+    """Build the objects that the configuration names and execute its command.
+
+    Returns whether every call got a reply.
+    """
     from ..rephrasing.audit import by_check, coverage, listing, read_reviewed, recheck, sample_groups
     from ..rephrasing.candidates import write_rows
     from ..rephrasing.client import Client, Prices, ReplyCache, account, expected
@@ -92,7 +95,7 @@ def execute(cfg: DictConfig) -> bool:
 
 
 def check(cfg: DictConfig) -> None:
-    """Refuse settings that can't work, before anything is read or asked; the error names what to change."""
+    """Check settings before anything is read or sent; the error's message names what to change."""
     if cfg.command not in ("generate", "audit"):
         raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
     if cfg.command == "audit" and (cfg.dry_run or cfg.limit is not None):
@@ -129,7 +132,7 @@ def run(cfg: DictConfig) -> None:
 
 
 def finished(cfg: DictConfig) -> bool:
-    """Execute the command, and exit with the server's reason if it refuses all calls."""
+    """Execute the command, or exit with the server's reason if it refuses all calls."""
     from ..rephrasing.client import ServerRefusedError
 
     try:

@@ -1,4 +1,4 @@
-"""`tagrpo-report RUN…`: everything that runs recorded, as one HTML file that opens without a server or a network."""
+"""`tagrpo-report RUN…`: write all records of runs as one HTML file that opens without server or network."""
 
 import argparse
 import sys

@@ -31,7 +31,7 @@ def push(folder: str | Path, repository: str, public: bool = False, kind: str = 
 
 
 def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any] | None = None) -> Path:
-    """Write a checkpoint's policy so that `AutoModelForCausalLM.from_pretrained` loads it; return the checkpoint.
+    """Export a checkpoint's policy for `AutoModelForCausalLM.from_pretrained`; return the checkpoint.
 
     Needs no GPU and no process group, whatever the checkpoint was trained on; adapters are merged.
 

@@ -77,7 +77,7 @@ class Setup:
         return prompt + min(max(self.token_budget - prompt, self.longest), own * self.longest)
 
     def activation_bytes(self) -> float:
-        """Return the bytes kept for the backward of the fullest micro-batch, and the bytes that one layer adds.
+        """Return the bytes for the backward pass of the fullest micro-batch, including what one layer adds.
 
         For each token, a layer keeps the inputs of its products and of its rotary embedding, queries, keys,
         values, the output of attention, and gate, up, their activation and product; norms keep a copy in

@@ -1,1 +1,1 @@
-"""Turns run directories into tables, statistics and plots. Needs neither a GPU nor Lightning."""
+"""Tables, statistics and plots from run directories. Needs neither a GPU nor Lightning."""

@@ -1,1 +1,1 @@
-"""Theory, off the path of a batch: exact objectives, expected updates, exact evaluation, and the embedded tasks."""
+"""Theory, apart from training: exact objectives, expected updates, exact evaluation, embedded tasks."""

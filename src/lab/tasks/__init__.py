@@ -1,4 +1,4 @@
-"""The embedded tasks: sources and verifiers, one file or folder each."""
+"""Embedded tasks: sources and verifiers, one file or folder each."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ def question_data(
     variables: Sequence[str] = (),  # noqa: ARG001
     **settings: Any,
 ) -> Any:
-    """Return a data module of `settings`. Sources and verifiers refer to the other arguments.
+    """Build a data module from `settings`, whose sources and verifiers refer to the other arguments.
 
     Args:
         options: Settings of the generator or taskset, such as `{max_terms: 3}` or `{split: test}`.
-        task: A generator of reasoning-gym, see docs/reasoning_gym.md.
-        environment: A taskset of verifiers that is installed, such as `gsm8k-v1`.
-        python: The interpreter in which `verifiers` and the taskset are installed; null: this one.
-        load_seconds: Seconds in which a taskset loads its tasks, and each process that scores starts.
-        variables: Names of environment variables that a taskset gets, such as `[HF_HOME]`. It gets PATH, HOME, LANG,
-            TMPDIR, PYTHONPATH and numbers of threads in any case, and no other: keys stay here.
-        settings: Of `QuestionDataModule`.
+        task: Generator of reasoning-gym, see docs/reasoning_gym.md.
+        environment: Installed taskset of verifiers, such as `gsm8k-v1`.
+        python: Interpreter in which `verifiers` and the taskset are installed; null uses the current
+            interpreter.
+        load_seconds: Time limit in seconds for loading a taskset's tasks, and for starting each scoring
+            process.
+        variables: Names of environment variables to pass to a taskset, such as `[HF_HOME]`. PATH, HOME, LANG,
+            TMPDIR, PYTHONPATH and numbers of threads are always passed, and no others: keys stay here.
+        settings: Settings of `QuestionDataModule`.
     """
     from ...datamodules.questions import QuestionDataModule
 

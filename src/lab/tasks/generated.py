@@ -24,7 +24,7 @@ class Reformulation(NamedTuple):
     kind: str
     """Kind of change to the question, for `QuestionGroup.kinds`."""
     layout: str
-    """Text with {question}, the original, and a result of `GeneratedSource.aids`: {hint}, {choices} or {noise}."""
+    """Text with {question}, and a result of `GeneratedSource.aids`: {hint}, {choices} or {noise}."""
 
 
 REFORMULATIONS: Mapping[str, Reformulation] = {

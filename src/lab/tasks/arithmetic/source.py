@@ -267,7 +267,7 @@ class ArithmeticSource(GeneratedSource):
         return phrase(asked.told, FAMILIES[family], rng)
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
-        """Return a chain's first value (hint), a chain among two wrong ones (choices), two numbers (noise)."""
+        """Return a first value (hint), a chain among two wrong ones (choices), two numbers (noise)."""
 
         def others() -> Iterator[str]:
             while True:

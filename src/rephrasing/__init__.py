@@ -1,1 +1,1 @@
-"""Rephrasings made, checked and audited before training. Import from the modules: this package stays light."""
+"""Make, check and audit rephrasings before training. This package imports nothing: import its modules."""

@@ -1,1 +1,1 @@
-"""From a composed configuration to built objects: resolvers, checks, options of papers and methods."""
+"""Convert a composed configuration to built objects: resolvers, checks, options of papers and methods."""

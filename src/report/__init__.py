@@ -1,1 +1,1 @@
-"""Writes the report as one offline HTML file: did training help, tables, figures, every recorded response."""
+"""Write the report as one offline HTML file: did training help, tables, figures, every recorded response."""

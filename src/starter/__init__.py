@@ -1,4 +1,4 @@
-"""The policy that ships with the package: a Hugging Face folder, made by `examples/starters`."""
+"""Policy that ships with the package: a Hugging Face folder, made by `examples/starters`."""
 
 from pathlib import Path
 

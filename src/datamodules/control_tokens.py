@@ -12,7 +12,7 @@ from .hidden_text import control_marks
 
 
 class ControlTokenError(ValueError):
-    """Error: the tokenizer can't read a question's spelling of control tokens as plain text."""
+    """Error for a question whose control tokens the tokenizer can't read as plain text."""
 
 
 class PromptEncoder:

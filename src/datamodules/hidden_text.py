@@ -93,7 +93,7 @@ def _is_hidden(character: str, before: str) -> bool:
 
 
 def _needs_joiner(before: str) -> bool:
-    """Check whether a joiner after the character `before` changes what is drawn."""
+    """Check whether a joiner after the character `before` changes the drawn text."""
     if not before:
         return False
     if unicodedata.combining(before) == _VIRAMA or unicodedata.bidirectional(before) == "AL":

@@ -1,4 +1,4 @@
-"""A loader over question groups that resumes with the next batch, even in the middle of an epoch."""
+"""Loader of question groups that resumes with the next batch, even in the middle of an epoch."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ class QuestionLoader:
     make_batch: Callable[[Sequence[QuestionGroup], int], QuestionBatch]  # from groups and the number of the epoch
     batch_size: int  # questions over all ranks
     _: KW_ONLY
-    shuffle: bool  # whether each epoch has an order of its own
+    shuffle: bool  # whether each epoch has a different order
     drop_last: bool  # whether to leave out the incomplete batch at the end of an epoch
     seed: int = 0  # of the order, and of the chances of `serve_by`
     rank: int = 0

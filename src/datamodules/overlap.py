@@ -17,7 +17,7 @@ _FORMATTING = re.compile(
 )
 _SPELLINGS = ((re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"), (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""))
 _TOKEN = re.compile(r"(?<!\S)(?=\S*\*)[*.se]{5,}(?!\S)|[^\W\d_]+|\d+|[-+*/^=<>!]")
-"""A row of a maze counts as one word: two mazes hardly share six rows in a row."""
+"""Pattern of words. A row of a maze counts as one word, since two mazes rarely share six successive rows."""
 Gram = tuple[str, ...]
 _COMMON = 64
 """Number of training texts; an n-gram that occurs in more texts is common."""
@@ -27,7 +27,7 @@ DIGITS = 12  # of a digest: 10,000 questions and 300,000 texts have an accidenta
 
 
 class Overlap(NamedTuple):
-    """A test question and the training question that is most similar to it."""
+    """Test question with the most similar training question."""
 
     test: str  # id
     train: str  # id
@@ -123,7 +123,7 @@ class Index:
                 for row in rows:
                     common[row].append(number)
         layouts: dict[tuple[int, ...], int] = {}
-        self.first: list[int] = []  # layout → its first text
+        self.first: list[int] = []  # layout → first text that has it
         self.layout_of: list[int] = []  # text → layout
         for row, numbers in enumerate(common):
             layout = layouts.setdefault(tuple(numbers), len(layouts))
@@ -138,7 +138,10 @@ class Index:
         self.known: dict[frozenset[int], tuple[NDArray[np.int64], int]] = {}
 
     def most_similar(self, grams: Iterable[Gram]) -> tuple[int, int]:
-        """Return the row of the text that shares most of `grams`, the first of several, and how many it shares."""
+        """Return the row of the text that shares most of `grams`, and the number of shared n-grams.
+
+        Of several such texts, the first is taken.
+        """
         grams = list(grams)
         common = frozenset(self.numbers[gram] for gram in grams if gram in self.numbers)
         if common not in self.known:
@@ -158,7 +161,7 @@ class Index:
 
 
 def _ngrams(text: tuple[str, ...], n: int) -> set[tuple[str, ...]]:
-    """Distinct runs of n words; the whole text where it is shorter, none where it is empty."""
+    """Return the distinct runs of n words; the whole text if it is shorter, none if it is empty."""
     return {text[start : start + n] for start in range(max(1, len(text) - n + 1))} if text else set()
 
 

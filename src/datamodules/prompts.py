@@ -39,7 +39,7 @@ class Measured(NamedTuple):
 
     tokens: int  # of the longest prompt
     control_tokens: list[str]  # that the question spells
-    problem: str  # why it can't be tokenised; empty if it can
+    problem: str  # reason why the question can't be tokenised; empty if it can
 
 
 @dataclass(frozen=True, eq=False)

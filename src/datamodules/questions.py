@@ -1,4 +1,4 @@
-"""The data module: question groups with their rephrasings, in resumable batches of prompts."""
+"""Data module: question groups with their rephrasings, in resumable batches of prompts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -103,10 +103,10 @@ class QuestionDataModule(LightningDataModule):
         self.max_prompt_tokens = max_prompt_tokens
         self.max_evaluation_prompt_tokens = max_evaluation_prompt_tokens or max_prompt_tokens
         self.curriculum, self.shuffle, self.seed = curriculum, shuffle, seed
-        self.memory = QuestionMemory()  # of the training questions; `RolloutCallback` puts that of the run in its place
+        self.memory = QuestionMemory()  # of training questions; `RolloutCallback` replaces it by the memory of the run
         self.report: dict[str, dict[str, Any]] = {}
         self._splits: dict[str, list[QuestionGroup]] = {}
-        self._told: dict[str, SourceReport] = {}  # split → what its source said of the questions
+        self._told: dict[str, SourceReport] = {}  # split → report of its source
         self._renderers: dict[bool, PromptRenderer] = {}  # for training or not
         self._has_evaluation_template = evaluation_template is not None
         self._train_loader: QuestionLoader | None = None
@@ -194,7 +194,7 @@ class QuestionDataModule(LightningDataModule):
         return f"{setting}.templates.{template}" if len(drawn.templates) > 1 else setting
 
     def check_turn_ends(self, stop_ids: Sequence[int]) -> None:
-        """Warn if the token that ends the assistant's turn in a template is not among `stop_ids`, the engine's."""
+        """Warn if a template's end of turn is not among the engine's stop tokens `stop_ids`."""
         for split in self._splits:
             for template in self._renderer(split == "train").templates.templates.values():
                 self._warn(split, check_turn_end(template, self.tokenizer, stop_ids))
@@ -267,7 +267,7 @@ class QuestionDataModule(LightningDataModule):
         return QuestionBatch(groups=list(groups), prompts=prompts, split=split)
 
     def reformulated(self, groups: Sequence[QuestionGroup]) -> QuestionBatch:
-        """Return training prompts of the rephrasings, without those of the questions; see `tagrpo.types.Ask`."""
+        """Return training prompts of the rephrasings, but not of the originals; see `tagrpo.types.Ask`."""
         renderer, fresh = self._renderer(training=True), list[QuestionGroup]()
         for group in groups:
             rows, known = list[int](), {"", plain(group.question)}

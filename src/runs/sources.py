@@ -110,7 +110,7 @@ def _nodes(content: bytes) -> list[ast.AST]:
     """Return the AST nodes of a source, without type-checking-only code; none if the source is not Python."""
     try:
         left: list[ast.AST] = [ast.parse(content)]
-    except (SyntaxError, ValueError, RecursionError):  # it could not be imported either
+    except (SyntaxError, ValueError, RecursionError):  # such a file could not be imported either
         return []
     found = []
     while left:

@@ -36,7 +36,7 @@ class Method:
     """Row of a comparison: overrides of `tagrpo-train`, and the row that this one continues, if any."""
 
     overrides: list[str]
-    after: str | None = None  # the row whose trained policy this one starts from, in a run of its own
+    after: str | None = None  # row whose trained policy this row starts from, in a separate run
     longer: str | None = None  # the row whose run this one copies and continues
 
 
@@ -75,7 +75,7 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
     """
     if not methods:
         raise ValueError("Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…]).")
-    GlobalHydra.instance().clear()  # it holds the comparison's configuration, which has been read
+    GlobalHydra.instance().clear()  # contains the comparison's configuration, which has been read
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for name, method in methods.items():
             try:

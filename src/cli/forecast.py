@@ -25,7 +25,7 @@ class Setup:
 
     memory: float  # GiB of a GPU that programs can have
     rate: float  # dense FLOP/s of a GPU in bfloat16
-    bandwidth: float  # bytes/s of its memory
+    bandwidth: float  # bytes/s of GPU memory
     parameters: int
     trained: int
     layer: int  # parameters of the largest decoder layer
@@ -36,16 +36,16 @@ class Setup:
     queries: int  # heads · head_dim
     keys: int  # width of the keys, which is that of the values
     vocabulary: int
-    context: int  # tokens of the longest sequence that the engine must be able to hold
+    context: int  # tokens of the longest sequence that must fit into the engine
     responses: int
     prompts: int  # distinct ones that responses are scored under
-    prompt: int  # the longest prompt; the mean is taken to be half of it
+    prompt: int  # the longest prompt; half of this length is taken as the mean
     longest: int  # the longest response
     mean: float  # the mean response
     assumed: bool  # whether the mean is a guess
     mini_batches: int
     token_budget: int
-    iterations: int | None  # of the run; None if it depends on how many questions there are
+    iterations: int | None  # of the run; None if the number depends on the number of questions
     kl: bool  # whether there is a forward for a KL term
     copies: int  # copies of the weights: the policy, and the frozen reference of a KL term
     checkpointing: float  # share of layers that are recomputed in the backward pass
@@ -55,13 +55,13 @@ class Setup:
     replicas: int  # replicas of the sharded model
     offloaded: bool  # whether the shards are in host memory
     reduced: bool  # whether matrix products are computed in bfloat16; else in float32
-    awake: float  # GiB of the engine on each GPU that it has, while it samples
+    awake: float  # GiB of the engine on each of its GPUs during sampling
     asleep: float  # GiB of the engine on each of these GPUs during an update
     held: float  # GiB of the engine's weights
     token: float  # GiB of the keys and values of one token
-    rows: int  # responses that the engine samples at one time, if its cache holds them
-    utilization: float = 0.0  # vLLM's share of the GPU; 0 for an engine that takes what it needs
-    team: int = 1  # GPUs that hold an engine together
+    rows: int  # responses that the engine samples at once, if they fit into its cache
+    utilization: float = 0.0  # vLLM's share of the GPU; 0 for an engine without a fixed share
+    team: int = 1  # GPUs that share an engine
     servers: int = 0  # GPUs of servers; 0 if the engine samples on the training GPUs
     ahead: bool = False  # whether servers sample the next batch during the update
     kept: int = 0  # checkpoints that are kept; 0 if the run writes none
@@ -233,7 +233,7 @@ def for_engine(s: Setup) -> list[str]:
     if not s.utilization:
         return ["rollout.engine.max_rows=<fewer responses at one time>, or rollout=vllm"]
     room = s.awake
-    if not s.servers and total(s) <= s.memory:  # as much, in twentieths of the GPU, as leaves the training its memory
+    if not s.servers and total(s) <= s.memory:  # the largest share, in twentieths, that leaves training its memory
         others = max(sum(s.sampling().values()) - s.awake, total(s) - s.asleep if s.asleep else 0.0)
         room = max(math.floor(20 * (FILLED - others / s.memory)), 0) / 20 * s.memory
     fits = int((0.9 * min(room, s.awake) - s.held) / s.token) // 256 * 256

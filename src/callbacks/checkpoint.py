@@ -77,7 +77,7 @@ class Checkpointer(Callback):
             RECEIVED.clear()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Install signal handlers; set aside checkpoints of later iterations, which this run will not reproduce.
+        """Install signal handlers; set aside checkpoints of later iterations, which will not be reproduced.
 
         Raises:
             RuntimeError: if the ranks have not resumed from the same checkpoint.
@@ -138,7 +138,7 @@ class Checkpointer(Callback):
         """Record the state of loops and loader; no later hook lets Lightning resume mid-epoch."""
         self._done = trainer.fit_loop.total_batch_idx + 1
         self._progress = trainer.fit_loop.state_dict()
-        self._before = None  # it belongs to the weights before this batch
+        self._before = None  # this state belongs to the weights before the batch
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch = trainer.current_epoch

@@ -1,4 +1,4 @@
-"""Pass@k, Cover@τ, majority vote and answer diversity of each evaluation split, with intervals over questions."""
+"""Pass@k, Cover@τ, majority vote and answer diversity per evaluation split, with intervals over questions."""
 
 import warnings
 from collections import Counter

@@ -65,7 +65,10 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
 
 
 def uniform_percentages(rollouts: Any) -> dict[str, Tensor]:
-    """Return `uniform_reward/{original,rephrasings,rephrasings_matched,pool}` → [Q], as `question_percentages`."""
+    """Return `uniform_reward/{original,rephrasings,rephrasings_matched,pool}` → [Q] percentages.
+
+    Values are those of `question_percentages`.
+    """
     index, questions = group_index(rollouts.question)
     original = rollouts.rephrasing == 0
 

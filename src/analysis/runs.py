@@ -19,7 +19,7 @@ from ..metrics.functional import pass_at_k
 from ..runs.directory import folders_of_options, override, parsed, read_config, read_provenance
 
 T = TypeVar("T")
-LATE = ("seconds/", "throughput/")  # scalars that `ThroughputMonitor` logs in the iteration after their own
+LATE = ("seconds/", "throughput/")  # scalars that `ThroughputMonitor` logs one iteration late
 
 
 class Split(Message):

@@ -131,7 +131,10 @@ def title(methods: Methods) -> str:
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], line: str = "---") -> list[str]:
-    """Return the lines of a Markdown table; `line` (`---:` for numbers) stands below all headers but the first."""
+    """Return the lines of a Markdown table.
+
+    `line` (`---:` for numbers) is written below all headers but the first.
+    """
     lines = [header, ["---", *[line] * (len(header) - 1)], *rows]
     return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |" for cells in lines]
 

@@ -36,7 +36,7 @@ REFORMULATIONS: Mapping[str, Reformulation] = {
     "template_3": Reformulation("template", "{question} Give the solution:"),
 }
 """Reformulations other than wordings: an easier format (one of three given answers), a hint (a part of the
-solution), a harder text (with irrelevant facts), a template. Equal layouts differ in what is drawn."""
+solution), a harder text (with irrelevant facts), a template. Equal layouts have different facts."""
 
 
 class Asked(NamedTuple):

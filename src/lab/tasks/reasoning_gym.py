@@ -106,7 +106,10 @@ class ReasoningGymSource(Source):
         return list(found.values())
 
     def _items(self, count: int) -> Iterator[tuple[str, list[str], Any]]:
-        """Yield question, answers and difficulty, from a process with fixed hash seed and separate numpy state."""
+        """Yield question, answers and difficulty.
+
+        The items are generated in a process with a fixed hash seed and a separate numpy state.
+        """
         job = json.dumps([self.task, self.options, derive_seed(self.seed, "reasoning_gym", self.task) % 2**31, count])
         command = [sys.executable, "-P", "-W", "ignore", "-c", PROGRAM, job]
         pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}

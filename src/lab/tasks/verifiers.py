@@ -44,7 +44,7 @@ class TaskLine(Message):
     question: Text | None = None
     """Text of the question."""
     data: Text | None = None
-    """The task's data, as JSON."""
+    """Data of the task, as JSON."""
     refused: Text | None = None
     """Reason why the environment can't be used for training."""
     end: Count | None = None

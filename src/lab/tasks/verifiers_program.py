@@ -69,7 +69,7 @@ def opened() -> Any:
 def main(start: str, count: str) -> None:
     """Print at most `count` tasks, beginning with `start`."""
     pipe = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)  # what a taskset or its child processes print is not for the reader
+    os.dup2(2, 1)  # output of a taskset or its child processes is not for the reader
     name = json.loads(os.environ["TAGRPO_TASKSET"])["environment"]
     try:
         taskset = opened()

@@ -129,7 +129,7 @@ class Family:
 
 
 _BUYS, _SELLS = ("{he} buys {n}", "{he} finds {n}"), ("{he} sells {n}", "{he} loses {n}")
-# A family that is never trained, but all its words are: clauses of several trained families, side by side.
+# A family that is never trained, made of clauses of several trained families.
 _mixed = partial(
     Family,
     add=("{he} buys {n}", "plus {n}", "{n} are given to {him}"),

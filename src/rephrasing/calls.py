@@ -34,7 +34,7 @@ class ApiCall:
     system: str  # the instruction
     user: str  # the problem
     parameters: Mapping[str, Any] = field(default_factory=dict)  # for the server: temperature, max_tokens, seed, …
-    attempt: int = 0  # counts repetitions after unusable replies; each is a call of its own
+    attempt: int = 0  # number of repetitions after unusable replies; each repetition is a separate call
     expected_tokens: int = 0  # roughly how long the completion will be, for the estimate
 
     @property

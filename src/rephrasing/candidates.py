@@ -19,7 +19,7 @@ class Pair(NamedTuple):
 
     question: str
     rephrasing: str
-    answer: tuple[str, ...] = ()  # any of which is correct
+    answer: tuple[str, ...] = ()  # accepted answers; any is correct
     others: tuple[str, ...] = ()  # rephrasings of the same question that were accepted before
 
 
@@ -46,7 +46,7 @@ class Candidate:
     """Rephrasing with its provenance and verdicts."""
 
     text: str
-    provenance: Mapping[str, Any] = field(default_factory=dict)  # `model`, …; empty where this package did not make it
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # `model`, …; empty if it is not from this package
     verdicts: list[Verdict] = field(default_factory=list)
 
     @property
@@ -66,7 +66,7 @@ class Reviewed:
 
     group: QuestionGroup
     candidates: list[Candidate] = field(default_factory=list)
-    shortfall: str = ""  # why there are fewer rephrasings than asked for
+    shortfall: str = ""  # reason for fewer rephrasings than requested
 
     def add(self, candidate: Candidate, checks: Checks) -> bool:
         """Check a candidate against the question and the accepted candidates, and add it.

@@ -48,7 +48,7 @@ _JSON_TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 
 
 class ServerRefusedError(RuntimeError):
-    """Error: the server refuses all calls, for a wrong key, model or parameter or an empty account.
+    """Error for a server that refuses all calls: wrong key, model or parameter, or an empty account.
 
     Also raised if the server can't be reached.
     """
@@ -58,8 +58,8 @@ class ServerRefusedError(RuntimeError):
 class Server:
     """OpenAI-compatible server and its options. The key is no setting: it stays in the environment."""
 
-    base_url: str | None = None  # such as http://localhost:8000/v1; None takes OPENAI_BASE_URL, else OpenAI's own
-    api_key_env: str = "OPENAI_API_KEY"  # the variable that holds the key; servers of your own may need none
+    base_url: str | None = None  # such as http://localhost:8000/v1; None uses OPENAI_BASE_URL, else OpenAI
+    api_key_env: str = "OPENAI_API_KEY"  # name of the variable with the key; a private server may need none
     concurrency: int = 32  # calls under way at a time
     timeout: float = 120.0  # seconds of silence after which a call has failed
     max_retries: int = 8
@@ -197,7 +197,7 @@ class Client:
 
     def __init__(self, server: Server, cache: ReplyCache) -> None:
         self.server, self.cache = server, cache
-        self.calls: dict[str, ApiCall] = {}  # key → call: all that was asked through this client, for the account
+        self.calls: dict[str, ApiCall] = {}  # key → call: all calls through this client, for the account
         self.failures: dict[str, str] = {}  # key → why there is no reply: nothing was paid, the next session asks again
         self._answered: set[tuple[str, str]] = set()  # purposes and models that have replied in this session
         self._failed_in_a_row = 0
@@ -235,7 +235,7 @@ class Client:
         """Send a call; cache the reply, or record the error. Do nothing after a refusal."""
         body = call.body()
         async with slots:
-            if self._refusal:  # start no more calls; those under way are paid for and waited for
+            if self._refusal:  # start no more calls; calls in progress are paid for, so wait for them
                 return
             try:
                 response = await connection.chat.completions.with_raw_response.create(

@@ -47,7 +47,7 @@ class ApiError:
 
 
 class NoCompletionError(ForeignDataError):
-    """Error: a body has no chat completion; nothing was paid for, and the call may be sent again.
+    """Error for a body without a chat completion; nothing was paid for, and the call may be sent again.
 
     Args:
         error: Error in the body.

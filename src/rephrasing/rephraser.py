@@ -160,7 +160,7 @@ def read_rephrasings(text: str) -> list[str]:
 class Judge:
     """Model that compares each rephrasing with its original, without seeing the reference answer."""
 
-    model: str  # its name on its server
+    model: str  # name of the model on the server
     parameters: Mapping[str, Any] = field(default_factory=dict)  # for the server: temperature, max_tokens, …
 
     def call(self, pair: Pair) -> ApiCall:

@@ -77,7 +77,7 @@ def _is_leaf(cfg: DictConfig, name: str) -> bool:
 def _value(cfg: DictConfig, name: str) -> Any:
     try:
         value = OmegaConf.select(cfg, name)
-    except OmegaConfBaseException:  # it refers to a setting that is missing, or that is itself wrong
+    except OmegaConfBaseException:  # the setting refers to one that is missing or wrong
         return None
     return OmegaConf.to_container(value) if isinstance(value, DictConfig | ListConfig) else value
 

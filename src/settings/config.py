@@ -152,7 +152,7 @@ def check_parts(cfg: DictConfig) -> None:
         for member in group:
             try:
                 part = group[member]
-            except OmegaConfBaseException:  # it has no value, or refers to a setting without one
+            except OmegaConfBaseException:  # the setting has no value, or refers to a setting without one
                 continue
             if part is not None and not isinstance(part, DictConfig):
                 raise ValueError(

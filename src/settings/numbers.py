@@ -290,7 +290,7 @@ def _leaves(node: DictConfig, referring: bool, name: str = "", known: bool = Tru
         try:
             value = node[key]
             plain = OmegaConf.to_container(value, resolve=True) if isinstance(value, ListConfig) else value
-        except (OmegaConfBaseException, ValueError):  # it refers to a setting that is missing or wrong
+        except (OmegaConfBaseException, ValueError):  # the setting refers to one that is missing or wrong
             continue
         rule = rule_of(here)
         if isinstance(value, DictConfig) and rule is not None and not rule.others:

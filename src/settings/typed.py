@@ -99,7 +99,7 @@ def fits(value: object, hint: Any) -> bool:  # noqa: PLR0911  one line per kind 
     if origin is Literal:
         return value in get_args(hint)
     if isinstance(value, Mapping) and "_target_" in value:
-        return True  # an object, which its own class checks
+        return True  # an object, which the object's class checks
     if inspect.isclass(origin) and origin.__module__.startswith("tagrpo."):
         return False
     if origin in _LISTS:
@@ -154,7 +154,7 @@ def _arguments(target: str) -> frozenset[str] | None:
     """Return the names of a class's arguments; None if it accepts any names, or if they are unknown."""
     try:
         parameters = inspect.signature(get_object(target)).parameters.values()
-    except Exception:  # a class of the user's, whose import fails with its own error when it is built
+    except Exception:  # a user's class, whose import error is raised when the class is built
         return None
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         return None
@@ -168,7 +168,7 @@ def _hints(target: str) -> Mapping[str, Any]:
         made = get_object(target)
         function: Any = made.__init__ if inspect.isclass(made) else made
         written = dict(inspect.get_annotations(function))
-    except Exception:  # a class of the user's, whose import fails with its own error when it is built
+    except Exception:  # a user's class, whose import error is raised when the class is built
         return {}
     hints: dict[str, Any] = {}
     for name, hint in written.items():

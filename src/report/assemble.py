@@ -87,7 +87,7 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
 
 
 def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
-    """Return the index of a page: `title`, `answer`, `tables`, `figures`, and an entry for each of the `runs`."""
+    """Return the index of a page: `title`, `answer`, `tables`, `figures`, and `runs`, an entry per run."""
     shown = Figures(methods)
     said, pictured, tables = without_evaluation(shown.runs), "", list[Section]()
     heading = f"Results of {', '.join(methods)}"

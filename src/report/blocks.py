@@ -99,7 +99,7 @@ class Responses:
         self._codes = {name: pd.factorize(self.frame[name], use_na_sentinel=False) for name in STRINGS}
         schemas = [pq.read_schema(folder / name) for name in self.names["file"]]
         self._lists = [name for name in TOKENS if all(name in schema.names for schema in schemas)]
-        # [R] what each response takes, in tokens; a text without tokens counts by its length
+        # [R] size of each response in tokens; a text without tokens counts by length
         text = self.frame["response"].fillna("")
         self.sizes = (self.rows["length"] if self._lists else text.str.len().to_numpy() // 4) + 1
         self._file = lru_cache(maxsize=4)(lambda name: pq.read_table(folder / name, columns=self._lists))
@@ -179,7 +179,7 @@ class Responses:
             texts = [None if text == own else text for text, own in zip(texts, joined, strict=True)]
             columns["tokens"] = shown
             for name in self._lists[1:]:
-                # Float32 with ten bits of fraction, as precise as they are shown; zeros compress well.
+                # Float32 with ten bits of fraction, the precision of the display; zeros compress well.
                 bits = np.concatenate(self._column(name, rows)).astype("f4").view("u4") & np.uint32(0xFFFFE000)
                 columns[name.removeprefix("token_")] = bits.view("f4")
         if any(text is not None for text in texts):

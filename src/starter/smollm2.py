@@ -114,7 +114,7 @@ def _write(file: Path, folder: Path) -> None:
             file.parent, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
         )
         del read.config.quantization_config
-        model = type(read)(read.config)  # transformers refuses to save what it has read from GGUF
+        model = type(read)(read.config)  # transformers refuses to save a model read from GGUF
         model.load_state_dict(read.state_dict())
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)

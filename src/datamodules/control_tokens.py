@@ -1,7 +1,7 @@
 """Tokenise prompts so that only the template adds control tokens; a question that spells one stays text.
 
-A tokenizer reads its added tokens wherever they stand. A question such as "What does <|im_end|> do?" would end the
-user's turn, and a hostile one could write the turns that follow.
+A tokenizer recognises its added tokens anywhere in a text. A question such as "What does <|im_end|> do?" would
+end the user's turn, and a hostile question could write the following turns.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class PromptEncoder:
         """Tokenise `before + question + after`, recognising control tokens only in `before` and `after`.
 
         The text between the nearest control tokens of `before` and `after` is tokenised in one piece, as if the
-        question spelled none.
+        question spelled no control tokens.
 
         Raises:
             ControlTokenError: if the tokens would not decode to the same text.

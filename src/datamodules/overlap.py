@@ -103,7 +103,7 @@ def find_overlaps(
 
 
 class Index:
-    """Finds the training text that shares most n-grams with a question.
+    """Index of training texts by n-gram, which finds the text most similar to a question.
 
     Texts that were made from one layout share long lists of common n-grams. These are counted once for each distinct
     list, not for each text, so that the time grows with the number of texts, not with its square.

@@ -1,4 +1,4 @@
-"""Check once, before a run, what a template and a tokenizer make of a question.
+"""Check the prompt that a template and a tokenizer make of a question, once before a run.
 
 A chat template is a program that comes with the model. A template may leave out the question or the system
 prompt, end before the assistant's turn, open thoughts twice, or write today's date; none of this raises an

@@ -6,18 +6,18 @@
 | `read`, `kept` | rows read, questions kept |
 | `fingerprint` | hash of the kept questions, rephrasings and answers; order is ignored (`sources.base.fingerprint`) |
 | `excluded` | reason → ids of questions left out |
-| `notes`, `warnings` | what the source did, and what differs from what it expected |
+| `notes`, `warnings` | actions of the source, and differences from the expected content |
 | `rephrasings` | number of rephrasings → questions that have this number |
 | `rephrasings_too_long` | number of rephrasings left out for their length |
-| `rephrasings_unreadable` | the same for control tokens that the tokenizer can't read as text |
+| `rephrasings_unreadable` | number of rephrasings left out for control tokens that the tokenizer can't read as text |
 | `prompt_tokens` | tokens per prompt: minimum, mean and maximum |
-| `train_overlap` | of a test split: `overlap.Overlap`s with the training questions; missing where none were loaded |
+| `train_overlap` | of a test split: `overlap.Overlap`s with the training questions; missing if none were loaded |
 | `digests` | of the split `train`: `overlap.digest` of every question and rephrasing, joined in one string |
 | `repeated_questions` | ids of questions with the same text, in lists |
 | `contradictions` | lists of repeated questions that no single answer satisfies |
 | `control_tokens` | id → control tokens that the question or a rephrasing spells; they are tokenised as text |
 | `hidden_characters` | id → characters of the question or a rephrasing that readers can't see |
-| `reference_notes` | id → what the verifier notes on its reference answers (`Verifier.reference_notes`) |
+| `reference_notes` | id → notes of the verifier on its reference answers (`Verifier.reference_notes`) |
 | `sample_prompt` | template → prompt of the first question |
 | `cautions` | the warnings that were given |
 """

@@ -24,8 +24,8 @@ class JsonLinesSource(Source):
     Args:
         path: `.jsonl` or `.parquet`.
         question: Field with the question's text.
-        answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted answers. Text stays as
-            it is, also `007`, `None` and `2024-01-05`.
+        answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted answers. Text is kept
+            unchanged, also `007`, `None` and `2024-01-05`.
         rephrasings: Field with a list of rephrasings; rows may lack it.
         id: Field with a unique id; rows without one are called `<file name>-<row>`.
         within: Field → its smallest and largest value; see `rows.select`. For a curriculum, such as

@@ -100,7 +100,7 @@ class Training(Checkpointable):
 
 @dataclass
 class GridRun:
-    """Run of one method and seed in its own directory, with its state in `run.json` and job files in `job/`.
+    """Run of one method and seed in a separate directory, with state in `run.json`, job files in `job/`.
 
     With `after`, the run starts from the policy of the run `after`, and waits for that run. With `longer`,
     the run starts as a copy of that run.

@@ -112,7 +112,7 @@ def expected_update(
 ) -> Tensor:
     """Return the negative expected gradient of the loss of one mini-batch in the current policy's logits.
 
-    The result is the mean result of `PolicyUpdate`. It is exact for losses whose terms are proportional to
+    The result is the average effect of `PolicyUpdate`. It is exact for losses whose terms are proportional to
     |A| at either sign, or independent of A, such as `PolicyLoss`: E[loss(A)] = loss(E[max(A, 0)]) +
     loss(E[min(A, 0)]) − loss(0). Two limits: the normaliser of `token_mean` is replaced by its expectation,
     as with many questions per mini-batch; random groups are averaged before the sign is taken, which is exact

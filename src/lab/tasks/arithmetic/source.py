@@ -214,7 +214,7 @@ REPHRASINGS: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ArithmeticSplit(Split):
-    """Split with its own sizes of problems."""
+    """Split with specific sizes of problems."""
 
     num_operations: Sequence[int] = (3,)
     start: tuple[int, int] = (2, 30)

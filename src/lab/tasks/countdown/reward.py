@@ -26,7 +26,7 @@ INNERMOST = re.compile(rf"(?<![^ ])\( {OPERATION.pattern} \)(?![^ ])")
 
 
 def operate(left: int, operator: str, right: int) -> int | None:
-    """Return the result of one operation on whole numbers; None if it is not a whole number above zero.
+    """Return the result of one operation on whole numbers; None if the result is no whole number above zero.
 
     >>> operate(7, "-", 3), operate(3, "-", 7), operate(6, "/", 3), operate(7, "/", 3), operate(7, "/", 0)
     (4, None, 2, None, None)

@@ -56,7 +56,7 @@ def well_formed(pair: Pair, control_tokens: Collection[str] = ()) -> Verdict:
     r"""Check that the rephrasing is a problem statement of similar length, without chatter or a solution.
 
     Braces and dollars must be balanced. The rephrasing must have 0.4 to 3 times as many characters as the
-    original, or at most 200. Hidden characters, control tokens and orders to ignore preceding text are
+    original, or at most 200 characters. Hidden characters, control tokens and orders to ignore preceding text are
     refused.
 
     Args:

@@ -375,7 +375,7 @@ def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
 
 
 def exists(settings: str | None) -> bool:
-    """Return whether the group `settings` has an option of this name: a paper's recipe, or a user's file."""
+    """Return whether the file `settings/<settings>.yaml` exists, from a paper's recipe or a user."""
     if not settings:
         return False
     sources = HydraConfig.get().runtime.config_sources

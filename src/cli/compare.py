@@ -45,7 +45,7 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
 
     The configuration has a list of experiments, or a mapping from names to methods. A name maps to a list of
     overrides, or to a mapping with `KEYS`: `demo` and `paper` are overrides at that scale alone, `after` and
-    `longer` name a method that stands above.
+    `longer` name a method listed above.
 
     Raises:
         ValueError: if the configuration has any other form.
@@ -109,7 +109,7 @@ def shared_overrides(cfg: DictConfig) -> list[str]:
 def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides: list[str]) -> list[GridRun]:
     """Return a run of every method and seed, ordered by seed.
 
-    The order lets an interrupted comparison have whole seeds. All runs get `overrides`, which a method's own
+    The order ensures that an interrupted comparison has complete seeds. All runs get `overrides`, which a method's own
     overrides replace. A run that another run starts from exports its policy.
     """
     runs: dict[tuple[int, str | None], GridRun] = {}
@@ -172,7 +172,7 @@ def compare(
 
 @entry_point("comparisons/compare")
 def main(cfg: DictConfig) -> None:
-    """Run the command."""
+    """Run `tagrpo-compare`."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     root, console = Path(cfg.root), Console()
     with explained():

@@ -28,7 +28,7 @@ def settings(overrides: Sequence[str]) -> dict[str, Any]:
 
 @entry_point()
 def main() -> None:
-    """Run the command."""
+    """Run `tagrpo-diff`."""
     parser = argparse.ArgumentParser(prog="tagrpo-diff", description=__doc__.splitlines()[0])
     for side in ("a", "b"):
         parser.add_argument(side, metavar=side.upper(), help='overrides of tagrpo-train in quotes: "experiment=grpo …"')

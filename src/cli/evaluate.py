@@ -58,7 +58,7 @@ def evaluate(
 
 @entry_point("evaluate")
 def main(cfg: DictConfig) -> None:
-    """Run the command."""
+    """Run `tagrpo-eval`."""
     directory = Path(HydraConfig.get().runtime.output_dir)
     with ExitStack() as stack:
         with explained():

@@ -93,7 +93,7 @@ def _keep_models(folder: Path) -> None:
 
 @entry_point()
 def main() -> None:
-    """Run the command."""
+    """Run `tagrpo-export`."""
     parser = argparse.ArgumentParser(prog="tagrpo-export", description=__doc__)
     parser.add_argument("checkpoint", help="a checkpoint, or the directory of a run (its newest complete checkpoint)")
     parser.add_argument("folder", help="where to write the Hugging Face folder")

@@ -162,7 +162,7 @@ def show(s: Setup, gpu: str, console: Console) -> None:
 
 @entry_point("plan")
 def main(cfg: DictConfig) -> None:
-    """Run the command."""
+    """Run `tagrpo-plan`."""
     with explained():
         check_parts(cfg)
         check_types(cfg)

@@ -116,7 +116,7 @@ def check(cfg: DictConfig) -> None:
 
 @entry_point("rephrase")
 def run(cfg: DictConfig) -> None:
-    """Run the command; exit with 1 if calls got no reply."""
+    """Run `tagrpo-rephrase`; exit with 1 if calls got no reply."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     with explained():
         check_types(cfg)
@@ -142,7 +142,7 @@ def finished(cfg: DictConfig) -> bool:
 
 
 def main() -> None:
-    """Run the command."""
+    """Run `tagrpo-rephrase`."""
     sys.argv[1:] = with_commands(sys.argv[1:])
     run()
 

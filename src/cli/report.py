@@ -9,7 +9,7 @@ from .console import entry_point
 
 @entry_point()
 def main() -> None:
-    """Run the command."""
+    """Run `tagrpo-report`."""
     parser = argparse.ArgumentParser(prog="tagrpo-report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or a folder with several")
     parser.add_argument("-o", "--output", type=Path, help="the file; default: report.html in the first directory")

@@ -77,7 +77,7 @@ def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None
 
 @entry_point("train")
 def main(cfg: DictConfig) -> float | None:
-    """Run the command; return the objective to Hydra, for a sweeper that searches for its best value."""
+    """Run `tagrpo-train`; return the objective to Hydra, for a sweeper that searches for its best value."""
     directory = Path(HydraConfig.get().runtime.output_dir)
     trains = cfg.iterations != 0
     with ExitStack() as stack:

@@ -81,6 +81,8 @@ def hidden_text(text: str, tokens: Collection[str] = ()) -> list[str]:
 def without_examples(text: str, other: str) -> str:
     """Drop the examples of a text if the other text has an example too.
 
+    The example of the other text may have fewer numbers and formulas.
+
     >>> without_examples("Add 1. For example, 3 becomes 4. What becomes 7?", "One is added. For instance, 3 gives 4. …")
     'Add 1.   What becomes 7?'
     """

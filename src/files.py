@@ -1,4 +1,4 @@
-"""Files that are written whole, checked by CRC-32 when they are read back, and locked against a second process."""
+"""Atomic writes of files and folders, CRC-32 checks on reading, and locks between processes."""
 
 import csv
 import errno
@@ -21,17 +21,17 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk is full, the quo
 
 
 class DamagedFileError(ValueError):
-    """A file that was not written to its end, or has been damaged since."""
+    """Error for a file that was not written completely, or was damaged afterwards."""
 
 
 def partial_path(path: Path) -> Path:
-    """Return the name of `path` while it is being written or deleted."""
+    """Return the temporary name of `path` during writing or deletion."""
     return path.with_name(f".partial-{path.name}")
 
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[Path]:
-    """Yield a path to write a file to; when the block has succeeded, the file is renamed to `path`."""
+    """Yield a path to write a file to; rename the file to `path` if the block succeeds."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = partial_path(path)
     with disk_full_explained(path), removed_on_error(partial):
@@ -43,7 +43,10 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_written_whole(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to write to, renamed to `path` at the end; if `path` exists, its other files stay in it."""
+    """Yield an empty folder to write to, and rename it to `path` at the end.
+
+    If `path` exists, its other files stay in it.
+    """
     path = path.absolute()
     partial = partial_path(path)
     begin_folder(partial)
@@ -63,22 +66,22 @@ def folder_written_whole(path: Path) -> Iterator[Path]:
 
 
 def begin_folder(partial: Path) -> None:
-    """Make an empty folder `partial`, which is to be renamed once it is complete."""
+    """Make an empty folder `partial`, to be renamed once complete."""
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` as a whole, in UTF-8."""
+    """Write `text` to `path` atomically, in UTF-8."""
     with written_whole(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def write_section(page: Path, name: str, text: str) -> None:
-    """Replace what stands between the marks `<!-- begin name -->` and `<!-- end name -->` of a page.
+    """Replace the text between the marks `<!-- begin name -->` and `<!-- end name -->` of a page.
 
     Raises:
-        ValueError: the page has not both.
+        ValueError: if the page lacks one of the marks.
     """
     between = re.compile(rf"(?<=<!-- begin {name} -->\n).*(?=<!-- end {name} -->)", re.DOTALL)
     written, count = between.subn(lambda _: f"{text}\n", page.read_text(encoding="utf-8"))
@@ -88,7 +91,7 @@ def write_section(page: Path, name: str, text: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write `content` to `path` as a whole, as indented JSON."""
+    """Write `content` to `path` atomically, as indented JSON."""
     write_text(path, json.dumps(content, indent=1) + "\n")
 
 
@@ -115,7 +118,7 @@ def read_csv(path: Path, most: int | None = None) -> tuple[Sequence[str], list[d
     """Return the columns of a CSV file, and its first `most` rows without rows that a dying process cut off.
 
     Raises:
-        ValueError: the file is no CSV file.
+        ValueError: if the file is no CSV file.
     """
     if most == 0 or not path.exists():
         return [], []
@@ -141,7 +144,11 @@ def sync(path: Path) -> None:
 
 
 def lock(file: IO[Any], advice: str) -> None:
-    """Lock an open file until it is closed, or raise a RuntimeError whose message ends with `advice`."""
+    """Lock an open file until it is closed.
+
+    Raises:
+        RuntimeError: if another process has locked the file; the message ends with `advice`.
+    """
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
@@ -164,11 +171,11 @@ def checksum(path: Path) -> int:
 
 
 def check_torch_file(path: Path) -> None:
-    """Compare every record in a file of `torch.save` with its CRC-32, and check that torch can load it.
+    """Compare each record in a file of `torch.save` with its CRC-32, and check that torch can load the file.
 
     Raises:
-        DamagedFileError: the file is not what was written.
-        pickle.UnpicklingError: the file is intact and could run code.
+        DamagedFileError: if the content has changed since it was written.
+        pickle.UnpicklingError: if the file is intact but could run code.
     """
     import torch
 
@@ -182,7 +189,7 @@ def check_torch_file(path: Path) -> None:
 
 @contextmanager
 def damage_explained(what: str) -> Iterator[None]:
-    """Turn errors of any type while reading into a `DamagedFileError` that begins with `what`."""
+    """Convert any error during reading into a `DamagedFileError` whose message begins with `what`."""
     try:
         yield
     except (pickle.UnpicklingError, DamagedFileError):
@@ -192,7 +199,10 @@ def damage_explained(what: str) -> Iterator[None]:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or folder, renaming it first, so that a half-deleted folder is not taken for a whole one."""
+    """Delete a file or folder.
+
+    The path is renamed first, so that a half-deleted folder is not mistaken for a complete one.
+    """
     if os.path.lexists(path):
         doomed = partial_path(path)
         shutil.rmtree(doomed, ignore_errors=True)
@@ -201,7 +211,7 @@ def remove(path: Path) -> None:
 
 @contextmanager
 def removed_on_error(partial: Path) -> Iterator[None]:
-    """Delete the file or folder `partial` when the block fails, to free its space."""
+    """Delete the file or folder `partial` if the block fails, to free disk space."""
     try:
         yield
     except BaseException:
@@ -219,7 +229,7 @@ def _delete(path: Path) -> None:
 
 @contextmanager
 def disk_full_explained(path: Path) -> Iterator[None]:
-    """If the block fails because the disk is full, raise an OSError that says so and what to do."""
+    """Raise an OSError with advice if the block fails because the disk is full."""
     try:
         yield
     except BaseException as error:  # torch's error for several ranks is no Exception
@@ -243,7 +253,7 @@ def disk_full_explained(path: Path) -> Iterator[None]:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and its causes; for torch's `CheckpointException` also the errors of each rank."""
+    """Yield an error and its causes; for torch's `CheckpointException`, also the errors of each rank."""
     yield error
     ranks = [failure[0] for failure in getattr(error, "failures", {}).values()]
     for cause in filter(None, [error.__cause__ or error.__context__, *ranks]):

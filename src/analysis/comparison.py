@@ -1,4 +1,4 @@
-"""Methods with their runs, and the numbers of their comparison: estimates, differences, budgets, settings."""
+"""Numbers of a comparison of methods: estimates, differences, budgets, settings."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +18,13 @@ ZERO_GRADIENT = "zero_gradient/percentage"
 
 
 class Methods:
-    """Methods with their runs, and everything that a report says of them; a ValueError if they share no test split.
+    """Methods with their runs, and all numbers that a report needs.
 
-    `splits` are those that all runs share, with their k; `groups` the averages that all have, over the same splits;
-    `parts` both: each split → itself, each `<group> (average)` → its splits.
+    `splits` are the splits that all runs share, with the shared k; `groups` are the averages that all runs
+    have, over the same splits; `parts` are both: each split → itself, each `<group> (average)` → its splits.
+
+    Raises:
+        ValueError: if the methods share no test split.
     """
 
     def __init__(self, runs: Runs) -> None:
@@ -43,25 +46,25 @@ class Methods:
         self._pass_at_k = cache(lambda split, method, k: pass_at_k_table(self.runs[method], split, k))
 
     def ks(self, splits: Sequence[str]) -> list[int]:
-        """Return the values of k that all `splits` have."""
+        """Return the values of k available in all `splits`, ascending."""
         return sorted(set.intersection(*(set(self.splits[split]) for split in splits)))
 
     @property
     def headline(self) -> tuple[str, int]:
-        """The split that answers are about, or an average if there is one, and the smallest k of its pass@k."""
+        """Split or, if there is one, average that answers are about, and the smallest k of its pass@k."""
         part = next((name for name in self.parts if name not in self.splits), next(iter(self.splits)))
         return part, self.ks(self.parts[part])[0]
 
     @property
     def baseline(self) -> str:
-        """Of the methods that others are compared with, the untrained policy if there is one, else the first."""
+        """Method that others are compared with: the untrained policy if there is one, else the first."""
         against = {comparison.baseline for comparison in self.comparisons}
         names = [method for method in self.runs if method in against] or list(self.runs)
         return next((method for method in names if method in self.untrained), names[0])
 
     @property
     def largest_k(self) -> int:
-        """The largest k that all splits have."""
+        """Largest k that all splits have."""
         return self.ks(list(self.splits))[-1]
 
     def _tables(self, splits: Sequence[str], method: str, k: int) -> list[pd.DataFrame]:
@@ -73,23 +76,23 @@ class Methods:
 
     @cached_property
     def curves(self) -> Curves:
-        """Mean pass@k by method and k of every split and group, with its interval over questions and seeds."""
+        """Mean pass@k by method and k of every split and group, with an interval over questions and seeds."""
         return {name: {m: self._curve(splits, m) for m in self.runs} for name, splits in self.parts.items()}
 
     @cached_property
     def by_question(self) -> Curves:
-        """Like `curves`, for every group with each question weighted the same, as `<group> (by question)`."""
+        """Like `curves`, for every group with equal weights of all questions, as `<group> (by question)`."""
         return {
             f"{group} (by question)": {m: self._curve(splits, m, pooled=True) for m in self.runs}
             for group, splits in self.groups.items()
         }
 
     def at(self, k: int) -> dict[str, dict[str, Estimate]]:
-        """Split or average → method → pass@k."""
+        """Return split or average → method → pass@k."""
         return {name: {method: points[k] for method, points in ms.items()} for name, ms in self.curves.items()}
 
     def gains(self, baseline: str) -> Curves:
-        """Return the paired differences from `baseline`, as in `curves`, for the methods that share a seed with it."""
+        """Return paired differences from `baseline`, as in `curves`, for methods with a common seed."""
         others = [m for m in self.runs if m != baseline and self._share_a_seed(m, baseline)]
         return {
             name: {m: {k: self.difference(splits, m, baseline, k).estimate for k in self.ks(splits)} for m in others}
@@ -97,12 +100,12 @@ class Methods:
         }
 
     def difference(self, splits: Sequence[str], method: str, baseline: str, k: int) -> Difference:
-        """Return the paired difference of two methods in the mean pass@k of some splits."""
+        """Return the paired difference of two methods in the mean pass@k over `splits`."""
         return difference(self._tables(splits, method, k), self._tables(splits, baseline, k))
 
     @cached_property
     def budgets(self) -> pd.DataFrame:
-        """The budget of each method, means over seeds: the columns of `RunFiles.ledger`, and `seconds`."""
+        """Budget of each method, means over seeds: the columns of `RunFiles.ledger`, and `seconds`."""
         used = {
             method: pd.DataFrame([{**run.ledger, "seconds": run.wall_seconds} for run in seeds]).mean()
             for method, seeds in self.runs.items()
@@ -111,13 +114,15 @@ class Methods:
 
     @cached_property
     def training_questions(self) -> dict[str, int]:
-        """Trained method → number of its training questions; a method whose first run has not noted it is left out."""
+        """Trained method → number of training questions, for methods whose first run recorded the number."""
         found = {method: seeds[0].training_questions for method, seeds in self.trained.items()}
         return {method: number for method, number in found.items() if number}
 
     @property
     def data_series(self) -> list[list[str]]:
-        """Lists of methods that differ only in their training questions, fewest first; other methods are lists of one.
+        """Lists of methods that differ only in their training questions, fewest first.
+
+        Other methods are lists of one.
 
         Empty if a trained run has not noted its questions.
         """
@@ -132,18 +137,22 @@ class Methods:
 
     @cached_property
     def zero_gradient(self) -> dict[str, pd.DataFrame]:
-        """Method → [seeds that logged it, iterations that all have] percentage of questions without gradient."""
+        """Method → table [seeds, iterations] of the percentage of questions without gradient.
+
+        The table has the seeds that logged the percentage, and the iterations that all of them have.
+        """
         logged = {m: {run.seed: run.scalar(ZERO_GRADIENT) for run in seeds} for m, seeds in self.runs.items()}
         known = {m: {seed: x for seed, x in of_seeds.items() if x is not None} for m, of_seeds in logged.items()}
         return {method: pd.DataFrame(of_seeds).T.dropna(axis=1) for method, of_seeds in known.items()}
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Each method against each one before it that shares a seed, with p-values corrected over all of them.
+        """Comparisons of each method with each earlier method, with p-values corrected over all of them.
 
-        An untrained policy is before all others. Compared are pass@k at the smallest and the largest k of every split
-        and average, and the share of questions without gradient, paired over iterations, which have the same questions
-        under the same seed.
+        Only methods that share a seed are compared.
+        An untrained policy comes before all others. The compared quantities are pass@k at the smallest and
+        the largest k of every split and average, and the share of questions without gradient, paired over
+        iterations, which have the same questions under the same seed.
         """
         names = sorted(self.runs, key=lambda method: method not in self.untrained)
         made = [
@@ -170,7 +179,7 @@ class Methods:
             yield ZERO_GRADIENT, difference(zero[shared], other[shared])
 
     def results(self) -> dict[str, Any]:
-        """Return runs, means over seeds and comparisons as plain data, with None for numbers that are not finite."""
+        """Return runs, means over seeds and comparisons as plain data, with None for non-finite numbers."""
         results = {
             "runs": [
                 {
@@ -201,7 +210,7 @@ class Methods:
         return dict(finite(results))
 
     def differing_settings(self) -> dict[str, dict[str, Any]]:
-        """Return setting → method → value, for the settings in which the first seeds of the trained methods differ.
+        """Return setting → method → value, for settings that differ between trained methods' first seeds.
 
         Left out: the name, the seed, paths inside the run directory, and settings that repeat a shorter-named one.
         """
@@ -224,7 +233,7 @@ def finite(value: Any) -> Any:
 
 
 def _settings(run: RunFiles) -> dict[str, Any]:
-    """Return flat settings of a run without name, seed, and paths inside its directory."""
+    """Return the flat settings of a run without name, seed, and paths inside the run's directory."""
     settings = flat(run.config)
     home = str(settings.get("trainer.default_root_dir", "\0"))
     return {n: x for n, x in settings.items() if n not in ("name", "seed") and not str(x).startswith(home)}

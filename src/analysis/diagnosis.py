@@ -1,6 +1,6 @@
-"""Signal in a run's training questions, checkpoint by checkpoint (TA-GRPO, Figs. 3 and 4).
+"""Learning signal in a run's training questions, by checkpoint (TA-GRPO, Figs. 3 and 4).
 
-`tagrpo-eval diagnose=<run>` measures it and writes it to `<run>/diagnose/diagnose.json`.
+`tagrpo-eval diagnose=<run>` measures the signal and writes it to `<run>/diagnose/diagnose.json`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ COLUMNS = {
     "correct/original": "correct, original",
     "correct/rephrasings": "correct, rephrasings",
 }
-"""Column of a table → its title: percentages, and distances of 0..2."""
+"""Column of a table → its title: percentages, and distances from 0 to 2."""
 CELL = "{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 NOTE = (
     "In percent of the training questions, with 95 % t-intervals over them. Equal rewards give GRPO no "
@@ -30,7 +30,7 @@ NOTE = (
 
 
 def summarised(questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Name → `value`, `low`, `high`, the 95 % interval over questions, and `n`, how many have it.
+    """Return name → `value`, `low` and `high` of the 95 % interval over questions, and `n`, their number.
 
     `questions` are rows of `TrainingSignal`.
 
@@ -47,7 +47,7 @@ def summarised(questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
 
 
 def table_of(diagnosis: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return the header and rows, one for each checkpoint."""
+    """Return a header and one row per checkpoint."""
     names = [name for name in COLUMNS if any(name in point["metrics"] for point in diagnosis["checkpoints"])]
     rows = []
     for point in diagnosis["checkpoints"]:
@@ -58,7 +58,7 @@ def table_of(diagnosis: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
 
 
 def stage_name(point: Mapping[str, Any]) -> str:
-    """Describe how far training was.
+    """Describe the progress of training at a checkpoint.
 
     >>> stage_name({"iteration": 0, "share": 0.0}), stage_name({"iteration": 12, "share": 0.25})
     ('base', '25 %')

@@ -1,11 +1,12 @@
-"""The figures of runs as data, from which pages, PNGs and notebooks are drawn.
+"""Figures of runs as data, from which pages, PNGs and notebooks are drawn.
 
 - A figure has a `title`, a `caption`, `panels`, and `y`, the label of the vertical axis.
 - A panel has a `title`, `series`, `x`, the label of the horizontal axis, and optionally `log` (of x) and `from_zero`
   (of y).
-- A series has a `label` and a `group`, which gives its colour: the number of a method, or a cause of missing gradients.
-  A series over training has the number of a `run` and a `column` of the run's log; the seeds of a method share a label.
-  Any other series has `x`, `y`, and optionally the intervals `low` and `high`.
+- A series has a `label` and a `group`, which determines its colour: the number of a method, or a cause of
+  missing gradients. A series over training has the number of a `run` and a `column` of the run's log; the
+  seeds of a method share a label. Any other series has `x`, `y`, and optionally the intervals `low` and
+  `high`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +39,7 @@ EXACT_KS = [round(10 ** (step / 4)) for step in range(25)]  # 1 … 10^6, evenly
 
 
 class Figures:
-    """The figures of some runs, finished or not; those of comparisons where `compared` is given."""
+    """Figures of runs, finished or not, and figures of comparisons if `compared` is given."""
 
     def __init__(self, methods: Runs, compared: Methods | None = None) -> None:
         self.methods, self.compared = methods, compared
@@ -47,7 +48,7 @@ class Figures:
         self.group = {method: number for number, method in enumerate(methods)}
 
     def name(self, run: RunFiles) -> str:
-        """Return the name of a run: its method, and its seed if there are several."""
+        """Return the name of a run: its method, and its seed if the method has several."""
         return run.method if len(self.methods[run.method]) == 1 else str(run)
 
     def all(self) -> dict[str, Figure]:
@@ -120,7 +121,10 @@ class Figures:
     def _against(
         self, methods: Methods, amounts: Mapping[str, float], label: str, series: Sequence[Sequence[str]]
     ) -> Iterator[Figure]:
-        """Return pass@k at the largest k by split or average: lines join the lists in `series`, others are levels."""
+        """Return figures of pass@k at the largest k, by split or average, against `amounts`.
+
+        Lines join the methods in each list of `series`; other methods are levels.
+        """
         for part, of_method in methods.at(methods.largest_k).items() if series else ():
             drawn = [
                 _estimates(names[0], self.group[names[0]], [amounts[m] for m in names], [of_method[m] for m in names])
@@ -153,7 +157,10 @@ class Figures:
         return {"title": run.method, "x": "iteration", "from_zero": True, "series": series}
 
     def _evaluations(self) -> Iterator[Figure]:
-        """Return pass@k at the smallest k of each split that a run was evaluated on more than once; exact if known."""
+        """Return figures of pass@k at the smallest k over training, for splits with several evaluations.
+
+        Exact values are used if known.
+        """
         every = [(run, run.exact or run.evaluations) for run in self.runs]
         for split in dict.fromkeys(name for _, found in every for evaluation in found for name in evaluation["splits"]):
             series, k = [], ""
@@ -168,7 +175,7 @@ class Figures:
             yield {"title": f"{split} pass@{k}", "x": "iterations trained", "series": series}
 
     def _exact(self) -> Iterator[Figure]:
-        """Yield a panel for every split, with pass@k of each method's last exact evaluations, means over seeds."""
+        """Yield a panel for every split: pass@k in each method's last exact evaluations, means over seeds."""
         last = {m: [run.exact[-1]["splits"] for run in seeds if run.exact] for m, seeds in self.methods.items()}
         for split in dict.fromkeys(name for seeds in last.values() for splits in seeds for name in splits):
             series = []
@@ -194,7 +201,7 @@ def _estimates(label: str, group: int, x: Iterable[float], estimates: Iterable[E
 
 
 def equal_rewards(run: RunFiles) -> Figure:
-    """Return the panel of a diagnosed run: questions with equal rewards over training, in percent (TA-GRPO, Fig. 3)."""
+    """Return the panel of a diagnosed run: percentage of questions with equal rewards (TA-GRPO, Fig. 3)."""
     series, checkpoints = [], (run.diagnosis or {"checkpoints": ()})["checkpoints"]
     for group, name in enumerate(name for name in COLUMNS if name.startswith("uniform_reward/")):
         found = [(100 * point["share"], point["metrics"][name]) for point in checkpoints if name in point["metrics"]]
@@ -205,7 +212,7 @@ def equal_rewards(run: RunFiles) -> Figure:
 
 
 def distances(run: RunFiles) -> Iterator[Figure]:
-    """Return a panel per pool: share of questions up to a distance, by diagnosed checkpoint or half of training."""
+    """Return a panel per pool: share of questions up to a distance, by checkpoint or half of training."""
     if run.diagnosis is not None:
         stages = {stage_name(point): pd.DataFrame(point["questions"]) for point in run.diagnosis["checkpoints"]}
     else:

@@ -39,7 +39,7 @@ def _look(group: int | str) -> Look:
 
 
 class Picture(Figure):
-    """A figure that notebooks show as PNG without pyplot, and so without any global state."""
+    """Figure that notebooks show as PNG without pyplot, and hence without global state."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -50,7 +50,7 @@ class Picture(Figure):
 def panels(
     count: int, width: float = 3.4, height: float = 2.9, *, sharey: bool = False, abreast: int = 4
 ) -> tuple[Figure, list[Axes]]:
-    """Return rows of at most `abreast` panels, `count` in all."""
+    """Return a figure with `count` panels, in rows of at most `abreast` panels."""
     rows, columns = -(-count // abreast), min(count, abreast)
     figure = Picture(figsize=(width * columns, height * rows), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False, sharey=sharey).flat)
@@ -60,7 +60,7 @@ def panels(
 
 
 def finished(figure: Figure, axes: Sequence[Axes], label: str) -> Figure:
-    """Return `figure` with the label of its vertical axis, and below all panels one legend."""
+    """Add the label of the vertical axis, and one legend below all panels; return `figure`."""
     axes[0].set_ylabel(label)
     handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
     # About twelve letters of this font size fit into an inch; the line of a key takes half an inch.
@@ -111,7 +111,7 @@ def draw(figure: Mapping[str, Any], runs: Sequence[RunFiles] = ()) -> Figure:
 
 
 def _over_training(ax: Axes, seeds: Sequence[pd.Series], look: Look) -> None:
-    """Draw the series of all seeds over iterations, thin where there are several, and their mean, thick."""
+    """Draw the series of all seeds over iterations, thin if there are several, and their mean, thick."""
     for values in seeds if len(seeds) > 1 else ():
         ax.plot(values.index, values, color=look["color"], linewidth=0.6, alpha=0.45)
     mean = pd.concat(list(seeds), axis=1).mean(axis=1)
@@ -119,7 +119,7 @@ def _over_training(ax: Axes, seeds: Sequence[pd.Series], look: Look) -> None:
 
 
 def smoothed(series: pd.Series) -> pd.Series:
-    """Return the trailing mean over one eighth of the series."""
+    """Return the trailing mean over a window of one eighth of the series."""
     return series.rolling(max(len(series) // 8, 1), min_periods=1).mean()
 
 

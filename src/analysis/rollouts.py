@@ -1,4 +1,4 @@
-"""Recorded rollouts read into tables, and whether the rephrasings of a run differ in difficulty."""
+"""Recorded rollouts as tables, and a test for differences in difficulty between rephrasings."""
 
 from pathlib import Path
 
@@ -19,12 +19,13 @@ TOKENS = ("token_ids", "token_logprobs", "token_entropies")  # a list for each r
 def read_rollouts(run: Path) -> pd.DataFrame:
     """Return the recorded rollouts of a run, of all ranks: one row per response, in order of iterations.
 
-    Columns: those of `RolloutRecorder` but `TOKENS`, NaN if a file lacks one; `file` and `line`, the name of the
+    Columns: the columns of `RolloutRecorder` but `TOKENS`, NaN if a file lacks one; `file` and `line`, the
+    name of the
     Parquet file and the row in it.
 
     Raises:
-        FileNotFoundError: there are no rollouts.
-        ValueError: a file can't be read, or lacks a column that all have.
+        FileNotFoundError: if there are no rollouts.
+        ValueError: if a file can't be read, or lacks a required column.
     """
     frames = [_read(file) for file in sorted((run / "rollouts").glob("*.parquet"))]
     if not frames:
@@ -47,9 +48,10 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def success_by(rollouts: pd.DataFrame) -> pd.DataFrame:
-    """Return the success rate of recorded responses: one row per rephrasing, of which 0 is the original question.
+    """Return the success rate of recorded responses: one row per rephrasing; 0 is the original question.
 
-    Columns: `responses`; `correct`, the mean over questions of their success rates; `low` and `high`, its 95 %
+    Columns: `responses`; `correct`, the mean over questions of their success rates; `low` and `high`, the 95
+    %
     t-interval over questions.
     """
     found = {}
@@ -64,10 +66,12 @@ def success_by(rollouts: pd.DataFrame) -> pd.DataFrame:
 def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
     """Test the hypothesis that the prompts of a question are equally difficult, over all questions of a run.
 
-    A question that returns in a later iteration counts as another one, because the policy has changed in between.
+    A question that occurs in a later iteration counts as another question, since the policy has changed in
+    between.
 
     Returns:
-        The test, and the standard deviation of the true success rate over the prompts of a question, in 0..1. The
+        The test, and the standard deviation of the true success rate over the prompts of a question, from 0
+        to 1. The
         latter is the root of the mean of `difficulty_variance`, 0 if this mean is negative, NaN if no question has
         enough responses.
     """

@@ -1,4 +1,4 @@
-"""Run directories read into tables."""
+"""Run directories as tables."""
 
 import json
 import shlex
@@ -19,60 +19,60 @@ from ..metrics.functional import pass_at_k
 from ..runs.directory import folders_of_options, override, parsed, read_config, read_provenance
 
 T = TypeVar("T")
-LATE = ("seconds/", "throughput/")  # scalars that `ThroughputMonitor` logs in the iteration after their own
+LATE = ("seconds/", "throughput/")  # scalars that `ThroughputMonitor` logs one iteration late
 
 
 class Split(Message):
-    """What `data.json` says of a split, as far as reports read it."""
+    """Facts of a split in `data.json` that reports read."""
 
     kept: Count
     cautions: tuple[str, ...] | list[str] = ()
 
 
 class HydraOverrides(Message):
-    """The command line of a run."""
+    """Command line of a run."""
 
     task: list[str]
     hydra: list[str]
 
 
 class HydraSource(Message):
-    """A place that Hydra reads options from."""
+    """Source of Hydra's options."""
 
     path: str
     provider: str
 
 
 class HydraRuntime(Message):
-    """Where a run read its options from."""
+    """Sources of the options of a run."""
 
     config_sources: list[HydraSource]
 
 
 class HydraJob(Message):
-    """The command of a run."""
+    """Command of a run."""
 
     name: Literal["train", "evaluate"]
 
 
 class HydraSettings(Message):
-    """Hydra's settings of a run, as far as reports read them."""
+    """Hydra's settings of a run that reports read."""
 
     overrides: HydraOverrides
     runtime: HydraRuntime | None = None
-    """None in records without it; the command of the run can't be repeated then."""
+    """None in records without `runtime`; the command of the run can't be repeated then."""
     job: HydraJob
 
 
 class HydraRecord(Message):
-    """The content of `.hydra/hydra.yaml`."""
+    """Content of `.hydra/hydra.yaml`."""
 
     hydra: HydraSettings
 
 
 @dataclass(frozen=True)
 class RunFiles:
-    """One run: a method, a seed, and the files that training and evaluation left."""
+    """Run of one method and seed, and the files of its training and evaluation."""
 
     method: str
     seed: int
@@ -83,7 +83,7 @@ class RunFiles:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """One row per training iteration, one column per logged scalar; empty for a run that only evaluated."""
+        """Table with a row per training iteration, a column per scalar; empty if the run only evaluated."""
         path = self.path / "metrics.csv"
         frame = _read_table(path) if path.exists() else pd.DataFrame()
         if "rollout/reward" not in frame:
@@ -94,14 +94,18 @@ class RunFiles:
 
     @cached_property
     def test(self) -> dict[str, Any]:
-        """Split → summary with `pass_at_k` and the counts of every question; a FileNotFoundError if not tested yet."""
+        """Split → summary with `pass_at_k` and the counts of every question.
+
+        Raises:
+            FileNotFoundError: if the run was not tested yet.
+        """
         if (found := self._json("test.json")) is None:
             raise FileNotFoundError(f"Expected test.json in {self.path}, but there is none: the run has not finished.")
         return dict(found["splits"])
 
     @cached_property
     def groups(self) -> dict[str, Any]:
-        """Group of splits → averages over it, see `metrics.evaluation.averages`; empty if no group was asked for."""
+        """Group of splits → averages, see `metrics.evaluation.averages`; empty if there are no groups."""
         return dict((self._json("test.json") or {}).get("groups", {}))
 
     @property
@@ -112,7 +116,7 @@ class RunFiles:
 
     @property
     def warnings(self) -> list[str]:
-        """Warnings of the run: about its questions, then about its first iterations."""
+        """Warnings of the run, first about its questions, then about its first iterations."""
         path = self.path / "warnings.md"
         cautions = [text for split in self._splits.values() for text in split.cautions]
         return [*cautions, *([path.read_text()] if path.exists() else [])]
@@ -123,13 +127,13 @@ class RunFiles:
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
-        """All sampled evaluations that the run kept, by iteration; if it kept none, the one in `test.json`."""
+        """Sampled evaluations that the run kept, by iteration; if there are none, the one in `test.json`."""
         found = self._kept("[!e]*-*.json") or list(filter(None, [self._json("test.json")]))
         return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
 
     @cached_property
     def exact(self) -> list[dict[str, Any]]:
-        """Content of `exact.json` at each evaluation, by iteration; empty for runs without it."""
+        """Content of `exact.json` at each evaluation, by iteration; empty for runs without the file."""
         return self._kept("exact-*.json")
 
     def _kept(self, pattern: str) -> list[Any]:
@@ -138,13 +142,13 @@ class RunFiles:
 
     @cached_property
     def ledger(self) -> dict[str, int]:
-        """Totals of the training; zeros for a run without any."""
+        """Totals of the training; zeros for a run without training."""
         nothing = dict.fromkeys(("prompts", "rollouts", "tokens", "updates", "iterations"), 0)
         return self._read(dict[str, Count], "ledger.json") or nothing
 
     @cached_property
     def diversity(self) -> pd.DataFrame:
-        """One row per measured question and pool: iteration, question, pool, responses, distance."""
+        """Table of iteration, question, pool, responses and distance, per measured question and pool."""
         path = self.path / "embedding_diversity.csv"
         if not path.exists():
             return pd.DataFrame(columns=["iteration", "question", "pool", "responses", "distance"])
@@ -154,12 +158,12 @@ class RunFiles:
 
     @cached_property
     def diagnosis(self) -> Any:
-        """Results of `tagrpo-eval diagnose=` on the training questions; None if it was not run."""
+        """Results of `tagrpo-eval diagnose=` on the training questions; None if there are none."""
         return self._json("diagnose/diagnose.json")
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """The resolved configuration; empty if none was written."""
+        """Resolved configuration; empty if none was written."""
         path = self.path / "config.yaml"
         return read_config(path) if path.exists() else {}
 
@@ -179,13 +183,13 @@ class RunFiles:
 
     @property
     def overrides(self) -> list[str]:
-        """The settings on its command line but for the seed; empty if nothing was recorded."""
+        """Overrides on the run's command line without the seed; empty if nothing was recorded."""
         task = self._hydra.overrides.task if self._hydra else []
         return [override for override in task if not override.startswith("seed=")]
 
     @property
     def command(self) -> str | None:
-        """The command that repeats this run beside it; None if Hydra recorded no command, or no `runtime`."""
+        """Command that repeats this run beside it; None if Hydra recorded no command or no `runtime`."""
         recorded = self._hydra
         if recorded is None or recorded.runtime is None:
             return None
@@ -196,12 +200,12 @@ class RunFiles:
 
     @cached_property
     def provenance(self) -> dict[str, str]:
-        """Commit and versions that the run was made with; empty if there are none, or with a warning if damaged."""
+        """Commit and versions that made the run; empty if not recorded, or with a warning if damaged."""
         return read_provenance(self.path)
 
     @property
     def wall_seconds(self) -> float:
-        """Wall seconds of all training iterations."""
+        """Wall-clock seconds of all training iterations."""
         seconds = self.scalar("seconds/iteration")
         return 0.0 if seconds is None else float(seconds.sum())
 
@@ -210,7 +214,7 @@ class RunFiles:
         return self.metrics[column].dropna() if column in self.metrics else None
 
     def counts(self, split: str) -> pd.DataFrame:
-        """Return `n` (responses) and `correct` of each question of a test split, indexed by its id."""
+        """Return `n` (responses) and `correct` of each question of a test split, indexed by question id."""
         return pd.DataFrame(self.test[split]["questions"]).set_index("id")[["n", "correct"]]
 
     def pass_at_k(self, split: str, k: int) -> pd.Series:
@@ -245,7 +249,11 @@ class RunFiles:
 
 
 def _read_table(path: Path, **text: type) -> pd.DataFrame:
-    """Read a CSV file whose columns are numbers but for those in `text`; a ValueError names the file."""
+    """Read a CSV file whose columns are numbers, except the columns in `text`.
+
+    Raises:
+        ValueError: if the file can't be read so; the message names the file.
+    """
     try:
         return pd.read_csv(path, dtype=defaultdict(lambda: float, text))
     except ValueError as error:
@@ -253,7 +261,7 @@ def _read_table(path: Path, **text: type) -> pd.DataFrame:
 
 
 def find_runs(*roots: Path) -> list[RunFiles]:
-    """Return the runs of `find_directories` that have finished, as their `test.json` shows.
+    """Return the runs of `find_directories` that have finished, that is, have a `test.json`.
 
     Raises:
         FileNotFoundError: if no run has finished.
@@ -268,11 +276,12 @@ def find_runs(*roots: Path) -> list[RunFiles]:
 def find_directories(*roots: Path) -> list[RunFiles]:
     """Return all run directories below `roots` that have a log, responses, or an evaluation.
 
-    Method and seed are `name` and `seed` of the run's `config.yaml`; without that file, `<method>/seed<k>` of its path,
-    or seed 0. Runs with the same method and seed are told apart by the settings of their commands, or by path.
+    Method and seed are `name` and `seed` in the run's `config.yaml`; without that file, `<method>/seed<k>` of
+    its path, or seed 0. Runs with equal method and seed are distinguished by the settings of their commands,
+    or by path.
 
     Raises:
-        FileNotFoundError: a root does not exist, or there is nothing below the roots.
+        FileNotFoundError: if a root does not exist, or there is nothing below the roots.
     """
     found: dict[Path, RunFiles] = {}
     for root in roots:
@@ -292,7 +301,7 @@ def find_directories(*roots: Path) -> list[RunFiles]:
 
 
 def _told_apart(runs: Sequence[RunFiles]) -> Iterator[RunFiles]:
-    """Rename runs of the same name and seed by the settings in which their commands differ, else by their paths."""
+    """Rename runs of equal name and seed by the differing settings of their commands, or by their paths."""
     for method, alike in by_method(runs).items():
         labels = [method] * len(alike)
         if len({run.seed for run in alike}) < len(alike):
@@ -312,7 +321,7 @@ def _identify(path: Path) -> RunFiles:
 
 
 def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, list[RunFiles]]:
-    """Return method → its runs. Methods follow the given order; methods that the order does not name come last."""
+    """Return method → runs. Methods follow `order`; methods that `order` does not name come last."""
     groups: dict[str, list[RunFiles]] = {method: [] for method in order}
     for run in runs:
         groups.setdefault(run.method, []).append(run)

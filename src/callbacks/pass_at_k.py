@@ -1,4 +1,4 @@
-"""Pass@k, Cover@τ, majority vote and answer diversity of each evaluation split, with intervals over questions."""
+"""Pass@k, Cover@τ, majority vote and answer diversity per evaluation split, with intervals over questions."""
 
 import warnings
 from collections import Counter
@@ -23,13 +23,15 @@ SCALARS = ("majority", "wrong_answers", "length", "truncated")
 
 
 class PassAtKEvaluator(Callback):
-    """Counts correct responses per question in validation and test, and reports at the end of the stage.
+    """Callback that counts correct responses per question in validation and test, and reports at the end.
 
-    Logs for each split, as means over its questions,
-    - `pass@k/<split>/<k>`: unbiased estimate of pass@k; at k = 1 it is the accuracy.
-    - `cover@tau/<split>/<tau>`: Cover@τ, the share of the questions to which at least a share τ of the n responses is
-      correct (arXiv 2510.08325). As an estimate of the share with a success probability of at least τ it is biased,
-      most where many questions are near τ. The bias vanishes as n grows; no estimate from n responses is unbiased.
+    Logs for each split, as means over its questions:
+
+    - `pass@k/<split>/<k>`: unbiased estimate of pass@k; at k = 1 this is the accuracy.
+    - `cover@tau/<split>/<tau>`: Cover@τ, the share of the questions for which at least a share τ of the n
+      responses is correct (arXiv 2510.08325). As an estimate of the share of questions with a success
+      probability of at least τ, this is biased, most if many questions are near τ. The bias vanishes as n
+      grows; no estimate from n responses is unbiased.
     - `majority/<split>`: accuracy of the majority among all responses to a question (`majority_vote`).
     - `wrong_answers/<split>`: distinct wrong answers to a question; `length/<split>`: tokens per response;
       `truncated/<split>`: share of truncated responses.
@@ -39,22 +41,26 @@ class PassAtKEvaluator(Callback):
     Writes the counts of every question, and pass@k of splits and groups with 95 % t-intervals over questions, to
     `<stage>.json` (`validation`, `test`) and `evaluations/<stage>-<iterations trained>.json`.
 
-    Counts are summed exactly over batches and ranks. When a question id occurs again, its responses are added;
-    questions without any response are left out.
+    Counts are summed exactly over batches and ranks. If a question id occurs again, the responses are added.
+    Questions without responses are left out.
 
-    With a `store`, a test that was interrupted can be continued: questions whose responses are all in the store are
-    removed from their batch before it is sampled. Batches are stored whole, so that other questions keep their seeds.
-    If the store has too few responses to a question, all of its responses are sampled again; so they are if it has too
-    many, and the store is for one evaluation. With a store, the id of a question must not occur in two batches.
+    With a `store`, an interrupted test can be continued: questions whose responses are all in the store are
+    removed from their batch before sampling. Batches are stored whole, so that the other questions keep their
+    seeds. If the store has too few responses to a question, all of its responses are sampled again; also if
+    it has too many, and the store is for one evaluation. With a store, a question id must not occur in two
+    batches.
 
     Args:
-        ks: The k of interest; those above the smallest number of samples are left out.
-        averages: Name of a group → the splits over which it is averaged; left out where one of them is not evaluated.
-        store: Folder for the counts of an interrupted test, for one evaluation of one model; None keeps no counts.
-        taus: The τ of interest, 0..1.
+        ks: Values of k; values above the smallest number of samples are left out.
+        averages: Name of a group → splits to average over; a group is left out if one of its splits is not
+            evaluated.
+        store: Folder for the counts of an interrupted test, for one evaluation of one model; None stores no
+            counts.
+        taus: Values of τ, from 0 to 1.
 
     Raises:
-        ValueError: a k is less than 1, or none is given; a τ is outside its range; a group has no splits.
+        ValueError: if a k is less than 1, or none is given; if a τ is out of range; or if a group has no
+            splits.
     """
 
     shapes_learning = False
@@ -83,7 +89,7 @@ class PassAtKEvaluator(Callback):
         warnings.filterwarnings("ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@\w+)/")
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Delete evaluations of later iterations, and the test of the run that is continued."""
+        """Delete evaluations of later iterations, and the test of the continued run."""
         delete_later(trainer, "evaluations/*.json", current_iteration(trainer) + 1)
         if trainer.is_global_zero:
             (Path(trainer.default_root_dir) / "test.json").unlink(missing_ok=True)
@@ -92,12 +98,12 @@ class PassAtKEvaluator(Callback):
         self._records = []
 
     def on_test_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Read the counts in the store."""
+        """Read the counts from the store."""
         self._records, self._asked = [], set()
         self._stored = {} if self.store is None else self.store.resume()
 
     def on_test_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
-        """Take the counts of questions from the store, and leave these questions out of the batch.
+        """Take counts of questions from the store, and remove these questions from the batch.
 
         Raises:
             ValueError: if a store is set and an earlier batch has a question with the same id.
@@ -130,7 +136,7 @@ class PassAtKEvaluator(Callback):
     on_validation_batch_end = on_test_batch_end  # type: ignore[assignment]
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log and write what was counted."""
+        """Log the results and write them to files."""
         if trainer.sanity_checking:
             return
         stage = "test" if trainer.testing else "validation"
@@ -148,7 +154,7 @@ class PassAtKEvaluator(Callback):
     on_validation_epoch_end = on_test_epoch_end
 
     def _tell_of_strangers(self, store: CountStore) -> None:
-        """Warn if the store has counts of questions that no rank asks. These counts are not used."""
+        """Warn if the store has counts of questions that no rank evaluates; these counts are not used."""
         strangers = sorted(self._stored.keys() - set().union(*gather_objects(self._asked)))
         if strangers:
             split, id = strangers[0]

@@ -1,4 +1,4 @@
-"""Progress of a run: a line every few seconds."""
+"""Progress of a run, in one line every few seconds."""
 
 import math
 import time
@@ -16,16 +16,17 @@ FIGURES = (
     ("zero_gradient/without_gradient", "without gradient {:.0f} %"),
     ("rollout/length", "{:.0f} tokens"),
 )
-"""Scalar → its format in the line; scalars that are not logged are left out."""
+"""Scalar → its format in the line; scalars that were not logged are left out."""
 
 
 class IterationProgress(ProgressBar):
-    """Prints the iteration, its `FIGURES` and the time left; in a test, the batch.
+    """Progress bar that prints the iteration, `FIGURES` and the time left; in a test, the batch.
 
-    A resumed run goes on counting. The time left is estimated from the mean duration of this process's iterations.
+    A resumed run continues the count. The time left is estimated from the mean duration of iterations in this
+    process.
 
     Args:
-        seconds: Seconds between two lines; the first and the last line are always written.
+        seconds: Seconds between two lines; the first and the last line are always printed.
     """
 
     shapes_learning = False

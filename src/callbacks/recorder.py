@@ -1,4 +1,4 @@
-"""Writes every rollout to Parquet files, for replay and for reading."""
+"""Record of every rollout in Parquet files, for replay and for reading."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,7 +19,7 @@ RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
 
 
 class RolloutRecorder(BatchDiagnostic):
-    """Writes the rollouts of each training iteration to `rollouts/<iteration>-<rank>.parquet` in the run directory.
+    """Callback that writes rollouts to `rollouts/<iteration>-<rank>.parquet` in the run directory.
 
     One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id), `reference`
     (its answers), `rephrasing, template, prompt, response, answer, correct, reward`, `reward_term/<name>` of each
@@ -29,8 +29,14 @@ class RolloutRecorder(BatchDiagnostic):
     `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list `token_entropies`, null where no
     forward pass was made. That is all that is needed to replay an advantage strategy (`notebooks/replay.py`).
 
-    Files take about 10 bytes per token with `tokens`, else about one. A resumed run rewrites the files of its
-    iterations.
+    If the training step returns them: `score_logprob` (the trainer's log-prob under the score prompt),
+    `entropy`, `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list
+    `token_entropies`; null if there was no forward pass. If the verifier returns them: `steps`, a list of
+    `start`, `end` (in tokens) and `value`. These columns suffice to replay an advantage strategy
+    (`notebooks/replay.py`).
+
+    Files take about 10 bytes per token with `tokens`, otherwise about one. A resumed run rewrites the files
+    of its iterations.
 
     Args:
         tokens: Whether to write the tokens and their log-probs.
@@ -47,7 +53,7 @@ class RolloutRecorder(BatchDiagnostic):
         self._step = trainer.global_step
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
-        """Write one file; nothing is logged."""
+        """Write one file; log nothing."""
         advantages_of(outputs)  # raises where they are missing
         iteration = current_iteration(trainer)
         table = rollout_table(batch, outputs, iteration, self._step, tokens=self.tokens)
@@ -60,9 +66,10 @@ class RolloutRecorder(BatchDiagnostic):
 def rollout_table(
     batch: Any, outputs: Mapping[str, Any], iteration: int, step: int, *, tokens: bool = True
 ) -> pa.Table:
-    """Return the rollouts of a batch as a table with the columns that `RolloutRecorder` names.
+    """Return the rollouts of a batch as a table with the columns of `RolloutRecorder`.
 
-    `outputs` has `advantages`, and any of the keys in `RETURNED`. `step` counts the optimizer steps before the batch.
+    `outputs` has `advantages`, and any of the keys in `RETURNED`. `step` counts the optimizer steps before
+    the batch.
     """
     rollouts = batch.rollouts
     prompts = [rollouts.prompts[row] for row in rollouts.prompt.tolist()]
@@ -100,7 +107,7 @@ def _texts(answer: Any) -> list[str]:
 
 
 def _lists(values: Sequence[Tensor | None], kind: torch.dtype) -> pa.ListArray:
-    """Return one list per response, null for None, without a Python object per token."""
+    """Return one list per response, with null for None, without a Python object per token."""
     missing = pa.array([v is None for v in values])
     found = [torch.zeros(0) if v is None else v.cpu() for v in values] or [torch.zeros(0)]
     offsets = torch.tensor([0, *map(len, found[: len(values)])]).cumsum(0)

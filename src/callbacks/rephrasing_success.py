@@ -1,4 +1,4 @@
-"""Whether rephrasings and templates differ in difficulty (TA-GRPO, §1), and how the update treats their responses."""
+"""Difficulty of rephrasings and templates (TA-GRPO, §1), and the update's statistics on their responses."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,21 +13,23 @@ RETURNED = ("ratio", "kl", "clipped", "entropy")
 
 
 class RephrasingSuccessMonitor(BatchDiagnostic):
-    """Logs means over the responses of each training batch, over all ranks, by the prompt that they were sampled from.
+    """Callback that logs means over responses of each training batch, over all ranks, by sample prompt.
 
-    - `rephrasing/<n>/{correct,length,truncated}` and `rephrasing/<n>/reward_term/<name>`: for the responses to the
-      original questions (n = 0) or to the n-th rephrasings, share of correct responses, tokens per response, share of
-      truncated responses, and mean of a shaped reward;
-    - `rephrasing/<n>/{ratio,kl,clipped,entropy}`: policy ratio, divergence from the reference, share of clipped tokens
-      and policy entropy, as means per token over the responses with a gradient, where the training step returns them;
-    - `template/<name>/…` and `kind/<name>/…`: the same by template, and by kind (`original`, or that of a rephrasing)
-      where questions name the kinds of their rephrasings;
-    - `rephrasing/difficulty_variance`: unbiased estimate of the variance of the true success rate over the prompts of
-      one question (`difficulty_variance`), averaged over the questions that allow one. Zero, up to noise of either
-      sign, where rephrasing does not change how difficult a question is. `tagrpo.analysis.rollouts` tests a run.
+    - `rephrasing/<n>/{correct,length,truncated}` and `rephrasing/<n>/reward_term/<name>`: for the responses
+      to the original questions (n = 0) or to the n-th rephrasings, share of correct responses, tokens per
+      response, share of truncated responses, and mean of a shaped reward;
+    - `rephrasing/<n>/{ratio,kl,clipped,entropy}`: policy ratio, divergence from the reference, share of
+      clipped tokens and policy entropy, as means per token over the responses with a gradient, if the
+      training step returns them;
+    - `template/<name>/…` and `kind/<name>/…`: the same by template, and by kind (`original`, or the kind of a
+      rephrasing) if questions name the kinds of their rephrasings;
+    - `rephrasing/difficulty_variance`: unbiased estimate of the variance of the true success rate over the
+      prompts of one question (`difficulty_variance`), averaged over the questions that allow an estimate.
+      Zero, up to noise of either sign, if rephrasing does not change the difficulty of a question.
+      `tagrpo.analysis.rollouts` tests a run.
 
-    Means by rephrasing, template or kind are left out where there is only one of these, and any mean where the batch
-    has no value for it.
+    Means by rephrasing, template or kind are left out if there is only one of these, and any mean if the
+    batch has no value for it.
     """
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:

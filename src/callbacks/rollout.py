@@ -1,4 +1,4 @@
-"""Connects `RolloutPipeline` with a Lightning trainer: hooks, logging, and facts that only the trainer has."""
+"""Connection of `RolloutPipeline` with a Lightning trainer: hooks, logging, and the trainer's state."""
 
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,13 +19,13 @@ from .shared import another_follows, updates_of
 
 
 class RolloutCallback(Callback):
-    """Attaches `batch.rollouts` before each training, validation and test batch, and logs statistics of them.
+    """Callback that sets `batch.rollouts` before each training, validation and test batch; logs statistics.
 
-    Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose data module has a
-    `tokenizer`; see `SampledPolicy` and `Chooser` for what else they may have. Writes `ledger.json` into the run
-    directory when training ends.
+    Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose data module
+    has a `tokenizer`; `SampledPolicy` and `Chooser` name optional attributes. Writes `ledger.json` into the
+    run directory when training ends.
 
-    Some options of the pipeline need more of the project:
+    Some options of the pipeline need more from the project:
 
     - `dynamic_sampling`: a train dataloader with `draw()` and, with `trainer.max_epochs`, a data module with
       `iterations_per_epoch`; a run has as many iterations as these epochs would have without draws.
@@ -34,9 +34,11 @@ class RolloutCallback(Callback):
     - `reformulator`: a data module with `reformulated(groups)`.
 
     Args:
-        pipeline: Makes the pipeline, given `decode` and `weights`: `partial(RolloutPipeline, engine, verifier, …)`.
-        policy: Name of the submodule that engines sample from, such as `model`, in modules that are no `SampledPolicy`.
-            None takes the only trainable Hugging Face model in the module, or the whole module if there is none.
+        pipeline: Makes the pipeline from `decode` and `weights`: `partial(RolloutPipeline, engine, verifier,
+            …)`.
+        policy: Name of the submodule that engines sample from, such as `model`, if the module is no
+            `SampledPolicy`. None uses the only trainable Hugging Face model in the module, or the whole
+            module if there is none.
     """
 
     stage = Stage.ROLLOUT
@@ -47,7 +49,10 @@ class RolloutCallback(Callback):
         self.pipeline = pipeline(decode=self._decode, weights=partial(weights_of, policy=policy))
 
     def _decode(self, token_ids: list[Tensor]) -> list[str]:
-        """Decode responses without special tokens, but keep those that mark thoughts: they show where the answer is."""
+        """Decode responses without special tokens, except tokens that mark thoughts.
+
+        These tokens show where the answer is.
+        """
         special = getattr(self._tokenizer, "all_special_tokens", ())
         texts: list[str]
         if not any(map(is_mark, special)):
@@ -59,11 +64,12 @@ class RolloutCallback(Callback):
         return texts
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Keep a memory of questions if anything reads it. Mark the weights as replaced: a checkpoint changes them.
+        """Keep a memory of questions if anything reads it, and mark the weights as replaced by a checkpoint.
 
         Raises:
-            TypeError: `replay` is used, but the module is no `SampledPolicy`, which computes the entropy of responses.
-            ValueError: `ahead` is above 1 with a curriculum that looks at earlier results.
+            TypeError: if `replay` is used, but the module is no `SampledPolicy`, which computes the entropy
+                of responses.
+            ValueError: if `ahead` is above 1 with a curriculum that reads earlier results.
         """
         if self.pipeline.replay is not None:
             require(pl_module, SampledPolicy, "the module, with rollout.replay,")
@@ -89,14 +95,14 @@ class RolloutCallback(Callback):
             loop.max_epochs = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Serve no questions that replay has retired."""
+        """Stop serving questions that replay has retired."""
         memory = None if self.pipeline.replay is None else self.pipeline.replay.memory
         if memory is not None:
             loader: Any = trainer.train_dataloader
             loader.serve_by(lambda id: 0.0 if memory[id].solved_in_full else 1.0)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Roll out the training batch and log its scalars; with `ahead`, let the engine begin with later batches."""
+        """Roll out the training batch and log its scalars; with `ahead`, start sampling later batches."""
         loader: Any = trainer.train_dataloader
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         options: dict[str, Any] = {"observe": data.observe} if isinstance(data, Chooser) else {}
@@ -115,7 +121,7 @@ class RolloutCallback(Callback):
             self.pipeline.sample_next(following, pl_module, trainer.global_step, batch.rollouts.seconds)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        """Wait for the responses to later batches, so that none is being sampled in a validation or checkpoint."""
+        """Wait for responses to later batches; none is sampled during a validation or a checkpoint."""
         self.pipeline.following.wait(batch.rollouts.seconds)
 
     def on_validation_batch_start(
@@ -127,7 +133,7 @@ class RolloutCallback(Callback):
     on_test_batch_start = on_validation_batch_start
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the budget that the run has used."""
+        """Write the budget that the run has used to `ledger.json`."""
         if trainer.is_global_zero:
             budget = {**self.pipeline.ledger, "updates": trainer.global_step, "iterations": self.pipeline.iteration}
             write_json(Path(trainer.default_root_dir) / "ledger.json", budget)
@@ -140,10 +146,13 @@ class RolloutCallback(Callback):
 
 
 def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:
-    """Return the names, without any prefix of the trainer's module, and full tensors for the engine. Collective.
+    """Return parameter names, without any prefix of the trainer's module, and full tensors. Collective.
 
-    `policy` is that of `RolloutCallback`: an AttributeError if it names no submodule, a ValueError if it is None
-    and several models are trained.
+    `policy` is the argument of `RolloutCallback`.
+
+    Raises:
+        AttributeError: if `policy` names no submodule.
+        ValueError: if `policy` is None and several models are trained.
     """
     if isinstance(module, SampledPolicy):
         return module.full_parameters()

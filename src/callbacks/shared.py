@@ -1,4 +1,4 @@
-"""Helpers of several diagnostics."""
+"""Functions and classes that several diagnostics use."""
 
 import math
 import re
@@ -19,19 +19,19 @@ from ..types import Fields, SampledPolicy
 
 
 def check_at_least_one(callback: str, **settings: int | None) -> None:
-    """Raise a ValueError that names the first setting of a callback that is less than 1; None is allowed."""
+    """Raise a ValueError that names the first setting of a callback below 1; None is allowed."""
     for name, value in settings.items():
         if value is not None and value < 1:
             raise ValueError(f"Expected callbacks.{callback}.{name} to be at least 1, but got {value}. Correct it.")
 
 
 def current_iteration(trainer: Trainer) -> int:
-    """Return the number of the current training batch, from 0 over all epochs and resumes; −1 before the first."""
+    """Return the index of the current training batch over all epochs and resumes; −1 before the first."""
     return trainer.fit_loop.total_batch_idx
 
 
 def another_follows(trainer: Trainer, updates: int = 0, number: int = 1) -> bool:
-    """Return whether `number` more batches follow, with `updates` optimizer steps on each and none skipped."""
+    """Return whether `number` more batches follow, with `updates` optimizer steps each and none skipped."""
     if 0 <= trainer.max_steps <= trainer.global_step + number * updates:
         return False
     if trainer.max_epochs is None or trainer.max_epochs < 0:
@@ -42,12 +42,12 @@ def another_follows(trainer: Trainer, updates: int = 0, number: int = 1) -> bool
 
 
 def updates_of(module: LightningModule) -> int:
-    """Return the optimizer steps that a module makes on each batch, if none is skipped."""
+    """Return the number of a module's optimizer steps per batch, if none is skipped."""
     return module.mini_batches if isinstance(module, SampledPolicy) else 1
 
 
 def total_iterations(trainer: Trainer, module: LightningModule) -> int | None:
-    """Return the iterations of the whole run if no update is skipped; None if nothing limits them."""
+    """Return the iterations of the whole run if no update is skipped; None if there is no limit."""
     limits = [math.ceil(trainer.max_steps / updates_of(module))] if trainer.max_steps >= 0 else []
     if trainer.max_epochs is not None and trainer.max_epochs >= 0:
         limits.append(trainer.max_epochs * int(trainer.num_training_batches))
@@ -55,7 +55,7 @@ def total_iterations(trainer: Trainer, module: LightningModule) -> int | None:
 
 
 def write_evaluation(trainer: Trainer, name: str, head: Mapping[str, Any], content: Mapping[str, Any]) -> None:
-    """Write `<name>.json` into the run directory, and the same to `evaluations/<name>-<iterations trained>.json`."""
+    """Write `<name>.json` to the run directory, and to `evaluations/<name>-<iterations trained>.json`."""
     if trainer.is_global_zero:
         iteration = current_iteration(trainer) + 1
         content = {**head, "iteration": iteration, "global_step": trainer.global_step, **content}
@@ -65,7 +65,7 @@ def write_evaluation(trainer: Trainer, name: str, head: Mapping[str, Any], conte
 
 
 def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
-    """Remove the questions whose `keep` is false from `batch`, in place, before the batch has rollouts.
+    """Remove the questions whose `keep` is false from `batch`, in place, before rollouts are attached.
 
     The batch and its prompts may be objects or mappings, as `Fields` reads them.
     """
@@ -85,7 +85,7 @@ def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
 
 
 def _with_question(prompt: Any, question: int) -> Any:
-    """Return a copy of a prompt with `question` as the row of its question."""
+    """Return a copy of a prompt whose question has the row `question`."""
     if isinstance(prompt, Mapping):
         return {**prompt, "question": question}
     if hasattr(prompt, "_replace"):
@@ -104,7 +104,7 @@ def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 class BatchDiagnostic(Callback):
-    """Logs what `measure` returns for each training batch."""
+    """Callback that logs the result of `measure` for each training batch."""
 
     shapes_learning = False
 
@@ -117,14 +117,17 @@ class BatchDiagnostic(Callback):
 
 
 def delete_later(trainer: Trainer, pattern: str, after: int) -> None:
-    """Delete an earlier attempt's files: those whose names hold an iteration above `after`, in six or more digits."""
+    """Delete files of an earlier attempt.
+
+    Their names contain an iteration above `after`, in six or more digits.
+    """
     for path in Path(trainer.default_root_dir).glob(pattern) if trainer.is_global_zero else ():
         if (number := re.search(r"\d{6,}", path.name)) and int(number[0]) > after:
             path.unlink()
 
 
 def advantages_of(outputs: Any) -> Tensor:
-    """Return [R] advantages that the training step returned, on the CPU.
+    """Return the [R] advantages that the training step returned, on the CPU.
 
     Raises:
         TypeError: if the training step returned no advantages.

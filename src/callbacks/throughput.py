@@ -1,4 +1,4 @@
-"""Where an iteration's time goes."""
+"""Breakdown of an iteration's time."""
 
 import time
 from collections.abc import Mapping
@@ -15,25 +15,26 @@ PEAKS = {
     "H200 NVL": 835e12, "H200": 989e12, "H100 NVL": 835e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12,
     "L40S": 362e12,
 }  # fmt: skip
-"""Part of a GPU's name → dense FLOP/s in bfloat16, as its maker states. Lightning's table has sparse rates of some."""
+"""Part of a GPU's name → dense bfloat16 FLOP/s by its maker. Lightning's table has some sparse rates."""
 
 
 class ThroughputMonitor(BatchDiagnostic):
-    """Logs where the time of an iteration goes, as rank 0 sees it, and how much is sampled in it.
+    """Callback that logs the time of an iteration by phase, measured on rank 0, and the sampling rate.
 
-    - `seconds/sync`: sending weights to the engine; `seconds/generate`: sampling; `seconds/score`: scoring that was not
-      finished when sampling was; `seconds/update`: advantages, losses, optimizer steps; `seconds/validate`: the
-      validation after the iteration.
-    - `seconds/wait`: time that the engine needed for the next batch beyond the update, when it samples ahead; batches
-      that were sampled ahead have no `generate`.
+    - `seconds/sync`: sending weights to the engine; `seconds/generate`: sampling; `seconds/score`: scoring
+      that continued after sampling; `seconds/update`: advantages, losses, optimizer steps;
+      `seconds/validate`: the validation after the iteration.
+    - `seconds/wait`: time that the engine needed for the next batch beyond the update, if the engine samples
+      ahead; batches that were sampled ahead have no `generate`.
     - `seconds/iteration`: the whole iteration; `seconds/other`: diagnostics, logging, loading.
     - `throughput/tokens_per_second`: response tokens of all ranks per second of the iteration.
-    - `throughput/mfu`: share of the devices' peak rate that the update uses, over all of its seconds: the least FLOP
-      that it needs (`UsefulFlop`) divided by the FLOP that the devices could do (`peak_rate`); missing on unknown GPUs.
+    - `throughput/mfu`: share of the devices' peak rate that the update uses, over all of its seconds: the
+      minimum FLOP of the update (`UsefulFlop`) divided by the FLOP that the devices could do (`peak_rate`);
+      missing on unknown GPUs.
 
-    An iteration lasts from the start of its batch to that of the next one, so that its figures are logged one step
-    late. A checkpoint keeps the figures that are not logged yet, and a resumed run logs them. A trainer must call this
-    callback before those that it measures (`Stage.CLOCK`).
+    An iteration lasts from the start of its batch to the start of the next batch, so its figures are logged
+    one step late. A checkpoint keeps figures that are not logged yet, and a resumed run logs them. A trainer
+    must call this callback before the callbacks that it measures (`Stage.CLOCK`).
     """
 
     stage = Stage.CLOCK
@@ -53,7 +54,7 @@ class ThroughputMonitor(BatchDiagnostic):
         self._peak = peak_rate(trainer.strategy.root_device)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        """Log the iteration before this one, now that it is over."""
+        """Log the previous iteration, which has now ended."""
         if self._start is not None:
             log_scalars(pl_module, self._figures())
         elif self._loaded:
@@ -61,7 +62,7 @@ class ThroughputMonitor(BatchDiagnostic):
         self._start, self._loaded = time.perf_counter(), {}
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
-        """Keep the phases of this iteration; nothing is logged yet."""
+        """Store the phases of this iteration; log nothing yet."""
         rollouts = batch.rollouts
         self._rollouts = rollouts.seconds  # not a copy: waiting for the next batch is measured after this hook
         told: Mapping[str, Any] = outputs if isinstance(outputs, Mapping) else {}
@@ -80,13 +81,13 @@ class ThroughputMonitor(BatchDiagnostic):
         self._phases["validate"] = time.perf_counter() - self._validation_start
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the last iteration, which no other one follows."""
+        """Log the last iteration, after which no batch starts."""
         if self._start is not None:
             self._log_last(trainer, self._figures())
             self._start = None
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the figures of the checkpoint if no iteration has followed it."""
+        """Log the figures of the checkpoint if no iteration has followed."""
         if self._loaded:
             self._log_last(trainer, self._loaded)
             self._loaded = {}
@@ -96,13 +97,13 @@ class ThroughputMonitor(BatchDiagnostic):
             logger.log_metrics(dict(figures), step=current_iteration(trainer) + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the figures of the last iteration, which are logged in the next one; empty if there are none."""
+        """Return the figures of the last iteration, still to be logged; empty if there are none."""
         if self._start is None or not self._rollouts:
             return {}
         return {"figures": {name: float(x) for name, x in self._figures().items()}}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the figures of a checkpoint, to log them in the next iteration."""
+        """Restore the figures of a checkpoint, to be logged in the next iteration."""
         self._loaded = dict(state_dict["figures"])
 
     def _figures(self) -> dict[str, float]:
@@ -115,7 +116,10 @@ class ThroughputMonitor(BatchDiagnostic):
 
 
 def peak_rate(device: torch.device) -> float | None:
-    """Return peak FLOP/s: of a GPU in bfloat16, from `PEAKS`; of a CPU in float32, measured now; None if unknown."""
+    """Return the peak FLOP/s of a device; None if unknown.
+
+    For a GPU, this is the rate in bfloat16 from `PEAKS`; for a CPU, the rate in float32, measured now.
+    """
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)
         return next((rate for part, rate in PEAKS.items() if part in name), None)

@@ -1,4 +1,4 @@
-"""Signal in training questions, original against rephrasings (TA-GRPO, Figs. 3 and 4)."""
+"""Learning signal in training questions, original and rephrasings compared (TA-GRPO, Figs. 3 and 4)."""
 
 from collections.abc import Callable
 from math import isnan
@@ -18,16 +18,17 @@ Row = dict[str, Any]  # the `id` of a question, and metric → its value for the
 
 
 class TrainingSignal(Callback):
-    """Measures each question of a test once: the responses to the original, those to its rephrasings, and all of them.
+    """Callback that measures each question of a test once: for the original, the rephrasings, and their pool.
 
-    Nothing is logged: `questions` has a row per question, with `uniform_reward/…` as `ZeroGradientMonitor` names it (of
-    the verdicts alone, since a test has no shaped terms), `embedding_distance/…` as `EmbeddingDiversityMonitor` does,
-    and `correct/{original,rephrasings}`, the percentage of correct responses. What a question lacks is left out.
+    Nothing is logged: `questions` has a row per question, with `uniform_reward/…` named as in
+    `ZeroGradientMonitor` (of the verdicts alone, since a test has no shaped terms), `embedding_distance/…` as
+    in `EmbeddingDiversityMonitor`, and `correct/{original,rephrasings}`, the percentage of correct responses.
+    Missing values are left out.
 
     Args:
         diversity: Monitor that embeds the responses; None measures no distances.
-        known: Called once the weights are loaded; returns the rows that were measured of these weights before. If there
-            are any, nothing is sampled.
+        known: Function that returns the rows of an earlier measurement of the same weights; called once the
+            weights are loaded. If there are rows, nothing is sampled.
     """
 
     shapes_learning = False
@@ -66,6 +67,6 @@ class TrainingSignal(Callback):
         self.questions += rows.values()
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gather the rows of all ranks, in the order of the ids."""
+        """Gather the rows of all ranks, ordered by id."""
         rows = (row for part in gather_objects(self.questions) for row in part)
         self.questions = sorted(rows, key=lambda row: str(row["id"]))

@@ -1,4 +1,4 @@
-"""How many questions give no gradient, why, and how many of them their rephrasings rescue (TA-GRPO, Fig. 3)."""
+"""Shares of questions without gradient, their causes, and their rescue by rephrasings (TA-GRPO, Fig. 3)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,26 +12,30 @@ from .shared import BatchDiagnostic, advantages_of, batch_means
 
 
 class ZeroGradientMonitor(BatchDiagnostic):
-    """Logs percentages of the questions of each training batch, over all ranks.
+    """Callback that logs percentages of the questions of each training batch, over all ranks.
 
-    - `zero_gradient/percentage`: all advantages of the question are zero. With one pool per question it is the
-      advantage collapse rate (ACR, arXiv 2605.21125, abstract) in percent, whose mean over the first iterations
-      predicted the final accuracy of 245 runs of GRPO (R² = 0.617); reports have it as `at first`. Dynamic
-      sampling replaces such questions before they are counted.
-    - `zero_gradient/without_gradient`: the question contributes nothing to the policy term, for one of the reasons
-      that follow:
-    - `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`: questions without gradient, by the
-      first reason that holds (`zero_gradient_causes`); `masked` and `clipped` are zero if the training step lacks them.
+    - `zero_gradient/percentage`: all advantages of the question are zero. With one pool per question, this is
+      the advantage collapse rate (ACR, arXiv 2605.21125, abstract) in percent, whose mean over the first
+      iterations predicted the final accuracy of 245 runs of GRPO (R² = 0.617); reports show this mean as `at
+      first`. Dynamic sampling replaces such questions before they are counted.
+    - `zero_gradient/without_gradient`: the question contributes nothing to the policy term, for one of the
+      reasons that follow:
+    - `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`: questions without
+      gradient, by the first reason that applies (`zero_gradient_causes`); `masked` and `clipped` are zero if
+      the training step lacks them.
     - `uniform_reward/original`: the rewards of the G responses to the original question are all equal.
     - `uniform_reward/rephrasings`: the rewards of the N·G responses to the rephrasings are all equal. TA-GRPO
-      (Fig. 3) compares it with the former, although more responses are less often equal for their number alone.
-    - `uniform_reward/rephrasings_matched`: G of the N·G responses have equal rewards, averaged over all choices of G.
+      (Fig. 3) compares this value with `uniform_reward/original`, although more responses are less often
+      equal merely because of their number.
+    - `uniform_reward/rephrasings_matched`: G of the N·G responses have equal rewards, averaged over all
+      choices of G.
     - `uniform_reward/pool`: the rewards of all responses to the question are equal.
-    - `uniform_reward/rescued`: the rewards of the original are all equal, those of the pool are not.
+    - `uniform_reward/rescued`: the rewards of the original are all equal, but not the rewards of the pool.
 
-    Each is a percentage of the questions that have such responses; `rephrasings` and `rephrasings_matched` are missing
-    where no question has rephrasings. The rewards include shaped terms, because these decide whether the gradient
-    vanishes: under shaped rewards the responses to a question may all be correct and yet differ in reward.
+    Each value is a percentage of the questions that have such responses; `rephrasings` and
+    `rephrasings_matched` are missing if no question has rephrasings. The rewards include shaped terms,
+    because these decide whether the gradient vanishes: under shaped rewards, the responses to a question may
+    all be correct and yet differ in reward.
     """
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
@@ -39,7 +43,10 @@ class ZeroGradientMonitor(BatchDiagnostic):
 
 
 def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return metric of `ZeroGradientMonitor` → [Q] float64: 100 or 0 by question, NaN without such responses."""
+    """Return metric of `ZeroGradientMonitor` → [Q] float64, 100 or 0 per question.
+
+    Questions without such responses have NaN.
+    """
     advantages = advantages_of(outputs)
     index, questions = group_index(rollouts.question)
     returned = {name: outputs.get(name) for name in ("masked", "clipped")}
@@ -58,7 +65,10 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
 
 
 def uniform_percentages(rollouts: Any) -> dict[str, Tensor]:
-    """Return `uniform_reward/{original,rephrasings,rephrasings_matched,pool}` → [Q], as `question_percentages`."""
+    """Return `uniform_reward/{original,rephrasings,rephrasings_matched,pool}` → [Q] percentages.
+
+    Values are those of `question_percentages`.
+    """
     index, questions = group_index(rollouts.question)
     original = rollouts.rephrasing == 0
 

@@ -1,4 +1,4 @@
-"""How every console script begins, its `--help`, and how it ends: in an error of its settings, or with results."""
+"""Entry and exit of every console script: `--help`, errors of settings, and results."""
 
 from __future__ import annotations
 
@@ -49,15 +49,16 @@ CARRIED = (
     "experiment", "recipe", "scale", "data", "data_path", "model", "template", "reward", "rollout", "protocol",
     "averages", "trainer", "strategy", "--config-dir", "hydra",
 )  # fmt: skip
-"""Groups and settings of a training that its evaluation needs too, and folders of options."""
+"""Groups and settings of a training run that its evaluation needs too, and folders of options."""
 SHOWN = {"pass@k": ("pass@k", "exact_pass@k", "pass@k_average"), "Cover@τ": ("cover@tau", "exact_cover@tau")}
-"""Title of a table → the metrics in it."""
+"""Title of a table → metrics in the table."""
 
 
 def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
     """Turn a function into a console script that refuses secrets, and prints none, whatever error ends it.
 
-    With a `config`, the function gets the composed configuration, and `--help` shows the configuration's text.
+    With a `config`, the function gets the composed configuration, and `--help` prints the configuration's
+    help text.
     """
 
     def decorate(main: Callable[..., Any]) -> Callable[[], Any]:
@@ -108,7 +109,7 @@ def show_help(config: str, words: list[str]) -> None:
 
 
 def bases_of(config: str) -> list[str]:
-    """Return a configuration and those whose settings it takes, with the scale of a laptop for `tagrpo-train`."""
+    """Return a configuration and its base configurations; for `tagrpo-train` also the scale of a laptop."""
     included = {"train": ["train", "scale/demo"], "evaluate": ["train", "scale/demo"], "plan": ["train", "scale/demo"]}
     return list(dict.fromkeys([config, *included.get(config, [])]))
 
@@ -119,7 +120,7 @@ def text_of(config: str) -> str:
 
 
 def groups_of(config: str) -> list[str]:
-    """Return the groups in the defaults list of a configuration, in its order."""
+    """Return the groups in the defaults list of a configuration, in order."""
     content: Any = OmegaConf.load(configs() / f"{config}.yaml")
     entries = [entry for entry in content.get("defaults", []) if not isinstance(entry, str)]
     keys = [str(next(iter(entry))) for entry in entries]
@@ -127,7 +128,7 @@ def groups_of(config: str) -> list[str]:
 
 
 def record(cfg: DictConfig, run: Run, loggers: Sequence[Logger] = ()) -> None:
-    """Write settings, command, commit and versions of packages to files; `loggers` get them as hyperparameters."""
+    """Write settings, command, commit and package versions to files, and settings to `loggers`."""
     save_resolved(cfg, run.directory)
     facts = redacted(OmegaConf.to_container(cfg, resolve=True)) | write_provenance(run.directory)
     for logger in loggers:
@@ -147,12 +148,12 @@ def explained() -> Iterator[None]:
 
 @contextmanager
 def explained_in_training(begun: Callable[[], bool]) -> Iterator[None]:
-    """Turn errors into their message and an exit, as `explained` does; once training has begun, only those of tagrpo.
+    """Turn errors into their message and an exit, as `explained` does; in training, only errors of tagrpo.
 
-    Errors of libraries and of strangers' parts keep their traceback in training, which says where they arose.
+    In training, errors of libraries and third-party parts keep their traceback, which shows their origin.
 
-    A part that calls `sys.exit()` would end the run in silence and with exit code 0: that is an error too, unless the
-    run was asked to stop.
+    A part that calls `sys.exit()` would end the run silently with exit code 0. This is an error too, unless
+    the run was asked to stop.
 
     Args:
         begun: Returns whether training has begun.
@@ -187,13 +188,13 @@ def _leave(error: Exception) -> None:
 
 
 def _raised_here(error: Exception) -> bool:
-    """Check if an error was raised by this package, not by a library or a part of the user's."""
+    """Check whether an error was raised by this package, not by a library or a user's part."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     return str(frame.f_globals.get("__name__", "")).startswith("tagrpo.")
 
 
 def show(metrics: Mapping[str, float]) -> None:
-    """Print pass@k, and Cover@τ where it was asked for, by split."""
+    """Print pass@k, and Cover@τ if it was requested, by split."""
     for title, shown in SHOWN.items():
         curves: dict[str, dict[str, float]] = defaultdict(dict)
         for name, value in metrics.items():
@@ -211,7 +212,7 @@ def show(metrics: Mapping[str, float]) -> None:
 def conclude(
     metrics: Mapping[str, float], directory: Path, overrides: Sequence[str], name: str, iterations: int | None
 ) -> None:
-    """Print the results of a training run of `iterations` iterations, its files, and the commands that can follow."""
+    """Print the results of a training run of `iterations` iterations, its files, and next commands."""
     show(metrics)
     directory = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     found = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))
@@ -223,7 +224,7 @@ def conclude(
 def following(
     directory: Path, overrides: Sequence[str], name: str, iterations: int | None, found: set[str]
 ) -> list[list[str]]:
-    """Return the commands that can follow a run: evaluate, export, report, train for twice as long."""
+    """Return the possible next commands after a run: evaluate, export, report, train for twice as long."""
     commands, model = [["tagrpo-report", str(directory)]], directory / "model"
     if "model" in found:
         carried = [o for o in overrides if re.split("[./=]", o.lstrip("+~"), maxsplit=1)[0] in CARRIED]

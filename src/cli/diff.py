@@ -1,4 +1,4 @@
-"""`tagrpo-diff A B`: where the settings of two runs differ, once everything is composed and resolved.
+"""`tagrpo-diff A B`: show differences between the settings of two runs, composed and resolved.
 
 tagrpo-diff "experiment=pass_at_k" "experiment=pass_at_k recipe=common"
 tagrpo-diff "experiment=grpo recipe=common" "experiment=dapo recipe=common"
@@ -22,13 +22,13 @@ ABSENT = "(absent)"
 
 
 def settings(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return every setting of `tagrpo-train` with these overrides: dotted key → resolved value."""
+    """Return all settings of `tagrpo-train` with these overrides: dotted key → resolved value."""
     return flat(OmegaConf.to_container(compose_run("<run>", overrides), resolve=True))
 
 
 @entry_point()
 def main() -> None:
-    """Run the command."""
+    """Run `tagrpo-diff`."""
     parser = argparse.ArgumentParser(prog="tagrpo-diff", description=__doc__.splitlines()[0])
     for side in ("a", "b"):
         parser.add_argument(side, metavar=side.upper(), help='overrides of tagrpo-train in quotes: "experiment=grpo …"')

@@ -9,18 +9,18 @@ from ..runs.directory import existing, flat, read_config
 from .console import entry_point, explained
 
 UPLOADED = {"model": ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "README.md"], "dataset": ["*.parquet"]}
-"""Files of a folder that are pushed; any others stay here."""
+"""Patterns of the files that are uploaded; other files stay on this machine."""
 
 
 def push(folder: str | Path, repository: str, public: bool = False, kind: str = "model") -> str:
-    """Upload an exported folder, or the `rollouts` of a run as a `dataset`, to the hub; return the address there.
+    """Upload an exported folder, or a run's `rollouts` as a `dataset`, to the hub; return its address.
 
-    A missing repository is created. The hub's client takes the token of `hf auth login` or of the variable `HF_TOKEN`;
-    it is not read or shown here.
+    A missing repository is created. The hub's client takes the token of `hf auth login` or of the variable
+    `HF_TOKEN`; this function neither reads nor shows the token.
 
     Raises:
-        huggingface_hub.errors.HfHubHTTPError: the hub refuses, for example because there is no token.
-        huggingface_hub.errors.HFValidationError: `repository` is no `owner/name`.
+        huggingface_hub.errors.HfHubHTTPError: if the hub refuses, for example because there is no token.
+        huggingface_hub.errors.HFValidationError: if `repository` is not of the form `owner/name`.
     """
     from huggingface_hub import HfApi
 
@@ -31,18 +31,18 @@ def push(folder: str | Path, repository: str, public: bool = False, kind: str = 
 
 
 def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any] | None = None) -> Path:
-    """Write the policy of a checkpoint so that `AutoModelForCausalLM.from_pretrained` loads it; return the checkpoint.
+    """Export a checkpoint's policy for `AutoModelForCausalLM.from_pretrained`; return the checkpoint.
 
     Needs no GPU and no process group, whatever the checkpoint was trained on; adapters are merged.
 
-    `checkpoint` may be the directory of a run, of which the newest complete one is taken. `folder` is made when it is
-    missing. `config` has the run's settings, resolved; None reads the `config.yaml` of the run.
+    `checkpoint` may be the directory of a run, whose newest complete checkpoint is taken. `folder` is created
+    if missing. `config` is the run's resolved settings; None reads the run's `config.yaml`.
 
     Raises:
-        FileNotFoundError: there is no checkpoint, or no `config.yaml` beside its folder.
-        ValueError: the checkpoint is damaged, or the settings are not what a run writes.
-        pickle.UnpicklingError: the checkpoint could run code.
-        RuntimeError: the weights are not those of the model that the settings name.
+        FileNotFoundError: if there is no checkpoint, or no `config.yaml` beside its folder.
+        ValueError: if the checkpoint is damaged, or the settings are not what a run writes.
+        pickle.UnpicklingError: if loading the checkpoint could run code.
+        RuntimeError: if the weights do not fit the model that the settings name.
     """
     import torch
     from transformers import AutoTokenizer
@@ -82,7 +82,7 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
 
 
 def _keep_models(folder: Path) -> None:
-    """Refuse to replace `<run>/model`, the final policy of a run."""
+    """Raise a FileExistsError if `folder` is `<run>/model` with the final policy of a run."""
     run = folder.absolute().parent
     if folder.name == "model" and (folder / "config.json").exists() and (run / "config.yaml").exists():
         raise FileExistsError(
@@ -93,7 +93,7 @@ def _keep_models(folder: Path) -> None:
 
 @entry_point()
 def main() -> None:
-    """Run the command."""
+    """Run `tagrpo-export`."""
     parser = argparse.ArgumentParser(prog="tagrpo-export", description=__doc__)
     parser.add_argument("checkpoint", help="a checkpoint, or the directory of a run (its newest complete checkpoint)")
     parser.add_argument("folder", help="where to write the Hugging Face folder")

@@ -1,4 +1,4 @@
-"""What to change when a GPU's memory is exhausted."""
+"""Advice when a GPU runs out of memory."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +16,10 @@ ADVICE = """The GPU's memory was exhausted. Each of these helps, the cheapest fi
 
 @contextmanager
 def advised_on_memory(token_budget: int) -> Iterator[None]:
-    """If the block exhausts a GPU's memory, warn with settings that need less, and raise the error again.
+    """Warn with settings that need less memory if the block exhausts a GPU's memory; re-raise the error.
 
     Args:
-        token_budget: `policy.token_budget` of the run; half of it is advised.
+        token_budget: `policy.token_budget` of the run; the warning advises half of it.
     """
     try:
         yield

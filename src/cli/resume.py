@@ -1,4 +1,4 @@
-"""The two phases of a resume: compare the checkpoint with the built run, and write once training begins."""
+"""Two phases of a resume: compare the checkpoint with the built run, and write once training begins."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
 
 
 def iterations_done(content: Mapping[str, Any]) -> int:
-    """Return the number of iterations that a checkpoint has seen; 0 if no `Checkpointer` has written it."""
+    """Return the iterations done at a checkpoint; 0 if the checkpoint has no state of `Checkpointer`."""
     return int(value_at(content, "callbacks", "Checkpointer", "iterations") or 0)
 
 
@@ -35,12 +35,12 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
 
     Args:
         run: The built run.
-        checkpoint: Path of the checkpoint, which errors name.
-        content: What `content_of` returns for the checkpoint.
+        checkpoint: Path of the checkpoint, for messages.
+        content: Result of `content_of` for the checkpoint.
 
     Raises:
-        ValueError: if the checkpoint belongs to a run with another model, tokenizer, seed or other questions, if its
-            entries are of other types, or if a table of the run can't be read.
+        ValueError: if the checkpoint belongs to a run with another model, tokenizer, seed or other questions,
+            if entries have other types, or if a table of the run can't be read.
     """
     import torch
 
@@ -89,7 +89,7 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
 
 
 def _check_shapes(checkpoint: Path, stored: Mapping[str, Any], built: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose parameters have other names, shapes or kinds of numbers than those of the policy."""
+    """Check that a checkpoint's parameters have the policy's names, shapes and kinds of dtypes."""
     then = {name: _kind_of(tensor) for name, tensor in stored.items()}
     now = {name: _kind_of(tensor) for name, tensor in built.items()}
     differ = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
@@ -125,14 +125,15 @@ def _check_moments(checkpoint: Path, states: Sequence[Mapping[str, Any]], traine
 
 
 def _kind_of(tensor: Any) -> str:
-    """Return the shape of a tensor, and its dtype unless that is one of floating point, which loading converts."""
+    """Return the shape of a tensor, and its dtype unless it is floating point, which loading converts."""
     return f"{'float' if tensor.is_floating_point() else tensor.dtype} {list(tensor.shape)}"
 
 
 def when_it_begins(trainer: Trainer, commit: Callable[[], None]) -> None:
-    """Have a trainer call `commit` when training or a test begins, or when a fit without steps ends.
+    """Make a trainer call `commit` when training or a test begins, or when a fit without steps ends.
 
-    Until then a wrong checkpoint, strategy or machine can still refuse the run. `commit` may be called several times.
+    Until then, a wrong checkpoint, strategy or machine can still stop the run. `commit` may be called several
+    times.
     """
     from lightning.pytorch import Callback
 
@@ -152,10 +153,10 @@ def when_it_begins(trainer: Trainer, commit: Callable[[], None]) -> None:
 
 @contextmanager
 def restoring(checkpoint: Path | None, begun: Callable[[], bool]) -> Iterator[None]:
-    """Name the checkpoint in an error that arises while Lightning and the callbacks restore from it.
+    """Add the checkpoint's name to errors that arise while Lightning and the callbacks restore from it.
 
     Raises:
-        RuntimeError: the block raised an error before training had begun.
+        RuntimeError: if the block raises an error before training has begun.
     """
     try:
         yield
@@ -173,7 +174,10 @@ def restoring(checkpoint: Path | None, begun: Callable[[], bool]) -> Iterator[No
 
 @contextmanager
 def log_held_back() -> Iterator[Callable[[], None]]:
-    """Buffer what is logged to files, and yield a function that writes the buffer; without a call it is lost."""
+    """Buffer what is logged to files, and yield a function that writes the buffer.
+
+    The buffer is discarded if the function is not called.
+    """
     root = logging.getLogger()
     held = {
         handler: MemoryHandler(1_000_000, logging.CRITICAL + 1, handler, flushOnClose=False)

@@ -36,16 +36,16 @@ def train(
     checkpoint: Path | None = None,
     export: str | Path | None = None,
 ) -> dict[str, float]:
-    """Fit, unless the trainer has `max_steps=0`, export, and evaluate on the test splits, if there are any.
+    """Fit, unless the trainer has `max_steps=0`; export; and evaluate on the test splits, if there are any.
 
     Args:
         module: The policy.
         datamodule: The questions.
         trainer: A trainer with the rollout callback and the diagnostics.
         test: Whether to evaluate on the test splits.
-        resume: `auto`, or the path of a checkpoint or of a run to continue; see `resolve`, which checks it.
-        checkpoint: A checkpoint to continue from, already checked, in place of `resume`.
-        export: Folder for the trained policy in Hugging Face format; None writes none.
+        resume: `auto`, or the path of a checkpoint or run to continue; `resolve` checks it.
+        checkpoint: Checkpoint to continue from, already checked; use instead of `resume`.
+        export: Folder for the trained policy in Hugging Face format; None exports nothing.
 
     Returns:
         Name → last logged value.
@@ -78,7 +78,7 @@ def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None
 
 @entry_point("train")
 def main(cfg: DictConfig) -> float | None:
-    """Run the command; return the objective to Hydra, for a sweeper that searches for its best value."""
+    """Run `tagrpo-train`; return the objective to Hydra, for a sweeper that searches for its best value."""
     directory = Path(HydraConfig.get().runtime.output_dir)
     trains = cfg.iterations != 0
     with ExitStack() as stack:
@@ -136,14 +136,17 @@ def main(cfg: DictConfig) -> float | None:
 
 
 def _checkpoint_of(cfg: DictConfig, directory: Path) -> Path | None:
-    """Return the checkpoint to resume from, after a check of its content. Import Lightning only if there is one."""
+    """Return the checkpoint to resume from, after checking its content; None if a new run starts.
+
+    Lightning is imported only if there is a checkpoint.
+    """
     from ..runs.checkpoints import resolve
 
     return None if cfg.resume is None else resolve(cfg.resume, directory / "checkpoints")
 
 
 def _checked_iterations(run: Run, checkpoint: Path) -> int:
-    """Return the iterations of a checkpoint, which rank 0 has compared with the run."""
+    """Return the iterations of a checkpoint, after rank 0 has compared the checkpoint with the run."""
     from ..runs.checkpoints import content_of
 
     content = content_of(checkpoint)

@@ -1,7 +1,7 @@
-"""What a command prints of an error that it does not explain itself.
+"""Safe output of errors that a command does not explain.
 
-Parts from outside raise errors with any text. A terminal would obey escape sequences in it, and the text may repeat a
-key of the environment. Hydra and the interpreter print such errors as they are.
+Third-party parts raise errors with any text. A terminal would obey escape sequences in the text, and the text
+may contain a key of the environment. Hydra and the interpreter print such errors unchanged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ..redaction import for_terminal
 
 
 class UncaughtError(CompactHydraException):
-    """An error as the text of its traceback. Hydra prints this text, and nothing else of the error."""
+    """Error whose text is the traceback of another error. Hydra prints this text and nothing else."""
 
 
 def traceback_of(error: BaseException) -> str:
@@ -35,7 +35,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def reported(main: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function raise an `UncaughtError` in place of its errors, unless HYDRA_FULL_ERROR=1."""
+    """Make a function raise an `UncaughtError` instead of its errors, unless HYDRA_FULL_ERROR=1."""
 
     @wraps(main)
     def call(*arguments: Any) -> Any:
@@ -51,10 +51,10 @@ def reported(main: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def printed_safely() -> Iterator[None]:
-    """Make the interpreter print what ends the block, and errors in threads and finalizers, by `traceback_of`.
+    """Make the interpreter print uncaught errors, also in threads and finalizers, by `traceback_of`.
 
     Raises:
-        SystemExit: the block has raised one. Its text, if any, is without secrets and control characters.
+        SystemExit: if the block raises one. Its text, if any, has no secrets and control characters.
     """
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _print_error_of_thread

@@ -1,7 +1,7 @@
-"""Tokenise prompts so that control tokens come from the template alone: within a question their spelling is text.
+"""Tokenise prompts so that only the template adds control tokens; a question that spells one stays text.
 
-A tokenizer reads its added tokens wherever they stand. A question such as "What does <|im_end|> do?" would end the
-user's turn, and a hostile one could write the turns that follow.
+A tokenizer recognises its added tokens anywhere in a text. A question such as "What does <|im_end|> do?" would
+end the user's turn, and a hostile question could write the following turns.
 """
 
 from collections.abc import Sequence
@@ -12,14 +12,14 @@ from .hidden_text import control_marks
 
 
 class ControlTokenError(ValueError):
-    """A question spells control tokens that this tokenizer can't read as text."""
+    """Error for a question whose control tokens the tokenizer can't read as plain text."""
 
 
 class PromptEncoder:
-    """Tokenises rendered prompts.
+    """Tokenizer of rendered prompts that adds no special tokens.
 
-    Control tokens are the tokenizer's special tokens, and those of its other added tokens that are published as control
-    tokens (`hidden_text.control_marks`), such as `<think>`.
+    Control tokens are the tokenizer's special tokens, and its other added tokens that are published as
+    control tokens (`hidden_text.control_marks`), such as `<think>`.
 
     Attributes:
         control: Id → spelling of the control tokens.
@@ -36,23 +36,23 @@ class PromptEncoder:
         self._not_special = [token.content for id, token in added.items() if id in self.control and not token.special]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts in which control tokens count, without adding others."""
+        """Tokenise texts in which control tokens are recognised; add no special tokens."""
         # The template spells special tokens out; adding them here would double them.
         ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         return ids
 
     def controls(self, ids: Sequence[int]) -> list[str]:
-        """Spellings of the control tokens in `ids`, in order."""
+        """Return the spellings of the control tokens in `ids`, in order."""
         return [self.control[id] for id in ids if id in self.control]
 
     def encode_as_text(self, before: str, question: str, after: str) -> list[int]:
-        """Tokenise `before + question + after`; control tokens count in `before` and `after` alone.
+        """Tokenise `before + question + after`, recognising control tokens only in `before` and `after`.
 
         The text between the nearest control tokens of `before` and `after` is tokenised in one piece, as if the
-        question spelled none.
+        question spelled no control tokens.
 
         Raises:
-            ControlTokenError: if this tokenizer can't do that: the tokens would not decode to the same text.
+            ControlTokenError: if the tokens would not decode to the same text.
         """
         start = max((before.rfind(token) + len(token) for token in self.control.values() if token in before), default=0)
         stop = min((after.find(token) for token in self.control.values() if token in after), default=len(after))
@@ -68,7 +68,10 @@ class PromptEncoder:
         return ids
 
     def _cut(self, text: str) -> list[str]:
-        """Cut added tokens that are not special after their first character: no option splits them."""
+        """Cut each added token that is not special after its first character.
+
+        No option of a tokenizer splits these tokens.
+        """
         pieces = [text]
         for token in self._not_special:
             parts: list[str] = []

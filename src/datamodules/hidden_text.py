@@ -5,9 +5,9 @@ import unicodedata
 
 _ZERO_WIDTH_JOINERS = "\u200c\u200d"
 _VISIBLE_FORMATS = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
-"""Signs in front of Arabic, Syriac and Kaithi numbers: Unicode calls them format characters, but fonts draw them."""
+"""Signs before Arabic, Syriac and Kaithi numbers: format characters in Unicode, but visible in fonts."""
 _FILLERS = {0x115F, 0x1160, 0x3164, 0xFFA0, 0x2800, 0x034F, 0x17B4, 0x17B5}
-"""Letters, symbols and marks of Hangul, Braille and Khmer that are drawn as nothing, and the combining joiner."""
+"""Hangul, Braille and Khmer letters, symbols and marks drawn as nothing, and the combining joiner."""
 _NOT_ASCII_TEXT = re.compile(r"[^\t\n\r -~]")
 _VIRAMA = 9  # canonical combining class
 
@@ -44,12 +44,12 @@ _CONTROL_MARK = re.compile(
 
 
 def hidden_characters(text: str) -> list[str]:
-    r"""Name the characters of a text that readers can't see or that steer a display, each once, in order.
+    r"""Name the characters that are invisible or that steer a display, each once, in order of appearance.
 
     These are control characters besides tab and line breaks; bidirectional marks; zero-width, tag and other format
     characters; blank fillers; surrogates; line and paragraph separators; and variation selectors that follow no visible
-    character. Joiners count as visible where a script or an emoji needs them (after a virama, as in RFC 5892; after an
-    Arabic letter; after a symbol).
+    character. Joiners count as visible if a script or an emoji needs them: after a virama, as in RFC 5892;
+    after an Arabic letter; after a symbol.
 
     >>> hidden_characters("Find\u200b $x$.\0")
     ['U+200B ZERO WIDTH SPACE', 'U+0000 CONTROL CHARACTER']
@@ -65,9 +65,10 @@ def hidden_characters(text: str) -> list[str]:
 
 
 def control_marks(text: str) -> list[str]:
-    """Return the control tokens of published tokenizers and chat templates that a text spells, each once, in order.
+    """Return the published control tokens that a text spells, each once, in order of appearance.
 
-    Independent of the tokenizer at hand. Absolute values and inner products, such as `<|x|>`, are none.
+    These are the control tokens of published tokenizers and chat templates, whatever tokenizer is in use.
+    Absolute values and inner products, such as `<|x|>`, do not count.
 
     >>> control_marks("Say <|im_end|> and </s>, then [INST].")
     ['<|im_end|>', '</s>', '[INST]']
@@ -92,7 +93,7 @@ def _is_hidden(character: str, before: str) -> bool:
 
 
 def _needs_joiner(before: str) -> bool:
-    """Check whether a joiner after this character shapes what is drawn."""
+    """Check whether a joiner after the character `before` changes the drawn text."""
     if not before:
         return False
     if unicodedata.combining(before) == _VIRAMA or unicodedata.bidirectional(before) == "AL":

@@ -1,4 +1,4 @@
-"""A loader over question groups that resumes with the next batch, also in the middle of an epoch."""
+"""Loader of question groups that resumes with the next batch, even in the middle of an epoch."""
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
@@ -14,18 +14,19 @@ from ..types import QuestionBatch, QuestionGroup
 
 @dataclass(eq=False, repr=False)
 class QuestionLoader:
-    """Batches of question groups, sharded over ranks, shuffled by (seed, epoch).
+    """Loader of batches of question groups, sharded over ranks and shuffled by (seed, epoch).
 
-    Every rank goes through the same order and takes its slice of each global batch. A loader that has loaded the
-    `state_dict` taken right after a batch resumes with the next; otherwise `iter` goes on where training was, and from
-    the first batch of the first epoch in evaluations, which neither shuffle nor drop.
+    Every rank follows the same order and takes its slice of each global batch. After loading a `state_dict`
+    taken right after a batch, a loader resumes with the next batch. Otherwise `iter` continues at the current
+    position of training, and at the first batch of the first epoch in evaluations, which neither shuffle nor
+    drop.
     """
 
     groups: Sequence[QuestionGroup]
     make_batch: Callable[[Sequence[QuestionGroup], int], QuestionBatch]  # from groups and the number of the epoch
     batch_size: int  # questions over all ranks
     _: KW_ONLY
-    shuffle: bool  # whether each epoch has an order of its own
+    shuffle: bool  # whether each epoch has a different order
     drop_last: bool  # whether to leave out the incomplete batch at the end of an epoch
     seed: int = 0  # of the order, and of the chances of `serve_by`
     rank: int = 0
@@ -49,14 +50,15 @@ class QuestionLoader:
             )
 
     def __len__(self) -> int:
-        """Batches of an epoch."""
+        """Return the number of batches in an epoch."""
         whole, rest = divmod(len(self.groups), self.batch_size)
         return whole + (rest > 0 and not self.drop_last)
 
     def __iter__(self) -> Iterator[QuestionBatch]:
-        """The rest of the current epoch, or a new epoch when it is used up.
+        """Yield the rest of the current epoch, or a new epoch if the current one is used up.
 
-        If `draw` had used up the epoch before the run was resumed, nothing is served, and the trainer ends its epoch.
+        Yields nothing if `draw` used up the epoch before the run was resumed; the trainer then ends the
+        epoch.
         """
         resumed, self._resumed = self._resumed and self.served < len(self), False
         if not resumed:
@@ -69,12 +71,15 @@ class QuestionLoader:
             yield self._next()
 
     def draw(self) -> QuestionBatch:
-        """Take one more batch, for dynamic sampling; from the next epoch if this one is used up."""
+        """Take one more batch, for dynamic sampling; from the next epoch if the current one is used up."""
         self._begin_epoch_if_used_up()
         return self._next()
 
     def peek(self, count: int) -> list[QuestionBatch]:
-        """The next batches, without taking them; from the next epoch if this one is used up."""
+        """Return the next `count` batches without taking them.
+
+        Batches come from the next epoch if the current one is used up.
+        """
         before = self.epoch, self.cursor
         try:
             return [self.draw() for _ in range(count)]
@@ -82,15 +87,16 @@ class QuestionLoader:
             self.epoch, self.cursor = before
 
     def serve_by(self, chance: Callable[[str], float]) -> None:
-        """Serve a question only with probability `chance(id)`, 0 … 1; it may change over time, but alike on all ranks.
+        """Serve each question only with probability `chance(id)`, from 0 to 1.
 
-        The outcome depends on seed, epoch and chance alone. After several calls a question must pass every chance. The
-        next questions replace those left out, so an epoch gets shorter. If fewer than a batch pass, all are served.
+        `chance` may change over time, but must be equal on all ranks. The outcome depends on seed, epoch and
+        chance alone. After several calls a question must pass every chance. Questions left out are replaced
+        by the next ones, so an epoch gets shorter. If fewer than a batch pass, all are served.
         """
         self._chances.append(chance)
 
     def _places(self) -> list[int]:
-        """Positions of the questions that are still to be served, in the order of the epoch."""
+        """Return the positions of the questions still to be served, in the order of the epoch."""
         if self._chances:
             draws = torch.rand(len(self.groups), generator=self._generator("chance")).tolist()
             ids = [group.id for group in self.groups]
@@ -113,7 +119,7 @@ class QuestionLoader:
         return self.make_batch([self.groups[order[place]] for place in mine], self.epoch)
 
     def _order(self) -> list[int]:
-        """The rows of `groups` in the order of this epoch."""
+        """Return the rows of `groups` in the order of the current epoch."""
         if self._ordered is None or self._ordered[0] != self.epoch:
             rows = torch.arange(len(self.groups))
             order = torch.randperm(len(rows), generator=self._generator("order")) if self.shuffle else rows
@@ -124,17 +130,21 @@ class QuestionLoader:
         return torch.Generator().manual_seed(derive_seed(self.seed, purpose, self.epoch))
 
     def state_dict(self) -> dict[str, Any]:
-        """Epoch, position in it, batches served since `iter`, and a digest of the questions and the seed."""
+        """Return the state for a resume.
+
+        The state is the epoch, the position in the epoch, the number of batches served since `iter`, and a
+        digest of the questions and the seed.
+        """
         place = {"epoch": self.epoch, "cursor": self.cursor, "served": self.served}
         return {**place, "questions": len(self.groups), "digest": self._digest, "seed": self.seed}
 
     @cached_property
     def _digest(self) -> str:
-        """Digest of ids, texts, rephrasings and answers, in their order."""
+        """Digest of ids, texts, rephrasings and answers, in order."""
         return hashlib.sha256(repr([tuple(group[:4]) for group in self.groups]).encode()).hexdigest()[:16]
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue after the batch at which `state_dict` was called, on the same questions with the same seed."""
+        """Continue after the batch at which `state_dict` was called, with the same questions and seed."""
         then = state["questions"], state["digest"], state["seed"]
         if then != (now := (len(self.groups), self._digest, self.seed)):
             raise ValueError(

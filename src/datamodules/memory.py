@@ -1,6 +1,6 @@
 """The memory of questions: how often each was sampled and solved, with which answers; and parts that read it.
 
-It is the same on every rank and part of checkpoints. A run that does not read it keeps none.
+The memory is equal on every rank and part of checkpoints. A run that does not read the memory keeps none.
 """
 
 import hashlib
@@ -23,14 +23,14 @@ LONGEST_ANSWER = 64  # characters of an answer; longer ones are kept as a digest
 
 
 class Visit(NamedTuple):
-    """New responses to one question in one batch, counted for the original and each rephrasing, in this order."""
+    """Counts of new responses to a question in one batch: for the original, then for each rephrasing."""
 
     samples: tuple[int, ...]  # replayed responses do not count
     correct: tuple[int, ...]
 
     @property
     def rate(self) -> float:
-        """Share of correct responses over all phrasings."""
+        """Share of correct responses over all phrasings, from 0 to 1."""
         return sum(self.correct) / sum(self.samples)
 
 
@@ -47,7 +47,7 @@ class Record:
 
     @property
     def plain(self) -> tuple[Any, ...]:
-        """A copy in plain containers, the same one until something is added."""
+        """Copy in plain containers, cached until something is added."""
         if self._plain is None:
             visits = [tuple(visit) for visit in self.visits]
             self._plain = (self.samples, self.correct, self.solved_in_full, visits, dict(self.answers))
@@ -70,7 +70,7 @@ UNKNOWN = Record()  # of a question that was never sampled; not to be changed
 
 
 class QuestionMemory:
-    """Question id → `Record`, for all questions that were sampled in training."""
+    """Records of all questions that were sampled in training, by question id."""
 
     def __init__(self) -> None:
         self.records: dict[str, Record] = {}
@@ -79,7 +79,10 @@ class QuestionMemory:
         return self.records.get(question_id, UNKNOWN)
 
     def remember(self, batch: QuestionBatch) -> list[Visit]:
-        """Set `batch.rollouts.history`, record the new responses of all ranks, return their visits. Collective."""
+        """Record the new responses of all ranks, and return their visits. Collective.
+
+        Sets `batch.rollouts.history`.
+        """
         assert batch.rollouts is not None
         batch.rollouts = replace(batch.rollouts, history=self._history(batch.groups, batch.rollouts))
         visits = []
@@ -99,11 +102,11 @@ class QuestionMemory:
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """All records, in plain containers."""
+        """Return all records in plain containers."""
         return {id: record.plain for id, record in self.records.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Continue from the result of `state_dict`."""
         self.records = {
             id: Record(samples, correct, in_full, [Visit(*visit) for visit in visits], dict(answers))
             for id, (samples, correct, in_full, visits, answers) in state.items()
@@ -112,25 +115,28 @@ class QuestionMemory:
 
 @runtime_checkable
 class Curriculum(Protocol):
-    """Chooses which questions are served, with which rephrasings, by what is remembered; by default all are."""
+    """Rule that chooses which questions are served, and with which rephrasings, from their records.
+
+    By default all questions are served with all rephrasings.
+    """
 
     def chance(self, record: Record) -> float:  # noqa: ARG002
-        """Probability that a question with this record is served when its turn comes."""
+        """Return the probability that a question with this record is served at its turn, from 0 to 1."""
         return 1.0
 
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:  # noqa: ARG002
-        """The question with the rephrasings that are sampled; by default all."""
+        """Return the question with the rephrasings to sample; all by default."""
         return group
 
     def observe(self, visits: Sequence[Visit]) -> None:
-        """Learn from the visits of a sampled batch; called for batches that dynamic sampling drops, too."""
+        """Update the curriculum from a batch's visits, also if dynamic sampling drops the batch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a resumed run, besides the memory."""
+        """Return the state for a resumed run, without the memory."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned."""
+        """Continue from the result of `state_dict`."""
 
 
 class Replay(Protocol):
@@ -227,7 +233,7 @@ class CheckedCurriculum:
 
 
 def _seen(groups: Sequence[QuestionGroup], rollouts: Rollouts) -> list[tuple[str, Visit, Counter[str | None]]]:
-    """The questions of this rank that have new responses, with their verdicts and answers."""
+    """Return the questions of this rank that have new responses, with their verdicts and answers."""
     width = 1 + max(rollouts.rephrasing.tolist(), default=0)
     samples, correct = ([[0] * width for _ in groups] for _ in range(2))
     answers: list[Counter[str | None]] = [Counter() for _ in groups]

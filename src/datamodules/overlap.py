@@ -1,4 +1,4 @@
-"""Test questions that also occur among the training questions, in the same or nearly the same words."""
+"""Find test questions that also occur among the training questions, in the same or nearly the same words."""
 
 import hashlib
 import re
@@ -17,17 +17,17 @@ _FORMATTING = re.compile(
 )
 _SPELLINGS = ((re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"), (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""))
 _TOKEN = re.compile(r"(?<!\S)(?=\S*\*)[*.se]{5,}(?!\S)|[^\W\d_]+|\d+|[-+*/^=<>!]")
-"""A row of a maze counts as one word: two mazes hardly share six rows in a row."""
+"""Pattern of words. A row of a maze counts as one word, since two mazes rarely share six successive rows."""
 Gram = tuple[str, ...]
 _COMMON = 64
-"""An n-gram in more training texts than this is common."""
+"""Number of training texts; an n-gram that occurs in more texts is common."""
 _REMEMBERED = 256
-"""Lists of common n-grams whose counts are kept; questions from one layout have the same."""
+"""Number of lists of common n-grams whose counts are cached; questions of one layout share a list."""
 DIGITS = 12  # of a digest: 10,000 questions and 300,000 texts have an accidental match in one of 100,000 cases
 
 
 class Overlap(NamedTuple):
-    """A test question and the training question that is most similar to it."""
+    """Test question with the most similar training question."""
 
     test: str  # id
     train: str  # id
@@ -36,7 +36,7 @@ class Overlap(NamedTuple):
 
 
 def words(question: str) -> tuple[str, ...]:
-    r"""Words, numbers and operators of a question, without case, punctuation and formatting commands of LaTeX.
+    r"""Return the words, numbers and operators of a question, without case, punctuation and LaTeX formatting.
 
     >>> words(r"Compute $\dfrac{1,000}{2} \, + x$.")
     ('compute', 'frac', '1000', '2', '+', 'x')
@@ -55,7 +55,7 @@ def words_digest(text: Sequence[str]) -> str:
 
 
 def seen(groups: Iterable[QuestionGroup], noted: str) -> list[QuestionGroup]:
-    """The groups whose question has the same words as one in `noted`, a string of digests."""
+    """Return the groups whose question has the same words as a text in `noted`, a string of digests."""
     known = {noted[start : start + DIGITS] for start in range(0, len(noted), DIGITS)}
     return [group for group in groups if words_digest(words(group.question)) in known]
 
@@ -67,7 +67,9 @@ def find_overlaps(
     threshold: float = 0.5,
     note: Callable[[Sequence[str]], object] | None = None,
 ) -> dict[str, list[Overlap]]:
-    """Split → for each test question that overlaps with training, its most similar training question, in order.
+    """Find for each test question that overlaps with training its most similar training question.
+
+    Returns the overlaps of each split, in the order of its questions.
 
     An overlap has at least `threshold` (0 … 1) of the question's distinct n-grams in one training question or
     rephrasing. A question of fewer than n words overlaps only with exactly the same words. An n-gram in more than 64
@@ -101,7 +103,7 @@ def find_overlaps(
 
 
 class Index:
-    """Finds the training text that shares most n-grams with a question.
+    """Index of training texts by n-gram, which finds the text most similar to a question.
 
     Texts that were made from one layout share long lists of common n-grams. These are counted once for each distinct
     list, not for each text, so that the time grows with the number of texts, not with its square.
@@ -121,7 +123,7 @@ class Index:
                 for row in rows:
                     common[row].append(number)
         layouts: dict[tuple[int, ...], int] = {}
-        self.first: list[int] = []  # layout → its first text
+        self.first: list[int] = []  # layout → first text that has it
         self.layout_of: list[int] = []  # text → layout
         for row, numbers in enumerate(common):
             layout = layouts.setdefault(tuple(numbers), len(layouts))
@@ -136,7 +138,10 @@ class Index:
         self.known: dict[frozenset[int], tuple[NDArray[np.int64], int]] = {}
 
     def most_similar(self, grams: Iterable[Gram]) -> tuple[int, int]:
-        """Return the row of the text that shares most of `grams`, the first of several, and how many it shares."""
+        """Return the row of the text that shares most of `grams`, and the number of shared n-grams.
+
+        Of several such texts, the first is taken.
+        """
         grams = list(grams)
         common = frozenset(self.numbers[gram] for gram in grams if gram in self.numbers)
         if common not in self.known:
@@ -156,7 +161,7 @@ class Index:
 
 
 def _ngrams(text: tuple[str, ...], n: int) -> set[tuple[str, ...]]:
-    """Distinct runs of n words; the whole text where it is shorter, none where it is empty."""
+    """Return the distinct runs of n words; the whole text if it is shorter, none if it is empty."""
     return {text[start : start + n] for start in range(max(1, len(text) - n + 1))} if text else set()
 
 

@@ -1,7 +1,8 @@
-"""Check once, before a run, what a template and a tokenizer make of a question.
+"""Check the prompt that a template and a tokenizer make of a question, once before a run.
 
-A chat template is a program that comes with the model. It may leave out the question or the system prompt, end before
-the assistant's turn, open thoughts twice, or write today's date; none of this raises an error by itself.
+A chat template is a program that comes with the model. A template may leave out the question or the system
+prompt, end before the assistant's turn, open thoughts twice, or write today's date; none of this raises an
+error by itself.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,7 +21,7 @@ from .control_tokens import PromptEncoder
 from .templates import ChatTemplate, Template
 
 QUESTION = 'Question of the check: is $\\frac{1}{2} < x$ & "y"?'
-"""Has what a template may change: upper and lower case, and characters that HTML and JSON escape."""
+"""Question with what a template may change: letter case, and characters that HTML and JSON escape."""
 REPLY = "REPLY-OF-THE-CHECK"
 NEXT = "NEXT-TURN-OF-THE-CHECK"
 _SUPPLIED = {
@@ -28,11 +29,11 @@ _SUPPLIED = {
     "unk_token", "pad_token", "sep_token", "cls_token", "mask_token", "raise_exception", "strftime_now", "namespace",
     "range", "dict", "lipsum", "cycler", "joiner",
 }  # fmt: skip
-"""Variables that transformers and Jinja supply: no options of a user."""
+"""Variables that transformers and Jinja supply; they are not options that a user sets."""
 
 
 class _Generation(Extension):
-    """The tag `{% generation %}`, with which chat templates mark what the assistant wrote; transformers defines it."""
+    """Tag `{% generation %}` of transformers, which chat templates put around the assistant's text."""
 
     tags = {"generation"}  # noqa: RUF012 (as the base class declares it)
 
@@ -42,16 +43,16 @@ class _Generation(Extension):
 
 
 def check_prompt(template: Template, tokenizer: PreTrainedTokenizerBase, setting: str = "template") -> Iterator[str]:
-    """Yield a warning for everything in a rendered prompt that is probably not meant.
+    """Yield a warning for each feature of a rendered prompt that is probably a mistake.
 
     Args:
         template: The template.
         tokenizer: The policy's tokenizer, with its chat template.
-        setting: Setting of the template, as messages name it.
+        setting: Name of the template's setting, for messages.
 
     Raises:
         ValueError: if the prompt lacks the question, the instruction or the beginning of the assistant's turn, if the
-            chat template refuses the system prompt, or if it does not know an option.
+            chat template refuses the system prompt, or if the chat template does not know an option.
     """
     if isinstance(template, ChatTemplate):
         _check_options(template, tokenizer, setting)
@@ -87,10 +88,10 @@ def check_prompt(template: Template, tokenizer: PreTrainedTokenizerBase, setting
 
 
 def turn_end(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[int, str] | None:
-    """Return id and spelling of the control token behind the assistant's reply; None if there is none.
+    """Return id and spelling of the control token that ends the assistant's reply; None if there is none.
 
-    It is found in a rendered conversation. If the last reply of a conversation ends without one, the token that begins
-    the next turn counts.
+    The token is found in a rendered conversation. If the last reply of a conversation ends without a token,
+    the token that begins the next turn counts.
     """
     if not isinstance(template, ChatTemplate):
         return None
@@ -153,7 +154,11 @@ def _check_options(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, s
 def _check_beginning(
     template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, text: str, setting: str
 ) -> Iterator[str]:
-    """Check that the prompt ends where the assistant's turn begins; refuse one that ends before."""
+    """Check that the prompt ends where the assistant's turn begins; yield warnings.
+
+    Raises:
+        ValueError: if the prompt ends before the beginning of the assistant's turn.
+    """
     messages = template.messages(QUESTION)
     ended = template.apply(messages, tokenizer, generation_prompt=False)
     begun = template.apply(messages, tokenizer)
@@ -190,7 +195,10 @@ def _check_beginning(
 
 
 def _begin_alike(one: str, other: str) -> bool:
-    """Check whether one text begins with the other, whitespace aside: thoughts may follow the role in one of them."""
+    """Check whether one text begins with the other, ignoring whitespace.
+
+    One of the texts may have thoughts after the role.
+    """
     one = "".join(one.split())
     other = "".join(other.split())
     return one.startswith(other) or other.startswith(one)
@@ -199,7 +207,7 @@ def _begin_alike(one: str, other: str) -> bool:
 def _check_thoughts(
     template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, text: str, setting: str
 ) -> Iterator[str]:
-    """Check that the beginning of the assistant's turn opens thoughts at most once."""
+    """Yield a warning if the beginning of the assistant's turn opens thoughts more than once."""
     turn = text.rpartition(QUESTION)[2]
     if template.instruction.strip():
         turn = turn.rpartition(template.instruction.strip())[2]

@@ -1,4 +1,4 @@
-"""From questions to prompts: rendered in templates, tokenised, measured against a length limit."""
+"""Render questions in templates, tokenise the prompts, and compare them with a length limit."""
 
 import re
 from collections import Counter
@@ -19,11 +19,11 @@ from .templates import PlainTemplate, PromptAugmentation
 CHUNK = 1024  # prompts tokenised at a time when they are measured, so that not all tokens are in memory at once
 MARK = re.compile(r"<[^<>\s]+>")  # looks like a special token
 STAND_IN = "QUESTION-STANDS-HERE"
-"""A question in place of others, to find what a template puts around them."""
+"""Placeholder for a question, used to find the text that a template puts around questions."""
 
 
 class Fitting(NamedTuple):
-    """Questions whose prompts are within a length limit, and what was left out."""
+    """Questions whose prompts are within a length limit, and a record of what was left out."""
 
     kept: list[QuestionGroup]  # with the rephrasings that fit
     too_long: list[str]  # ids of the questions that do not fit
@@ -35,18 +35,19 @@ class Fitting(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """What the tokenizer makes of a question, over all templates."""
+    """Measurements of a question's prompt, over all templates."""
 
     tokens: int  # of the longest prompt
     control_tokens: list[str]  # that the question spells
-    problem: str  # why it can't be tokenised; empty if it can
+    problem: str  # reason why the question can't be tokenised; empty if it can
 
 
 @dataclass(frozen=True, eq=False)
 class PromptRenderer:
-    """Renders questions as prompts and tokenises them.
+    """Renderer and tokenizer of questions.
 
-    What a question spells is text: control tokens come from the template alone (`control_tokens.PromptEncoder`).
+    Text in a question stays text: control tokens come from the template alone
+    (`control_tokens.PromptEncoder`).
     """
 
     templates: PromptAugmentation
@@ -58,14 +59,14 @@ class PromptRenderer:
 
     @cached_property
     def _controls(self) -> Mapping[str, list[str]]:
-        """Template → the control tokens that it puts around a question."""
+        """Control tokens that each template puts around a question, by template name."""
         names = list(self.templates.templates)
         rendered = [self._render(name, STAND_IN) for name in names]
         encoded = self._encoder.encode(rendered)
         return {name: self._encoder.controls(ids) for name, ids in zip(names, encoded, strict=True)}
 
     def prompts(self, groups: Sequence[QuestionGroup], epoch: int, num_samples: int) -> list[Prompt]:
-        """The prompts of `groups`, in order: each original question, then its rephrasings.
+        """Return the prompts of `groups`, in order: for each the original question, then its rephrasings.
 
         The draw of the templates depends on `epoch`; each phrasing gets `num_samples` responses, G.
         """
@@ -87,7 +88,7 @@ class PromptRenderer:
         return prompts
 
     def cautions(self) -> Iterator[str]:
-        """Yield a warning for each plain template whose form the tokenizer's model does not know."""
+        """Yield a warning for each plain template whose format the tokenizer's model does not know."""
         for name, template in self.templates.templates.items():
             if not isinstance(template, PlainTemplate):
                 continue
@@ -109,7 +110,7 @@ class PromptRenderer:
         return torch.tensor(ids, dtype=torch.long)
 
     def _spelled(self, template: str, ids: Sequence[int]) -> list[str]:
-        """Control tokens in a prompt that the template did not put there."""
+        """Return the control tokens in a prompt that do not come from the template."""
         found = self._encoder.controls(ids)
         own = self._controls[template]
         if len(found) == len(own):
@@ -120,7 +121,7 @@ class PromptRenderer:
         """Tokenise a prompt whose question spells control tokens.
 
         Raises:
-            ControlTokenError: if the tokenizer or the template makes that impossible.
+            ControlTokenError: if the tokenizer or the template can't keep the spellings as text.
         """
         before, _, after = self._render(template, STAND_IN).partition(STAND_IN)
         inner = text[len(before) : len(text) - len(after)]
@@ -129,10 +130,10 @@ class PromptRenderer:
         return self._encoder.encode_as_text(before, inner, after)
 
     def fitting(self, groups: Sequence[QuestionGroup], limit: int) -> Fitting:
-        """Leave out the questions, and of the others the rephrasings, that have a prompt of more than `limit` tokens.
+        """Leave out questions with prompts of more than `limit` tokens, and such rephrasings of others.
 
-        Of several templates, the one that makes the longest prompt counts. No prompt is cut. Questions and rephrasings
-        whose control tokens can't be read as text are left out too.
+        With several templates, the template with the longest prompt counts. No prompt is truncated. Questions
+        and rephrasings whose control tokens can't be read as text are left out too.
         """
         kept: list[QuestionGroup] = []
         too_long: list[str] = []

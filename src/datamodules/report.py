@@ -1,4 +1,4 @@
-"""The report on the questions of a run, `data.json`: split → facts.
+"""Report on the questions of a run, `data.json`: split → facts.
 
 | fact | meaning |
 |---|---|
@@ -6,18 +6,18 @@
 | `read`, `kept` | rows read, questions kept |
 | `fingerprint` | hash of the kept questions, rephrasings and answers; order is ignored (`sources.base.fingerprint`) |
 | `excluded` | reason → ids of questions left out |
-| `notes`, `warnings` | what the source did, and what differs from what it expected |
-| `rephrasings` | number of rephrasings → questions that have as many |
+| `notes`, `warnings` | actions of the source, and differences from the expected content |
+| `rephrasings` | number of rephrasings → questions that have this number |
 | `rephrasings_too_long` | number of rephrasings left out for their length |
-| `rephrasings_unreadable` | the same for control tokens that the tokenizer can't read as text |
+| `rephrasings_unreadable` | number of rephrasings left out for control tokens that the tokenizer can't read as text |
 | `prompt_tokens` | tokens per prompt: minimum, mean and maximum |
 | `train_overlap` | of a test split: `overlap.Overlap`s with the training questions; missing where none were loaded |
 | `digests` | of the split `train`: `overlap.words_digest` of every question and rephrasing, joined in one string |
 | `repeated_questions` | ids of questions with the same text, in lists |
-| `contradictions` | those of them that no answer satisfies at once |
+| `contradictions` | lists of repeated questions that no single answer satisfies |
 | `control_tokens` | id → control tokens that the question or a rephrasing spells; they are tokenised as text |
 | `hidden_characters` | id → characters of the question or a rephrasing that readers can't see |
-| `reference_notes` | id → what the verifier notes on its reference answers (`Verifier.reference_notes`) |
+| `reference_notes` | id → notes of the verifier on its reference answers (`Verifier.reference_notes`) |
 | `sample_prompt` | template → prompt of the first question |
 | `cautions` | the warnings that were given |
 """
@@ -38,7 +38,7 @@ NUM_SHOWN = 3  # questions quoted in a message
 
 
 def split_report(told: SourceReport, fitting: Fitting) -> dict[str, Any]:
-    """Return the facts of one split, from what its source reported of all questions and which of them are kept."""
+    """Return the facts of one split, from the source's report on all questions and the questions kept."""
     lengths = fitting.prompt_tokens
     repeated = repeated_questions(fitting.kept)
     return {
@@ -61,7 +61,7 @@ def split_report(told: SourceReport, fitting: Fitting) -> dict[str, Any]:
 
 
 def repeated_questions(groups: Sequence[QuestionGroup]) -> list[list[QuestionGroup]]:
-    """Return the questions of which others have the same text (`sources.base.plain`), together with these."""
+    """Return lists of questions that have the same text (`sources.base.plain`)."""
     same: dict[str, list[QuestionGroup]] = defaultdict(list)
     for group in groups:
         same[plain(group.question)].append(group)
@@ -69,12 +69,15 @@ def repeated_questions(groups: Sequence[QuestionGroup]) -> list[list[QuestionGro
 
 
 def _contradict(same: Sequence[QuestionGroup]) -> bool:
-    """Check whether no answer, as it is spelled, is accepted for every one of these questions."""
+    """Check whether no single spelling of an answer is accepted for all of these questions."""
     return not set.intersection(*({plain(answer) for answer in group.answer} for group in same))
 
 
 def _control_tokens(fitting: Fitting) -> dict[str, list[str]]:
-    """Id → control tokens of this tokenizer, and of published ones, that a question or its rephrasings spell."""
+    """Return for each question id the control tokens that the question or its rephrasings spell.
+
+    Control tokens of this tokenizer and published ones count.
+    """
     found = {}
     for group in fitting.kept:
         published = [mark for text in (group.question, *group.rephrasings) for mark in control_marks(text)]
@@ -94,7 +97,7 @@ def _hidden_characters(groups: Sequence[QuestionGroup]) -> dict[str, list[str]]:
 
 
 def summary(split: str, report: Mapping[str, Any]) -> str:
-    """One sentence about a split."""
+    """Describe a split in one sentence."""
     tokens = report["prompt_tokens"]
     return (
         f"{split}: {report['kept']} of {report['read']} questions; questions by number of rephrasings: "
@@ -103,7 +106,7 @@ def summary(split: str, report: Mapping[str, Any]) -> str:
 
 
 def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> Iterator[str]:
-    """Yield a sentence for everything that was left out of a split, or is not as expected."""
+    """Yield a sentence for everything that was left out of a split or is not as expected."""
     for reason, ids in report["excluded"].items():
         if ids and reason != "too_long":
             yield f"{split}: left out {len(ids)} questions ({reason}): {_named(ids)}."
@@ -155,7 +158,7 @@ def caution_of_notes(split: str, notes: Mapping[str, Sequence[str]]) -> Iterator
 def add_overlaps(
     reports: Mapping[str, dict[str, Any]], splits: Mapping[str, Sequence[QuestionGroup]]
 ) -> Iterator[tuple[str, str]]:
-    """Add to the reports the digests of training questions and their overlaps with test splits, unless already there.
+    """Add the digests of training questions, and their overlaps with test splits, to reports that lack them.
 
     Yields each split that has copies (overlaps with the same numbers), with a warning about them.
     """
@@ -180,7 +183,10 @@ def add_overlaps(
 
 
 def of_seen(split: str, groups: Sequence[QuestionGroup], noted: str, run: Path) -> Iterator[str]:
-    """Yield a warning if questions of a split are among the training questions of `run`, whose digests are `noted`."""
+    """Yield a warning if questions of a split are among the training questions of `run`.
+
+    `noted` is the string of digests that the run has recorded.
+    """
     if copies := [group.question for group in seen(groups, noted)]:
         yield _with_examples(
             f"{split}: this policy was trained on {len(copies)} of {len(groups)} questions, in {run}. Ask others by "

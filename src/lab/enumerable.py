@@ -1,9 +1,9 @@
-"""Expected updates of whole methods on policies whose responses can all be listed, without sampling anything.
+"""Expected updates of whole methods, without sampling, on policies whose responses can be listed.
 
-A policy is a table of logits, one row for each prompt and each prefix of a response; the responses are all words over a
-small vocabulary. The expectation over a batch then splits into two sums that are both finite: over the responses to one
-prompt, and over the verdicts of all others, which is what `objectives` sums. The advantage strategy, the loss and the
-importance weights are those that training calls, in float64.
+A policy is a table of logits, one row for each prompt and each prefix of a response; the responses are all
+words over a small vocabulary. The expectation over a batch then splits into two finite sums: over the
+responses to one prompt, and over the verdicts of all other responses, which `objectives` computes. The
+advantage strategy, the loss and the importance weights are those of training, in float64.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ MAX_RESPONSES = 4096
 
 
 class Responses(NamedTuple):
-    """R responses of T tokens in all, end to end, over a vocabulary of V; S states, the prefixes that can go on."""
+    """R responses, T tokens in all, end to end, over a vocabulary of V; S states (prefixes to continue)."""
 
     tokens: Tensor  # [T] long, 0 … V−1
     states: Tensor  # [T] long, the prefix before each token; 0 is the empty one
@@ -38,10 +38,10 @@ class Responses(NamedTuple):
 
 
 def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
-    """Return all words of at most `max_length` tokens, at most 4,096; token 0 or the length limit ends a word.
+    """Return all words of at most `max_length` tokens; token 0 or the length limit ends a word.
 
     Raises:
-        ValueError: there would be more than 4,096.
+        ValueError: if there would be more than 4,096 words.
 
     >>> responses = all_responses(2, 2)  # 0, 10 and 11
     >>> responses.tokens.tolist(), responses.states.tolist(), responses.lengths.tolist()
@@ -67,12 +67,12 @@ def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
 
 
 def token_logprobs(logits: Tensor, responses: Responses) -> Tensor:
-    """Return [P, T] log-probs of all tokens under policies `logits` [P, S, V], nats."""
+    """Return [P, T] log-probs of all tokens under policies `logits` [P, S, V], in nats."""
     return logits.log_softmax(-1)[:, responses.states, responses.tokens]
 
 
 def token_entropies(logits: Tensor, responses: Responses) -> Tensor:
-    """Return [P, T] entropy of the policy at each token, nats."""
+    """Return [P, T] entropy of the policy at each token, in nats."""
     logs = logits.log_softmax(-1)
     return -(logs.exp() * logs).sum(-1)[:, responses.states]
 
@@ -93,7 +93,7 @@ def success_rates(logits: Tensor, responses: Responses, correct: Tensor) -> Tens
 
 
 class Policies(NamedTuple):
-    """The policies of an update, which differ in age. Each is [P, S, V] float64 logits, prompt 0 being q0."""
+    """Policies of an update, which differ in age. Each is [P, S, V] float64 logits; prompt 0 is q0."""
 
     current: Tensor  # π_θ, which is updated
     old: Tensor  # before the first update of this batch, for ratios; `current` in a first mini-batch
@@ -112,19 +112,21 @@ def expected_update(
 ) -> Tensor:
     """Return the negative expected gradient of the loss of one mini-batch in the current policy's logits.
 
-    It is what `PolicyUpdate` does on average. Exact for losses whose terms are proportional to |A| at either sign, or
-    free of it, as those of `PolicyLoss`: E[loss(A)] = loss(E[max(A, 0)]) + loss(E[min(A, 0)]) − loss(0). Two limits:
-    the normaliser of `token_mean` is its expectation, as with many questions per mini-batch; random groups are averaged
-    before the sign is taken, which is exact where nothing is clipped.
+    The result is the average effect of `PolicyUpdate`. It is exact for losses whose terms are proportional to
+    |A| at either sign, or independent of A, such as `PolicyLoss`: E[loss(A)] = loss(E[max(A, 0)]) +
+    loss(E[min(A, 0)]) − loss(0). Two limits: the normaliser of `token_mean` is replaced by its expectation,
+    as with many questions per mini-batch; random groups are averaged before the sign is taken, which is exact
+    if nothing is clipped.
 
     Args:
-        policies: The four policies; a tensor of logits stands for all of them.
+        policies: The four policies; a single tensor of logits is used for all of them.
         responses: All possible responses, R ≤ 4,096.
-        correct: [R] bool, verdicts, the same for all prompts.
-        strategy: Reads rewards alone.
-        loss: Over single responses, as `PolicyLoss`.
+        correct: [R] bool, verdicts, equal for all prompts.
+        strategy: Strategy that reads rewards alone.
+        loss: Loss over single responses, such as `PolicyLoss`.
         samples: Responses per prompt, one number or [P] long.
-        options: `anchor`, `prompt_correction` and `staleness_cap` count; the default is q0, without correction.
+        options: `anchor`, `prompt_correction` and `staleness_cap` are used; the default is q0, without
+            correction.
 
     Returns:
         [P, S, V] float64, in the direction of ascent.
@@ -160,7 +162,7 @@ def expected_update(
     )
 
     def gradients(advantages: Tensor) -> Tensor:
-        """Return [2, P·T] derivatives of the loss in each token's log-prob and entropy, each response taken once."""
+        """Return [2, P·T] loss derivatives in each token's log-prob and entropy, each response once."""
         leaves = [values.detach().flatten().requires_grad_() for values in (logprobs, entropies)]
         given = replace(inputs, logprobs=leaves[0], entropy=leaves[1], advantages=advantages)
         return torch.stack(torch.autograd.grad(loss(given).loss, leaves, materialize_grads=True))
@@ -174,7 +176,10 @@ def expected_update(
 
 
 def _importance_weights(policies: Policies, responses: Responses, score: Tensor, options: UpdateOptions) -> Tensor:
-    """Return [P, T] truncated token weights, for scoring prompt n at prompt `score[n]` ([P] long) and for staleness."""
+    """Return [P, T] truncated token weights, for staleness and for scoring prompt n at prompt `score[n]`.
+
+    `score` is [P] long.
+    """
     sampled = token_logprobs(policies.old, responses)
     weights = (sampled - token_logprobs(policies.sampler, responses)).exp().clamp(max=options.staleness_cap)
     if options.prompt_correction is not None:
@@ -185,10 +190,10 @@ def _importance_weights(policies: Policies, responses: Responses, score: Tensor,
 
 
 class PositivePart(BasedAdvantage):
-    """max(A, 0) of another strategy's expected advantages."""
+    """Positive part max(A, 0) of another strategy's expected advantages."""
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:  # noqa: ARG002
-        """Return [R] advantages: those of the base, with 0 for negative ones."""
+        """Return the [R] advantages of the base, with 0 for negative ones."""
         return advantages.clamp(min=0)
 
 

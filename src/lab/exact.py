@@ -1,8 +1,9 @@
-"""The exact probability that a sampled response is correct: all correct responses are scored, none is sampled.
+"""Exact probability that a sampled response is correct, from scoring all correct responses without sampling.
 
-A response is its tokens up to and including a stop token, or its first `max_new_tokens`; the verifier reads its text
-without special tokens. The sum is complete where `EnumeratingVerifier.correct_responses` is and each text has one
-spelling in tokens (`build_answer_tokenizer`); with other tokenizers it is a lower bound.
+A response is the tokens up to and including a stop token, or the first `max_new_tokens`; the verifier reads
+its text without special tokens. The sum is complete if `EnumeratingVerifier.correct_responses` is complete
+and each text has one spelling in tokens (`build_answer_tokenizer`); with other tokenizers the sum is a lower
+bound.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from ..types import EnumeratingVerifier, QuestionBatch, SamplingConfig
 def correct_tokens(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int], max_new_tokens: int
 ) -> list[Tensor]:
-    """Return every response, [T_r] long each, that reads as one of the correct `texts`.
+    """Return every response, [T_r] long each, whose text is one of the correct `texts`.
 
-    A text shorter than `max_new_tokens` gives one response for each stop token; a text of exactly this length gives one
-    without a stop token; a longer text gives none.
+    A text shorter than `max_new_tokens` gives one response for each stop token; a text of exactly this length
+    gives one response without a stop token; a longer text gives none.
 
     Raises:
-        ValueError: the tokens of a text are decoded to something else, so that no response would read as it.
+        ValueError: if the tokens of a text decode to another text, so that no response has this text.
     """
     responses: list[list[int]] = []
     meant: list[str] = []
@@ -54,18 +55,18 @@ def correct_tokens(
 def exact_success(
     scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]], temperature: float = 1.0
 ) -> Tensor:
-    """Return [Q] float64 probability that a response to each prompt is correct.
+    """Return [Q] float64 probability of a correct response to each prompt.
 
     Collective, also for ranks without prompts.
 
     Args:
-        scorer: Of the policy.
+        scorer: Scorer of the policy.
         prompts: [Q] of [L_q] long.
         correct: [Q], all correct responses to each prompt; see `correct_tokens`.
-        temperature: Of sampling; the policy's own is restored afterwards.
+        temperature: Sampling temperature; the policy's temperature is restored afterwards.
 
     Raises:
-        FloatingPointError: the policy gives no probabilities.
+        FloatingPointError: if the policy gives no probabilities.
     """
     success = torch.zeros(len(prompts), dtype=torch.float64)
     with _at_temperature(scorer.policy, temperature):
@@ -83,7 +84,7 @@ def exact_success(
 def probabilities(
     scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]]
 ) -> Iterator[list[tuple[int, Tensor]]]:
-    """Yield lists of (row of the prompt, [] float64 probability with gradient) of the correct responses. Collective."""
+    """Yield lists of (prompt row, [] float64 probability with gradient) for correct responses. Collective."""
     responses = [ids for found in correct for ids in found]
     prompt = torch.repeat_interleave(torch.tensor([len(found) for found in correct], dtype=torch.long))
     scored = PromptedResponses(prompts=prompts, prompt=prompt, responses=responses)
@@ -94,7 +95,7 @@ def probabilities(
 
 @dataclass(frozen=True)
 class BatchSuccess:
-    """The exact success probability of every prompt of a batch, rephrasings included."""
+    """Exact success probability of every prompt of a batch, including rephrasings."""
 
     verifier: EnumeratingVerifier
     tokenizer: PreTrainedTokenizerBase
@@ -102,12 +103,12 @@ class BatchSuccess:
     sampling: SamplingConfig
 
     def __call__(self, scorer: Scorer, batch: QuestionBatch) -> Tensor:
-        """Return [P] float64, in the order of `batch.prompts`. Collective."""
+        """Return [P] float64 probabilities, in the order of `batch.prompts`. Collective."""
         correct = self.correct(batch)
         return exact_success(scorer, [p.token_ids for p in batch.prompts], correct, self.sampling.temperature)
 
     def correct(self, batch: QuestionBatch) -> list[list[Tensor]]:
-        """Return [P], all correct responses to each prompt, in tokens."""
+        """Return [P] lists of all correct responses to each prompt, in tokens."""
         limit = self.sampling.max_new_tokens
         by_question = [
             correct_tokens(self.verifier.correct_responses(group.answer), self.tokenizer, self.stop_ids, limit)

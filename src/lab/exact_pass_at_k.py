@@ -1,4 +1,4 @@
-"""Exact pass@k and Cover@τ of each evaluation split, where correct responses can be listed. Nothing is sampled."""
+"""Exact pass@k and Cover@τ of evaluation splits whose correct responses can be listed, without sampling."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -18,23 +18,24 @@ from ..types import EnumeratingVerifier, SamplingConfig, require
 from .exact import BatchSuccess
 
 Success = dict[str, dict[str, float]]
-"""split → question id → probability that a response is correct."""
+"""Split → question id → probability of a correct response."""
 
 
 class ExactCallback(Callback):
     """Base class of callbacks that compute the exact success probability of every prompt of a batch.
 
-    They need a module with `make_scorer` and a datamodule with `val_dataloader`, `tokenizer` and `tokenizer_path`, as
-    `PolicyModule` and `QuestionDataModule` have. Log-probs are the trainer's: an engine that computes in another
-    precision samples from a slightly different distribution.
+    A callback needs a module with `make_scorer` and a datamodule with `val_dataloader`, `tokenizer` and
+    `tokenizer_path`, such as `PolicyModule` and `QuestionDataModule`. Log-probs are computed by the trainer;
+    an engine of another precision samples from a slightly different distribution.
 
     Args:
-        verifier: Lists the correct responses; `ShortestPathReward` and `CountdownReward` do.
-        sampling: How responses are, or would be, drawn.
+        verifier: Verifier that lists the correct responses, such as `ShortestPathReward` and
+            `CountdownReward`.
+        sampling: Sampling options with which responses are, or would be, drawn.
 
     Raises:
-        TypeError: the verifier can't list correct responses.
-        ValueError: sampling leaves tokens out, so that probabilities are not those of the policy.
+        TypeError: if the verifier can't list correct responses.
+        ValueError: if sampling excludes tokens, so that probabilities are not the policy's.
     """
 
     shapes_learning = False
@@ -49,34 +50,35 @@ class ExactCallback(Callback):
         self.verifier, self.sampling = verifier, sampling
 
     def batch_success(self, trainer: Trainer) -> BatchSuccess:
-        """Return a function that computes the success of batches of the trainer's datamodule."""
+        """Return a function that computes the success probabilities of the datamodule's batches."""
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         return BatchSuccess(self.verifier, data.tokenizer, stop_token_ids(data.tokenizer_path), self.sampling)
 
 
 class ExactPassAtK(ExactCallback):
-    """Sums the probabilities of all correct responses to each evaluation question, in validation and test.
+    """Callback that sums the probabilities of all correct responses to each evaluation question.
 
-    Logs for each split, as means over its questions,
+    It runs in validation and test, and logs for each split, as means over its questions:
+
     - `exact_pass@k/<split>/<k>`: 1 − (1 − p)^k;
     - `exact_cover@tau/<split>/<tau>`: Cover@τ, the share of the questions with p ≥ τ (arXiv 2510.08325);
-    - `support_gained/<split>/<k>`: share of the questions whose pass@k is above one half, and was not with the
-      untrained policy;
-    - `support_lost/<split>/<k>`: share of the questions whose pass@k was above one half with the untrained policy, and
-      is not now.
+    - `support_gained/<split>/<k>`: share of the questions whose pass@k is above one half, but was not with
+      the untrained policy;
+    - `support_lost/<split>/<k>`: share of the questions whose pass@k was above one half with the untrained
+      policy, but is not now.
 
-    Writes `exact.json` into the run directory, and the same to `evaluations/exact-<iterations trained>.json`: p of
-    every question, and pass@k and Cover@τ with 95 % t-intervals over questions.
+    Writes `exact.json` to the run directory, and to `evaluations/exact-<iterations trained>.json`: p of every
+    question, and pass@k and Cover@τ with 95 % t-intervals over questions.
 
-    The untrained policy is the one that training starts from: it is evaluated before the first batch, and its p are
-    part of checkpoints.
+    The untrained policy is the policy that training starts from. It is evaluated before the first batch, and
+    its p are part of checkpoints.
 
     Args:
-        ks: The k of interest.
-        taus: The τ of interest, 0..1.
+        ks: Values of k.
+        taus: Values of τ, from 0 to 1.
 
     Raises:
-        TypeError, ValueError: see `ExactCallback`; a τ is outside its range.
+        TypeError, ValueError: see `ExactCallback`; also if a τ is out of range.
     """
 
     def __init__(
@@ -92,12 +94,12 @@ class ExactPassAtK(ExactCallback):
         self.untrained: Success = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Evaluate the untrained policy, unless a checkpoint has."""
+        """Evaluate the untrained policy, unless a checkpoint has its results."""
         if not self.untrained:
             self.untrained = self.success(trainer, pl_module)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Report."""
+        """Log exact pass@k and Cover@τ of all splits, and write them to files."""
         if trainer.sanity_checking:
             return
         splits = {}
@@ -128,7 +130,7 @@ class ExactPassAtK(ExactCallback):
     on_test_epoch_end = on_validation_epoch_end
 
     def success(self, trainer: Trainer, pl_module: LightningModule) -> Success:
-        """Return the success of all evaluation questions under the current policy. Collective."""
+        """Return the current policy's success probabilities on all evaluation questions. Collective."""
         scorer, success = cast(PolicyModule, pl_module).make_scorer(), self.batch_success(trainer)
         found: Success = defaultdict(dict)
         for loader in trainer.datamodule.val_dataloader():  # type: ignore[attr-defined]
@@ -145,9 +147,9 @@ class ExactPassAtK(ExactCallback):
         return {split: {id: p for part in parts for id, p in part.get(split, {}).items()} for split in chain(*parts)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the success of the untrained policy, which a resumed run no longer has."""
+        """Return the success probabilities of the untrained policy, which a resumed run can't recompute."""
         return {"untrained": self.untrained}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore it."""
+        """Restore the success probabilities of the untrained policy."""
         self.untrained = state_dict["untrained"]

@@ -1,4 +1,4 @@
-"""The expected share of questions without gradient, for tasks whose correct responses can be listed."""
+"""Expected share of questions without gradient, for tasks whose correct responses can be listed."""
 
 from typing import cast
 
@@ -15,26 +15,27 @@ from .exact_pass_at_k import ExactCallback
 
 
 class ExactZeroGradient(ExactCallback):
-    """Logs in each iteration the expectation of what `ZeroGradientMonitor` measures, from the exact success rates.
+    """Callback that logs the expectation of `ZeroGradientMonitor` per iteration, from exact success rates.
 
-    - `uniform_reward/original_expected`: percentage of questions whose G responses to the original are all right or all
-      wrong; its measured counterpart is `uniform_reward/original`;
-    - `uniform_reward/pool_expected`: the same for all responses to the question; counterpart `uniform_reward/pool`.
+    - `uniform_reward/original_expected`: percentage of questions whose G responses to the original are all
+      right or all wrong; the measured counterpart is `uniform_reward/original`;
+    - `uniform_reward/pool_expected`: the same for all responses to the question; the counterpart is
+      `uniform_reward/pool`.
 
-    Not covered are questions that dynamic sampling draws later, replayed responses and shaped rewards; with
-    `rollout.ahead` the responses come from older weights. Raises what `ExactCallback` does.
+    Questions that dynamic sampling draws later, replayed responses and shaped rewards are not covered; with
+    `rollout.ahead` the responses come from older weights. Raises the errors of `ExactCallback`.
     """
 
     success: BatchSuccess
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Set up the exact success rates with the datamodule's tokenizer."""
+        """Prepare the exact success rates with the datamodule's tokenizer."""
         self.success = self.batch_success(trainer)
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: QuestionBatch, batch_idx: int
     ) -> None:
-        """Compute and log, with the weights that the batch is about to be sampled from."""
+        """Compute and log the expectations, with the weights that will sample the batch."""
         p = self.success(cast(PolicyModule, pl_module).make_scorer(), batch)
         question = torch.tensor([prompt.question for prompt in batch.prompts])
         samples = torch.tensor([prompt.num_samples for prompt in batch.prompts])

@@ -1,13 +1,14 @@
-"""The objective of an advantage strategy, exactly: the weight that it gives to each prompt's success rate.
+"""Exact objective of an advantage strategy: the weight that the strategy gives to each prompt's success rate.
 
-Rewards are 1 and 0 and responses independent; prompt n of a question's P prompts has the success rate p_n. At ratio 1,
-each response under its own prompt, the expected policy gradient is
+Rewards are 1 and 0, responses are independent, and prompt n of a question's P prompts has the success rate
+p_n. At ratio 1, with each response scored under its own prompt, the expected policy gradient is
 
     E[ 1/(P·G) Σ_n Σ_g A_{n,g} ∇ log π(o_{n,g}|q_n) ] = Σ_n w_n ∇p_n,
     w_n = (E[A | correct at n] − E[A | wrong at n]) / P,
 
-because the sum of π ∇ log π over the correct responses to a prompt is ∇p_n, and −∇p_n over the wrong ones. Both
-expectations are sums over how many responses to each prompt are correct. The theory behind it: arXiv 2510.23049.
+because the sum of π ∇ log π over the correct responses to a prompt is ∇p_n, and −∇p_n over the wrong
+responses. Both expectations are sums over the number of correct responses to each prompt. Theory: arXiv
+2510.23049.
 """
 
 from itertools import combinations_with_replacement
@@ -24,9 +25,9 @@ from ..modules.advantages.pools import as_rewards, pool_index, pool_size, pool_s
 from ..types import AdvantageStrategy, RewardGroups
 
 MAX_RESPONSES = 2**26
-"""Limit of the responses over all configurations of counts; this many take about ten seconds."""
+"""Limit on responses over all configurations of counts; the limit takes about ten seconds."""
 CHUNK = 2**20
-"""Responses per call of a strategy."""
+"""Number of responses per call of a strategy."""
 
 
 class ByVerdict(NamedTuple):
@@ -37,14 +38,14 @@ class ByVerdict(NamedTuple):
 
 
 def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> Tensor:
-    """Return w_n = (E[A | correct at n] − E[A | wrong at n]) / P: what the strategy optimises, per prompt.
+    """Return w_n = (E[A | correct at n] − E[A | wrong at n]) / P, what the strategy optimises, per prompt.
 
-    The P prompts are those of one question, or of the whole batch for strategies that look beyond a question. With
-    unequal samples the expected gradient of a mean over all responses is Σ_n (P · G_n / Σ G) w_n ∇p_n. For strategies
-    with random groups it is the expectation over these.
+    The P prompts are those of one question, or of the whole batch for strategies that look beyond a question.
+    With unequal samples, the expected gradient of a mean over all responses is Σ_n (P · G_n / Σ G) w_n ∇p_n.
+    For strategies with random groups, the result is the expectation over the groups.
 
     Args:
-        strategy: Must read rewards alone; otherwise a ValueError names it.
+        strategy: Strategy that reads rewards alone; for others, a ValueError names the strategy.
         success: [P] float, success rates, 0..1; at 0 and 1 the result is the limit.
         samples: Responses per prompt, G: one number, or [P] long.
 
@@ -63,7 +64,7 @@ def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int 
 
 
 def expected_advantages(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> ByVerdict:
-    """Return the two [P] expectations of which `expected_weights` consists, with its arguments and errors.
+    """Return the two [P] expectations in `expected_weights`, with its arguments and errors.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> expected_advantages(GroupAdvantage(scale="none"), torch.tensor([0.5]), 2)  # r − r̄ is ±½ or 0, half the time
@@ -89,13 +90,16 @@ def expected_advantages(strategy: AdvantageStrategy, success: Tensor, samples: i
 
 
 def count_utility(strategy: AdvantageStrategy, num_samples: int) -> Tensor:
-    """Return H(c), the worth of c correct responses in a pool: the strategy maximises E[H(C)] / num_samples.
+    """Return H(c), the utility of c correct responses in a pool.
 
-    H(0) = 0 and H(c + 1) − H(c) = A⁺(c + 1) − A⁻(c), the advantages of a correct and of a wrong response where so many
-    are correct. The gradient of E[H(C)] in the success rate of a prompt is its number of samples times
-    E[A | correct] − E[A | wrong], whatever the rates of the prompts that share the pool.
+    The strategy maximises E[H(C)] / num_samples.
+    H(0) = 0 and H(c + 1) − H(c) = A⁺(c + 1) − A⁻(c), where A⁺(c) and A⁻(c) are the advantages of a correct
+    and of a wrong response if c responses are correct. The gradient of E[H(C)] in a prompt's success rate is
+    the prompt's number of samples times E[A | correct] − E[A | wrong], for any rates of the prompts that
+    share the pool.
 
-    The strategy reads rewards alone and pools all responses to a question; returns [num_samples + 1] float64.
+    The strategy must read rewards alone and pool all responses to a question. Returns [num_samples + 1]
+    float64.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> count_utility(GroupAdvantage(baseline="none", scale="none"), 3)  # the number of correct responses
@@ -107,10 +111,12 @@ def count_utility(strategy: AdvantageStrategy, num_samples: int) -> Tensor:
 
 
 def _advantages_of_counts(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) -> ByVerdict:
-    """Return [M, P] advantages if `counts` [M, P] of each prompt's responses are correct; 0 for a verdict without any.
+    """Return [M, P] advantages if `counts` [M, P] of each prompt's responses are correct.
 
-    The strategy sees many configurations in one call, each as a question of its own. A strategy that looks beyond a
-    question, which a trial with 16 configurations shows, sees one at a time.
+    A verdict without any response has the advantage 0.
+
+    The strategy sees many configurations in one call, each as a separate question. A strategy that looks
+    beyond a question, as detected by a trial with 16 configurations, sees one configuration per call.
     """
     probes = counts[torch.linspace(0, len(counts) - 1, min(16, len(counts))).long()]
     alone = torch.cat([_advantages(strategy, row[None], samples) for row in probes])
@@ -130,7 +136,7 @@ def _advantages_of_counts(strategy: AdvantageStrategy, counts: Tensor, samples: 
 
 
 def _advantages(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) -> Tensor:
-    """Return [M, R] float64 advantages of all responses, those to a prompt side by side."""
+    """Return [M, R] float64 advantages of all responses, with the responses to a prompt side by side."""
     correct = _verdicts(counts, samples)
     groups = RewardGroups(
         rewards=correct.flatten().double(),
@@ -146,12 +152,15 @@ def _advantages(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) ->
 
 
 def _verdicts(counts: Tensor, samples: Tensor) -> Tensor:
-    """Return [M, R] bool, the first `counts` of each prompt's responses."""
+    """Return [M, R] bool verdicts: the first `counts` responses to each prompt are correct."""
     return torch.cat([torch.arange(g) for g in samples]) < counts.repeat_interleave(samples, 1)
 
 
 def _configurations(kind: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Return [M, P] long counts, sorted among prompts of one kind, and the [M] float64 number of orders of each."""
+    """Return [M, P] long counts and the [M] float64 number of orders of each.
+
+    Counts are sorted among prompts of one kind.
+    """
     members = [(kind == value).nonzero()[:, 0] for value in range(int(kind.max()) + 1)]
     sizes = [comb(int(samples[places[0]]) + len(places), len(places)) for places in members]
     total, responses = prod(sizes), int(samples.sum())
@@ -178,10 +187,11 @@ def _binomial(counts: Tensor, draws: Tensor, success: Tensor) -> Tensor:
 
 
 def averaged(strategy: AdvantageStrategy, groups: RewardGroups) -> Tensor:
-    """Return [R] advantages, averaged over the strategy's random choices; without such choices, its advantages.
+    """Return [R] advantages, averaged over the strategy's random choices, if any.
 
-    A strategy with random choices of its own has a method `expected`, which is called with the groups. A
-    `BasedAdvantage` changes the average of its base, which is exact if the change is linear in the advantages.
+    A strategy with random choices needs a method `expected`, which is called with the groups. A
+    `BasedAdvantage` changes the average of its base, which is exact if the change is linear in the
+    advantages.
     """
     if hasattr(strategy, "expected"):
         found: Tensor = strategy.expected(groups)
@@ -200,7 +210,7 @@ def averaged(strategy: AdvantageStrategy, groups: RewardGroups) -> Tensor:
 
 
 def _of_pool(strategy: PassAtKAdvantage, n: int, c: int) -> float:
-    """Return A⁺ of a pool of n responses, c of them correct."""
+    """Return A⁺ of a pool of n responses with c correct ones."""
     if not 0 < c < n or n <= strategy.k:
         return 0.0
     if strategy.estimator == "full":
@@ -211,9 +221,9 @@ def _of_pool(strategy: PassAtKAdvantage, n: int, c: int) -> float:
 def bootstrap_expectation(n: int, c: int, k: int, num_groups: int, epsilon: float) -> float:
     """Return A⁺, the advantage of a correct response averaged over the random groups of `bootstrap`.
 
-    Each of B groups succeeds independently with probability u = 1 − C(n−c, k) / C(n, k), and then holds k·c / (n·u)
-    correct responses on average: A⁺ = Σ_s Bin(s; B, u) · s / (B·u) · v(s), where v(s) = (1 − s/B) / (σ + ε) is the
-    advantage of a successful group among s of B, σ = √(s/B · (1 − s/B)).
+    Each of B groups succeeds independently with probability u = 1 − C(n−c, k) / C(n, k), and a successful
+    group has k·c / (n·u) correct responses on average: A⁺ = Σ_s Bin(s; B, u) · s / (B·u) · v(s), where v(s) =
+    (1 − s/B) / (σ + ε) is the advantage of a successful group among s of B, σ = √(s/B · (1 − s/B)).
 
     >>> round(bootstrap_expectation(4, 1, 2, 2, 0.0), 12)  # u = ½; one success of two has probability ½ and v = 1
     0.5
@@ -227,8 +237,9 @@ def bootstrap_expectation(n: int, c: int, k: int, num_groups: int, epsilon: floa
 def full_expectation(n: int, c: int, k: int, epsilon: float) -> float:
     """Return A⁺, the advantage of a correct response averaged over the random disjoint groups of `full`.
 
-    Of the C(n, c) ways to place the correct responses, C(m, s) · N(s, j) · C(n − m·k, c − j) leave exactly s of the
-    m = ⌊n/k⌋ groups successful with j correct responses in them; N(s, j) is the coefficient of x^j in ((1+x)^k − 1)^s.
+    Of the C(n, c) ways to place the correct responses, C(m, s) · N(s, j) · C(n − m·k, c − j) make exactly s
+    of the m = ⌊n/k⌋ groups successful, with j correct responses in these groups; N(s, j) is the coefficient
+    of x^j in ((1+x)^k − 1)^s.
 
     >>> full_expectation(4, 1, 2, 0.0)  # one of two groups always succeeds: v = 1
     1.0
@@ -246,6 +257,9 @@ def full_expectation(n: int, c: int, k: int, epsilon: float) -> float:
 
 
 def successful_group(s: int, num_groups: int, epsilon: float) -> float:
-    """Return the advantage of a group with a correct response if s of `num_groups` have one; 0 < s < num_groups."""
+    """Return the advantage of a successful group among `s` successful groups of `num_groups`.
+
+    A group is successful if it has a correct response; 0 < s < num_groups.
+    """
     share = s / num_groups
     return (1 - share) / (sqrt(share * (1 - share)) + epsilon)

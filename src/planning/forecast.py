@@ -1,7 +1,8 @@
-"""Memory and time of a run, computed from the sizes of its model, for `tagrpo-plan`. Nothing is run.
+"""Compute memory and time of a run from the sizes of its model, for `tagrpo-plan`, without running anything.
 
-Activations are counted for a decoder of the usual kind (two norms, attention, a gated MLP) whose layers are not
-compiled. Of mixtures of experts the memory of weights is right; activations and hours are those of a dense model.
+Activations are counted for a usual decoder (two norms, attention, a gated MLP) whose layers are not compiled.
+For mixtures of experts, the memory of weights is exact; activations and hours are computed as for a dense
+model.
 """
 
 import math
@@ -20,11 +21,11 @@ RATE_SPREAD, LENGTH_SPREAD = 1.8, 1.4  # factors by which times, and a guessed m
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """A model, the work of an iteration over all ranks (lengths in tokens), its distribution over GPUs, the engine."""
+    """Sizes of a model, work of an iteration over all ranks (lengths in tokens), GPUs, and the engine."""
 
     memory: float  # GiB of a GPU that programs can have
     rate: float  # dense FLOP/s of a GPU in bfloat16
-    bandwidth: float  # bytes/s of its memory
+    bandwidth: float  # bytes/s of GPU memory
     parameters: int
     trained: int
     layer: int  # parameters of the largest decoder layer
@@ -35,16 +36,16 @@ class Setup:
     queries: int  # heads · head_dim
     keys: int  # width of the keys, which is that of the values
     vocabulary: int
-    context: int  # tokens of the longest sequence that the engine must be able to hold
+    context: int  # tokens of the longest sequence that must fit into the engine
     responses: int
     prompts: int  # distinct ones that responses are scored under
-    prompt: int  # the longest prompt; the mean is taken to be half of it
+    prompt: int  # the longest prompt; half of this length is taken as the mean
     longest: int  # the longest response
     mean: float  # the mean response
     assumed: bool  # whether the mean is a guess
     mini_batches: int
     token_budget: int
-    iterations: int | None  # of the run; None if it depends on how many questions there are
+    iterations: int | None  # of the run; None if the number depends on the number of questions
     kl: bool  # whether there is a forward for a KL term
     copies: int  # copies of the weights: the policy, and the frozen reference of a KL term
     checkpointing: float  # share of layers that are recomputed in the backward pass
@@ -54,33 +55,33 @@ class Setup:
     replicas: int  # replicas of the sharded model
     offloaded: bool  # whether the shards are in host memory
     reduced: bool  # whether matrix products are computed in bfloat16; else in float32
-    awake: float  # GiB of the engine on each GPU that it has, while it samples
+    awake: float  # GiB of the engine on each of its GPUs during sampling
     asleep: float  # GiB of the engine on each of these GPUs during an update
     held: float  # GiB of the engine's weights
     token: float  # GiB of the keys and values of one token
-    rows: int  # responses that the engine samples at one time, if its cache holds them
-    utilization: float = 0.0  # vLLM's share of the GPU; 0 for an engine that takes what it needs
-    team: int = 1  # GPUs that hold an engine together
+    rows: int  # responses that the engine samples at once, if they fit into its cache
+    utilization: float = 0.0  # vLLM's share of the GPU; 0 for an engine without a fixed share
+    team: int = 1  # GPUs that share an engine
     servers: int = 0  # GPUs of servers; 0 if the engine samples on the training GPUs
     ahead: bool = False  # whether servers sample the next batch during the update
     kept: int = 0  # checkpoints that are kept; 0 if the run writes none
 
     def tokens(self) -> float:
-        """Return the distinct tokens of one iteration over all ranks."""
+        """Return the number of distinct tokens of one iteration over all ranks."""
         return self.responses * self.mean + self.prompts * self.prompt / 2
 
     def fullest(self) -> int:
-        """Return tokens of the largest micro-batch that can occur: the longest responses, as far as the budget goes."""
+        """Return the tokens of the largest possible micro-batch: the longest responses within the budget."""
         own = max(self.responses // self.ranks // self.mini_batches, 1)
         prompt = max(self.prompt // 2, 1)
         return prompt + min(max(self.token_budget - prompt, self.longest), own * self.longest)
 
     def activation_bytes(self) -> float:
-        """Return the bytes kept for the backward of the fullest micro-batch, and those that one layer's backward adds.
+        """Return the bytes for the backward pass of the fullest micro-batch, including what one layer adds.
 
-        For each token a layer keeps the inputs of its products and of its rotary embedding, queries, keys, values, the
-        output of attention, and gate, up, their activation and product; norms keep a copy in float32. A recomputed
-        layer keeps only its input until the backward pass reaches it.
+        For each token, a layer keeps the inputs of its products and of its rotary embedding, queries, keys,
+        values, the output of attention, and gate, up, their activation and product; norms keep a copy in
+        float32. A recomputed layer keeps only its input until its backward pass.
         """
         size = 2 if self.reduced else 4
         wide = 4 * self.hidden + 3 * self.queries + 4 * self.keys + 4 * self.inner
@@ -91,7 +92,7 @@ class Setup:
         return self.fullest() * (kept + turn)
 
     def updating(self) -> dict[str, float]:
-        """Return part → GiB on one GPU at the peak of an update, in float32 with the two moments of AdamW."""
+        """Return part → GiB on one GPU at the peak of an update, in float32 with AdamW's two moments."""
         share = 0.0 if self.offloaded else self.replicas / self.ranks if self.sharded else 1.0
         size = 2 if self.reduced else 4
         # FSDP2 gathers the root and, ahead of time, a second layer; autocast keeps copies of all weights.
@@ -112,13 +113,16 @@ class Setup:
         return sizes | {"context": CONTEXT, "engine": 0.0 if self.servers else self.asleep}
 
     def sampling(self) -> dict[str, float]:
-        """Return part → GiB on one GPU while the engine samples."""
+        """Return part → GiB on one GPU during sampling."""
         kept = ("weights", "gradients", "optimizer", "reference", "context")
         sizes = {part: size for part, size in self.updating().items() if part in kept}
         return sizes | {"engine": 0.0 if self.servers else self.awake}
 
     def host(self) -> dict[str, float]:
-        """Return part → GiB of host memory on the first node: float32 weights in loading and export, and what stays."""
+        """Return part → GiB of host memory on the first node.
+
+        Loading and export need float32 weights; the other parts are permanent.
+        """
         whole, own = 4 * self.parameters / GIB, self.ranks / self.nodes
         shards = (self.copies * whole + 12 * self.trained / GIB) * self.replicas / self.nodes
         sleeps = self.utilization and not (self.asleep or self.servers)
@@ -129,33 +133,42 @@ class Setup:
         }
 
     def checkpoint(self) -> float:
-        """Return the size of a checkpoint in GiB: float32 weights, and AdamW's two moments of the trained weights."""
+        """Return the GiB of a checkpoint: float32 weights, and AdamW's two moments of trained weights."""
         return (4 * self.parameters + 8 * self.trained) / GIB
 
     def disk(self) -> float:
-        """Return the GiB of all checkpoints while one is written; the oldest one is deleted afterwards."""
+        """Return the GiB of all checkpoints during a write; the oldest checkpoint is deleted afterwards."""
         return (self.kept + 1) * self.checkpoint() if self.kept else 0.0
 
     def least(self) -> float:
-        """Return the GiB that vLLM needs on a GPU: weights and one sequence take 90 % at most, weights 75 %."""
+        """Return the GiB that vLLM needs on a GPU.
+
+        Weights and one sequence take 90 % at most, weights alone 75 %.
+        """
         return max((self.held + self.context * self.token) / 0.9, self.held / 0.75) if self.utilization else 0.0
 
     def forward_flop(self) -> float:
-        """Return the FLOP of a token: two per weight, and attention to half of the prompt and response on average."""
+        """Return the FLOP per token: two per weight, and attention to half of prompt and response."""
         return 2 * self.parameters + 2 * self.layers * self.queries * (self.prompt / 2 + self.mean)
 
     def update_flop(self) -> float:
-        """Return the FLOP of an update over all GPUs; old log-probs of later mini-batches and KL are extra forwards."""
+        """Return the FLOP of an update over all GPUs.
+
+        The old log-probs of later mini-batches and the KL are extra forward passes.
+        """
         forwards = 1 - 1 / self.mini_batches + self.kl
         return self.tokens() * self.forward_flop() * (3 + self.checkpointing + forwards)
 
     def update_seconds(self) -> float:
-        """Return the seconds of an update: small micro-batches reach a smaller share of the peak rate."""
+        """Return the seconds of an update; small micro-batches reach a smaller share of the peak rate."""
         micro_batch = min(self.token_budget, self.tokens() / self.ranks / self.mini_batches)
         return self.update_flop() / self.ranks / self.rate / UPDATE_SHARE * (1 + HALF_TOKENS / micro_batch)
 
     def sampling_seconds(self) -> float:
-        """Return the seconds of sampling: a step reads weights and the rows' cache; the longest response ends alone."""
+        """Return the seconds of sampling.
+
+        A decoding step reads the weights and the rows' cache; the longest response ends alone.
+        """
         wanted = self.responses * self.team / (self.servers or self.ranks)
         row = (self.prompt + self.mean) / 2 * self.token
         cache = (0.9 if self.utilization else 1.0) * self.awake - self.held
@@ -166,7 +179,10 @@ class Setup:
         return wanted / rows * self.mean * full + (self.longest - self.mean) * last
 
     def spread(self) -> float:
-        """Return the factor by which an iteration's seconds may be off; errors of rate and length are independent."""
+        """Return the factor by which an iteration's seconds may be off.
+
+        Errors of rate and length are taken to be independent.
+        """
         return math.exp(math.hypot(math.log(RATE_SPREAD), self.assumed * math.log(LENGTH_SPREAD)))
 
 
@@ -191,7 +207,7 @@ def needed(s: Setup) -> list[str]:
 
 
 def for_update(s: Setup) -> dict[str, dict[str, Any]]:
-    """Return setting → fields of `Setup` that it changes, for settings that shrink an update, the cheapest first."""
+    """Return setting → changed fields of `Setup`, for settings that shrink an update, the cheapest first."""
     # The smallest share of layers, in tenths, whose recomputation makes an update fit.
     shares = (tenths / 10 for tenths in range(11))
     fits = (share for share in shares if total(replace(s, checkpointing=share)) <= FILLED * s.memory)
@@ -213,11 +229,11 @@ def for_update(s: Setup) -> dict[str, dict[str, Any]]:
 
 
 def for_engine(s: Setup) -> list[str]:
-    """Return changes after which engine and training both have the memory that they need, the cheapest first."""
+    """Return changes after which engine and training both have enough memory, the cheapest first."""
     if not s.utilization:
         return ["rollout.engine.max_rows=<fewer responses at one time>, or rollout=vllm"]
     room = s.awake
-    if not s.servers and total(s) <= s.memory:  # as much, in twentieths of the GPU, as leaves the training its memory
+    if not s.servers and total(s) <= s.memory:  # the largest share, in twentieths, that leaves training its memory
         others = max(sum(s.sampling().values()) - s.awake, total(s) - s.asleep if s.asleep else 0.0)
         room = max(math.floor(20 * (FILLED - others / s.memory)), 0) / 20 * s.memory
     fits = int((0.9 * min(room, s.awake) - s.held) / s.token) // 256 * 256

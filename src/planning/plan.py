@@ -1,8 +1,9 @@
-"""`tagrpo-plan`: does a run fit, and what does it cost? Only `main` knows Hydra.
+"""`tagrpo-plan`: check whether a run fits, and estimate its cost. Only `main` knows Hydra.
 
     tagrpo-plan experiment=ta_grpo scale=paper model=qwen3_1.7b gpu=h100
 
-Takes the settings of `tagrpo-train`. Only the model's configuration is loaded; models.yaml has those of many models.
+Takes the settings of `tagrpo-train`. Only the model's configuration is loaded; models.yaml has many models'
+configurations.
 """
 
 import json
@@ -23,7 +24,7 @@ from .forecast import CONTEXT, ENGINE_SHARE, GIB, HALF_TOKENS, RATE_SPREAD, Setu
 
 
 def workload_of(cfg: DictConfig, ranks: int) -> dict[str, Any]:
-    """Return the run's shape, from its settings."""
+    """Return the workload of a run from its settings."""
     from hydra.utils import get_class
 
     from ..modules.lightning.strategy import FullyShardedStrategy
@@ -54,7 +55,7 @@ def workload_of(cfg: DictConfig, ranks: int) -> dict[str, Any]:
 
 
 def model_of(cfg: DictConfig) -> dict[str, int]:
-    """Return the sizes of the model in the settings; the model is made on the meta device, without memory."""
+    """Return the sizes of the model in the settings, from a model on the meta device, without memory."""
     import torch
     from hydra.utils import instantiate
 
@@ -79,7 +80,7 @@ def model_of(cfg: DictConfig) -> dict[str, int]:
 
 
 def engine_of(cfg: DictConfig, gpu: DictConfig, model: dict[str, int]) -> dict[str, Any]:
-    """Return the memory of the engine; engines other than vLLM and transformers have GPUs of their own."""
+    """Return the memory of the engine; engines other than vLLM and transformers have separate GPUs."""
     import torch
     from hydra.utils import get_class
 
@@ -117,7 +118,7 @@ def plan(cfg: DictConfig) -> Setup:
 
 
 def show(s: Setup, gpu: str, console: Console) -> None:
-    """Print the forecast of a run, and what to change."""
+    """Print the forecast of a run, and changes that make the run fit."""
     phases = {"GPU, in an update": s.updating(), "GPU, sampling": s.sampling(), "host": s.host()}
     table = Table("GiB", *phases, title=f"{s.ranks} × {gpu}, {s.memory:.0f} GiB each; the host is the first node")
     for part in dict.fromkeys(part for sizes in phases.values() for part in sizes):
@@ -162,7 +163,7 @@ def show(s: Setup, gpu: str, console: Console) -> None:
 
 @entry_point("plan")
 def main(cfg: DictConfig) -> None:
-    """Run the command."""
+    """Run `tagrpo-plan`."""
     with explained():
         check_fields(cfg, Plan)
         check_sections(cfg)

@@ -1,4 +1,4 @@
-"""Checks rephrasings again, counts the verdicts of each check, and draws a sample for a human to read."""
+"""Check rephrasings again, count the verdicts of each check, and draw a sample for a human to read."""
 
 import random
 import textwrap
@@ -14,12 +14,12 @@ from .candidates import Checks, Reviewed, accepted, review
 
 
 def read_reviewed(path: str | Path) -> list[Reviewed]:
-    """The questions of a file that `tagrpo-rephrase` wrote, or of any that `JsonLinesSource` reads."""
+    """Read the questions in a file of `tagrpo-rephrase`, or in any file that `JsonLinesSource` reads."""
     return [Reviewed.from_group(group) for group in JsonLinesSource(path).load()]
 
 
 def recheck(reviewed: Iterable[Reviewed], checks: Checks) -> None:
-    """Replace the verdicts of these checks; verdicts under other names (`judge`) stay."""
+    """Replace the verdicts of these checks; keep verdicts under other names (`judge`)."""
     for item in reviewed:
         before: list[str] = []
         for candidate in item.candidates:
@@ -31,7 +31,11 @@ def recheck(reviewed: Iterable[Reviewed], checks: Checks) -> None:
 
 
 def by_check(reviewed: Iterable[Reviewed]) -> pd.DataFrame:
-    """Verdicts per check: columns `passed`, `failed`, `undecided`, `alone` (refused by this check and no other)."""
+    """Count verdicts per check.
+
+    Returns a table with the columns `passed`, `failed`, `undecided`, and `alone` (refused by this check and
+    no other).
+    """
     rows = []
     for verdicts in (candidate.verdicts for item in reviewed for candidate in item.candidates):
         alone = sum(verdict.passed is False for verdict in verdicts) == 1
@@ -43,14 +47,15 @@ def by_check(reviewed: Iterable[Reviewed]) -> pd.DataFrame:
 
 
 def coverage(reviewed: Iterable[Reviewed]) -> dict[int, int]:
-    """Number of accepted rephrasings → questions that have so many."""
+    """Return number of accepted rephrasings → number of questions with so many."""
     return dict(sorted(Counter(len(item.kept()) for item in reviewed).items()))
 
 
 def sample_groups(reviewed: Sequence[Reviewed], size: int, seed: int) -> list[Reviewed]:
-    """A random sample of the questions that have candidates, in the file's order; the same seed draws the same.
+    """Draw a random sample of the questions that have candidates, in the file's order; reproducible by seed.
 
-    Every such question has the same chance, so that shares found by reading the sample hold for the file.
+    Every such question has equal probability, so that shares found by reading the sample estimate those of
+    the file.
     """
     eligible = [index for index, item in enumerate(reviewed) if item.candidates]
     chosen = random.Random(seed).sample(eligible, min(size, len(eligible)))
@@ -58,7 +63,10 @@ def sample_groups(reviewed: Sequence[Reviewed], size: int, seed: int) -> list[Re
 
 
 def listing(sample: Iterable[Reviewed]) -> str:
-    """Questions with their answers, candidates and verdicts, as Markdown in which no text of a model becomes markup."""
+    """Format questions with their answers, candidates and verdicts as Markdown.
+
+    No text of a model becomes markup.
+    """
     parts = ["# Is each rephrasing the same problem as its question?"]
     for item in sample:
         parts += [
@@ -74,6 +82,6 @@ def listing(sample: Iterable[Reviewed]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Indent a text, with escapes in place of characters that its reader could not see."""
+    """Indent a text, and escape characters that readers can't see."""
     shown = "\n".join(printable(line) for line in text.split("\n"))
     return textwrap.indent(shown, "    ", lambda _: True)

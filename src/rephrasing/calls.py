@@ -1,4 +1,4 @@
-"""Calls of a chat model and their replies, which are untrusted: reading one raises nothing but `NoCompletionError`."""
+"""Calls of a chat model and their replies, which are untrusted: reading raises only `NoCompletionError`."""
 
 import hashlib
 import json
@@ -17,39 +17,39 @@ _FINISHED = {
     "", "stop", "stopped", "end", "end_turn", "eos", "eos_token", "stop_sequence", "complete", "completed", "finish",
     "finished", "done", "tool_calls", "function_call",
 }  # fmt: skip
-"""`finish_reason` of a whole reply, in lower case; empty if the server gives none."""
+"""Lower-case `finish_reason` of a complete reply; empty if the server gives none."""
 _FAILED = re.compile(r"error|fail", re.IGNORECASE)
-"""`finish_reason` of a server that broke off: `error`, `network_error`, `failed`."""
+"""Pattern of `finish_reason` from a server that broke off: `error`, `network_error`, `failed`."""
 _CUT = {"length", "max_tokens", "max_output_tokens", "model_length"}
 _SHOWN = 200
-"""Characters of foreign text that a fault quotes."""
+"""Number of characters of foreign text that a fault quotes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ApiCall:
-    """One call of a chat model. Calls with equal keys get the same reply and are paid for once."""
+    """Call of a chat model. Calls with equal keys get the same reply and are paid for once."""
 
     purpose: str  # `rephrase` or `judge`: a row of the account
     model: str
     system: str  # the instruction
     user: str  # the problem
     parameters: Mapping[str, Any] = field(default_factory=dict)  # for the server: temperature, max_tokens, seed, …
-    attempt: int = 0  # counts repetitions after unusable replies; each is a call of its own
+    attempt: int = 0  # number of repetitions after unusable replies; each repetition is a separate call
     expected_tokens: int = 0  # roughly how long the completion will be, for the estimate
 
     @property
     def key(self) -> str:
-        """32 hexadecimal digits of the body and the attempt, the same in every process and session."""
+        """Cache key: 32 hexadecimal digits of body and attempt, equal in every process and session."""
         return hashlib.sha256(json.dumps([self.body(), self.attempt], sort_keys=True).encode()).hexdigest()[:32]
 
     def body(self) -> dict[str, Any]:
-        """The request to the chat completions endpoint."""
+        """Return the request body for the chat completions endpoint."""
         messages = [{"role": "system", "content": self.system}, {"role": "user", "content": valid_unicode(self.user)}]
         return {"model": self.model, "messages": messages, **self.parameters}
 
 
 class Usage(NamedTuple):
-    """Tokens that a server charges for."""
+    """Number of tokens that a server charges for."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -57,32 +57,32 @@ class Usage(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """A chat completion that was paid for: its text, or the reason why it has none."""
+    """Chat completion that was paid for: its text, or the reason for a missing text."""
 
     text: str = ""
-    """The completion without thoughts, stripped; empty if there is a fault."""
+    """Completion without thoughts, stripped; empty if there is a fault."""
     fault: str = ""
-    """Why there is no text, in printable characters; empty if there is one."""
+    """Reason for a missing text, in printable characters; empty if there is a text."""
     model: str = ""
-    """The server's name of the model that replied."""
+    """Name that the server gives the model that replied."""
     usage: Usage = Usage()  # noqa: RUF009 (a tuple, which nobody can change)
     time: str = ""
-    """When the reply arrived: UTC, ISO 8601."""
+    """Time of arrival of the reply: UTC, ISO 8601."""
 
 
 def read_reply(body: str, time: str = "") -> Reply:
     r"""Read the reply in the body of a response.
 
-    A reply counts as paid for if it has a choice with a message, or if the server charged for completion tokens. Other
-    fields may be missing or of any type. Only a finished reply has a text: nobody can tell whether a reply that was
-    cut off is still a draft.
+    A reply counts as paid for if it has a choice with a message, or if the server charged for completion
+    tokens. Other fields may be missing or of any type. Only a finished reply has a text, since a truncated
+    reply may be a draft.
 
     Args:
         body: The body of a response of status 200.
         time: When the body arrived.
 
     Raises:
-        NoCompletionError: if the body holds no chat completion, but an error, something else, or nothing.
+        NoCompletionError: if the body is no chat completion, but an error, something else, or empty.
 
     >>> read_reply('{"choices": [{"message": {"content": "Add 1 \\ud83d"}}]}').text
     'Add 1 \ufffd'
@@ -102,12 +102,12 @@ def read_reply(body: str, time: str = "") -> Reply:
 
 
 def valid_unicode(text: str) -> str:
-    """Replace lone surrogates, which no encoding can write, by U+FFFD."""
+    """Replace lone surrogates, which no encoding supports, by U+FFFD."""
     return re.sub("[\ud800-\udfff]", "\ufffd", text)
 
 
 def _or(empty: Any) -> WrapValidator:
-    """Return a validator that takes the empty value for a value of another type: a paid reply is read all the same."""
+    """Return a validator that replaces a value of a wrong type by `empty`: a paid reply must be read."""
 
     def validated(value: object, validate: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -127,12 +127,12 @@ def _sequence(value: object) -> object:
 
 
 def _as_message(value: object) -> object:
-    """Take a bare text for a message that says it."""
+    """Convert a bare text to a message with this text."""
     return {"content": value} if isinstance(value, str) else value
 
 
 def _joined(content: object) -> object:
-    """Join the parts of a content that are text; thoughts, images and calls of tools are left out."""
+    """Join the text parts of a content; thoughts, images and tool calls are left out."""
     parts = content if isinstance(content, list) else [content]
     return "".join(_text_of(part) for part in parts)
 
@@ -185,7 +185,7 @@ class _Completion(Message):
 
 
 def _completion(body: str) -> _Completion:
-    """Parse a body. NaN is allowed: servers that write it among log-probs have been paid all the same."""
+    """Parse a body. NaN is allowed: servers that write NaN among log-probs have been paid too."""
     try:
         content = json.loads(body.removeprefix("\ufeff"))  # a byte order mark
         completion = read(_Completion, content, source="a reply", remedy="Check server.base_url.")
@@ -197,7 +197,7 @@ def _completion(body: str) -> _Completion:
 
 
 def _choice(completion: _Completion, body: str) -> _Choice:
-    """Return the first choice, an empty one if the server charged for tokens without sending one."""
+    """Return the first choice; an empty choice if the server charged for tokens without sending one."""
     first = completion.choices[0] if completion.choices else None
     try:
         choice = read(_Choice, first, source="a choice", remedy="Check server.base_url.")
@@ -213,7 +213,7 @@ def _choice(completion: _Completion, body: str) -> _Choice:
 
 
 def _fault(choice: _Choice, parts: ResponseParts, body: str) -> str:
-    """Return why a choice has no text that may be used; empty if it has one."""
+    """Return why a choice has no usable text; empty if it has one."""
     reason, message = choice.finish_reason.casefold(), choice.message
     if reason in _CUT:
         return "it was cut off at its limit of tokens"

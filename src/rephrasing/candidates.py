@@ -1,4 +1,4 @@
-"""Rephrasings, their provenance and verdicts, and the rows of the file that holds them."""
+"""Rephrasings with provenance and verdicts, and the rows of their file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from .texts import hidden_text
 
 
 class Pair(NamedTuple):
-    """A question and one rephrasing of it, for the checks."""
+    """Question and one of its rephrasings, for the checks."""
 
     question: str
     rephrasing: str
-    answer: tuple[str, ...] = ()  # any of which is correct
+    answer: tuple[str, ...] = ()  # accepted answers; any is correct
     others: tuple[str, ...] = ()  # rephrasings of the same question that were accepted before
 
 
 class Verdict(NamedTuple):
-    """The result of one check of a pair."""
+    """Result of one check of a pair."""
 
     check: str
     passed: bool | None  # None if the check could not decide: the rephrasing is not accepted
@@ -37,54 +37,57 @@ Checks = Mapping[str, Check]
 
 
 def accepted(verdicts: Iterable[Verdict]) -> bool:
-    """Check that every check passed: an undecided one, such as a judge without a clear word, accepts nothing."""
+    """Check whether all checks passed; an undecided check, such as an unclear judge, accepts nothing."""
     return all(verdict.passed is True for verdict in verdicts)
 
 
 @dataclass
 class Candidate:
-    """One rephrasing."""
+    """Rephrasing with its provenance and verdicts."""
 
     text: str
-    provenance: Mapping[str, Any] = field(default_factory=dict)  # `model`, …; empty where this package did not make it
+    provenance: Mapping[str, Any] = field(default_factory=dict)  # `model`, …; empty if it is not from this package
     verdicts: list[Verdict] = field(default_factory=list)
 
     @property
     def kind(self) -> str:
-        """How it changes the question."""
+        """Kind of change to the question."""
         return str(self.provenance.get("kind", "wording"))
 
     @property
     def unchecked(self) -> Sequence[str]:
-        """Checks that it need not pass."""
+        """Names of the checks that the rephrasing need not pass."""
         return self.provenance.get("unchecked") or ()
 
 
 @dataclass
 class Reviewed:
-    """A question and all its candidates."""
+    """Question with all its candidates."""
 
     group: QuestionGroup
     candidates: list[Candidate] = field(default_factory=list)
-    shortfall: str = ""  # why there are fewer rephrasings than asked for
+    shortfall: str = ""  # reason for fewer rephrasings than requested
 
     def add(self, candidate: Candidate, checks: Checks) -> bool:
-        """Check a candidate against the question and those accepted before, and add it; return whether it passed."""
+        """Check a candidate against the question and the accepted candidates, and add it.
+
+        Returns whether the candidate passed.
+        """
         pair = self.pair(candidate, [other.text for other in self.kept()])
         candidate.verdicts = review(pair, checks, candidate.unchecked)
         self.candidates.append(candidate)
         return accepted(candidate.verdicts)
 
     def pair(self, candidate: Candidate, others: Iterable[str] = ()) -> Pair:
-        """The question and one of its candidates."""
+        """Return the question and one of its candidates as a pair."""
         return Pair(self.group.question, candidate.text, self.group.answer, tuple(others))
 
     def kept(self) -> list[Candidate]:
-        """The candidates that passed every check."""
+        """Return the candidates that passed every check."""
         return [c for c in self.candidates if accepted(c.verdicts)]
 
     def to_row(self) -> dict[str, Any]:
-        """A row for `JsonLinesSource`: accepted rephrasings, the provenance of each, and the refused ones."""
+        """Return a row for `JsonLinesSource`: accepted rephrasings with provenance, and refused ones."""
         kept = self.kept()
         row = {
             **self.group.metadata,
@@ -101,7 +104,10 @@ class Reviewed:
 
     @classmethod
     def from_group(cls, group: QuestionGroup) -> Reviewed:
-        """Restore what `to_row` wrote, from the question that a source has read; the file may lack provenance."""
+        """Restore the content of `to_row` from a question that a source has read.
+
+        The file may lack provenance.
+        """
         names = ("provenance", "refused", "shortfall")
         described, refused, shortfall = (group.metadata.get(name) for name in names)
         described = described or [{"kind": kind} for kind in group.kinds] or [{}] * len(group.rephrasings)
@@ -119,10 +125,11 @@ class Reviewed:
 
 
 def review(pair: Pair, checks: Checks, unchecked: Sequence[str] = ()) -> list[Verdict]:
-    """Return a verdict of every check except the `unchecked`; for a text that is not readable only `readable`.
+    """Return a verdict of every check except the `unchecked`; of an unreadable text, only `readable`.
 
-    A readable text has no broken or hidden characters, spells no control token of a published tokenizer, and is not
-    overlong. With `readable` among the `unchecked` a text may be of any length and hold hidden text.
+    A readable text has no broken or hidden characters, spells no control token of a published tokenizer, and
+    is not overlong. With `readable` among the `unchecked`, a text may have any length and contain hidden
+    text.
     """
     if "\ufffd" in pair.rephrasing and "\ufffd" not in pair.question:
         return [Verdict("readable", False, "holds broken characters")]

@@ -1,7 +1,7 @@
-r"""Checks whether a rephrasing is still the same problem, as far as its text shows. Each verdict gives its reason.
+r"""Check whether a rephrasing states the same problem, judged by its text. Each verdict gives a reason.
 
-These checks can refuse a good rephrasing (one that writes a condition in words) and accept a bad one (that asks for
-something else with the same numbers). `judge` asks a model instead.
+These checks can refuse a good rephrasing (one that writes a condition in words) and accept a bad one (one
+that asks for something else with the same numbers). `judge` consults a model instead.
 """
 
 import re
@@ -23,14 +23,14 @@ _OVERRULES = re.compile(
     r"(?=[^.?!\n]{0,60}\b(?:problem|question|instruction|prompt|task|message)s?\b)",
     re.IGNORECASE,
 )
-"""An order to the reader about the text before: "ignore the problem above". Other orders are left to the judge."""
+"""Order to ignore the preceding text: "ignore the problem above". Other orders are left to the judge."""
 
 
 def special_tokens(tokenizer: str | None) -> frozenset[str]:
     """Return the special tokens of a tokenizer, for `well_formed`.
 
     Args:
-        tokenizer: A folder or a name on the hub; None for no tokenizer.
+        tokenizer: Folder or hub name of the tokenizer; None for no tokenizer.
 
     Raises:
         ValueError: if the tokenizer cannot be loaded.
@@ -55,8 +55,9 @@ def special_tokens(tokenizer: str | None) -> frozenset[str]:
 def well_formed(pair: Pair, control_tokens: Collection[str] = ()) -> Verdict:
     r"""Check that the rephrasing is a problem statement of similar length, without chatter or a solution.
 
-    Braces and dollars have to come in pairs. A text has 0.4 to 3 times the original's characters, or up to 200 of them.
-    Hidden characters, control tokens and orders to ignore what stands before are refused.
+    Braces and dollars must be balanced. The rephrasing must have 0.4 to 3 times as many characters as the
+    original, or at most 200 characters. Hidden characters, control tokens and orders to ignore preceding text are
+    refused.
 
     Args:
         pair: The question and its rephrasing.
@@ -91,11 +92,11 @@ def _unpaired(text: str) -> bool:
 
 
 def numbers_kept(pair: Pair) -> Verdict:
-    r"""Check that every number of the original is in the rephrasing, and no other.
+    r"""Check that the rephrasing has exactly the numbers of the original.
 
-    How often a number occurs does not count, nor whether it is written in digits or as a word (`five`). Words such as
-    `twice`, `half` and `each` may stand for a number of the other text. Numbers of an example (`For instance, …`) may
-    be missing.
+    Repetitions do not count, nor whether a number is written in digits or as a word (`five`). Words such as
+    `twice`, `half` and `each` may stand for a number of the other text. Numbers of an example (`For instance,
+    …`) may be missing.
 
     >>> numbers_kept(Pair("Tom has 3 cats and buys 2.", "Tom, who had three cats, buys two more.")).reason
     'all 2 numbers kept'
@@ -110,7 +111,7 @@ def numbers_kept(pair: Pair) -> Verdict:
 
 
 def answer_not_leaked(pair: Pair) -> Verdict:
-    r"""Check that the reference answer is not in the rephrasing, unless the original has it too.
+    r"""Check that the rephrasing does not contain the reference answer, unless the original contains it too.
 
     >>> answer_not_leaked(Pair("What is $6 \cdot 7$?", r"Show that $6 \cdot 7$ is 42.", ("42",))).reason
     'the answer 42 is in it, and not in the original'
@@ -130,7 +131,7 @@ def _holds(text: str, answer: str) -> bool:
 
 
 def not_identical(pair: Pair) -> Verdict:
-    r"""Check that the rephrasing differs from the original, and from the other rephrasings, in words or their order.
+    r"""Check that the rephrasing differs from the original and the other rephrasings in words or their order.
 
     Line breaks and bullets count as words: a list differs from the same sentences in running text.
 
@@ -148,4 +149,4 @@ def _words(text: str) -> list[str]:
 
 _IN_ORDER = (well_formed, numbers_kept, symbols_kept, answer_not_leaked, not_identical)
 TEXT_CHECKS: dict[str, Check] = {check.__name__: check for check in _IN_ORDER}
-"""name → check, as in `configs/rephrase.yaml`."""
+"""Name → check, as in `configs/rephrase.yaml`."""

@@ -1,4 +1,4 @@
-"""Asks an OpenAI-compatible server, and adds up what it costs.
+"""Client of an OpenAI-compatible server, which also adds up costs.
 
 The `openai` client waits and retries; no reply is paid for twice.
 """
@@ -32,35 +32,38 @@ _REFUSES_EVERYBODY = (401, 402, 403, 404)
 _BAD_REQUEST = (400, 422)
 _FAILURES_IN_A_ROW = 4
 _LONGEST = 500
-"""Characters of a server's error that are shown."""
+"""Maximum number of characters of a server's error to show."""
 CHARACTERS_PER_TOKEN = 3.5  # about 4 in English, fewer in LaTeX
 
 _LONGEST_WORD = 6
-"""Letters of the longest parameter that counts only in quotes: `stop`, `n` and `seed` are words of any message."""
+"""Maximum length of a parameter that counts only in quotes: `stop`, `n` and `seed` are common words."""
 _TOO_LONG = re.compile(
     r"context[ _](?:length|window|size)|input tokens|prompt is too long|reduce the (?:length|size|prompt|messages)",
     re.IGNORECASE,
 )
-"""What servers say about a question that is too long, which concerns that question alone."""
+"""Error texts about a question that is too long, which concern that question alone."""
 _LIMIT = re.compile(r"context (?:length|window|size)\D{0,20}(\d{1,9})", re.IGNORECASE)
 _INSTEAD = re.compile(r"\buse\W{1,3}(\w{1,64})\W{1,3}instead", re.IGNORECASE)
 _JSON_TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
 
 
 class ServerRefusedError(RuntimeError):
-    """The server will answer no call: a wrong key, model or parameter, an empty account, or it cannot be reached."""
+    """Error for a server that refuses all calls: wrong key, model or parameter, or an empty account.
+
+    Also raised if the server can't be reached.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """An OpenAI-compatible server and how to use it. The key itself is no setting: it stays in the environment."""
+    """OpenAI-compatible server and its options. The key is no setting: it stays in the environment."""
 
-    base_url: str | None = None  # such as http://localhost:8000/v1; None takes OPENAI_BASE_URL, else OpenAI's own
-    api_key_env: str = "OPENAI_API_KEY"  # the variable that holds the key; servers of your own may need none
+    base_url: str | None = None  # such as http://localhost:8000/v1; None uses OPENAI_BASE_URL, else OpenAI
+    api_key_env: str = "OPENAI_API_KEY"  # name of the variable with the key; a private server may need none
     concurrency: int = 32  # calls under way at a time
     timeout: float = 120.0  # seconds of silence after which a call has failed
     max_retries: int = 8
-    """How often the `openai` client repeats a failed call; a Retry-After of more than two minutes ends the retries."""
+    """Retries of a failed call by the `openai` client; a Retry-After above two minutes ends the retries."""
 
     def __post_init__(self) -> None:
         if not self.api_key_env.isidentifier():  # perhaps the key itself: not to be shown
@@ -70,14 +73,14 @@ class Server:
 
     @property
     def key(self) -> str:
-        """The key in the environment; empty if there is none."""
+        """Key in the environment; empty if there is none."""
         return os.environ.get(self.api_key_env, "")
 
     def connect(self) -> openai.AsyncOpenAI:
-        """Connect; errors in bodies of status 200 are retried like errors with a status of their own.
+        """Connect to the server; errors in bodies of status 200 are retried like errors with another status.
 
         Raises:
-            ValueError: if OpenAI's own server is meant and there is no key.
+            ValueError: if the server is OpenAI's and there is no key.
         """
         url = self.base_url or os.environ.get("OPENAI_BASE_URL") or None
         if not self.key and url is None:
@@ -91,7 +94,7 @@ class Server:
         )
 
     def explain(self, error: openai.APIError) -> str:
-        """Return the error in words, in printable characters, without the keys that servers like to quote."""
+        """Return the error's text in printable characters, without keys, which servers often quote."""
         cause = f" ({error.__cause__})" if isinstance(error, openai.APIConnectionError) else ""
         said = f"{error}{cause}"
         if isinstance(error, openai.APIStatusError):
@@ -102,7 +105,7 @@ class Server:
 
 
 async def _give_errors_their_status(response: Any) -> None:
-    """Give a successful response without a chat completion the status of its error, so that the client retries it."""
+    """Give a successful response without a chat completion its error's status, so that the client retries."""
     if response.is_success:
         await response.aread()
         try:
@@ -118,16 +121,17 @@ class _Row(Message):
 
 
 class ReplyCache(dict[str, Reply]):
-    """Key of a call → reply, in an append-only file of JSON lines; a context manager.
+    """Cache of call key → reply, in an append-only file of JSON lines; a context manager.
 
-    The body of a response is saved as it came, but for secrets that it echoes, and read afterwards, so that a
-    malformed one is not paid for again. People can read the file, unlike a database (`diskcache`). Lines that a kill or
-    an editor broke, and bodies that hold no reply, are skipped with a warning. A second process, which would pay too,
-    is refused.
+    The body of a response is saved unchanged, except for secrets in it, and parsed afterwards, so that a
+    malformed body is not paid for again. People can read the file, unlike a database (`diskcache`). Broken
+    lines, left by a kill or an editor, and bodies without a reply are skipped with a warning. A second
+    process, which would pay too, is refused.
 
     Args:
-        path: The file; it is made if it is missing.
-        secrets: Keys that never reach the file or a `Reply`, besides all that `without_secrets` knows.
+        path: Path of the file, which is created if missing.
+        secrets: Keys that must not reach the file or a `Reply`, in addition to those that `without_secrets`
+            finds.
     """
 
     def __init__(self, path: Path, secrets: Sequence[str] = ()) -> None:
@@ -148,10 +152,10 @@ class ReplyCache(dict[str, Reply]):
             self._file.write(b"\n")
 
     def add(self, key: str, body: str) -> None:
-        """Save the body of a response, then read it.
+        """Save the body of a response, then parse it.
 
         Raises:
-            NoCompletionError: if the body holds no reply; nothing is saved then.
+            NoCompletionError: if the body has no reply; nothing is saved then.
         """
         time = datetime.now(UTC).isoformat(timespec="seconds")
         body = self._cleaned(body)
@@ -162,7 +166,7 @@ class ReplyCache(dict[str, Reply]):
         self[key] = reply
 
     def _cleaned(self, body: str) -> str:
-        """Return a JSON body without secrets, however their characters are escaped."""
+        """Return a JSON body without secrets, even if their characters are escaped."""
 
         def cleaned(match: re.Match[str]) -> str:
             if len(match[0]) <= SHORTEST:
@@ -184,16 +188,16 @@ class ReplyCache(dict[str, Reply]):
 
 
 class Client:
-    """Answers calls from the cache, else by asking the server, many at a time.
+    """Client that answers calls from the cache or by concurrent requests to the server.
 
-    A reply that never arrived (a dropped connection, a timeout, a kill) is asked for again under the same
-    `Idempotency-Key`, which servers may use to charge once. Until a model has answered, its calls are sent one at a
-    time: a server that refuses the key, the model or a parameter refuses it once.
+    A call whose reply never arrived (a dropped connection, a timeout, a kill) is sent again with the same
+    `Idempotency-Key`, by which servers may charge once. Until a model has answered, its calls are sent one at
+    a time, so that a server refuses a wrong key, model or parameter only once.
     """
 
     def __init__(self, server: Server, cache: ReplyCache) -> None:
         self.server, self.cache = server, cache
-        self.calls: dict[str, ApiCall] = {}  # key → call: all that was asked through this client, for the account
+        self.calls: dict[str, ApiCall] = {}  # key → call: all calls through this client, for the account
         self.failures: dict[str, str] = {}  # key → why there is no reply: nothing was paid, the next session asks again
         self._answered: set[tuple[str, str]] = set()  # purposes and models that have replied in this session
         self._failed_in_a_row = 0
@@ -216,7 +220,7 @@ class Client:
         return [self.cache.get(key) or Reply(fault=self.failures[key]) for key in (call.key for call in calls)]
 
     async def _ask_all(self, connection: openai.AsyncOpenAI, missing: Mapping[str, ApiCall]) -> None:
-        """Ask one at a time until each model has answered, or failed for a passing reason; then many at a time."""
+        """Send calls one at a time until each model has answered or failed temporarily, then concurrently."""
         slots, screen = asyncio.Semaphore(self.server.concurrency), Console(stderr=True)
         waiting = dict(missing)
         for key, call in missing.items():
@@ -228,10 +232,10 @@ class Client:
             await task
 
     async def _ask(self, connection: openai.AsyncOpenAI, slots: asyncio.Semaphore, key: str, call: ApiCall) -> None:
-        """Ask the server; the reply goes to the cache, an error to the failures. Does nothing after a refusal."""
+        """Send a call; cache the reply, or record the error. Do nothing after a refusal."""
         body = call.body()
         async with slots:
-            if self._refusal:  # start no more calls; those under way are paid for and waited for
+            if self._refusal:  # start no more calls; calls in progress are paid for, so wait for them
                 return
             try:
                 response = await connection.chat.completions.with_raw_response.create(
@@ -248,7 +252,7 @@ class Client:
         self._failed_in_a_row = 0
 
     def _refused(self, error: openai.APIError, call: ApiCall, shown: str) -> ServerRefusedError | None:
-        """Return the refusal of all further calls; None if the error, in words `shown`, concerns this call alone."""
+        """Return a refusal of all further calls; None if the error `shown` concerns this call alone."""
         status, said = 500, ApiError(message="")
         if isinstance(error, openai.APIStatusError):
             status, said = error.status_code, read_error(error.response.text)
@@ -274,10 +278,10 @@ class Client:
 
 
 def _refused_parameter(said: ApiError, call: ApiCall) -> str | None:
-    """Return the parameter that a server refuses in this call, and so in every call; None if it names none.
+    """Return the parameter that a server refuses in this call, and hence in all calls; None if there is none.
 
-    A question that is too long for the model says nothing about other questions, unless the limit of the reply alone
-    reaches the model's.
+    If a question is too long for the model, other questions may still fit, unless the limit of the reply
+    alone reaches the model's limit.
     """
     if _TOO_LONG.search(f"{said.message} {said.code}"):
         limit = _LIMIT.search(said.message)
@@ -300,7 +304,7 @@ def _refused_parameter(said: ApiError, call: ApiCall) -> str | None:
 
 
 def _advice(name: str, part: str, said: ApiError, call: ApiCall) -> str:
-    """Return what to do about a refused parameter, with settings that can be copied to the command line."""
+    """Return advice on a refused parameter, with settings to copy to the command line."""
     if name == "model":
         return f"Correct {part}.model"
     if name == "seed" and part == "rephraser":
@@ -312,21 +316,21 @@ def _advice(name: str, part: str, said: ApiError, call: ApiCall) -> str:
 
 
 class Prices(NamedTuple):
-    """Prices of a model, per million tokens, in any currency."""
+    """Prices of a model per million tokens, in any currency."""
 
     prompt: float
     completion: float
 
 
 def expected(calls: Iterable[ApiCall], answered: Container[str]) -> list[tuple[ApiCall, Usage]]:
-    """Calls with their expected usage; equal calls count once, those whose keys are `answered` not at all."""
+    """Return calls with their expected usage, without duplicates and without `answered` keys."""
     distinct = {call.key: call for call in calls if call.key not in answered}.values()
     tokens = [round((len(call.system) + len(call.user)) / CHARACTERS_PER_TOKEN) for call in distinct]
     return [(call, Usage(prompt, call.expected_tokens)) for call, prompt in zip(distinct, tokens, strict=True)]
 
 
 def account(usages: Iterable[tuple[ApiCall, Usage]], prices: Mapping[str, Prices]) -> str:
-    """The table of `costs` and their sum, in words."""
+    """Describe the table of `costs` and their sum in words."""
     table = costs(usages, prices)
     if table.empty:
         return "nothing is asked of a model"
@@ -336,7 +340,7 @@ def account(usages: Iterable[tuple[ApiCall, Usage]], prices: Mapping[str, Prices
 
 
 def costs(usages: Iterable[tuple[ApiCall, Usage]], prices: Mapping[str, Prices]) -> pd.DataFrame:
-    """Calls, tokens and cost, summed per purpose and model; a cost is NaN where no price is known."""
+    """Return calls, tokens and cost, summed per purpose and model; a cost is NaN if the price is unknown."""
     rows = []
     for call, usage in usages:
         price = prices.get(call.model, Prices(nan, nan))

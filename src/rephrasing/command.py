@@ -1,10 +1,10 @@
-"""`tagrpo-rephrase`: questions in, rephrasings with their provenance and the checks' verdicts out; and their audit.
+"""`tagrpo-rephrase`: write rephrasings of questions with provenance and the checks' verdicts; audit them.
 
     tagrpo-rephrase input=questions.jsonl output=rephrased.jsonl rephraser.model=<model> --dry-run
     tagrpo-rephrase input=questions.jsonl output=rephrased.jsonl rephraser.model=<model>
     tagrpo-rephrase audit input=rephrased.jsonl output=filtered.jsonl
 
-Paid replies are kept in `<output>.work/replies.jsonl`: after an interruption the same command continues.
+Paid replies are kept in `<output>.work/replies.jsonl`: the same command continues after an interruption.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values
 
 
 def built(part: DictConfig) -> Any:
-    """Instantiate a part of the configuration; its `price` is not an argument of the object."""
+    """Instantiate a part of the configuration, without `price`, which is no argument of the object."""
     return instantiate({name: value for name, value in part.items() if name != "price"}, _convert_="all")
 
 
@@ -53,7 +53,7 @@ def check_parts(cfg: DictConfig) -> None:
 
 
 def with_commands(arguments: Sequence[str]) -> list[str]:
-    """Return the command line in Hydra's terms.
+    """Convert the command line to Hydra's syntax.
 
     >>> with_commands(["generate", "input=a.jsonl", "--dry-run"])
     ['command=generate', 'input=a.jsonl', 'dry_run=true']
@@ -132,7 +132,7 @@ def check_rephrasing(cfg: DictConfig) -> None:
 
 @entry_point("rephrase")
 def run(cfg: DictConfig) -> None:
-    """Run the command; exit with 1 if calls got no reply."""
+    """Run `tagrpo-rephrase`; exit with 1 if calls got no reply."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     with explained():
         check_fields(cfg, Rephrase)
@@ -159,7 +159,7 @@ def finished(cfg: DictConfig) -> bool:
 
 
 def main() -> None:
-    """Run the command."""
+    """Run `tagrpo-rephrase`."""
     sys.argv[1:] = with_commands(sys.argv[1:])
     run()
 

@@ -1,4 +1,4 @@
-"""Errors of chat APIs, in whatever wrapping they arrive: with a status of their own, or in a body of status 200."""
+"""Errors of chat APIs in any wrapping: with an HTTP status, or in a body of status 200."""
 
 import json
 from collections import deque
@@ -9,7 +9,7 @@ from typing import Any
 from ..foreign import ForeignDataError, printable
 
 _UNREADABLE = 502
-"""Status of a body that is neither a chat completion nor an error with a status: a passing fault, so it is retried."""
+"""Status for a body that is neither a chat completion nor an error with a status; retried."""
 _LONGEST = 300
 _STATUS_OF_WORD = {
     "rate_limit": 429, "ratelimit": 429, "quota": 429, "exhausted": 429, "too_many": 429, "throttl": 429,
@@ -18,10 +18,10 @@ _STATUS_OF_WORD = {
     "permission": 403, "forbidden": 403, "not_found": 404, "invalid_request": 400, "invalid_argument": 400,
     "unsupported": 400, "context_length": 400, "bad_request": 400, "validation": 400,
 }  # fmt: skip
-"""Word in an error's code or type → the HTTP status that APIs send with it; the first that occurs counts.
+"""Word in an error's code or type → HTTP status that APIs send with the word; the first occurrence counts.
 
-If the code and the type have none of these words, the message is searched for those of 429 and 503 alone, which only
-cause a retry.
+If the code and the type have none of these words, the message is searched for the words of 429 and 503 only,
+which only cause a retry.
 """
 
 _PASSING = (429, 503)
@@ -34,23 +34,23 @@ _CODES = ("code", "Code", "type", "__type", "status", "error_code", "errorcode")
 
 @dataclass(frozen=True, kw_only=True)
 class ApiError:
-    """What a server said about a call that it did not answer. Every text is printable."""
+    """Server's statement on a call that it did not answer. All texts are printable."""
 
     message: str
-    """The server's words, the beginning of the body if it has none."""
+    """Message of the server; the beginning of the body if there is none."""
     status: int | None = None
-    """HTTP status that the body names, 400 to 599; None if it names none."""
+    """HTTP status in the body, 400 to 599; None if there is none."""
     code: str = ""
-    """The server's codes and types: `insufficient_quota invalid_request_error`."""
+    """Codes and types of the server: `insufficient_quota invalid_request_error`."""
     parameter: str = ""
-    """The argument of the request that the server refuses; empty if it names none."""
+    """Argument of the request that the server refuses; empty if the server names none."""
 
 
 class NoCompletionError(ForeignDataError):
-    """A body that holds no chat completion: nothing was paid for, and the call may be sent again.
+    """Error for a body without a chat completion; nothing was paid for, and the call may be sent again.
 
     Args:
-        error: What the body says.
+        error: Error in the body.
     """
 
     def __init__(self, error: ApiError) -> None:
@@ -90,7 +90,7 @@ def read_error(body: str) -> ApiError:
 
 
 def is_error(value: object) -> bool:
-    """Check that the field `error` of a body says something; servers also send `null`, `""` and an empty object.
+    """Check whether a body's field `error` has content; servers also send `null`, `""` and empty objects.
 
     >>> is_error({"message": None, "code": 0}), is_error({"message": "slow down"}), is_error("slow down")
     (False, True, True)
@@ -101,7 +101,7 @@ def is_error(value: object) -> bool:
 
 
 def _first(content: Any, names: tuple[str, ...], accept: Callable[[Any], bool]) -> Any:
-    """Return the value that is accepted under one of the names, the least nested one; None if there is none."""
+    """Return the least nested accepted value under one of the names; None if there is none."""
     waiting = deque([content])
     while waiting:
         value = waiting.popleft()
@@ -120,19 +120,19 @@ def _is_text(value: object) -> bool:
 
 
 def _is_status(value: object) -> bool:
-    """Check for 400 to 599, as a number or in digits."""
+    """Check for an error status, 400 to 599, as a number or in digits."""
     if isinstance(value, str):
         return len(value) == 3 and value.isascii() and value.isdecimal() and 400 <= int(value) <= 599
     return type(value) is int and 400 <= value <= 599
 
 
 def _is_place(value: object) -> bool:
-    """Check for the place of an error as pydantic and FastAPI write it: `["body", "max_tokens"]`."""
+    """Check for an error location in the form of pydantic and FastAPI: `["body", "max_tokens"]`."""
     return isinstance(value, list) and bool(value) and _is_text(value[-1])
 
 
 def _status_of(text: str, *, passing: bool = False) -> int | None:
-    """Return the status that a text spells in words; with `passing`, only one of an error that passes."""
+    """Return the status for the words of a text; with `passing`, only that of a temporary error."""
     spelled = text.casefold().replace(" ", "_").replace("-", "_")
     found = next((status for word, status in _STATUS_OF_WORD.items() if word in spelled), None)
     return None if passing and found not in _PASSING else found

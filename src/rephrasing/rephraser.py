@@ -1,4 +1,4 @@
-"""From questions to checked rephrasings: proposals by a model, the checks of their text, the judge."""
+"""Proposals of rephrasings by a model, their checks by text, and the judge."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -35,64 +35,64 @@ Give your reason in one sentence, then a last line: EQUIVALENT: yes, or EQUIVALE
 _OPENING = r"<rephrasing(?:[\s_]?\d{1,3}|\s[^<>]{1,80})?>"
 _TAGGED = re.compile(rf"{_OPENING}((?:(?!{_OPENING}).)*?)</rephrasing(?:[\s_]?\d{{1,3}})?>", re.IGNORECASE | re.DOTALL)
 _MENTION = re.compile(r"\W*(?:and|or|to|through|your text|text|rephrasing)?\W*", re.IGNORECASE)
-"""What stands between the tags if a reply mentions them: "between <rephrasing> and </rephrasing>"."""
+"""Text between the tags if a reply mentions the tags: "between <rephrasing> and </rephrasing>"."""
 _LONGEST_REASON = 300
-"""Characters of a judge's reason that are kept."""
+"""Maximum number of characters of a judge's reason to keep."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """A way of rephrasing or reformulating; TA-GRPO's and ours are in `configs/rephraser`."""
+    """Instruction to rephrase or reformulate; TA-GRPO's and others are in `configs/rephraser`."""
 
     count: int
-    """Rephrasings wanted per question."""
+    """Number of rephrasings wanted per question."""
     task: str
-    """The instruction itself, with examples."""
+    """Text of the instruction, with examples."""
     rules: bool = True
-    """Whether to append our rules about what must not change; the form of the reply is asked for in any case."""
+    """Whether to append rules about what must not change; the form of the reply is always requested."""
     kind: str = "wording"
-    """How it changes the question, for `data.kinds`."""
+    """Kind of change to the question, for `data.kinds`."""
     unchecked: Sequence[str] = ()
-    """Checks that this kind can't pass, such as `numbers_kept` where numbers are replaced; also `judge`."""
+    """Checks that this kind can't pass, such as `numbers_kept` if numbers are replaced; also `judge`."""
 
     def system(self, count: int) -> str:
-        """The system prompt that asks for `count` rephrasings of the question that follows."""
+        """Return the system prompt that requests `count` rephrasings of the following question."""
         wanted = "one rephrasing" if count == 1 else f"{count} rephrasings, each different from the others,"
         return f"{self.task.strip()}\n\n{_RULES * self.rules}{_FORM}\n\nWrite {wanted} of the question that follows."
 
 
 class Rephraser(Protocol):
-    """Proposes rephrasings of questions."""
+    """Source of proposed rephrasings of questions."""
 
     @property
     def count(self) -> int:
-        """Rephrasings wanted per question."""
+        """Number of rephrasings wanted per question."""
 
     def calls(self, groups: Sequence[QuestionGroup]) -> list[ApiCall]:
-        """The calls that it makes in any case; none if it asks no model."""
+        """Return the calls that are always made; none if the rephraser uses no model."""
 
     async def propose(self, groups: Sequence[QuestionGroup], checks: Checks, client: Client) -> list[Reviewed]:
-        """All candidates with the verdicts of `checks`, question by question."""
+        """Return all candidates with the verdicts of `checks`, question by question."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelRephraser:
-    """Asks a chat model.
+    """Rephraser that uses a chat model.
 
-    Each instruction asks for its number of rephrasings in one call. If fewer of them pass the checks, it is repeated
-    for the missing ones.
+    Each instruction requests its number of rephrasings in one call. If fewer pass the checks, the instruction
+    is repeated for the missing rephrasings.
     """
 
     model: str
-    """Name of the model on its server."""
+    """Name of the model on the server."""
     instructions: Mapping[str, Instruction]
     """Name → instruction."""
     attempts: int = 2
-    """Calls per question and instruction at most."""
+    """Maximum number of calls per question and instruction."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Sampling parameters, handed to the server."""
+    """Sampling parameters, passed to the server."""
     seed: int | None = None
-    """Sent with each call, plus the number of the attempt; None sends none."""
+    """Sent with each call, increased by the number of the attempt; None sends no seed."""
 
     def __post_init__(self) -> None:
         counts = {name: instruction.count for name, instruction in self.instructions.items()}
@@ -101,15 +101,15 @@ class ModelRephraser:
 
     @property
     def count(self) -> int:
-        """Rephrasings wanted per question."""
+        """Number of rephrasings wanted per question."""
         return sum(instruction.count for instruction in self.instructions.values())
 
     def calls(self, groups: Sequence[QuestionGroup]) -> list[ApiCall]:
-        """The first call of every question and instruction."""
+        """Return the first call of every question and instruction."""
         return [self._call(group, name, i.count) for group in groups for name, i in self.instructions.items()]
 
     async def propose(self, groups: Sequence[QuestionGroup], checks: Checks, client: Client) -> list[Reviewed]:
-        """Ask, read, check; ask again for what is missing."""
+        """Request, parse and check rephrasings; request missing ones again."""
         reviewed = [Reviewed(group) for group in groups]
         wanted = [(item, name, i.count) for item in reviewed for name, i in self.instructions.items()]
         for attempt in range(self.attempts):
@@ -158,23 +158,23 @@ def read_rephrasings(text: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class Judge:
-    """A model that compares each rephrasing with its original; it does not see the reference answer."""
+    """Model that compares each rephrasing with its original, without seeing the reference answer."""
 
-    model: str  # its name on its server
+    model: str  # name of the model on the server
     parameters: Mapping[str, Any] = field(default_factory=dict)  # for the server: temperature, max_tokens, …
 
     def call(self, pair: Pair) -> ApiCall:
-        """The question to the judge about one pair."""
+        """Return the call that asks the judge about one pair."""
         return ApiCall(
             purpose="judge", model=self.model, system=_COMPARE, parameters=self.parameters, expected_tokens=60,
             user=f"First statement:\n{pair.question}\n\nSecond statement:\n{pair.rephrasing}",
         )  # fmt: skip
 
     async def review(self, reviewed: Sequence[Reviewed], client: Client) -> None:
-        """Add the judge's verdict to every candidate that no check of the text refused; drop its earlier verdicts.
+        """Add the judge's verdict to every candidate that no text check refused; drop earlier verdicts.
 
-        The verdict is undecided (None), which accepts nothing, if the judge does not reply or gives no clear word. A
-        text that spells a verdict itself is refused without asking: the judge may quote it.
+        The verdict is undecided (None), which accepts nothing, if the judge does not reply or is unclear. A
+        text that spells a verdict is refused without a call, since the judge may quote it.
         """
         places = []
         for item in reviewed:
@@ -193,7 +193,7 @@ class Judge:
 
 
 _LAST_LINE = re.compile(r"[\s*_#-]*equivalent[\s*_]*:[\s*_]*(yes|true|no|false)[\s*_.!]*", re.IGNORECASE)
-"""The line that the judge is asked for, with the emphasis that models put around it."""
+"""Line that the judge is instructed to write, with the emphasis that models put around it."""
 _SPELLED_VERDICT = re.compile(r"equivalent[\W_]{0,8}:[\W_]{0,8}(?:yes|true)", re.IGNORECASE)
 _CONTRADICTION = re.compile(
     r"\bequivalent[\s*_\"'`]{0,4}(?::|=|\bis\b)[\s*_\"'`]{0,4}(?:no|false)\b|\b(?:in|non-?)equivalent"
@@ -201,7 +201,7 @@ _CONTRADICTION = re.compile(
     r"|\bequivalent\b[\s,;*_]{1,4}(?:(?:but|and|only)\s){0,2}(?:if|unless|except|provided|when)\b",
     re.IGNORECASE,
 )
-"""What denies equivalence elsewhere in a reply, so that its last line is not clear."""
+"""Denial of equivalence elsewhere in a reply, which makes the last line unclear."""
 _CLAUSE_END = re.compile(
     r"[,;:!?\n]|\.(?!\d)|\b(?:and|but|so|while|whereas|hence|thus|therefore|which|making)\b", re.IGNORECASE
 )
@@ -224,7 +224,7 @@ _HARMLESS = re.compile(
     r"|setting|sentences?|context|presentation|only|just|merely|superficial\w*|irrelevant)\b",
     re.IGNORECASE,
 )
-"""What may differ between equivalent problems."""
+"""Permitted differences between equivalent problems."""
 _HEADING = re.compile(
     r"\W*(?:(?:my|the|so|final|last|overall)\W+){0,3}(?:verdict|conclusion|answer|judge?ment|decision|result|line)\W*",
     re.IGNORECASE,
@@ -237,15 +237,15 @@ class _Judgement(Message):
 
 
 def read_judgement(text: str) -> tuple[bool | None, str]:
-    r"""Read a judge's word and its reason.
+    r"""Parse a judge's verdict and reason.
 
-    The last line counts, and only if it is `EQUIVALENT: yes` or `EQUIVALENT: no` and nothing else, or the whole reply
-    is a JSON object with `equivalent` and `reason`. A `yes` is None if it may be a quotation, or if the reason denies
-    or doubts the equivalence, or names a difference.
+    The last line counts, and only if it is `EQUIVALENT: yes` or `EQUIVALENT: no` and nothing else, or the
+    whole reply is a JSON object with `equivalent` and `reason`. A `yes` becomes None if it may be a
+    quotation, or if the reason denies or doubts the equivalence, or names a difference.
 
     Returns:
-        Whether the judge calls two problems equivalent, None if this is not clear; and the reason, the beginning of the
-        text if it is not clear.
+        Whether the judge calls two problems equivalent, None if this is unclear; and the reason, or the
+        beginning of the text if this is unclear.
 
     >>> read_judgement("Only the order differs.\nEQUIVALENT: yes")
     (True, 'Only the order differs.')
@@ -259,7 +259,7 @@ def read_judgement(text: str) -> tuple[bool | None, str]:
 
 
 def _last_word(text: str) -> tuple[bool | None, str]:
-    """Return the word in the last line, or in a JSON object, and the text before it."""
+    """Return the verdict in the last line, or in a JSON object, and the text before it."""
     if text.lstrip().startswith("{") and text.count('"equivalent"') == 1:
         try:
             said = read_json(_Judgement, text, source="the judge's reply", remedy="")
@@ -298,9 +298,9 @@ def _denies(clause: str) -> bool:
 async def rephrase(
     groups: Sequence[QuestionGroup], rephraser: Rephraser, checks: Checks, judge: Judge | None, client: Client
 ) -> list[Reviewed]:
-    """Propose rephrasings, check their text, ask the judge about those that passed; return all questions, in order.
+    """Propose rephrasings, check their text, and judge those that passed; return all questions, in order.
 
-    Questions with the same `plain` text share their rephrasings, as `with_rephrasings` joins them.
+    Questions with the same `plain` text share their rephrasings, since `with_rephrasings` joins by this text.
     """
     reviewed = await rephraser.propose(distinct(groups), checks, client)
     if judge is not None:
@@ -310,14 +310,14 @@ async def rephrase(
 
 
 def planned_calls(groups: Sequence[QuestionGroup], rephraser: Rephraser, judge: Judge | None) -> list[ApiCall]:
-    """Return the calls that `rephrase` makes if all rephrasings pass and are as long as their question."""
+    """Return the calls that `rephrase` makes if all rephrasings pass and are as long as their questions."""
     questions = distinct(groups)
     pairs = [Pair(q.question, f"{n} {q.question}") for q in questions for n in range(rephraser.count)]
     return rephraser.calls(questions) + ([judge.call(pair) for pair in pairs] if judge else [])
 
 
 def distinct(groups: Sequence[QuestionGroup]) -> list[QuestionGroup]:
-    """The first question of each `plain` text, in order."""
+    """Return the first question of each `plain` text, in order."""
     found: dict[str, QuestionGroup] = {}
     for group in groups:
         found.setdefault(plain(group.question), group)

@@ -1,4 +1,4 @@
-"""Whether the formulas of a question are in its rephrasing, perhaps with other names for the variables."""
+"""Check whether a rephrasing has the formulas of a question, perhaps with other names for variables."""
 
 import re
 from itertools import permutations
@@ -8,19 +8,23 @@ from .texts import compact, figures, formulas, holds, prose, variables, with_nam
 
 _MOST_RENAMED = 6  # variables; a rephrasing that renames more is refused
 _NO_VARIABLES = re.compile(r"e|(?<!_)i|d(?=[a-z\\])|[CP](?=[_^]|\((?:[A-Z\\]|[^()]*,))")
-"""Letters that may be no variables: constants, differentials, combinations, probabilities; without LaTeX commands."""
+"""Pattern of letters that may be no variables: constants, differentials, combinations, probabilities.
+
+Text is matched without LaTeX commands.
+"""
 _NOT_ZERO = re.compile(
     r"\bnon-?zero\b|\bnot (?:equal to )?(?:0|zero)\b|\b(?:none|neither)\b[^.?!]{0,80}\bzero\b", re.IGNORECASE
 )
 
 
 def symbols_kept(pair: Pair) -> Verdict:
-    r"""Check that every formula of the original is in the rephrasing, and no other; figures are copied.
+    r"""Check that the rephrasing has exactly the formulas of the original, and unchanged figures.
 
-    Formulas are cut at commas and compared in a compact spelling, in any order. In the other text a formula may have no
-    dollars, `x ≠ 0` may be told in words, and formulas of an example (`For instance, …`) may be missing. Variables may
-    have other names if that cannot change the answer: each is renamed everywhere, to a letter that the original does
-    not have, and none of them is in the answer, a figure or the text around the formulas.
+    Formulas are cut at commas and compared in a compact spelling, in any order. In the other text, a formula
+    may have no dollars, `x ≠ 0` may be written in words, and formulas of an example (`For instance, …`) may
+    be missing. Variables may have other names if that can't change the answer: each is renamed everywhere, to
+    a letter that the original does not have, and no renamed variable is in the answer, a figure or the text
+    around the formulas.
 
     >>> symbols_kept(Pair("If $x^2=4$, find $x$.", "Find $x$ such that $x^2=-4$.")).reason
     'missing: x^2=4; new: x^2=-4'
@@ -45,13 +49,16 @@ def symbols_kept(pair: Pair) -> Verdict:
 
 
 def _not_told(text: str, other: str) -> set[str]:
-    """The formulas of a text, without `x!=0` if the other text says more often in words that something is not 0."""
+    """Return the formulas of a text.
+
+    `x!=0` is left out if the other text says in words more often that something is not 0.
+    """
     in_words = len(_NOT_ZERO.findall(other)) > len(_NOT_ZERO.findall(text))
     return {piece for piece in formulas(text) if not (in_words and re.fullmatch("[A-Za-z]+!=0", piece))}
 
 
 def _lacking(wanted: set[str], there: set[str], text: str) -> set[str]:
-    """The pieces that are neither among the formulas `there` nor, without dollars, in the text around them."""
+    """Return the pieces that are not among the formulas `there`, nor without dollars in the text."""
     whole = compact(text).replace('"', "")
     return {
         piece
@@ -61,7 +68,7 @@ def _lacking(wanted: set[str], there: set[str], text: str) -> set[str]:
 
 
 def renaming(before: set[str], after: set[str]) -> dict[str, str] | None:
-    """Other names for variables that turn the formulas `before` into `after`; None where there are none.
+    """Return new names for variables that turn the formulas `before` into `after`; None if there are none.
 
     >>> renaming({"x+2y=7", "x-y=1"}, {"p-q=1", "p+2q=7"}), renaming({"x+2y=7", "x-y=1"}, {"q-p=1", "p+2q=7"})
     ({'x': 'p', 'y': 'q'}, None)
@@ -79,7 +86,7 @@ def renaming(before: set[str], after: set[str]) -> dict[str, str] | None:
 
 
 def _doubt(pair: Pair, names: dict[str, str]) -> str:
-    """Why other names may change the answer; empty where they can't."""
+    """Return why other names may change the answer; empty if they can't."""
     old, new = set(names), set(names.values())
     pieces = formulas(pair.question) | formulas(pair.rephrasing)
     bare = [re.sub(r'"[^"]*"|\\[A-Za-z]+', r"\\", piece) for piece in pieces]
@@ -93,11 +100,11 @@ def _doubt(pair: Pair, names: dict[str, str]) -> str:
 
 
 def _spoken(text: str) -> set[str]:
-    """Letters outside of the formulas, those of labels such as ABC too; a, A and I are words."""
+    """Return the letters outside formulas, including those of labels such as ABC; a, A and I are words."""
     return set("".join(re.findall(r"(?<![A-Za-z'’])(?!(?:A|I)\b)(?:[b-z]|[A-Z]{1,5})(?![A-Za-z])", prose(text))))
 
 
 def differences(missing: set[str], new: set[str]) -> str:
-    """Missing and new items, for a message; empty where there are none."""
+    """List missing and new items for a message; empty if there are none."""
     found = {"missing": missing, "new": new}
     return "; ".join(f"{name}: {', '.join(sorted(items))}" for name, items in found.items() if items)

@@ -1,4 +1,4 @@
-r"""Takes texts of problems apart: numbers, formulas, figures and words, in spellings that can be compared."""
+r"""Split texts of problems into numbers, formulas, figures and words, in spellings that can be compared."""
 
 import re
 from collections.abc import Collection, Iterable
@@ -20,7 +20,7 @@ _PROSE = re.compile(
     r"(?:\A|\s)(?:and|the|for|per|each|an|of|to|is|in|he|she|at|on|or|if|it|was|had|has|his|her|how|than|from|with|they|"
     r"what|more|bill|cost|less|fee|plus|[a-z]{5,}),?(?=\s|\Z)|[.?]\s+[A-Z][a-z]"
 )
-"""Words that occur in no formula outside of `text`; `xy` and `abc` are not among them, since they are products."""
+"""Pattern of words that occur in formulas only within `text`. Products such as `xy` do not match."""
 
 _DIGITS = re.compile(r"\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+(?:\.\d+)?|\.\d+")
 _FRACTION_OF_DIGITS = re.compile(r"\\[dt]?frac\s*(?:(\d)\s*(\d)|\{?(\d+)\}?\s*\{?(\d+)\}?)")
@@ -65,7 +65,7 @@ _LETTER = re.compile(r'"[^"]*"|\\[A-Za-z]+|[A-Za-z]')
 
 
 def hidden_text(text: str, tokens: Collection[str] = ()) -> list[str]:
-    r"""Return what a text holds that its reader cannot see or that a tokenizer reads as a control token.
+    r"""Return the parts of a text that readers can't see, or that a tokenizer reads as control tokens.
 
     Args:
         text: Any text.
@@ -79,7 +79,9 @@ def hidden_text(text: str, tokens: Collection[str] = ()) -> list[str]:
 
 
 def without_examples(text: str, other: str) -> str:
-    """Drop the examples of a text if the other text has one too: its example may have fewer numbers and formulas.
+    """Drop the examples of a text if the other text has an example too.
+
+    The example of the other text may have fewer numbers and formulas.
 
     >>> without_examples("Add 1. For example, 3 becomes 4. What becomes 7?", "One is added. For instance, 3 gives 4. …")
     'Add 1.   What becomes 7?'
@@ -88,7 +90,7 @@ def without_examples(text: str, other: str) -> str:
 
 
 def numbers(text: str) -> set[str]:
-    r"""Numbers in digits or as words, in their canonical spelling; the word `one` by itself does not count.
+    r"""Return numbers in digits or as words, in canonical spelling; the word `one` alone does not count.
 
     >>> sorted(numbers(r"$1,200 at 5.50% for \frac13 of twenty-one months; one of two hundred or 2.5 million"))
     ['1', '1200', '200', '21', '2500000', '3', '5.5']
@@ -103,15 +105,15 @@ def numbers(text: str) -> set[str]:
 
 
 def loose_numbers(text: str) -> set[str]:
-    """Numbers that words of the text may stand for, but need not: 2 for `twice`, 1 for `a`."""
+    """Return numbers that words of the text may, but need not, stand for: 2 for `twice`, 1 for `a`."""
     words = set(re.findall("[a-z]+", text.lower()))
     return {number for number, names in _MEANINGS.items() if not words.isdisjoint(names.split())}
 
 
 def math_spans(text: str) -> list[re.Match[str]]:
-    r"""Formulas and figures as they stand in the text.
+    r"""Find formulas and figures as written in the text.
 
-    Where a pair of dollars encloses prose, or a dollar has no partner, all single dollars are taken for money.
+    If a pair of dollars encloses prose, or a dollar has no partner, all single dollars are read as money.
 
     >>> math_spans("She earns $12 an hour and pays $5.")
     []
@@ -123,7 +125,7 @@ def math_spans(text: str) -> list[re.Match[str]]:
 
 
 def formulas(text: str) -> set[str]:
-    r"""The formulas in math mode, cut at commas and semicolons outside of brackets, each piece `compact`.
+    r"""Return formulas in math mode, cut at commas and semicolons outside brackets, each `compact`.
 
     >>> sorted(formulas(r"If $f(x,y)=3,\ x>0$ costs \$5 and \[y = 2,\] …"))
     ['f(x,y)=3', 'x>0', 'y=2']
@@ -136,18 +138,18 @@ def formulas(text: str) -> set[str]:
 
 
 def figures(text: str) -> list[str]:
-    """Figures given as Asymptote code, spaces left out, sorted."""
+    """Return figures given as Asymptote code, without spaces, sorted."""
     return sorted("".join(match[0].split()) for match in math_spans(text) if match[0].startswith("[asy]"))
 
 
 def prose(text: str) -> str:
-    """The text without its formulas and figures."""
+    """Return the text without formulas and figures."""
     ends = [0, *(place for match in math_spans(text) for place in match.span()), len(text)]
     return " ".join(text[start:end] for start, end in zip(ends[::2], ends[1::2], strict=True))
 
 
 def compact(math: str) -> str:
-    r"""A formula in a spelling that does not depend on spaces, braces, dollars and synonyms; words in quotes.
+    r"""Spell a formula independently of spaces, braces, dollars and synonyms; words are put in quotes.
 
     >>> compact(r"\dfrac{1}{2} \cdot x^{2} \leq 3"), compact("$1/2 × x^2 ≤ 3$")
     ('1/2*x^2<=3', '1/2*x^2<=3')
@@ -158,7 +160,7 @@ def compact(math: str) -> str:
 
 
 def holds(text: str, spelled: str) -> bool:
-    r"""Whether a formula or a word, in its `compact` spelling, stands in a text and is no part of a longer one.
+    r"""Check whether a `compact` formula or word is in a text and not part of a longer one.
 
     >>> holds("How many are $6 \\cdot 7$?", "6*7"), holds("There are 426.", "42"), holds("Find it.", "n")
     (True, False, False)
@@ -169,10 +171,10 @@ def holds(text: str, spelled: str) -> bool:
 
 
 def variables(pieces: Iterable[str]) -> set[str]:
-    """The letters of formulas, in their `compact` spelling, that are no part of a command or of words."""
+    """Return the letters of `compact` formulas that are not part of a command or of words."""
     return {letter for piece in pieces for letter in _LETTER.findall(piece) if len(letter) == 1}
 
 
 def with_names(piece: str, names: dict[str, str]) -> str:
-    """The piece with other letters for its variables."""
+    """Replace the variables of a piece by other letters."""
     return _LETTER.sub(lambda match: names.get(match[0], match[0]), piece)

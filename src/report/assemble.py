@@ -1,4 +1,4 @@
-"""Writes runs as one HTML page, and a comparison of finished runs also as results.json, report.md and plots."""
+"""Write runs as one HTML page; a comparison of finished runs also as results.json, report.md and plots."""
 
 import base64
 import hashlib
@@ -22,13 +22,14 @@ from .blocks import Responses, block
 
 ASSETS = Path(__file__).with_name("assets")
 MARGIN = 200
-"""Bytes set aside per run, since the number of kept responses changes the length of the run's entry in the index."""
+"""Bytes reserved per run, since the run's entry in the index grows with its number of kept responses."""
 
 
 def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:
-    """Compare the finished runs below `roots` and write results.json, report.md, plots and the page into the first.
+    """Compare the finished runs below `roots`, and write the report into the first of the roots.
 
-    Methods come in the given order, and each is compared with those before it. Returns the path of report.html.
+    The report is results.json, report.md, plots and the page. Methods come in the given order, and each is
+    compared with the methods before. Returns the path of report.html.
     """
     methods = Methods(by_method(find_runs(*roots), order))
     write_json(roots[0] / "results.json", methods.results())
@@ -37,7 +38,7 @@ def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:
 
 
 def draw(methods: Methods, folder: Path) -> dict[str, str]:
-    """Write the figures as PNGs; returns file name → caption."""
+    """Write the figures as PNGs; return file name → caption."""
     shown, captions = Figures(methods.runs, methods), {}
     for name, figure in shown.all().items():
         plots.save(plots.draw(figure, shown.runs), folder / f"{name}.png")
@@ -46,17 +47,18 @@ def draw(methods: Methods, folder: Path) -> dict[str, str]:
 
 
 def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: float = 25) -> Path:
-    """Write everything below `roots` as one HTML file that needs no other file, no server and no network.
+    """Write everything below `roots` as one HTML file that needs no other file, server or network.
 
     Args:
-        roots: Run directories, or folders with runs, finished or not, sweeps or evaluations anywhere below them.
-        output: The HTML file, which is returned.
+        roots: Run directories, or folders that contain runs, sweeps or evaluations at any depth, finished or
+            not.
+        output: Path of the HTML file, which is returned.
         order: Methods in the order of tables and legends.
-        megabytes: Size that the file may have, in 10⁶ bytes. It always holds the numbers of all responses, and their
-            tokens as far as there is room; the page says how many are left out.
+        megabytes: Maximum size of the file, in 10⁶ bytes. The file always contains the numbers of all
+            responses, and their tokens if there is room; the page says how many are left out.
 
     Raises:
-        FileNotFoundError: there is nothing to show.
+        FileNotFoundError: if there is nothing to show.
     """
     methods = by_method(find_directories(*roots), order)
     content, blocks, responses = page_content(methods), list[str](), dict[int, Responses]()
@@ -85,7 +87,7 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
 
 
 def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
-    """Return the index of a page: `title`, `answer`, `tables`, `figures`, and an entry for each of the `runs`."""
+    """Return the index of a page: `title`, `answer`, `tables`, `figures`, and `runs`, an entry per run."""
     shown = Figures(methods)
     said, pictured, tables = without_evaluation(shown.runs), "", list[Section]()
     heading = f"Results of {', '.join(methods)}"
@@ -120,7 +122,7 @@ def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
 
 
 def assembled(title: str, blocks: Sequence[str]) -> str:
-    """Return the HTML file. Its content security policy runs only its own scripts and loads nothing from anywhere."""
+    """Return the HTML file, whose content security policy runs only its own scripts and loads nothing."""
     sources = {
         f"report/{path.stem}": "data:text/javascript;base64," + base64.b64encode(path.read_bytes()).decode()
         for path in sorted(ASSETS.glob("*.js"))

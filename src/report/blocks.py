@@ -1,9 +1,9 @@
-"""What `RolloutRecorder` kept of a run, as compressed text inside of an HTML page.
+"""Recorded rollouts of a run as compressed text inside an HTML page.
 
 A block is `<script type="application/octet-stream" id=NAME data-columns=[[column, type, bytes], …]>BASE64</script>`.
-Decoded and inflated (zlib), it is the columns one after the other. A column of numbers is little-endian and stored by
-significance: the first bytes of all values, then the second ones, which compresses better. A column of type `json` is
-UTF-8. The browser inflates a block when something of it is shown.
+Decoded and inflated (zlib), a block is the columns one after the other. A column of numbers is little-endian
+and ordered by significance: the first bytes of all values, then the second bytes, which compresses better. A
+column of type `json` is UTF-8. The browser inflates a block when a part of it is shown.
 """
 
 import base64
@@ -34,8 +34,9 @@ LEAST_BYTES = 3  # that a token takes in the page, which bounds the number of to
 def block(name: str, columns: Mapping[str, Any], level: int = 6) -> str:
     """Return one block as HTML.
 
-    Each of `columns` is a 1-D array, stored as bytes (`u1`, bool), integers (`i4`) or floats (`f4`, `f8`); or anything
-    else that JSON can express, where lone surrogates become escapes, so that any string survives. `level` is zlib's.
+    Each of `columns` is a 1-D array, stored as bytes (`u1`, bool), integers (`i4`) or floats (`f4`, `f8`); or
+    any other content that JSON can represent, with lone surrogates as escapes, so that any string survives.
+    `level` is zlib's compression level.
     """
     parts = {column: _encoded(values) for column, values in columns.items()}
     text = base64.b64encode(zlib.compress(b"".join(content for _, content in parts.values()), level)).decode()
@@ -52,10 +53,11 @@ def _encoded(values: Any) -> tuple[str, bytes]:
 
 
 def pieces_of(run: Path, config: Mapping[str, Any]) -> Callable[[int], str | list[str]]:
-    """Return token → its text on its own: a part of a character becomes `�`, a special token is in a list of its own.
+    """Return a function from a token to its text alone.
 
-    The `tokenizer.json` lies beside the run's exported model, where its settings point, or in the hub's cache; without
-    one, tokens are shown by their numbers.
+    A part of a character becomes `�`, and a special token is a list of one text. The `tokenizer.json` is
+    taken from the run's exported model, from the path in the run's settings, or from the hub's cache; without
+    this file, tokens are shown as numbers.
     """
     from huggingface_hub import try_to_load_from_cache
     from tokenizers import Tokenizer
@@ -81,11 +83,11 @@ def pieces_of(run: Path, config: Mapping[str, Any]) -> Callable[[int], str | lis
 
 
 class Responses:
-    """The responses of a run in the order of iterations, questions and prompts, as columns and token by token.
+    """Responses of a run in the order of iterations, questions and prompts, as columns and token by token.
 
-    A row is a response, a cell a question in one iteration. A response whose tokens do not reproduce its text, or that
-    was recorded without tokens, is written with its text. `prefix` begins the names of the blocks of tokens. Errors are
-    those of `read_rollouts`.
+    A row is a response, and a cell is a question in one iteration. A response whose tokens do not reproduce
+    its text, or that was recorded without tokens, is written with its text. `prefix` begins the names of the
+    blocks of tokens. Raises the errors of `read_rollouts`.
     """
 
     def __init__(self, run: RunFiles, prefix: str) -> None:
@@ -97,14 +99,14 @@ class Responses:
         self._codes = {name: pd.factorize(self.frame[name], use_na_sentinel=False) for name in STRINGS}
         schemas = [pq.read_schema(folder / name) for name in self.names["file"]]
         self._lists = [name for name in TOKENS if all(name in schema.names for schema in schemas)]
-        # [R] what each response takes, in tokens; a text without tokens counts by its length
+        # [R] size of each response in tokens; a text without tokens counts by length
         text = self.frame["response"].fillna("")
         self.sizes = (self.rows["length"] if self._lists else text.str.len().to_numpy() // 4) + 1
         self._file = lru_cache(maxsize=4)(lambda name: pq.read_table(folder / name, columns=self._lists))
 
     @cached_property
     def rows(self) -> dict[str, np.ndarray]:
-        """Column → [R]: the numbers and flags of each response; a string stands as its index in `names`."""
+        """Column → [R] numbers and flags of each response; a string is replaced by its index in `names`."""
         frame, flags = self.frame, self.frame.reindex(columns=FLAGS)
         return {
             **{str(name): frame[name].to_numpy() for name in frame.select_dtypes("integer")},
@@ -115,10 +117,10 @@ class Responses:
 
     @cached_property
     def cells(self) -> dict[str, Any]:
-        """Column → [C]: each question of an iteration, in the order of the rows.
+        """Column → [C] values of each question of an iteration, in the order of the rows.
 
-        `column` (iteration), `question`, `first` (its first row), `samples`, `correct`, and `cause`: `gradient`, or why
-        it has none (`zero_gradient_causes`).
+        `column` (iteration), `question`, `first` (first row of the cell), `samples`, `correct`, and `cause`:
+        `gradient`, or the reason for a missing gradient (`zero_gradient_causes`).
         """
         first, cell = stretches(self.rows["iteration"], self.rows["question"])
         return {
@@ -142,7 +144,7 @@ class Responses:
 
     @cached_property
     def names(self) -> dict[str, list[Any]]:
-        """Column of strings → its distinct values; `references` of each question where they were recorded."""
+        """Column of strings → distinct values; `references` of each question if they were recorded."""
         found = {name: [None if pd.isna(x) else x for x in values] for name, (_, values) in self._codes.items()}
         if "reference" in self.frame:
             first = self.frame.drop_duplicates("question").set_index("question")["reference"]
@@ -150,7 +152,7 @@ class Responses:
         return found
 
     def blocks(self, room: float) -> tuple[int, list[str]]:
-        """Return the number of responses that fit into `room` bytes, and their blocks, each named by its first row.
+        """Return the number of responses that fit into `room` bytes, and their blocks, named by first row.
 
         The last responses to each prompt are left out first, then whole prompts, evenly over training.
         """
@@ -177,7 +179,7 @@ class Responses:
             texts = [None if text == own else text for text, own in zip(texts, joined, strict=True)]
             columns["tokens"] = shown
             for name in self._lists[1:]:
-                # Float32 with ten bits of fraction, as precise as they are shown; zeros compress well.
+                # Float32 with ten bits of fraction, the precision of the display; zeros compress well.
                 bits = np.concatenate(self._column(name, rows)).astype("f4").view("u4") & np.uint32(0xFFFFE000)
                 columns[name.removeprefix("token_")] = bits.view("f4")
         if any(text is not None for text in texts):
@@ -185,13 +187,16 @@ class Responses:
         return block(f"{self.prefix}/tokens/{rows[0]}", columns, level=9)
 
     def _column(self, name: str, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the list of each row; a row whose list is null has NaN for each of its tokens."""
+        """Return the list of each row; a null list is replaced by NaN for each token."""
         places = self.frame[["file", "line", "length"]].iloc[rows].itertuples(index=False)
         found = [(self._file(file)[name][line].values, length) for file, line, length in places]
         return [np.full(n, np.nan) if values is None else values.to_numpy(zero_copy_only=False) for values, n in found]
 
 
 def stretches(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return [C] first row of each stretch of rows that are equal in all columns, and [R] the stretch of each row."""
+    """Split rows into stretches of rows that are equal in all columns.
+
+    Returns [C] the first row of each stretch, and [R] the stretch of each row.
+    """
     change = np.any([np.diff(column, prepend=-1) != 0 for column in columns], axis=0)
     return np.flatnonzero(change), np.cumsum(change) - 1

@@ -1,4 +1,4 @@
-"""`tagrpo-report RUN…`: everything that runs recorded, as one HTML file that opens without a server or a network."""
+"""`tagrpo-report RUN…`: write all records of runs as one HTML file that opens without server or network."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from ..cli.console import entry_point
 
 @entry_point()
 def main() -> None:
-    """Run the command."""
+    """Run `tagrpo-report`."""
     parser = argparse.ArgumentParser(prog="tagrpo-report", description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run directory, or a folder with several")
     parser.add_argument("-o", "--output", type=Path, help="the file; default: report.html in the first directory")

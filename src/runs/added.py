@@ -26,19 +26,19 @@ ADDED: dict[str, tuple[Any, ...]] = {
     "*template.options": (None, {}),
     "*template.date": ("2024-07-26", None),
 }
-"""Pattern of a setting's dotted name → its values that a run made before the setting existed may go on with.
+"""Pattern of a setting's dotted name → values that let a run from before the setting existed resume.
 
-A setting that is new here belongs in this table, or a run of an earlier version cannot be resumed.
+Add each new setting to this table; otherwise a run of an earlier version can't be resumed.
 """
 
 
 def is_added(name: str, then: Mapping[str, Any], now: object) -> bool:
-    """Check if a setting did not exist when a run was made, and has a value now with which the run may go on.
+    """Check that a setting did not exist when a run was made, and that its value now allows a resume.
 
     Args:
         name: Dotted name of the setting.
         then: Dotted name → value of all settings of the run.
-        now: Its value now.
+        now: Value of the setting now.
 
     >>> is_added("template.date", {"template.name": "chat"}, "2024-07-26")
     True

@@ -1,8 +1,8 @@
-"""Checkpoints on disk: whole or not there at all, and which of them a run is resumed from.
+"""Checkpoints on disk, which are written atomically, and the choice of the checkpoint to resume from.
 
-`<run>/checkpoints/iteration-000020.ckpt` holds the state after 20 iterations: a file, or a folder of shards under
-FSDP2. Before one is loaded, all of it is compared with the checksums that were written with it, and nothing in it is
-unpickled but containers, numbers and tensors.
+`<run>/checkpoints/iteration-000020.ckpt` is the state after 20 iterations: a file, or a folder of shards
+under FSDP2. Before a checkpoint is loaded, all of it is compared with the checksums that were written with
+it. Only containers, numbers and tensors are unpickled.
 """
 
 import io
@@ -43,7 +43,7 @@ SHARD_TYPES = {
     ("pathlib._local", "PosixPath"),  # the same in Python 3.13
     ("torch.distributed.checkpoint.filesystem", "_StorageInfo"), ("torch.serialization", "_get_layout"),
 }  # fmt: skip
-"""Harmless types in the metadata of shards, beside torch's number types and the metadata's own."""
+"""Harmless types in the metadata of shards, besides torch's dtypes and the metadata's own classes."""
 
 
 class Progress(Message):
@@ -70,7 +70,7 @@ class OptimizerState(Message):
 
 
 class Content(Message):
-    """A checkpoint as Lightning writes it, as far as every run needs it."""
+    """Entries of a Lightning checkpoint that every run needs."""
 
     epoch: Count
     global_step: Count
@@ -81,30 +81,30 @@ class Content(Message):
 
 
 class WholeContent(Content):
-    """A checkpoint in one file."""
+    """Checkpoint in one file."""
 
     optimizer_states: Annotated[list[OptimizerState], Field(min_length=1)]
 
 
 class ShardedContent(Content):
-    """The part of a folder of shards that is not sharded."""
+    """Part of a folder of shards that is not sharded."""
 
     param_groups: Annotated[list[list[dict[str, Any]]], Field(min_length=1)]
-    """Of each optimizer."""
+    """Parameter groups of each optimizer."""
 
 
 STATES: dict[str, type[Message]] = {"Checkpointer": Progress, "RolloutCallback": Sampled}
-"""Name of a callback → its state in a checkpoint."""
+"""Name of a callback → type of its state in a checkpoint."""
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
-    """Writes checkpoints whole: forced to disk before they are renamed, which Lightning's own IO does not do."""
+    """Checkpoint IO that forces a file to disk before renaming it, unlike Lightning's IO."""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:  # noqa: ARG002
-        """Write `checkpoint` to `path`, a local file, if a resume can load what was written.
+        """Write `checkpoint` to `path`, a local file, after checking that a resume can load it.
 
         Raises:
-            TypeError: a state holds an object that a resume would refuse to load; see `check_states`.
+            TypeError: if a state holds an object that a resume would refuse to load; see `check_states`.
         """
         with written_whole(Path(path)) as partial:
             try:
@@ -118,18 +118,18 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 raise
 
     def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
-        """Load a checkpoint; a folder of shards is returned in the form of the file that a single process writes."""
+        """Load a checkpoint. A folder of shards is returned in the form of a single-process checkpoint."""
         if Path(path).is_dir():
             return unsharded(Path(path))
         return super().load_checkpoint(path, map_location, weights_only)
 
 
 def check_states(checkpoint: Mapping[str, Any]) -> None:
-    """Check everything in a checkpoint with `check_state` but the tensors of the model and the optimizer's state.
+    """Apply `check_state` to a checkpoint, except the tensors of the model and the optimizer's state.
 
     Raises:
-        TypeError: a state can't be written, or not be read again without running foreign code. The message names the
-            callback, or the key in the checkpoint.
+        TypeError: if a state can't be written, or can't be read again without running foreign code. The
+            message names the callback, or the key in the checkpoint.
     """
     for name, state in checkpoint.get("callbacks", {}).items():
         check_state(state, f"callback {name}")
@@ -142,7 +142,8 @@ def check_state(state: object, owner: str) -> None:
     """Check that a state can be written, and read again without running foreign code.
 
     Raises:
-        TypeError: it holds something else than containers, numbers, texts and tensors. The message names `owner`.
+        TypeError: if the state contains anything but containers, numbers, texts and tensors. The message
+            names `owner`.
     """
     written = io.BytesIO()
     try:
@@ -170,7 +171,7 @@ def commit_folder(partial: Path, path: Path) -> None:
 
 
 def seals_of(files: Sequence[Path]) -> dict[str, list[int]]:
-    """Return name → size in bytes and CRC-32 of each file; files are read in parallel."""
+    """Return name → [size in bytes, CRC-32] of each file; files are read in parallel."""
     with ThreadPoolExecutor() as pool:
         sums = list(pool.map(checksum, files))
     return {file.name: [file.stat().st_size, value] for file, value in zip(files, sums, strict=True)}
@@ -180,8 +181,8 @@ def check_checkpoint(path: Path) -> None:
     """Read a whole checkpoint and check that it is what was written.
 
     Raises:
-        DamagedFileError: the checkpoint, or a part of it, is missing or damaged.
-        pickle.UnpicklingError: the checkpoint could run code.
+        DamagedFileError: if the checkpoint, or a part of it, is missing or damaged.
+        pickle.UnpicklingError: if loading the checkpoint could run code.
     """
     with damage_explained("it"):
         if path.is_file():
@@ -202,10 +203,10 @@ def check_checkpoint(path: Path) -> None:
 
 
 def read_seals(path: Path) -> dict[str, tuple[int, int]]:
-    """Read the sizes and checksums in a folder of shards: file → size in bytes and CRC-32.
+    """Read the seals of a folder of shards: file → (size in bytes, CRC-32).
 
     Raises:
-        ForeignDataError: the file is damaged.
+        ForeignDataError: if the file of seals is damaged.
     """
     text = (path / MARKER).read_bytes()
     found = read_json(dict[Text, list[Count]], text, source=f"{path.name}/{MARKER}", remedy="Put a copy in its place.")
@@ -218,7 +219,10 @@ def read_seals(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def check_metadata(path: Path) -> None:
-    """Check that loading a folder of shards runs no foreign code: torch unpickles its metadata and entries of bytes."""
+    """Check that loading a folder of shards runs no foreign code.
+
+    torch unpickles the metadata and the entries of bytes.
+    """
     with damage_explained(METADATA), (path / METADATA).open("rb") as file:
         _GuardedUnpickler(file).load()
 
@@ -256,7 +260,10 @@ def unsharded(path: Path) -> dict[str, Any]:
 
 
 def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
-    """Return the unsharded tensors in a folder of shards whose names begin with `prefix`, without the prefix."""
+    """Return the unsharded tensors in a folder of shards whose names begin with `prefix`.
+
+    The returned names lack the prefix.
+    """
     check_metadata(path)
     stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
     tensors: dict[str, Any] = {
@@ -271,12 +278,13 @@ def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
 
 
 def content_of(path: Path) -> dict[str, Any]:
-    """Return a checked checkpoint without the values of its tensors: `state_dict` is name → tensor on no device.
+    """Return a checked checkpoint without the values of its tensors.
 
-    A checkpoint in one file is returned with everything else, a folder of shards without the optimizer's state.
+    `state_dict` maps names to tensors on no device. A checkpoint in one file is returned with everything
+    else, a folder of shards without the optimizer's state.
 
     Raises:
-        ForeignDataError: an entry is missing or of another type, as in a file that no run of this version wrote.
+        ForeignDataError: if an entry is missing or of another type, as in a file from elsewhere.
     """
     content: dict[str, Any]
     if path.is_file():
@@ -300,7 +308,7 @@ def check_content(content: object, path: Path) -> None:
     """Check the entries of a checkpoint and their types, without the values of tensors.
 
     Raises:
-        ForeignDataError: an entry is missing or of another type.
+        ForeignDataError: if an entry is missing or of another type.
     """
     source = f"the checkpoint {path}"
     remedy = "Give another checkpoint as resume, or put a copy of this one in its place."
@@ -319,7 +327,7 @@ def check_content(content: object, path: Path) -> None:
 
 
 def newest(directory: Path) -> Path | None:
-    """Return the newest intact checkpoint in `directory`; None if there are no checkpoints at all.
+    """Return the newest intact checkpoint in `directory`; None if there are no checkpoints.
 
     Damaged checkpoints are skipped with a warning.
 
@@ -347,10 +355,10 @@ def newest(directory: Path) -> Path | None:
 
 
 def checkpoint_at(path: str | Path, setting: str) -> Path:
-    """Return the checkpoint at a path after checking it; for a run's directory, the newest intact one.
+    """Return the checkpoint at a path after checking it; for a run's directory, the newest intact checkpoint.
 
     Raises:
-        FileNotFoundError, DamagedFileError: there is no intact one; the message names `setting`.
+        FileNotFoundError, DamagedFileError: if there is no intact checkpoint; the message names `setting`.
     """
     path = existing(path, setting)
     if (path / "checkpoints").is_dir():
@@ -371,7 +379,7 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
 
 
 def resolve(resume: str | Path | None, directory: Path) -> Path | None:
-    """Return the checkpoint that a run resumes from, after a check of it; None if a new run starts.
+    """Check and return the checkpoint that a run resumes from; None if a new run starts.
 
     `resume` is `auto` for the newest intact checkpoint in `directory`, if any, or the path of a checkpoint or a run.
 

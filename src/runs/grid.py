@@ -1,4 +1,4 @@
-"""The runs of a grid as jobs of submitit, on this machine or in a SLURM cluster's queue; finished runs are kept."""
+"""Grids of runs as submitit jobs, on this machine or in a SLURM queue; finished runs are not repeated."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def read_note(directory: Path) -> Note:
     """Read the `run.json` of a run.
 
     Raises:
-        ForeignDataError: the file is damaged.
+        ForeignDataError: if the file is damaged.
     """
     path = directory / "run.json"
     remedy = f"Put a copy in its place, or move {directory} away to run it anew."
@@ -59,16 +59,19 @@ def write_note(directory: Path, note: Note) -> None:
 
 @dataclass
 class Training(Checkpointable):
-    """The job of a run. Before SLURM ends a job, submitit calls `checkpoint` and requeues it; then the run resumes."""
+    """Job of a run.
+
+    Before SLURM ends a job, submitit calls `checkpoint` and requeues the job; then the run resumes.
+    """
 
     command: list[str]
     directory: Path
     environment: Environment
 
     def __call__(self) -> None:
-        """Execute the command, with its output in `log.txt`; write to `run.json` whether it finished."""
+        """Execute the command with its output in `log.txt`; write to `run.json` whether it finished."""
         began = time.monotonic()
-        if submitit.JobEnvironment().cluster == "local":  # a process group of its own, to be ended as a whole
+        if submitit.JobEnvironment().cluster == "local":  # a separate process group, to be ended as a whole
             os.setsid()
         write_text(self.directory / "job" / "group", str(os.getpid()))
         # The signal that SLURM sends before the end is for submitit, but it reaches all processes of the job.
@@ -88,18 +91,19 @@ class Training(Checkpointable):
             raise RuntimeError(f"Expected the run to end without an error, but it ended with {code}: see log.txt.")
 
     def checkpoint(self) -> DelayedSubmission:
-        """Let the run finish its iteration, write a checkpoint and end."""
+        """Let the run finish its iteration, write a checkpoint and end; return the job to requeue."""
         self._process.terminate()
-        with suppress(ChildProcessError):  # it had ended when the signal came
+        with suppress(ChildProcessError):  # the process had ended when the signal came
             os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
         return DelayedSubmission(Training(self.command, self.directory, self.environment))
 
 
 @dataclass
 class GridRun:
-    """A run of one method and seed in its own directory, with its state in `run.json` and submitit's files in `job/`.
+    """Run of one method and seed in a separate directory, with state in `run.json`, job files in `job/`.
 
-    It waits for the run `after`, whose policy it starts from; with `longer` it starts as a copy of that run.
+    With `after`, the run starts from the policy of the run `after`, and waits for that run. With `longer`,
+    the run starts as a copy of that run.
     """
 
     method: str
@@ -109,7 +113,7 @@ class GridRun:
     after: GridRun | None = None
     longer: bool = False
     state: str = field(default="waiting", init=False)
-    """waiting → queued → running → done, failed or stopped; `kept` when it had finished before."""
+    """waiting → queued → running → done, failed or stopped; `kept` if the run had finished before."""
     seconds: float = field(default=0.0, init=False)
     place: int = field(default=0, init=False)
     job: submitit.Job[None] | None = field(default=None, init=False)
@@ -117,16 +121,16 @@ class GridRun:
 
     @property
     def settings(self) -> list[str]:
-        """The command without its directories, which depend on the machine, and without secrets."""
+        """Command without its directories, which depend on the machine, and without secrets."""
         return [redacted(part) for part in self.command[1:] if not part.startswith("hydra.")]
 
     @property
     def active(self) -> bool:
-        """Whether it has a job that had not ended at the last `poll`."""
+        """Whether the run has a job that had not ended at the last `poll`."""
         return self.state in ("queued", "running")
 
     def prepare(self) -> None:
-        """Find out whether the run has finished already, or has a job in SLURM's queue from an earlier call."""
+        """Check whether the run has finished already, or has a job in SLURM's queue from an earlier call."""
         if not self.directory.exists() or not any(self.directory.iterdir()):
             return
         if not (self.directory / "run.json").exists():
@@ -152,7 +156,7 @@ class GridRun:
                 self.state, self.job = "queued", job
 
     def start(self, launcher: Launcher, environment: Environment) -> None:
-        """Submit the run; it resumes if a checkpoint exists."""
+        """Submit the run, which resumes if a checkpoint exists."""
         directory = self.directory.absolute()
         if self.longer and self.after is not None and not directory.exists():
             copy_run(self.after.directory, directory)
@@ -162,7 +166,7 @@ class GridRun:
         cluster = options.pop("cluster")
         executor = submitit.AutoExecutor(directory / "job", cluster=cluster)
         executor.update_parameters(**{f"{cluster}_{name}": value for name, value in options.items() if value})
-        # A terminal sends Ctrl-C to all its processes. Jobs ignore it: it is for us, who then end them.
+        # A terminal sends Ctrl-C to all its processes. Jobs ignore the signal; this process then ends them.
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             with clean_env():
@@ -172,7 +176,7 @@ class GridRun:
         self.state = "queued"
 
     def poll(self) -> None:
-        """Note whether the run has begun, how long it has taken, and whether its job has ended."""
+        """Update whether the run has begun, its duration so far, and whether its job has ended."""
         assert self.job is not None
         if self.state == "queued" and (self.directory / "job" / "group").exists():
             self.state, self._began = "running", time.monotonic()
@@ -182,7 +186,7 @@ class GridRun:
             self.state = "done" if read_note(self.directory).finished else "failed"
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to a local job and all that it has started. A job of SLURM is cancelled instead."""
+        """Send a signal to a local job and all its child processes. Cancel a SLURM job instead."""
         group = self.directory / "job" / "group"
         with suppress(ProcessLookupError):  # all of them have ended
             if isinstance(self.job, submitit.SlurmJob):
@@ -193,7 +197,7 @@ class GridRun:
                 os.kill(int(self.job.job_id), number)
 
     def progress(self) -> str:
-        """Return the last line that `IterationProgress` has written to the run's log."""
+        """Return the last progress line of `IterationProgress` in the run's log."""
         lines = tail_of(self.directory / "log.txt", 50) if self.active else []
         found = next((line for line in reversed(lines) if line.startswith(("iteration ", "test batch "))), "")
         return for_terminal(found)
@@ -209,7 +213,7 @@ class GridRun:
 
 
 def tail_of(path: Path, lines: int) -> list[str]:
-    """Return the last lines of a file, within its last 64 kB; none if there is no file."""
+    """Return the last lines of a file, from its last 64 kB; none if there is no file."""
     if not path.exists():
         return []
     with path.open("rb") as file:
@@ -218,13 +222,16 @@ def tail_of(path: Path, lines: int) -> list[str]:
 
 
 def copy_run(directory: Path, to: Path) -> None:
-    """Copy a run's checkpoints, settings and logs, but not `OWN`: its responses, its results, the notes of its job."""
+    """Copy a run's checkpoints, settings and logs.
+
+    The entries in `OWN`, which are the run's responses, results and job notes, are not copied.
+    """
     with folder_written_whole(to) as partial:
         shutil.copytree(directory, partial, ignore=shutil.ignore_patterns(*OWN), dirs_exist_ok=True)
 
 
 def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment], console: Console) -> list[GridRun]:
-    """Execute all runs that have not finished, one per place at a time; return the runs that failed.
+    """Execute all runs that have not finished, one per place at a time; return the failed runs.
 
     The console shows a table of all runs, and a line for each that ends. On an interrupt all jobs are stopped.
     """
@@ -249,7 +256,7 @@ def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment],
                     run.place = place
                     try:
                         run.start(launcher, places[place])
-                    except FailedJobError as error:  # those in the queue go on
+                    except FailedJobError as error:  # jobs in the queue continue
                         run.state = "failed"
                         console.print(f"{run.method} seed {run.seed}: not queued. {error}", markup=False)
                 live.update(table_of(runs), refresh=True)
@@ -260,7 +267,7 @@ def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment],
 
 
 def stop(runs: list[GridRun]) -> None:
-    """Cancel jobs of SLURM; end local ones by SIGTERM, and what is left of them after `GRACE_SECONDS` by SIGKILL."""
+    """Cancel jobs of SLURM; end local jobs by SIGTERM, and by SIGKILL after `GRACE_SECONDS`."""
     for run in runs:
         run.send(signal.SIGTERM)
         run.state = "stopped"
@@ -273,7 +280,10 @@ def stop(runs: list[GridRun]) -> None:
 
 
 def table_of(runs: list[GridRun]) -> Table:
-    """Return a table of states: of all runs, or above `MOST_ROWS` runs of active and failed ones, with counts."""
+    """Return a table of states, with counts.
+
+    Of more than `MOST_ROWS` runs, the table shows only active and failed ones.
+    """
     many = len(runs) > MOST_ROWS
     told = ", ".join(f"{count} {state}" for state, count in Counter(run.state for run in runs).items())
     table = Table("method", "seed", "state", "seconds", "progress", caption=told if many else None)

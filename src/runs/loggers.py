@@ -13,19 +13,25 @@ from .directory import is_first_rank
 
 
 class ResumableLogger(Logger, ABC):
-    """A logger whose state is part of checkpoints. Collective: `Checkpointer` calls both methods on every rank."""
+    """Logger whose state is part of checkpoints.
+
+    Both methods are collective: `Checkpointer` calls them on every rank.
+    """
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return how much has been logged."""
+        """Return the amount that has been logged."""
 
     @abstractmethod
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the rows that `state_dict` has counted; later ones will be logged again."""
+        """Keep the rows that `state_dict` counted, and discard later rows, which will be logged again."""
 
 
 class MetricsCSV(ResumableLogger):
-    """`<directory>/metrics.csv`, a row for each call, which a resumed run cuts back to its checkpoint and continues."""
+    """Logger to `<directory>/metrics.csv`, with one row per call.
+
+    A resumed run truncates the file to the rows of its checkpoint and continues.
+    """
 
     name = version = ""
 
@@ -57,13 +63,16 @@ class MetricsCSV(ResumableLogger):
         self._rows += 1
 
     def state_dict(self) -> dict[str, Any]:
-        """Force all rows to disk, and return their number."""
+        """Force all rows to disk, and return the number of rows."""
         if self._columns and self.path.exists():
             sync(self.path)
         return {"rows": self._rows}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep as many rows; warn if some are missing, unless the run continues in another directory."""
+        """Truncate the file to the number of rows in the state.
+
+        Warn if rows are missing, unless the run continues in another directory.
+        """
         self._rows, self._columns = state_dict["rows"], []
         found = len(read_csv(self.path, self._rows)[1])
         if found < self._rows and (self.path.exists() or (self.path.parent / "checkpoints").exists()):
@@ -74,14 +83,17 @@ class MetricsCSV(ResumableLogger):
 
 
 class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
-    """Writes TensorBoard's files, and hides what an earlier attempt at the run logged after its checkpoint."""
+    """TensorBoard logger that hides what an earlier attempt at the run logged after its checkpoint."""
 
     _last_step = -1
     _began = False
 
     @property
     def experiment(self) -> Any:
-        """The writer, a new one if a fit has closed the last one. Earlier files are numbered before it makes a file."""
+        """TensorBoard writer; a new one if a fit has closed the previous one.
+
+        Existing files are numbered before the new writer makes a file.
+        """
         if self._experiment is not None and self._experiment.file_writer is None:
             self._experiment = None
         if self._experiment is None and is_first_rank():
@@ -89,23 +101,26 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         return super().experiment
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        """Log and note the step; before the first row, tell TensorBoard to forget later steps."""
+        """Log metrics and record the step; before the first row, make TensorBoard discard later steps."""
         if not self._began:
             self._forget_later_steps()
         super().log_metrics(metrics, step)
         self._last_step = max(self._last_step, -1 if step is None else step)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the last step that was logged."""
+        """Return the last logged step."""
         return {"step": self._last_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue after the step of a checkpoint. Before the next row, TensorBoard is told to discard later steps."""
+        """Continue after a checkpoint's step.
+
+        Before the next row, TensorBoard is told to discard later steps.
+        """
         self._last_step = state_dict["step"]
         self._began = False
 
     def save(self) -> None:
-        """Write what has been logged. Do nothing if Lightning calls this before anything has been logged."""
+        """Write what has been logged, if anything; Lightning may call this method before the first row."""
         if self._experiment is not None:
             super().save()
 
@@ -121,8 +136,8 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
 def number_files(directory: Path) -> None:
     """Replace the times in the names of TensorBoard's files by 1, 2, …, in the order of the files.
 
-    TensorBoard reads files in the order of these times, and the clock of a machine may be behind that of the previous
-    machine.
+    TensorBoard reads files in the order of these times, and a machine's clock may be behind the previous
+    machine's clock.
     """
     prefix = "events.out.tfevents."
     for number, path in enumerate(sorted(directory.glob(f"{prefix}*.*")), 1):

@@ -1,4 +1,4 @@
-"""The order of callbacks, and the scalars of an iteration or of an evaluation on their way to the loggers."""
+"""Order callbacks, and collect the scalars of an iteration or an evaluation for the loggers."""
 
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
@@ -10,7 +10,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 
 class Stage(IntEnum):
-    """A callback's place among the others, which it declares as its class attribute `stage`."""
+    """Position of a callback among the others, declared as its class attribute `stage`."""
 
     CHECKPOINT = 0  # before the others change anything
     CLOCK = 1  # measures the others
@@ -20,14 +20,15 @@ class Stage(IntEnum):
 
 
 def in_order(callbacks: Iterable[Callback]) -> list[Callback]:
-    """Return callbacks sorted by their stage, as a `Trainer` must get them."""
+    """Return callbacks sorted by stage, the order that a `Trainer` needs."""
     return sorted(callbacks, key=lambda callback: getattr(callback, "stage", Stage.DIAGNOSTIC))
 
 
 def log_scalars(module: LightningModule, values: Mapping[str, float]) -> None:
     """Log name → value, from a hook around a training batch, a training step, or the end of an evaluation.
 
-    Goes to the trainer's `ScalarLog`; in a project that has none, to `module.log_dict`.
+    Values are added to the trainer's `ScalarLog`, or passed to `module.log_dict` in a project without
+    `ScalarLog`.
     """
     for callback in module.trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, ScalarLog):
@@ -37,10 +38,10 @@ def log_scalars(module: LightningModule, values: Mapping[str, float]) -> None:
 
 
 class ScalarLog(Callback):
-    """Collects the scalars of an iteration or evaluation and hands them to every logger as one row.
+    """Collector that sends the scalars of an iteration or evaluation to every logger as one row.
 
-    `LightningModule.log` would repeat a scalar that is not logged in every iteration until the epoch ends, which a run
-    that is resumed in between could not do.
+    `LightningModule.log` would repeat a scalar that is not logged in every iteration until the epoch ends; a
+    run that is resumed in between could not do so.
     """
 
     stage = Stage.LOG
@@ -50,13 +51,13 @@ class ScalarLog(Callback):
         self._row: dict[str, float] = {}
 
     def add(self, trainer: Trainer, values: Mapping[str, float]) -> None:
-        """Put scalars into the row; float32, as Lightning keeps them."""
+        """Add scalars to the row, as float32, like Lightning."""
         tensors = torch.tensor(list(values.values()), dtype=torch.float32)
         trainer.callback_metrics.update(zip(values, tensors.unbind(), strict=True))
         self._row.update(zip(values, tensors.tolist(), strict=True))
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Write the row of every `log_every_n_steps`-th iteration."""
+        """Write the row if the iteration is a multiple of `log_every_n_steps`."""
         every = trainer.log_every_n_steps  # type: ignore[attr-defined]
         step = trainer.fit_loop.total_batch_idx
         if every and ((step + 1) % every == 0 or trainer.should_stop):
@@ -64,7 +65,10 @@ class ScalarLog(Callback):
         self._row = {}
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the evaluation's row: in training with the step of the iteration before it, else with the next step."""
+        """Write the evaluation's row.
+
+        The row has the step of the preceding iteration during training, and the next step otherwise.
+        """
         self._write(trainer, trainer.fit_loop.total_batch_idx + (trainer.state.fn != TrainerFn.FITTING))
 
     on_test_epoch_end = on_validation_epoch_end

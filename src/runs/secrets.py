@@ -1,4 +1,4 @@
-"""Keeps keys and passwords out of files: they belong in environment variables, which are never written down."""
+"""Keep keys and passwords out of files: they belong in environment variables, which are never saved."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ _REFERENCE = re.compile(r"(?<!\\)\$\{oc\.env:")
 
 
 def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of settings that hold a secret in plain text; items of lists are also read as overrides.
+    """Yield the paths of settings with a secret in plain text; list items are also parsed as overrides.
 
     >>> list(literal_secrets({"overrides": ["seed=1", "+logger.api_key=abc"]}))
     ['overrides.logger.api_key']
@@ -25,7 +25,7 @@ def literal_secrets(content: Any, path: str = "") -> Iterator[str]:
 
 
 def _changed(before: Any, after: Any, path: str) -> Iterator[str]:
-    """Yield the paths at which two equally built contents differ."""
+    """Yield the paths at which two contents of equal structure differ."""
     if not isinstance(before, Mapping | list | tuple):
         if before is not after and before != after:
             yield path
@@ -37,7 +37,10 @@ def _changed(before: Any, after: Any, path: str) -> Iterator[str]:
 
 
 def refuse_secret_arguments(arguments: Sequence[str]) -> None:
-    """End the program, naming the settings, when its arguments hold a secret: Hydra would print and copy them."""
+    """End the program if its arguments contain a secret, which Hydra would print and copy.
+
+    The message names the settings.
+    """
     found = [name for argument in arguments for name in secret_pairs(argument)]
     _leave(found or ["an argument" for argument in arguments if is_secret("", argument)])
 
@@ -52,7 +55,7 @@ def _leave(found: list[str]) -> None:
 
 
 def unread(content: Any) -> Any:
-    """Return a copy with escaped references to environment variables, for the run that gets the copy to resolve."""
+    """Return a copy with references to environment variables escaped, so that a started run resolves them."""
     if isinstance(content, Mapping):
         return {key: unread(value) for key, value in content.items()}
     if isinstance(content, list):
@@ -61,7 +64,7 @@ def unread(content: Any) -> Any:
 
 
 def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
-    """End the program when a setting holds a secret, after deleting a directory that Hydra has named after it."""
+    """End the program if a setting is a secret, after deleting a directory that Hydra has named after it."""
     directory = Path(output_directory)
     found = list(literal_secrets(OmegaConf.to_container(cfg, resolve=False)))
     if is_secret("", str(directory)):  # a name that refers to a variable is resolved before it names a directory

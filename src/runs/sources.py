@@ -1,4 +1,4 @@
-"""The source code that classes depend on: their modules, and all modules that these import."""
+"""Find the source code that classes depend on: their modules, and all modules that these import."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ HIDDEN = {"spec_from_file_location", "exec_module", "run_path", "run_module", "S
 
 
 class Sources(NamedTuple):
-    """The code that a few modules depend on."""
+    """Code that a set of modules depends on."""
 
     digests: dict[str, str]
-    """Module → digest of its file, and installed package → its version."""
+    """Module → digest of its file; installed package → its version."""
     open: list[str]
-    """Modules outside this package that load code at run time which their source does not name, sorted."""
+    """Modules outside this package that load, at run time, code that their source does not name; sorted."""
 
 
 def sources_of(modules: Iterable[str]) -> Sources:
-    """Follow the imports of modules, also those within functions, without importing anything.
+    """Follow the imports of modules, including those within functions, without importing anything.
 
-    Modules of the standard library are left out. An installed package counts by its version, other code by the content
-    of its files. Not covered are programs that a module starts and files that it reads.
+    Modules of the standard library are left out. An installed package counts by version, other code by the
+    content of its files. Programs that a module starts and files that it reads are not covered.
 
     >>> found = sources_of(["tagrpo.rewards.math"])
     >>> "tagrpo.rewards.workers" in found.digests, "json" in found.digests, found.open
@@ -65,13 +65,13 @@ def sources_of(modules: Iterable[str]) -> Sources:
 
 
 def _with_parents(name: str) -> list[str]:
-    """Return the packages that a module lies in, whose code runs first, and the module."""
+    """Return the packages that contain a module, whose code runs first, and the module itself."""
     parts = name.split(".")
     return [".".join(parts[: count + 1]) for count in range(len(parts))]
 
 
 def _spec_of(name: str) -> ModuleSpec | None:
-    """Find where a module lies, without running the code of the packages that it lies in."""
+    """Return the spec of a module without running the code of its packages."""
     path: list[str] | None = None
     for each in _with_parents(name):
         found = getattr(sys.modules.get(each), "__spec__", None)
@@ -95,7 +95,7 @@ def _spec_of(name: str) -> ModuleSpec | None:
 
 @cache
 def _versions() -> dict[str, str]:
-    """Return top-level module → version of the installed packages that have it."""
+    """Return top-level module → version of the installed packages that provide the module."""
     found = packages_distributions()
     return {top: ", ".join(version(each) for each in sorted(set(packages))) for top, packages in found.items()}
 
@@ -107,10 +107,10 @@ def _is_installed(origin: str) -> bool:
 
 
 def _nodes(content: bytes) -> list[ast.AST]:
-    """Return the nodes of a source, without code for type checkers alone; none if the source is not Python."""
+    """Return the AST nodes of a source, without type-checking-only code; none if the source is not Python."""
     try:
         left: list[ast.AST] = [ast.parse(content)]
-    except (SyntaxError, ValueError, RecursionError):  # it could not be imported either
+    except (SyntaxError, ValueError, RecursionError):  # such a file could not be imported either
         return []
     found = []
     while left:

@@ -1,4 +1,4 @@
-"""What a resume reads of a checkpoint before anything is restored: types of its entries."""
+"""Types of the checkpoint entries that a resume reads before restoring anything."""
 
 from ..foreign import Count, Message, Text
 

@@ -1,4 +1,4 @@
-"""Checks of settings before anything heavy is imported, and of the data before the model is loaded.
+"""Checks of settings before heavy imports, and of the data before the model is loaded.
 
 `check_settings` finds contradictions within the settings; these checks depend on the command line, files and the
 machine.
@@ -18,7 +18,11 @@ from .config import Run, check_sections, check_settings, drop_unchosen
 
 
 def check_run(cfg: DictConfig, *, trains: bool) -> None:
-    """Make all checks that need no heavy import; raise a ValueError or OSError that names the wrong setting."""
+    """Run all checks that need no heavy import.
+
+    Raises:
+        ValueError, OSError: if a setting is wrong; the message names the setting.
+    """
     if trains and cfg.data.train is None:
         raise ValueError("Expected questions to train on, but data.train is null. Choose another set, as data=math.")
     if not trains and not cfg.data.evaluation:
@@ -34,12 +38,12 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
 
 
 def given_overrides() -> list[str]:
-    """Return the overrides of the command line as written, without resolving references."""
+    """Return the overrides of the command line as written, with unresolved references."""
     return cast("list[str]", OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
 
 
 def check_given(cfg: DictConfig) -> None:
-    """Refuse settings that have no default and were not given."""
+    """Raise a ValueError if a setting without a default was not given."""
     if missing := sorted(missing_settings(cfg)):
         raise ValueError(
             f"Expected {' '.join(f'{name}=…' for name in missing)}, which has no default, but it was not given. Add it "
@@ -48,7 +52,7 @@ def check_given(cfg: DictConfig) -> None:
 
 
 def missing_settings(node: DictConfig, name: str = "") -> Iterator[str]:
-    """Yield names of the settings below `node` that are `???`, without those that refer to them."""
+    """Yield the names of settings below `node` that are `???`, without settings that refer to these."""
     for key in map(str, node):
         if OmegaConf.is_missing(node, key):
             yield f"{name}{key}"
@@ -57,7 +61,7 @@ def missing_settings(node: DictConfig, name: str = "") -> Iterator[str]:
 
 
 def check_paths(cfg: DictConfig) -> None:
-    """Refuse a path of questions or rephrasings that does not exist, and a run's directory as a model."""
+    """Check that paths of questions and rephrasings exist, and that the model is not a run's directory."""
     for name, path in flat(OmegaConf.to_container(cfg.data, resolve=True), "data").items():
         named = str(path).endswith(".jsonl") if name.endswith(".rephrasings") else name.endswith(".path") and path
         if named and not Path(path).exists():
@@ -74,7 +78,7 @@ def check_paths(cfg: DictConfig) -> None:
 
 
 def check_machine(cfg: DictConfig) -> None:
-    """Refuse settings that need what this machine lacks: GPUs, vLLM."""
+    """Check that this machine has what the settings need: GPUs, vLLM."""
     engine = cfg.rollout.engine
     kind = str(engine.get("_target_", "")).rpartition(".")[2]
     if kind == "VLLMEngine" and importlib.util.find_spec("vllm") is None:
@@ -98,7 +102,7 @@ def check_machine(cfg: DictConfig) -> None:
 
 
 def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
-    """Read the questions of a run; refuse a batch size, token budget or context length that does not fit them."""
+    """Read the questions of a run, and check that batch size, token budget and context length fit them."""
     from ..rollouts.engines.base import stop_token_ids  # imports transformers
 
     data = run.datamodule

@@ -1,7 +1,7 @@
-"""Check of the options that overrides choose, before Hydra composes them.
+"""Check of the options that overrides choose, before Hydra composes the settings.
 
-By itself, Hydra ends `<group>=null` with an error that names no setting, and drops a group that every run needs with
-`~<group>`.
+Without this check, Hydra ends `<group>=null` with an error that names no setting, and drops a required group
+at `~<group>`.
 """
 
 from collections.abc import Sequence
@@ -12,19 +12,19 @@ from hydra.core.override_parser.types import ChoiceSweep, Override
 from .methods import options_of
 
 WITHOUT_SETTINGS = ("scale", "recipe")
-"""Groups whose options set other settings, so that they have none of their own."""
+"""Groups whose options set other settings, and which have no settings themselves."""
 
 
 def check_choices(overrides: Sequence[str]) -> None:
-    """Refuse overrides that name no setting, or choose no option of a group.
+    """Check that each override names a setting, and that each choice names an option of its group.
 
     Args:
-        overrides: Words of a command line; those that are flags of Hydra are not read.
+        overrides: Words of a command line; flags of Hydra are ignored.
 
     Raises:
-        ValueError: an override has no name, sets a group to something else than an option, or leaves out a group that
-            every run needs.
-        hydra.errors.OverrideParseException: a word is no override.
+        ValueError: if an override has no name, sets a group to something other than an option, or drops a
+            group that every run needs.
+        hydra.errors.OverrideParseException: if a word is no override.
     """
     words = [word for word in overrides if not word.startswith("-") and ("=" in word or word.startswith("~"))]
     for override in OverridesParser.create().parse_overrides(words):
@@ -36,7 +36,7 @@ def check_choices(overrides: Sequence[str]) -> None:
 
 
 def _options(group: str) -> list[str]:
-    """Return the options of a group of any command; empty if the name is none's."""
+    """Return the options of a group of any command; empty if there is no such group."""
     found = options_of(group) or options_of(f"comparisons/{group}")
     return [option for option in found if option != "base"]  # what others are made of
 
@@ -61,7 +61,7 @@ def _check_choice(override: Override, options: list[str]) -> None:
 
 
 def _names_options(value: object, group: str) -> bool:
-    """Return whether a value of a group is the name of an option, a list of names, or settings for the group."""
+    """Return whether a value of a group is an option's name, a list of names, or settings for the group."""
     if isinstance(value, list):
         return all(isinstance(name, str) for name in value)
     return isinstance(value, str) or (isinstance(value, dict) and group not in WITHOUT_SETTINGS)

@@ -1,6 +1,6 @@
-"""From a composed configuration to built objects. No model is loaded yet, so that wrong settings fail at once.
+"""Build objects from a composed configuration.
 
-Nothing heavy is imported with this file.
+No model is loaded yet, so that wrong settings fail at once. This file imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -54,30 +54,30 @@ CHATTER = re.compile(
     r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|Restored "
     r"all states|All distributed processes registered|-{20}|\n?Initializing distributed"
 )
-"""Messages that Lightning logs in every run."""
+"""Pattern of messages that Lightning logs in every run."""
 
 
 def run_name(name: str, seed: int) -> str:
-    """Return the name of a run for loggers; in a sweep it shows the settings."""
+    """Return the name of a run for loggers; in a sweep, the name includes the settings."""
     swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
     return f"{name}-seed{seed}" + (f"-{HydraConfig.get().sweep.subdir}" if swept else "")
 
 
 def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictConfig) -> int:
-    """Return the tokens of the longest prompt and response that training or evaluation can have."""
+    """Return the number of tokens of the longest possible prompt with response, in training or evaluation."""
     evaluated = data.max_evaluation_prompt_tokens or data.max_prompt_tokens
     return int(max(data.max_prompt_tokens + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
 
 
 def ranks_wait(engine: DictConfig | None) -> int:
-    """Return the minutes after which ranks give up on one another: 20 more than rank 0 waits for a vLLM server."""
+    """Return the timeout of ranks in minutes: 20 more than rank 0 waits for a vLLM server."""
     if engine is None or "patience" not in engine:
         return 30  # Lightning's default
     return math.ceil(float(engine.patience + (engine.retries + 2) * engine.timeout) / 60) + 20
 
 
 def sweep_folder(number: int, overrides: str) -> str:
-    """Return the name of a run's folder in a sweep: its number and overrides, at most 120 bytes in UTF-8."""
+    """Return the folder name of a run in a sweep: number and overrides, at most 120 bytes in UTF-8."""
     name = f"{number},{overrides}".replace("/", "-").encode()[:120]
     return name.decode(errors="ignore").rstrip(",")
 
@@ -101,7 +101,7 @@ for resolver, function in RESOLVERS.items():
 
 
 def compose_run(directory: str | Path, overrides: Sequence[str], command: str = "train") -> DictConfig:
-    """Compose the settings of a run in `directory` as its command does, for programs that build runs themselves.
+    """Compose the settings of a run in `directory` as `command` does, for programs that build runs.
 
     Raises:
         ValueError: see `check_choices` and `drop_unchosen`.
@@ -118,7 +118,7 @@ def compose_run(directory: str | Path, overrides: Sequence[str], command: str = 
 
 @dataclass(frozen=True)
 class Run:
-    """The objects of one run; `rollout` is one of the trainer's callbacks."""
+    """Objects of one run; `rollout` is one of the trainer's callbacks."""
 
     module: PolicyModule
     datamodule: QuestionDataModule
@@ -127,7 +127,10 @@ class Run:
     rollout: RolloutCallback
 
     def close(self) -> None:
-        """Give back engines and worker processes; not between fit and test, since vLLM ends the process group too."""
+        """Release engines and worker processes.
+
+        Do not call this between fit and test, since vLLM also ends the process group.
+        """
         self.rollout.pipeline.close()
 
 
@@ -156,7 +159,7 @@ def check_sections(cfg: DictConfig) -> None:
         for member in group:
             try:
                 part = group[member]
-            except OmegaConfBaseException:  # it has no value, or refers to a setting without one
+            except OmegaConfBaseException:  # the setting has no value, or refers to a setting without one
                 continue
             if part is not None and not isinstance(part, DictConfig):
                 raise ValueError(
@@ -166,9 +169,9 @@ def check_sections(cfg: DictConfig) -> None:
 
 
 def drop_unchosen(cfg: DictConfig) -> None:
-    """Remove what experiments, scales and recipes have set of parts that are not chosen.
+    """Remove settings of parts that are not chosen, made by experiments, scales and recipes.
 
-    Such settings have no `_target_`: the option `none` of a group brings none.
+    Such settings have no `_target_`, since the option `none` of a group has none.
     """
     for setting in ("callbacks", "rollout.reward_terms"):
         group = OmegaConf.select(cfg, setting)
@@ -184,7 +187,7 @@ def drop_unchosen(cfg: DictConfig) -> None:
 
 
 def guard_hooks(callback: Callback) -> None:
-    """Turn StopIteration in the hooks of a callback into an error; Lightning would take it for the end of the data."""
+    """Convert StopIteration in a callback's hooks to an error; to Lightning it means the end of the data."""
     from lightning.pytorch import Callback
 
     from ..types.checks import own_code
@@ -210,7 +213,7 @@ def instances(parts: DictConfig | None, setting: str, kind: Callable[..., T]) ->
     """Build the parts of a group, such as `callbacks`, in the order of their names in the settings.
 
     Raises:
-        ValueError: one of them is no `kind`. The message names it.
+        ValueError: if one of them is no `kind`. The message names the part.
     """
     from hydra.utils import instantiate
 
@@ -227,7 +230,7 @@ def instances(parts: DictConfig | None, setting: str, kind: Callable[..., T]) ->
 
 
 def build(cfg: DictConfig) -> Run:
-    """Write a model that comes in a package to its folder, and instantiate every part of a checked configuration.
+    """Write a packaged model to its folder, and instantiate every part of a checked configuration.
 
     Raises:
         ValueError: if parts contradict each other, or a part calls `sys.exit`, which would end the program in silence.
@@ -367,7 +370,7 @@ def check_settings(cfg: DictConfig, trains: bool = True) -> None:
 
 
 def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
-    """Refuse pools so small that every advantage is zero, of a strategy and of those nested in its settings."""
+    """Raise a ValueError for pools so small that all advantages are zero, in a strategy or nested ones."""
     for name, part in advantage.items():
         if isinstance(part, DictConfig):
             _check_pools(f"{path}." + str(name), part, data)
@@ -390,7 +393,7 @@ def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
 
 
 def exists(settings: str | None) -> bool:
-    """Return whether there is an option of the group `settings`: a recipe of a paper, or a file of the user's."""
+    """Return whether the file `settings/<settings>.yaml` exists, from a paper's recipe or a user."""
     if not settings:
         return False
     sources = HydraConfig.get().runtime.config_sources
@@ -399,15 +402,18 @@ def exists(settings: str | None) -> bool:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formats log messages for terminals and files: libraries also log errors of parts from outside."""
+    """Formatter of safe log messages; libraries also log errors of third-party parts."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the text of a message without secrets, with control characters escaped."""
+        """Return the text of a message without secrets, and with control characters escaped."""
         return for_terminal(super().format(record))
 
 
 class Ours(logging.Filter):
-    """Keeps messages of libraries off the console, except errors; our own messages come through Lightning's logger."""
+    """Filter that keeps library messages off the console, except errors.
+
+    Messages of tagrpo come through Lightning's logger.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to show a message."""
@@ -415,10 +421,10 @@ class Ours(logging.Filter):
 
 
 def quiet() -> None:
-    """Silence routine messages of libraries; their warnings and errors stay, and so do our own messages.
+    """Silence routine messages of libraries, but not their warnings and errors, nor tagrpo's messages.
 
-    Lightning's own log handlers are removed: beside Hydra's handler they would show each line twice. Our own warnings
-    are shown without the line of code that they come from.
+    Lightning's log handlers are removed: together with Hydra's handler, they would show each line twice.
+    Warnings of tagrpo are shown without their line of code.
     """
     ours, usual = str(Path(__file__).parents[1]), USUAL_FORMAT
     warnings.formatwarning = lambda message, category, filename, lineno, line=None: (

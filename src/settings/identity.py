@@ -1,4 +1,4 @@
-"""Digests of the content that runs and evaluations depend on: a path does not say what lies there."""
+"""Digests of the content that runs and evaluations depend on, since a path does not identify its content."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 def identity_of(
     cfg: DictConfig, policy: PolicyModule, data: QuestionDataModule, checkpoint: Path | None
 ) -> dict[str, str]:
-    """Return digests of all that the counts of `tagrpo-eval` depend on; evaluations with equal digests share counts."""
+    """Return digests of everything that the counts of `tagrpo-eval` depend on.
+
+    Evaluations with equal digests share counts.
+    """
     splits = {name: loader.groups for name, loader in data.evaluation_loaders().items()}
     parts = (cfg.reward, cfg.data.evaluation_template or cfg.template, cfg.rollout.evaluation_sampling)
     reward, template, sampling = (OmegaConf.to_container(part, resolve=True) for part in parts)
@@ -49,7 +52,7 @@ def _without_workers(content: Any) -> Any:
 
 
 def _sums_of(checkpoint: Path) -> Any:
-    """Return the checksums in a checkpoint; its content is compared with them before it is loaded."""
+    """Return the checksums in a checkpoint, with which its content is compared before loading."""
     if checkpoint.is_dir():
         from ..runs.checkpoints import read_seals
 
@@ -59,9 +62,9 @@ def _sums_of(checkpoint: Path) -> Any:
 
 
 def _code_of(settings: Any) -> list[Any]:
-    """Return the code of the classes that settings name: all files in their folders, and every module that they import.
+    """Return the code of the classes that settings name: all files in their folders, and all imports.
 
-    Warn of modules that load others at run time: changes in those others are not noticed.
+    Warn of modules that load other modules at run time: changes in those are not noticed.
     """
     from hydra.utils import get_object
 
@@ -80,7 +83,7 @@ def _code_of(settings: Any) -> list[Any]:
 
 
 def targets(settings: Any) -> Iterator[str]:
-    """Yield the `_target_`s in settings, at any depth."""
+    """Yield all `_target_`s in settings, at any depth."""
     if isinstance(settings, Mapping):
         if "_target_" in settings:
             yield settings["_target_"]

@@ -1,12 +1,13 @@
-"""The folders of Hydra's options, and the tables of what papers ran.
+"""Folders of Hydra's options, and tables of the settings that papers ran.
 
-Every option is a file where Hydra looks for it: `configs/<group>/<option>.yaml`, or for a method outside the core
-`contrib/<method>/configs/<group>/<option>.yaml`. `MethodFolders` adds the folders of methods to Hydra's search path, so
-that no list names a method, and deleting its folder removes its experiments, options and recipes.
+Every option is a file in Hydra's search path: `configs/<group>/<option>.yaml`, or for a method outside the
+core `contrib/<method>/configs/<group>/<option>.yaml`. `MethodFolders` adds the folders of methods to the
+search path, so that no list names a method, and deleting a folder removes its experiments, options and
+recipes.
 
-What a paper ran stands in a table, `configs/papers/<paper>.yaml` or `contrib/<method>/paper.yaml`: setting → value and
-place, of the paper and of its authors' code. A table sets nothing: `scripts/methods_page.py` compares it with the
-composed settings.
+The settings that a paper ran are in a table, `configs/papers/<paper>.yaml` or `contrib/<method>/paper.yaml`:
+setting → value and place, of the paper and of its authors' code. A table sets nothing:
+`scripts/methods_page.py` compares the table with the composed settings.
 """
 
 from importlib.resources import files
@@ -27,21 +28,21 @@ def configs() -> Path:
 
 
 def method_configs() -> list[Path]:
-    """Return the folders of options of the methods in `contrib`."""
+    """Return the option folders of the methods in `contrib`."""
     return sorted(CONTRIB.glob("*/configs"))
 
 
 class MethodFolders(SearchPathPlugin):
-    """Hydra's plugin that adds the options of the methods in `contrib` to the search path."""
+    """Hydra plugin that adds the options of the methods in `contrib` to the search path."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        """Append the folder of options of each method."""
+        """Append each method's folder of options."""
         for folder in method_configs():
             search_path.append(provider="tagrpo.contrib", path=f"file://{folder}")
 
 
 def options_of(group: str) -> dict[str, str]:
-    """Return option → text in YAML, of a group's files in `configs` and in the folders of methods, sorted by name."""
+    """Return option → YAML text of a group's files, in `configs` and in method folders, sorted by name."""
     found = {}
     for folder in (configs(), *method_configs()):
         for path in (folder / group).glob("*.yaml"):
@@ -55,7 +56,7 @@ def experiments() -> list[str]:
 
 
 def tables() -> dict[str, Path]:
-    """Return paper or method → the file of its table."""
+    """Return paper or method → file of its table."""
     core = {path.stem: path for path in sorted((configs() / "papers").glob("*.yaml"))}
     return core | {path.parent.name: path for path in sorted(CONTRIB.glob("*/paper.yaml"))}
 
@@ -67,7 +68,7 @@ def read_paper(path: Path) -> dict[str, Any]:
 
 
 def recipes_of(paper: str) -> list[str]:
-    """Return the recipes that set something for a paper: `paper`, `authors`, both or neither."""
+    """Return the recipes that have settings for a paper: `paper`, `authors`, both or neither."""
     options = options_of(f"settings/{paper}")
     return [recipe for recipe in ("paper", "authors") if recipe in options]
 

@@ -1,7 +1,8 @@
-"""Which numbers each numeric setting takes: one table for all commands.
+"""Permitted numbers of each numeric setting: one table for all commands.
 
-The first pattern that fits a setting's dotted name is its rule. Classes check their arguments too, for those who build
-them in Python; this table also refuses NaN, infinity and null, by the setting's name and before anything is imported.
+The first pattern that matches a setting's dotted name is its rule. Classes check their arguments too, for
+users who build them in Python; this table also refuses NaN, infinity and null, naming the setting before
+anything is imported.
 """
 
 import math
@@ -15,9 +16,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 LARGEST = 2**31 - 1
-"""The largest whole number that libraries take for sure, as an int of C."""
+"""Largest whole number that all libraries accept, as a C int."""
 LONGEST = 10.0**9
-"""Seconds of the longest time limit, 30 years: timers of the system take no more than ten times as much."""
+"""Seconds of the longest time limit, 30 years; system timers accept no more than ten times as much."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +34,7 @@ class NumberRule:
     """Whether the setting is a list of such numbers."""
     null: bool = False
     infinite: bool = False
-    """Whether plus infinity is taken."""
+    """Whether plus infinity is accepted."""
     others: bool = False
     """Whether true, false, words, lists and mappings are taken too; the class or Lightning checks them."""
 
@@ -48,7 +49,7 @@ class NumberRule:
         return f"{'a list, each item ' * self.listed}{kind}{bounds}{' or null' * self.null}"
 
     def takes(self, value: object) -> bool:
-        """Return whether a setting may have this value."""
+        """Return whether the setting accepts this value."""
         if value is None:
             return self.null
         if isinstance(value, list):
@@ -67,7 +68,7 @@ class NumberRule:
 
 
 def _spells_no_number(value: object) -> bool:
-    """Return whether a text is `nan` or `inf`, which Hydra reads as words in some spellings."""
+    """Return whether a text is `nan` or `inf`, some spellings of which Hydra reads as words."""
     return isinstance(value, str) and value.strip().lower().lstrip("+-.") in ("nan", "inf", "infinity")
 
 
@@ -240,9 +241,9 @@ RULES = {
     "gpus.*.rows": _whole(1),
     "gpus.*.*": _above(0),
 }
-"""Pattern of a setting's dotted name → the numbers that the setting takes, more special patterns first."""
+"""Pattern of a setting's dotted name → numbers that the setting accepts, more specific patterns first."""
 _OWN = ("tagrpo.", "torch.", "lightning.", "datetime.")
-"""Packages of the classes to whose settings `RULES` apply."""
+"""Packages of classes to whose settings `RULES` apply."""
 
 
 @cache
@@ -252,13 +253,13 @@ def rule_of(name: str) -> NumberRule | None:
 
 
 def check_numbers(cfg: DictConfig) -> None:
-    """Refuse numbers that a setting cannot take, and NaN, infinity, null or a word in place of a number.
+    """Check all numeric settings by `RULES`; refuse NaN, infinity, null and words in place of numbers.
 
-    Settings that refer to others come last, so that the message names the setting to correct. If a setting has no rule,
-    or belongs to a class of the user's, only NaN and infinity are refused.
+    Settings that refer to other settings are checked last, so that the message names the setting to correct.
+    If a setting has no rule, or belongs to a user's class, only NaN and infinity are refused.
 
     Raises:
-        ValueError: if a setting has such a value. The message names the setting.
+        ValueError: if a value is refused. The message names the setting.
     """
     for referring in (False, True):
         for name, value, known in _leaves(cfg, referring):
@@ -280,7 +281,10 @@ def _finite(value: object) -> bool:
 
 
 def _leaves(node: DictConfig, referring: bool, name: str = "", known: bool = True) -> Iterator[tuple[str, Any, bool]]:
-    """Yield settings that refer to others, or those that do not: dotted name, value, whether `RULES` apply."""
+    """Yield settings that refer to other settings, or those that do not.
+
+    Each item is a dotted name, a value, and whether `RULES` apply.
+    """
     names = [str(key) for key in node]
     if "_target_" in names:
         written: Any = OmegaConf.to_container(node, resolve=False)

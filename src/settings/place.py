@@ -1,4 +1,4 @@
-"""The directory of a run, checked and made before Hydra makes it, whose errors would end in a traceback."""
+"""Check and make the directory of a run before Hydra does, whose errors would end in a traceback."""
 
 import sys
 from pathlib import Path, PurePath
@@ -10,7 +10,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 
 class MakeDirectory(Callback):
-    """A callback of Hydra that makes the directory of a run or a sweep, and ends the program if it cannot be made."""
+    """Hydra callback that makes the directory of a run or a sweep; the program ends if that is impossible."""
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
         """Check `name`, and make `hydra.run.dir`."""
@@ -22,7 +22,7 @@ class MakeDirectory(Callback):
 
 
 def _leave_if_wrong(config: DictConfig, setting: str) -> None:
-    """End the program with an error message. If a callback raises an exception, Hydra only warns."""
+    """End the program with a message on an error; Hydra only warns if a callback raises an exception."""
     try:
         check_name(OmegaConf.select(config, "name"))
         make_directory(OmegaConf.select(config, setting), setting)
@@ -31,7 +31,7 @@ def _leave_if_wrong(config: DictConfig, setting: str) -> None:
 
 
 def check_name(name: object) -> None:
-    """Refuse a name of a run that does not name a folder inside `runs`.
+    """Check that a run's name is the name of a folder inside `runs`.
 
     Raises:
         ValueError: if the name is empty, absolute, or neither text nor number, or has `..` or unprintable characters.

@@ -1,7 +1,7 @@
-"""Options of Lightning's `Trainer` that a run passes on, and what to set in place of the others.
+"""Options of Lightning's `Trainer` that a run passes on, and alternatives to the other options.
 
-The update makes several manual optimizer steps per batch, and the data module draws the questions. Lightning then
-ignores some options of the trainer, and others would silently change what is trained.
+The update makes several manual optimizer steps per batch, and the data module draws the questions. Therefore
+Lightning ignores some options of the trainer, and other options would silently change what is trained.
 """
 
 from typing import Any
@@ -42,14 +42,14 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "enable_checkpointing": ((None,), "Use callbacks.checkpoint, or leave it out with ~callbacks.checkpoint"),
     "model_registry": ((None,), "Runs upload nothing; export=true writes the policy to a folder"),
 }
-"""Other options → values that change nothing, and what to set instead."""
+"""Other options → values without effect, and what to set instead."""
 
 
 def check_trainer(trainer: DictConfig) -> None:
-    """Refuse options of the trainer that a run would ignore, or that would change what it trains.
+    """Check for trainer options that a run would ignore, or that would change what is trained.
 
     Raises:
-        ValueError: if an option is refused, or `Trainer` has none of this name. The message names it.
+        ValueError: if an option is refused, or `Trainer` has no such option. The message names the option.
     """
     written: Any = OmegaConf.to_container(trainer, resolve=False)
     if "${" not in str(written.get("default_root_dir", "${")):

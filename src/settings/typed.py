@@ -1,4 +1,4 @@
-"""Comparison of settings with the arguments that a class declares, names and types, before the class is built."""
+"""Compare settings with a class's declared arguments, by name and type, before the class is built."""
 
 import inspect
 import re
@@ -31,18 +31,18 @@ _OF_HYDRA: Mapping[str, Any] = {
 _LISTS = (list, tuple, Sequence, Collection, Iterable)
 _MAPPINGS = (dict, Mapping)
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
-"""A value that refers to one other setting."""
+"""Pattern of a value that refers to one other setting."""
 
 
 def check_declared(cfg: DictConfig) -> None:
-    """Refuse settings that the class at `_target_` does not take, or takes in another type, for the whole tree.
+    """Check that the class at each `_target_` in the tree accepts its settings, by name and type.
 
-    Numbers, flags, texts, choices, null, and lists of these are compared. An argument whose type is a class of this
-    package takes settings with a `_target_`. For arguments of other types only null is refused, unless the type allows
-    it. Arguments without a type take anything.
+    Numbers, flags, texts, choices, null, and lists of these are compared. An argument whose type is a class
+    of this package accepts settings with a `_target_`. For arguments of other types only null is refused,
+    unless the type allows null. Arguments without a type accept anything.
 
     Raises:
-        ValueError: if a setting is of another type, or no argument. The message names the setting.
+        ValueError: if a setting has another type, or is no argument. The message names the setting.
     """
     own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
     content: Any = OmegaConf.to_container(own, resolve=True, throw_on_missing=False)
@@ -83,7 +83,9 @@ def of_another_type(cfg: DictConfig, name: str, hint: Any, value: object) -> Val
 
 
 def written_at(cfg: DictConfig, name: str) -> str:
-    """Return the setting whose value `name` has, where it refers to another one, as `model.load.path` to `model.path`.
+    """Return the setting where the value of `name` is written, such as `model.path` for `model.load.path`.
+
+    These differ if a value refers to another setting.
 
     >>> written_at(OmegaConf.create({"a": 1, "b": {"c": "${a}"}, "d": "${b}"}), "d.c")
     'a'
@@ -102,7 +104,7 @@ def written_at(cfg: DictConfig, name: str) -> str:
 
 
 def fits(value: object, hint: Any) -> bool:  # noqa: PLR0911  one line per kind of type
-    """Return whether a value of a configuration is of the type `hint`.
+    """Return whether a configuration value has the type `hint`.
 
     >>> fits(1, float), fits(True, int), fits(None, int | None), fits([1, 2], Sequence[int]), fits("x", Literal["y"])
     (True, False, True, True, False)
@@ -115,7 +117,7 @@ def fits(value: object, hint: Any) -> bool:  # noqa: PLR0911  one line per kind 
     if origin is Literal:
         return value in get_args(hint)
     if isinstance(value, Mapping) and "_target_" in value:
-        return True  # an object, which its own class checks
+        return True  # an object, which the object's class checks
     if inspect.isclass(origin) and origin.__module__.startswith("tagrpo."):
         return False
     if origin in _LISTS:
@@ -127,7 +129,7 @@ def fits(value: object, hint: Any) -> bool:  # noqa: PLR0911  one line per kind 
 
 
 def _items(hint: Any) -> list[Any]:
-    """Return the types of the items of a list."""
+    """Return the types of a list's items."""
     return [one for one in get_args(hint) if one is not Ellipsis] or [Any]
 
 
@@ -154,7 +156,7 @@ def in_words(hint: Any) -> str:
 
 
 def _parts(node: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield all parts in settings, at any depth: dotted name, and the settings, among them `_target_`."""
+    """Yield all parts in settings, at any depth: dotted name, and settings including `_target_`."""
     if isinstance(node, dict):
         if isinstance(node.get("_target_"), str):
             yield name, node
@@ -167,10 +169,10 @@ def _parts(node: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
 
 @cache
 def _arguments(target: str) -> frozenset[str] | None:
-    """Return the names of a class's arguments; None if it takes any, or if they are not known."""
+    """Return the names of a class's arguments; None if it accepts any names, or if they are unknown."""
     try:
         parameters = inspect.signature(get_object(target)).parameters.values()
-    except Exception:  # a class of the user's, whose import fails with its own error when it is built
+    except Exception:  # a user's class, whose import error is raised when the class is built
         return None
     if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
         return None
@@ -179,12 +181,12 @@ def _arguments(target: str) -> frozenset[str] | None:
 
 @cache
 def _hints(target: str) -> Mapping[str, Any]:
-    """Return argument → type of a class or function; empty if it, or one of its types, cannot be found."""
+    """Return argument → type of a class or function; empty if it, or one of its types, can't be found."""
     try:
         made = get_object(target)
         function: Any = made.__init__ if inspect.isclass(made) else made
         written = dict(inspect.get_annotations(function))
-    except Exception:  # a class of the user's, whose import fails with its own error when it is built
+    except Exception:  # a user's class, whose import error is raised when the class is built
         return {}
     hints: dict[str, Any] = {}
     for name, hint in written.items():

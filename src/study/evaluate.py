@@ -1,12 +1,12 @@
 """`tagrpo-eval`: pass@k of a model folder, a hub model or a Lightning checkpoint, without training.
 
-Counts are kept as they come in: the same command continues an evaluation that was interrupted. `exact=true` samples
+Counts are stored as they come in: the same command continues an interrupted evaluation. `exact=true` samples
 nothing and adds up the probabilities of all correct responses.
 
-`diagnose=<run>` says how much a run could learn from its training questions (TA-GRPO, Figs. 3 and 4). The policy that
-training began with, and the kept checkpoints that are nearest to each quarter of training, answer the training
-questions and their rephrasings again, sampled as in training. Nothing is learned, and the run's own files stay as they
-are. A checkpoint that was measured before, on the same questions, is not measured again.
+`diagnose=<run>` measures how much a run could learn from its training questions (TA-GRPO, Figs. 3 and 4). The
+initial policy, and the kept checkpoints nearest to each quarter of training, answer the training questions
+and their rephrasings again, sampled as in training. Nothing is learned, and the files of training are not
+changed. A checkpoint that was measured before, on the same questions, is not measured again.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ if TYPE_CHECKING:
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
 NEEDED = ("progress", "checkpoint", "embedding_diversity")  # callbacks for progress, an orderly end, and the encoder
 AS_TRAINED = ("seed", "model", "lora", "template", "reward", "data.train", "data.max_prompt_tokens", "rollout.sampling")
-"""Settings, with all below them, that must be those of the run."""
+"""Settings, with all settings below them, that must be equal to the run's."""
 MAY_DIFFER = ("data.train.num_rephrasings", "data.train.rephrasings")
-"""Exceptions from `AS_TRAINED`: even GRPO, which trains on no rephrasings, can be asked them."""
+"""Exceptions from `AS_TRAINED`: rephrasings can also be sampled for GRPO, which trains on none."""
 
 
 def evaluate(
     module: PolicyModule, datamodule: QuestionDataModule, trainer: Trainer, *, checkpoint: str | Path | None = None
 ) -> dict[str, float]:
-    """Sample and score the evaluation splits; return everything that was logged, `pass@k/<split>/<k>` and more.
+    """Sample and score the evaluation splits; return all logged values, `pass@k/<split>/<k>` and more.
 
-    The trainer has `RolloutCallback` and `PassAtKEvaluator`, which writes `test.json`. The weights of a Lightning
-    `checkpoint` replace those that the module loads.
+    The trainer needs `RolloutCallback` and `PassAtKEvaluator`, which writes `test.json`. The weights of a
+    Lightning `checkpoint` replace the weights that the module loads.
     """
     safely = True if checkpoint else None
     trainer.test(module, datamodule=datamodule, ckpt_path=checkpoint, verbose=False, weights_only=safely)
@@ -59,7 +59,7 @@ def evaluate(
 
 @entry_point("evaluate")
 def main(cfg: DictConfig) -> None:
-    """Run the command."""
+    """Run `tagrpo-eval`."""
     directory = Path(HydraConfig.get().runtime.output_dir)
     with ExitStack() as stack:
         with explained():
@@ -95,7 +95,7 @@ def main(cfg: DictConfig) -> None:
 
 
 def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
-    """Replace the callbacks for `exact=true`; else have counts stored under the identity of what they depend on."""
+    """Replace the callbacks for `exact=true`; otherwise store counts under the evaluation's identity."""
     from hydra.utils import instantiate
 
     from ..callbacks import PassAtKEvaluator
@@ -116,7 +116,10 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
 
 
 def report(cfg: DictConfig, run: Run, checkpoint: Path | None) -> list[str]:
-    """Evaluate, print the results and write them as Markdown; return the names of the files in `run.directory`."""
+    """Evaluate, print the results and write them as Markdown.
+
+    Returns the names of the files in `run.directory`.
+    """
     from ..analysis.comparison import Methods
     from ..analysis.runs import RunFiles
     from ..analysis.sections import markdown
@@ -133,7 +136,12 @@ def report(cfg: DictConfig, run: Run, checkpoint: Path | None) -> list[str]:
 
 
 def ask_training_questions(cfg: DictConfig) -> None:
-    """Turn the settings of an evaluation into those of a diagnosis of the run `cfg.diagnose`, or refuse them."""
+    """Turn the settings of an evaluation into settings of a diagnosis of the run `cfg.diagnose`.
+
+    Raises:
+        FileNotFoundError: if `cfg.diagnose` is not the directory of a run with checkpoints.
+        ValueError: if the settings differ from those that the run was trained with, or exclude a diagnosis.
+    """
     run = Path(cfg.diagnose)
     if not (run / "config.yaml").is_file() or not runs.checkpoints_in(run / "checkpoints"):
         raise FileNotFoundError(
@@ -181,20 +189,20 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
 
 
 class Point(Message):
-    """A diagnosed checkpoint, as far as the next diagnosis reads it."""
+    """Diagnosed checkpoint: the fields that the next diagnosis reads."""
 
     identity: dict[str, str]
     questions: list[dict[str, Any]]
 
 
 class Diagnosis(Message):
-    """The content of `diagnose.json`, as far as the next diagnosis reads it."""
+    """Content of `diagnose.json`: the fields that the next diagnosis reads."""
 
     checkpoints: list[Point]
 
 
 def measured_in(path: Path) -> list[Point]:
-    """Return the checkpoints of an earlier diagnosis. If its file is damaged, warn and return none."""
+    """Return the checkpoints of an earlier diagnosis; none, with a warning, if its file is damaged."""
     if not path.exists():
         return []
     try:
@@ -206,9 +214,10 @@ def measured_in(path: Path) -> list[Point]:
 
 
 def diagnose(cfg: DictConfig, run: Run) -> list[str]:
-    """Measure base and checkpoints, print the table, and return the names of the files written to `run.directory`.
+    """Measure base and checkpoints, print the table, and return the names of the written files.
 
-    `cfg` comes from `ask_training_questions`; the questions of `run` have been read.
+    The files are in `run.directory`. `cfg` comes from `ask_training_questions`; the questions of `run` have
+    been read.
     """
     from ..analysis.diagnosis import summarised, table_of
     from ..analysis.sections import table

@@ -1,4 +1,4 @@
-"""The data module: question groups with their rephrasings, in resumable batches of prompts."""
+"""Data module: question groups with their rephrasings, in resumable batches of prompts."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, partial
@@ -26,31 +26,34 @@ from ..templates import PromptAugmentation, Template
 
 
 class QuestionDataModule(LightningDataModule):
-    """Serves `QuestionBatch`es: a question and its rephrasings are always in one batch, on one rank.
+    """Data module that serves `QuestionBatch`es; a question and its rephrasings share one batch and one rank.
 
-    Questions and rephrasings whose prompts are too long are left out. `report` (see `datamodules.report`) is logged in
-    short and written to `data.json` in the run directory.
+    Questions and rephrasings whose prompts are too long are left out. A summary of `report` (see
+    `datamodules.report`) is logged, and the whole is written to `data.json` in the run directory.
 
     Args:
         train: Source of the training questions; None for evaluation alone.
-        evaluation: Split name → source of its questions; used for validation and test. The split `train` is asked as in
-            training: with its rephrasings, and in the templates of training.
+        evaluation: Split name → source of its questions; used for validation and test. The split `train` is
+            sampled as in training: with its rephrasings, and in the templates of training.
         tokenizer: Folder or hub name of the policy's tokenizer.
-        template: Renders questions as prompts, or draws a template for each.
-        evaluation_template: The same for evaluation; None is `template`, or the first one if it draws from several.
+        template: Renders questions as prompts, or draws a template for each question.
+        evaluation_template: Template for evaluation. None uses `template`, or its first one if it draws from
+            several.
         batch_size: Questions per iteration, over all ranks.
         samples_per_prompt: G, responses to a question, and to each of its rephrasings, in training.
-        num_rephrasings: N: of each question the first N rephrasings are used, or all if it has fewer. None uses all.
+        num_rephrasings: N: the first N rephrasings of each question are used, or all if a question has fewer.
+            None uses all.
         kinds: Kinds of rephrasings that are used (`QuestionGroup.kinds`); None uses all.
         evaluation_samples: Responses to each evaluation question in the test.
-        validation_samples: The same in the validations of a training run; None is `evaluation_samples`.
+        validation_samples: Responses to each question in the validations of a run. None uses
+            `evaluation_samples`.
         evaluation_batch_size: Evaluation questions sampled at a time, over all ranks.
         max_prompt_tokens: Length limit of prompts.
-        curriculum: Chooses which training questions are served, and with which of their N rephrasings, by what `memory`
-            knows of them. None serves all.
+        curriculum: Chooses which training questions are served, and with which of their N rephrasings, from
+            the records in `memory`. None serves all.
         shuffle: Whether each training epoch is shuffled anew; otherwise all epochs keep the source's order.
         seed: Seed of the training order.
-        max_evaluation_prompt_tokens: Length limit of evaluation prompts; None is `max_prompt_tokens`.
+        max_evaluation_prompt_tokens: Length limit of evaluation prompts. None uses `max_prompt_tokens`.
     """
 
     def __init__(
@@ -100,17 +103,17 @@ class QuestionDataModule(LightningDataModule):
         self.max_prompt_tokens = max_prompt_tokens
         self.max_evaluation_prompt_tokens = max_evaluation_prompt_tokens or max_prompt_tokens
         self.curriculum, self.shuffle, self.seed = curriculum, shuffle, seed
-        self.memory = QuestionMemory()  # of the training questions; `RolloutCallback` puts that of the run in its place
+        self.memory = QuestionMemory()  # of training questions; `RolloutCallback` replaces it by the memory of the run
         self.report: dict[str, dict[str, Any]] = {}
         self._splits: dict[str, list[QuestionGroup]] = {}
-        self._told: dict[str, SourceReport] = {}  # split → what its source said of the questions
+        self._told: dict[str, SourceReport] = {}  # split → report of its source
         self._renderers: dict[bool, PromptRenderer] = {}  # for training or not
         self._has_evaluation_template = evaluation_template is not None
         self._train_loader: QuestionLoader | None = None
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The policy's tokenizer, loaded on first use."""
+        """Tokenizer of the policy, loaded on first use."""
         return AutoTokenizer.from_pretrained(self.tokenizer_path, trust_remote_code=False)
 
     def _renderer(self, training: bool) -> PromptRenderer:
@@ -175,7 +178,7 @@ class QuestionDataModule(LightningDataModule):
         return f"{told.places.get(id, told.origin)}, question {id}"
 
     def _check_prompts(self, split: str) -> None:
-        """Check how each template renders questions, and note the prompt of the first question."""
+        """Check how each template renders questions, and record the prompt of the first question."""
         renderer = self._renderer(training=split == "train")
         samples = {}
         for name, template in renderer.templates.templates.items():
@@ -191,17 +194,17 @@ class QuestionDataModule(LightningDataModule):
         return f"{setting}.templates.{template}" if len(drawn.templates) > 1 else setting
 
     def check_turn_ends(self, stop_ids: Sequence[int]) -> None:
-        """Warn if the token that ends the assistant's turn in a template is not among `stop_ids`, the engine's."""
+        """Warn if a template's end of turn is not among the engine's stop tokens `stop_ids`."""
         for split in self._splits:
             for template in self._renderer(split == "train").templates.templates.values():
                 self._warn(split, check_turn_end(template, self.tokenizer, stop_ids))
 
     def _rows(self, group: QuestionGroup) -> list[int]:
-        """The rephrasings of a question whose kind is used."""
+        """Return the indices of a question's rephrasings whose kind is used."""
         return [row for row, kind in enumerate(_kinds(group)) if self.kinds is None or kind in self.kinds]
 
     def _warn(self, split: str, cautions: Iterable[str]) -> None:
-        """Warn of each caution once, and record it in the report of the first split that it concerns."""
+        """Log each warning once, and record it in the report of the first split that it concerns."""
         noted = self.report[split].setdefault("cautions", [])
         for caution in cautions:
             if not any(caution in facts.get("cautions", ()) for facts in self.report.values()):
@@ -209,7 +212,7 @@ class QuestionDataModule(LightningDataModule):
                 rank_zero_warn(caution)
 
     def warn_of_seen(self, run: Path) -> None:
-        """Warn of evaluation questions that a run was trained on, as far as the `data.json` in its folder tells."""
+        """Warn if evaluation questions are among the training questions that the run's `data.json` lists."""
         if (path := run / "data.json").is_file():
             try:
                 splits = read_json(
@@ -226,10 +229,11 @@ class QuestionDataModule(LightningDataModule):
                 self._warn(split, of_seen(split, groups, noted, run))
 
     def check_references(self, verifier: Verifier) -> None:
-        """Let the verifier read every reference answer, and note in the report what it says of them.
+        """Read every reference answer with the verifier, and record the verifier's notes in the report.
 
         Raises:
-            ValueError: if no response can match some of them; it names the file, row and question of the first.
+            ValueError: if no response can match some of them; the message names file, row and question of the
+                first.
         """
         refused = []
         for split, groups in self._splits.items():
@@ -248,7 +252,7 @@ class QuestionDataModule(LightningDataModule):
             self._warn(split, caution_of_notes(split, self.report[split]["reference_notes"]))
 
     def keep_some(self, split: str, count: int) -> None:
-        """Keep `count` random questions of a loaded split, or all if it has fewer; `seed` chooses."""
+        """Keep `count` random questions of a loaded split, drawn by `seed`, or all if the split has fewer."""
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "keep_some", split))
         groups = self._splits[split]
         rows = torch.randperm(len(groups), generator=generator)[:count].sort().values
@@ -264,7 +268,7 @@ class QuestionDataModule(LightningDataModule):
         return QuestionBatch(groups=list(groups), prompts=prompts, split=split)
 
     def reformulated(self, groups: Sequence[QuestionGroup]) -> QuestionBatch:
-        """Return training prompts of the rephrasings, without those of the questions; see `tagrpo.types.Ask`."""
+        """Return training prompts of the rephrasings, but not of the originals; see `tagrpo.types.Ask`."""
         renderer, fresh = self._renderer(training=True), list[QuestionGroup]()
         for group in groups:
             rows, known = list[int](), {"", plain(group.question)}
@@ -278,26 +282,29 @@ class QuestionDataModule(LightningDataModule):
 
     @property
     def needs_memory(self) -> bool:
-        """Whether `memory` is read; `RolloutCallback` then keeps it up to date."""
+        """Whether `memory` is read; if so, `RolloutCallback` updates it."""
         return self.curriculum is not None
 
     def observe(self, visits: list[Visit]) -> None:
-        """Tell the curriculum about a sampled batch, whether it is learned from or not."""
+        """Pass the visits of a sampled batch to the curriculum, whether or not the batch is learned from."""
         if self.curriculum is not None:
             CheckedCurriculum(self.curriculum).observe(visits)
 
     @cached_property
     def tokenizer_digest(self) -> str:
-        """Digest of the tokenizer, which a resume compares."""
+        """Digest of the tokenizer, for comparison at a resume."""
         return tokenizer_digest(self.tokenizer)
 
     def state_dict(self) -> dict[str, Any]:
-        """State for a resumed run, besides the loader's position and the memory."""
+        """Return the state for a resumed run, without the loader's position and the memory."""
         state = {} if self.curriculum is None else {"curriculum": self.curriculum.state_dict()}
         return {"tokenizer": self.tokenizer_digest, **state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from what `state_dict` returned, with the same tokenizer; a curriculum without state starts anew."""
+        """Continue from the result of `state_dict`, with the same tokenizer.
+
+        A curriculum without state starts anew.
+        """
         training = self.trainer is not None and self.trainer.training
         if training and state_dict.get("tokenizer", self.tokenizer_digest) != self.tokenizer_digest:
             raise ValueError(
@@ -309,11 +316,11 @@ class QuestionDataModule(LightningDataModule):
 
     @property
     def iterations_per_epoch(self) -> int:
-        """Batches of a training epoch."""
+        """Number of batches in a training epoch."""
         return len(self._splits["train"]) // self.batch_size
 
     def train_dataloader(self) -> QuestionLoader:
-        """The resumable loader of the training questions."""
+        """Return the resumable loader of the training questions."""
         if self._train_loader is None:
             self._train_loader = self._loader("train", self.batch_size, self.samples_per_prompt, training=True)
             if self.curriculum is not None:
@@ -322,19 +329,22 @@ class QuestionDataModule(LightningDataModule):
         return self._train_loader
 
     def val_dataloader(self) -> list[QuestionLoader]:
-        """One loader per evaluation split, in the order of `evaluation`; batches carry the split's name."""
+        """Return one loader per split of `evaluation`, in order; batches carry the split's name."""
         return list(self.evaluation_loaders(self.validation_samples).values())
 
     def test_dataloader(self) -> list[QuestionLoader]:
-        """The same, with `evaluation_samples` responses to each question."""
+        """Return the loaders of `val_dataloader`, with `evaluation_samples` responses to each question."""
         return list(self.evaluation_loaders(self.evaluation_samples).values())
 
     def evaluation_loaders(self, samples: int = 1) -> dict[str, QuestionLoader]:
-        """Split name → a loader of its questions, with `samples` responses to each."""
+        """Return a loader of questions for each split, with `samples` responses to each question."""
         return {name: self._loader(name, self.evaluation_batch_size, samples) for name in self.evaluation_sources}
 
     def transfer_batch_to_device(self, batch: QuestionBatch, *_: object) -> QuestionBatch:
-        """The batch unchanged: prompts stay on the CPU, where they are packed with responses; packs are moved later."""
+        """Return the batch unchanged.
+
+        Prompts are packed with responses on the CPU, and the packs are moved later.
+        """
         return batch
 
     def _loader(self, split: str, batch_size: int, samples: int, *, training: bool = False) -> QuestionLoader:

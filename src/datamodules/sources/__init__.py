@@ -1,1 +1,1 @@
-"""Sources of questions; each of them is a `base.Source`."""
+"""Sources of questions; each is a `base.Source`."""

@@ -1,4 +1,4 @@
-"""The interface of sources of questions, and their reports."""
+"""Interface of sources of questions, and their reports."""
 
 import hashlib
 import unicodedata
@@ -11,7 +11,7 @@ from ...types import QuestionGroup
 
 @dataclass(frozen=True, kw_only=True)
 class SourceReport:
-    """Rows read, questions left out and why, and differences from the expected content."""
+    """Rows read, questions left out with reasons, and differences from the expected content."""
 
     origin: str  # the file, or the name on the hub
     read: int  # rows
@@ -23,13 +23,13 @@ class SourceReport:
 
 @runtime_checkable
 class Source(Protocol):
-    """Loads questions from a file, the hub or a generator. Templates and tokens are not its business.
+    """Source of questions: a file, the hub or a generator. Templates and tokens are not a source's concern.
 
-    Derive from it to inherit the default of `report`.
+    Derive from this class to inherit the default of `report`.
     """
 
     report: SourceReport | None = None
-    """Set by `load` where there is something to report."""
+    """Set by `load` if there is something to report; None otherwise."""
 
     def load(self) -> list[QuestionGroup]:
         """Return all questions, each with its rephrasings and reference answers.
@@ -42,12 +42,15 @@ class Source(Protocol):
           and resumed runs agree on what row i is.
 
         Raises:
-            ValueError: a row breaks one of these guarantees; the message names the row.
+            ValueError: if a row breaks one of these guarantees; the message names the row.
         """
 
 
 def fingerprint(groups: Iterable[QuestionGroup]) -> str:
-    """A sum of SHA-256 over the `plain` texts of questions, answers and rephrasings; order and ids do not matter."""
+    """Return a sum of SHA-256 over the `plain` texts of questions, answers and rephrasings.
+
+    Order and ids do not matter.
+    """
     total = 0
     for group in groups:
         parts = [(group.question,), group.answer, group.rephrasings]
@@ -57,5 +60,5 @@ def fingerprint(groups: Iterable[QuestionGroup]) -> str:
 
 
 def plain(text: str) -> str:
-    """The text after Unicode normalisation (NFKC), with each run of white space as one space."""
+    """Return the text after Unicode normalisation (NFKC), with each run of white space as one space."""
     return " ".join(unicodedata.normalize("NFKC", text).split())

@@ -1,7 +1,8 @@
-"""The public datasets of the papers: where they are, what their columns mean, and what they are known to contain.
+"""Public datasets of the papers: their places, the meaning of their columns, and their known content.
 
-To add a dataset, add an entry. Copies in circulation name their columns differently: the first name that a copy has is
-used. Where a copy was at hand there is a fingerprint, of the rows that `HubSource` keeps.
+To add a dataset, add an entry. Copies in circulation name their columns differently: the first listed name
+that a copy has is used. If a copy was at hand, its entry has a fingerprint of the rows that `HubSource`
+keeps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,15 +11,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """How to read one dataset."""
+    """Description of how to read one dataset."""
 
-    hub: str  # its name on the Hugging Face hub
-    config: str | None = None  # its configuration there; None for the default one
-    folder: str | None = None  # its folder there, in a repository without configurations
+    hub: str  # name on the Hugging Face hub
+    config: str | None = None  # configuration on the hub; None for the default
+    folder: str | None = None  # folder on the hub, in a repository without configurations
     split: str = "train"
-    question: Sequence[str] = ("problem", "question")  # columns of a text, or of a conversation: its last user's turn
+    question: Sequence[str] = ("problem", "question")  # columns of a text or conversation (last user's turn)
     answer: Sequence[str] = ("answer",)  # columns of a text, a number, or a list of accepted answers
-    worked: bool = False  # whether the answer is a worked solution: its last `\boxed{}` counts, or what follows `####`
+    worked: bool = False  # whether the answer is a worked solution, with the result in `\boxed{}` or after `####`
     wrong_choices: Sequence[str] = ()  # columns of wrong choices, where the answer is the right one of several
     id: str | None = None  # column; without one, rows are named by their position, from 0
     metadata: Sequence[str] = ()  # columns that are kept for analysis

@@ -8,10 +8,10 @@ from .base import Source, SourceReport
 
 
 class ConcatenatedSource(Source):
-    """Loads several sources one after the other and joins their reports.
+    """Concatenation of several sources, with their reports joined.
 
     Args:
-        sources: Name → source; the name is for messages.
+        sources: Name → source; the name appears in messages.
     """
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
@@ -22,7 +22,11 @@ class ConcatenatedSource(Source):
         self.sources = dict(sources)
 
     def load(self) -> list[QuestionGroup]:
-        """Load all sources; raise a ValueError if two questions have the same id."""
+        """Load all sources.
+
+        Raises:
+            ValueError: if two questions have the same id.
+        """
         groups: dict[str, QuestionGroup] = {}
         reports, notes = [], []
         excluded: dict[str, list[str]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""The public datasets of the papers, from the hub or from a local copy."""
+"""Public datasets of the papers, from the hub or from a local copy."""
 
 import hashlib
 import random
@@ -31,22 +31,25 @@ LETTERS = "ABCDEFGHIJ"
 
 
 class HubSource(Source):
-    """A dataset of `catalogue.CATALOGUE`.
+    """Source that reads a dataset of `catalogue.CATALOGUE`.
 
-    `report` names the rows that are left out: those without an answer and, where the catalogue says so, repetitions. It
-    warns if a copy is incomplete or of another version. The choices of a multiple-choice question are shuffled by
-    `seed` and the row's id, and follow the question as `A) …`; the answer is the letter.
+    `report` names the rows that are left out: rows without an answer and, if the catalogue says so,
+    duplicates. It also warns if a copy is incomplete or of another version. The choices of a multiple-choice
+    question are shuffled by `seed` and the row's id, and follow the question as `A) …`; the answer is the
+    letter.
 
     Args:
         dataset: Name in the catalogue.
-        path: None reads it from the hub; otherwise a file (JSON lines, JSON, Parquet, CSV), a folder that holds it as
-            `<dataset>.jsonl` or the like, or a copy of the hub's repository. Ids and content are the same.
-        rephrasings: File of JSON lines with `question` and `rephrasings`, as `tagrpo-rephrase` writes it. Each
-            question gets the rephrasings listed for its text. None for no rephrasings.
-        within: Field of the metadata → its smallest and largest value; see `rows.select`. `{level: [3, 5]}` leaves
-            out what MATH calls levels 1 and 2, and `Level ?`.
-        chunks: Numbers of the chunks to take; None takes all questions. For this, questions are ordered by a hash of
-            `seed` and their text, so that chunks are random, disjoint, and the same on every machine.
+        path: None reads from the hub; otherwise a file (JSON lines, JSON, Parquet, CSV), a folder that
+            contains the file `<dataset>.jsonl` or the like, or a copy of the hub's repository. Ids and
+            content are equal in all cases.
+        rephrasings: File of JSON lines with `question` and `rephrasings`, as written by `tagrpo-rephrase`.
+            Each question gets the rephrasings listed for its text. None for no rephrasings.
+        within: Field of the metadata → its smallest and largest value; see `rows.select`. `{level: [3, 5]}`
+            leaves out what MATH calls levels 1 and 2, and `Level ?`.
+        chunks: Numbers of the chunks to take; None takes all questions. To make chunks, questions are ordered
+            by a hash of `seed` and their text, so that chunks are random, disjoint, and equal on every
+            machine.
         chunk_size: Questions per chunk.
         seed: Seed of the chunks and of the order of choices.
     """
@@ -73,7 +76,11 @@ class HubSource(Source):
         self.chunks, self.chunk_size = None if chunks is None else list(chunks), chunk_size
 
     def load(self) -> list[QuestionGroup]:
-        """Read the dataset; a ValueError names missing columns and fields, repeated ids, and missing chunks."""
+        """Read the dataset.
+
+        Raises:
+            ValueError: if columns, fields or chunks are missing, or ids repeat; the message names them.
+        """
         known = self.known
         origin = known.hub if self.path is None else locate(self.path, self.dataset, known.hub)
         table = read_table(origin, known.config, known.split, known.columns, known.folder)
@@ -98,9 +105,10 @@ class HubSource(Source):
     def _read(
         self, table: Iterable[Mapping[str, Any]], origin: str | Path
     ) -> tuple[list[QuestionGroup], dict[str, list[str]], dict[str, str]]:
-        """Return the questions that can be asked and scored; reason → ids of the others; and id → row.
+        """Return the usable questions; reason → ids of the others; and id → row.
 
-        A ValueError lists the first rows with an answer or an id of the wrong type.
+        Raises:
+            ValueError: if an answer or an id has the wrong type; the message lists the first such rows.
         """
         known = self.known
         required = {"a question": known.question, "an answer": known.answer}
@@ -133,7 +141,7 @@ class HubSource(Source):
         return list(kept.values()), dict(excluded), places
 
     def _group(self, number: int, row: Mapping[str, Any]) -> QuestionGroup:
-        """The question of a row; text or answer is empty where it has none."""
+        """Return the question of a row; its text or answer is empty if the row has none."""
         known = self.known
         name = row_id(row.get(known.id)) if known.id else None
         metadata = {field: row[field] for field in known.metadata if field in row}
@@ -152,7 +160,7 @@ class HubSource(Source):
         )
 
     def _with_choices(self, group: QuestionGroup) -> QuestionGroup:
-        """The question followed by its shuffled choices; the metadata keeps their texts in this order."""
+        """Return the question followed by its shuffled choices; the metadata lists them in this order."""
         choices = [group.answer[0], *group.metadata["wrong_choices"]]
         random.Random(f"{self.seed}/{group.id}").shuffle(choices)
         lettered = dict(zip(LETTERS, choices, strict=False))
@@ -164,7 +172,7 @@ class HubSource(Source):
         )
 
     def _compared(self, rows: int, groups: Sequence[QuestionGroup]) -> tuple[list[str], list[str]]:
-        """A note on the comparison with the catalogue, and a warning if the copy differs from it."""
+        """Compare the copy with the catalogue. Return notes, and warnings if the copy differs."""
         known, found = self.known, fingerprint(groups)
         unknown = ", which could not be compared with a known one" if known.fingerprint is None else ""
         compared = {

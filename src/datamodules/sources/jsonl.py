@@ -1,4 +1,4 @@
-"""Questions from a local file, JSON lines or Parquet; and rephrasings from one, for the questions of any source."""
+"""Questions from a local JSON lines or Parquet file, and rephrasings for the questions of any source."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,25 +10,28 @@ from .base import Source, SourceReport, plain
 from .rows import Ranges, RowError, answers, check_ranges, is_known, kinds_of, read_rows, row_id, select
 
 Rephrasings = Mapping[str, Mapping[str, Any]]
-"""`plain` text of a question → its `rephrasings` and `kinds`, as in `QuestionGroup`."""
+"""Map from the `plain` text of a question to its `rephrasings` and `kinds`, as in `QuestionGroup`."""
 
 
 class JsonLinesSource(Source):
-    r"""One question per row: an object with a question, its answer, and perhaps rephrasings and an id.
+    r"""Source that reads one question per row of a local file.
 
-    A field `kinds` may say of each rephrasing how it changes the question, for `data.kinds`. All other fields are kept
-    in the metadata.
+    A row is an object with a question, its answer, and perhaps rephrasings and an id.
+
+    A field `kinds` may name, for each rephrasing, how it changes the question, for `data.kinds`. All other
+    fields are kept in the metadata.
 
     Args:
         path: `.jsonl` or `.parquet`.
         question: Field with the question's text.
-        answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted answers. Text stays as
-            it is, also `007`, `None` and `2024-01-05`.
+        answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted answers. Text is kept
+            unchanged, also `007`, `None` and `2024-01-05`.
         rephrasings: Field with a list of rephrasings; rows may lack it.
         id: Field with a unique id; rows without one are called `<file name>-<row>`.
         within: Field → its smallest and largest value; see `rows.select`. For a curriculum, such as
             `{success_rate: [0, 0.75]}`.
-        worked: Whether the answer is a worked solution, of which the last `\boxed{}` or what follows `####` counts.
+        worked: Whether the answer is a worked solution; its last `\boxed{}`, or the text after `####`, is the
+            answer.
     """
 
     def __init__(
@@ -53,9 +56,12 @@ class JsonLinesSource(Source):
         self.worked, self.within = worked, within or {}
 
     def load(self) -> list[QuestionGroup]:
-        """Read the file; a ValueError lists the first rows that are broken, lack what they need, or repeat an id.
+        """Read the file.
 
-        Another names the first question without a field of `within`.
+        Raises:
+            ValueError: if rows are malformed, lack a required field, or repeat an id; the message lists the
+                first of them. Also if a question lacks a field of `within`; the message names the first such
+                question.
         """
         groups: dict[str, QuestionGroup] = {}
         places: dict[str, str] = {}
@@ -103,9 +109,13 @@ class JsonLinesSource(Source):
 
 
 def read_rephrasings(path: str | Path) -> Rephrasings:
-    """Read JSON lines with `question`, `rephrasings`, a list of texts, and perhaps `kinds`; other fields are ignored.
+    """Read rephrasings from JSON lines.
 
-    A ValueError names the rows that are broken or repeat a question with other rephrasings.
+    The fields are `question`, `rephrasings` (a list of texts) and perhaps `kinds`. Other fields are ignored.
+
+    Raises:
+        ValueError: if rows are malformed, or repeat a question with other rephrasings; the message names
+            them.
     """
     path = Path(path)
     if not path.is_file():
@@ -128,7 +138,11 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
 
 
 def with_rephrasings(groups: Sequence[QuestionGroup], rephrasings: Rephrasings) -> tuple[list[QuestionGroup], str]:
-    """Return the questions with their rephrasings, and a sentence on how many have any; ValueError if none has."""
+    """Attach rephrasings to questions. Return the questions, and a sentence on how many have rephrasings.
+
+    Raises:
+        ValueError: if no question has any.
+    """
     joined = [group._replace(**rephrasings.get(plain(group.question), {})) for group in groups]
     count = sum(bool(group.rephrasings) for group in joined)
     if groups and not count:

@@ -1,4 +1,4 @@
-"""Data as the authors of TA-GRPO publish it: one row per prompt; rows with the same index are one question."""
+"""Data as published by the authors of TA-GRPO: one row per prompt; rows with one index are one question."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,21 +20,22 @@ POSITION = {"position": ("sub_index", "extra_info.sub_index")}
 
 
 class RephrasingRowsSource(Source):
-    """Groups rows into questions by `extra_info.index`; each row asks its question in the original words or in others.
+    """Source that groups rows into questions by `extra_info.index`; each row is one phrasing of a question.
 
     Reads the Parquet files of verl (`prompt`, a conversation; `reward_model.ground_truth`; `extra_info` with `index`
     and perhaps `sub_index`), and the table that they are made from (`question`, `answer`, `index`, `sub_index`).
 
-    - Rows of one index are ordered by `sub_index`, or as in the file. The first is taken for the original question:
-      the layout does not mark it, so look at a few questions of a file that you did not make.
-    - Lines that every prompt begins with are the instruction. They are removed, since templates bring their own, and
-      `report.notes` quotes them.
+    - Rows of one index are ordered by `sub_index`, or as in the file. The first row is taken as the original
+      question: the layout does not mark it, so look at a few questions of a file that you did not make.
+    - Lines that every prompt begins with are the instruction. They are removed, since templates add an
+      instruction, and `report.notes` quotes them.
     - Rows without a question or an index pad groups to one size; they are left out. Questions whose rows have
       different answers are left out and named under `answers_differ`, those without an answer under `without_answer`.
 
     Args:
         path: None reads `DATASET` from the hub; otherwise a file, or a folder as for `HubSource`.
-        config: Configuration there; `MATH-A9-U` is the authors' training set, `MATH` the same without rephrasings.
+        config: Configuration on the hub; `MATH-A9-U` is the authors' training set, `MATH` the same without
+            rephrasings.
         split: `train` or `test`.
     """
 
@@ -42,7 +43,7 @@ class RephrasingRowsSource(Source):
         self.path, self.config, self.split = path, config, split
 
     def load(self) -> list[QuestionGroup]:
-        """Read the rows and link them."""
+        """Read the rows and group them into questions."""
         origin = DATASET if self.path is None else locate(self.path, f"{self.config or 'default'}/{self.split}")
         rows = list(read_fields(read_table(origin, self.config, self.split), origin, REQUIRED, POSITION))
         texts = [question_text(row["a question"]) for row in rows]
@@ -93,7 +94,9 @@ def _position(field: Any) -> float:
 
 
 def shared_lines(texts: Sequence[str]) -> str:
-    r"""The lines that all texts begin with, their line breaks included; empty for fewer than two different texts.
+    r"""Return the lines that all texts begin with, including line breaks.
+
+    Returns an empty text if there are fewer than two different texts.
 
     >>> shared_lines(["Think.\nBox it.\n1 + 1?", "Think.\nBox it.\n1 + 2?"])
     'Think.\nBox it.\n'

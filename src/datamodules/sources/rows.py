@@ -1,7 +1,7 @@
-"""Reads tables of questions from files and from the hub, and the fields of their rows; selects by numbers in these.
+"""Read tables of questions from files and from the hub, read fields of rows, and select rows by numbers.
 
-Text stays text: `datasets` would read `007` in a CSV file as 7, `NA` as missing, and `2024-01-05` in JSON lines as a
-time. Local JSON is therefore read here, and of local CSV files every column is text.
+Text stays text: `datasets` would read `007` in a CSV file as 7, `NA` as missing, and `2024-01-05` in JSON
+lines as a time. Local JSON is therefore read here, and every column of a local CSV file is text.
 """
 
 import codecs
@@ -18,20 +18,24 @@ from typing import Any
 from ...types import QuestionGroup
 
 Ranges = Mapping[str, Sequence[float]]
-"""Field → its smallest and its largest value, both included."""
+"""Field → its smallest and largest value, both included."""
 Columns = Mapping[str, Sequence[str]]
-"""Field → names of the columns that may hold it."""
+"""Field → names of the columns in which the field may be."""
 FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 _EXACT = 2**53
-"""From here on a 64-bit float does not tell whole numbers apart."""
+"""Smallest whole number from which a 64-bit float can't distinguish neighbouring whole numbers."""
 
 
 def locate(path: str | Path, name: str, repository: str = "") -> Path:
-    """The file or folder at `path` that holds the dataset `name`, or a FileNotFoundError.
+    """Return the file or folder at `path` that contains the dataset `name`.
 
-    A file is returned as it is. In a folder, it is the file `<name>.jsonl`, `.json`, `.parquet` or `.csv`, or the
-    folder `<name>`, a copy of the hub's repository. Otherwise the folder itself is taken for such a copy; if
-    `repository` (`owner/name`) is given, only if its path has the name of the dataset or of the repository.
+    A file is returned as given. In a folder, the file `<name>.jsonl`, `.json`, `.parquet` or `.csv` is
+    returned, or the folder `<name>`, a copy of the hub's repository. Otherwise the folder itself is taken as
+    such a copy; if `repository` (`owner/name`) is given, only if the folder's path has the name of the
+    dataset or of the repository.
+
+    Raises:
+        FileNotFoundError: if there is no such file or folder.
     """
     path = Path(path)
     candidates = [*(path / f"{name}{suffix}" for suffix in FORMATS), path / name]
@@ -52,11 +56,11 @@ def locate(path: str | Path, name: str, repository: str = "") -> Path:
 def read_table(
     origin: str | Path, config: str | None, split: str, columns: Sequence[str] | None = None, folder: str | None = None
 ) -> Iterable[Mapping[str, Any]]:
-    """Read the rows of a file, of a folder in the hub's layout or, given a name, of the hub.
+    """Read the rows of a file, of a folder in the hub's layout or, given a name, of a dataset on the hub.
 
-    Configuration, split, `columns` (None reads all) and `folder` are those of a repository. Local copies are streamed:
-    otherwise `datasets` would make a copy of its own, and take two copies of one repository for the same. Cells of
-    local JSON and CSV files arrive as they stand; on the hub, `datasets` guesses the types of such files.
+    `config`, `split`, `columns` (None reads all) and `folder` apply to repositories. Local copies are
+    streamed: otherwise `datasets` would make another copy, and confuse two copies of one repository. Cells of
+    local JSON and CSV files are returned unchanged; on the hub, `datasets` guesses the types of such files.
     """
     import datasets
 
@@ -83,7 +87,7 @@ def read_table(
 
 
 def _files_of(repository: Path, config: str | None, split: str, folder: str | None) -> list[Path]:
-    """Return the JSON or CSV files of a split in a local repository; empty if it has files of other formats."""
+    """Return the JSON or CSV files of a split in a local repository; empty if it has other formats."""
     import datasets
 
     builder = datasets.load_dataset_builder(os.fspath(repository), config, data_dir=folder)
@@ -94,7 +98,7 @@ def _files_of(repository: Path, config: str | None, split: str, folder: str | No
 
 
 def _read_files(files: Sequence[Path], split: str) -> Iterable[Mapping[str, Any]]:
-    """Read local files of one format; JSON and CSV files are in memory as a whole."""
+    """Read local files of one format; JSON and CSV files are read into memory whole."""
     import datasets
 
     kind = FORMATS.get(files[0].suffix)
@@ -123,7 +127,11 @@ def _csv_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _json_rows(path: Path) -> list[dict[str, Any]]:
-    """Read a list of JSON objects, or JSON lines; a ValueError names file and row."""
+    """Read a list of JSON objects, or JSON lines.
+
+    Raises:
+        ValueError: if the content is neither; the message names file and row.
+    """
     rows: list[dict[str, Any]] = []
     content = path.read_bytes().removeprefix(codecs.BOM_UTF8).lstrip()
     if not content.startswith(b"["):
@@ -144,11 +152,11 @@ def _json_rows(path: Path) -> list[dict[str, Any]]:
 
 
 class RowError(ValueError):
-    """A row is not as expected; the message says what was expected, and what was found."""
+    """Error for a row that is not as expected; the message says what was expected and what was found."""
 
 
 def refuse(mistakes: Sequence[str], remedy: str = "") -> None:
-    """Raise one ValueError that lists the first ten mistakes, and the remedy for all, if there are any."""
+    """Raise a ValueError that lists the first ten mistakes and the remedy, if there are mistakes."""
     if mistakes:
         more = [f"and {len(mistakes) - 10} more."] if len(mistakes) > 10 else []
         last = [remedy] if remedy else []
@@ -156,10 +164,13 @@ def refuse(mistakes: Sequence[str], remedy: str = "") -> None:
 
 
 def read_rows(path: Path, take: Callable[[int, dict[str, Any]], None]) -> None:
-    """Call `take` with the number (from 1) and the content of each row of a Parquet file or of JSON lines in UTF-8.
+    """Call `take` with the number and the content of each row of a Parquet file or of JSON lines in UTF-8.
 
-    Empty lines are skipped. A ValueError names file and row of each line that is no JSON object, and of each `RowError`
-    that `take` raises.
+    Rows are counted from 1. Empty lines are skipped.
+
+    Raises:
+        ValueError: if a line is no JSON object, or `take` raises a `RowError`; the message names file and row
+            of each.
     """
     wrong = []
     for number, row in enumerate(_rows(path), start=1):
@@ -177,7 +188,7 @@ def _rows(path: Path) -> Iterator[bytes | dict[str, Any]]:
 
         yield from json.loads(json.dumps(pq.read_table(path).to_pylist(), default=str))  # dates and bytes as text
         return
-    with path.open("rb") as file:  # a text file would not say in which row its encoding is broken
+    with path.open("rb") as file:  # a file in text mode would not name the row with a broken encoding
         yield next(file, b"").removeprefix(codecs.BOM_UTF8)
         yield from file
 
@@ -193,14 +204,18 @@ def _parsed(line: bytes) -> dict[str, Any]:
 
 
 def _loads(text: bytes) -> Any:
-    """Parse JSON; raises a ValueError for text that UTF-8 can't encode, which JSON can spell."""
+    """Parse JSON.
+
+    Raises:
+        ValueError: if a text can be spelled in JSON but not encoded in UTF-8.
+    """
     value = json.loads(text.decode(), parse_float=_number_or_text)
     json.dumps(value, ensure_ascii=False).encode()
     return value
 
 
 def _number_or_text(written: str) -> float | str:
-    """Return the number, or the text that stands there if a float would change its digits.
+    """Return a number, or its text if a float would change the digits.
 
     >>> _number_or_text("142.0"), _number_or_text("1e23"), _number_or_text("0.12345678901234567890")
     (142.0, '1e23', '0.12345678901234567890')
@@ -213,9 +228,13 @@ def _number_or_text(written: str) -> float | str:
 def read_fields(
     rows: Iterable[Mapping[str, Any]], origin: str | Path, required: Columns, optional: Columns
 ) -> Iterator[dict[str, Any]]:
-    """The fields of each row, read from the first of their columns that the first row has; `a.b` is key b of column a.
+    """Yield the fields of each row; the field `a.b` is key b of column a.
 
-    A ValueError, which names the `origin`, says what is missing of the `required` fields.
+    Each field is read from the first of its columns that the first row has.
+
+    Raises:
+        ValueError: if a column of a `required` field is missing; the message names the field and the
+            `origin`.
     """
     columns: dict[str, str] = {}
     for row in rows:
@@ -234,7 +253,7 @@ def read_fields(
 
 
 def question_text(field: Any) -> str:
-    """The question in a field that holds a text, or a conversation, whose last turn of the user is the question.
+    """Return the question in a field: its text, or the user's last turn if the field is a conversation.
 
     >>> question_text([{"role": "system", "content": "Be brief."}, {"role": "user", "content": " 1 + 1? "}])
     '1 + 1?'
@@ -248,18 +267,18 @@ def question_text(field: Any) -> str:
 
 
 def is_known(field: Any) -> bool:
-    """Whether a field has a value: not None, and not NaN, which stands for it in tables without nulls."""
+    """Check whether a field has a value: not None, and not NaN, which tables without nulls use for None."""
     return field is not None and not (isinstance(field, float) and math.isnan(field))
 
 
 def answers(field: Any) -> tuple[str, ...]:
-    """Return the accepted answers in a field that holds one or a list of them, as texts.
+    """Return the accepted answers in a field with one answer or a list of answers, as texts.
 
-    Empty and unknown ones are left out.
+    Empty and unknown answers are left out.
 
     Raises:
-        RowError: if an answer is no text, number or date, such as an object, a list within a list, true or infinity; or
-            if it is a float so large that its last digits are lost.
+        RowError: if an answer is no text, number or date, such as an object, a list within a list, true or
+            infinity; or if it is a float so large that its last digits are lost.
 
     >>> answers(142.0), answers([" 2 ", ""]), answers(None), answers(float("nan"))
     (('142',), ('2',), (), ())
@@ -287,10 +306,10 @@ def _answer_text(value: Any) -> str:
 
 
 def row_id(field: Any) -> str | None:
-    """Return the id in a field as text; None if it is unknown or empty.
+    """Return the id in a field as text; None if the field is unknown or empty.
 
     Raises:
-        RowError: if it is no text or number.
+        RowError: if the id is neither text nor number.
     """
     if not is_known(field) or field == "":
         return None
@@ -300,7 +319,7 @@ def row_id(field: Any) -> str | None:
 
 
 def kinds_of(row: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """The field `kinds` of a row with `count` rephrasings; empty where the row has none."""
+    """Return the field `kinds` of a row with `count` rephrasings; empty if the row has none."""
     kinds = row.get("kinds") or []
     if not isinstance(kinds, list) or not all(isinstance(kind, str) and kind for kind in kinds):
         raise RowError(f"a list of names in `kinds`, but got {kinds!r}")
@@ -310,7 +329,7 @@ def kinds_of(row: Mapping[str, Any], count: int) -> tuple[str, ...]:
 
 
 def check_ranges(within: Ranges) -> None:
-    """Raise a ValueError unless all bounds are [smallest, largest]."""
+    """Check that all ranges are [smallest, largest]; raise a ValueError otherwise."""
     for field, bounds in within.items():
         if len(bounds) != 2 or not bounds[0] <= bounds[1]:
             raise ValueError(
@@ -321,9 +340,12 @@ def check_ranges(within: Ranges) -> None:
 def select(
     groups: Sequence[QuestionGroup], within: Ranges, origin: object
 ) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
-    """The questions whose fields all lie `within` their ranges; and `outside_<field>` → ids of the others.
+    """Select the questions whose fields all lie `within` their ranges.
 
-    A field is a number, or a text with one in it, such as `Level 3`. A text without one (`Level ?`) lies outside.
+    Returns these questions, and `outside_<field>` → ids of the others.
+
+    A field is a number, or a text with a number, such as `Level 3`. A text without a number (`Level ?`) lies
+    outside.
     """
     kept, excluded = list(groups), {}
     for field, (low, high) in within.items():

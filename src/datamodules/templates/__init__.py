@@ -1,4 +1,4 @@
-"""How a question becomes a prompt."""
+"""Templates that turn a question into a prompt."""
 
 from .augmentation import PromptAugmentation
 from .base import ChatTemplate, PlainTemplate, Template

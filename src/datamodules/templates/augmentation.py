@@ -1,4 +1,4 @@
-"""Prompt augmentation (arXiv 2602.03190): questions are asked in one of several templates, drawn anew each epoch."""
+"""Prompt augmentation (arXiv 2602.03190): each question gets a template drawn anew in every epoch."""
 
 import random
 from collections import Counter
@@ -9,16 +9,17 @@ from .base import Template
 
 
 class PromptAugmentation:
-    """Draws uniformly which template each prompt is rendered in.
+    """Sampler that draws uniformly the template in which each prompt is rendered.
 
-    The draw depends on (seed, epoch, question id) and on nothing else: not on rank, batch or resume.
+    The draw depends on (seed, epoch, question id) alone: not on rank, batch or resume.
 
     A question has N + 1 phrasings, the original and its N rephrasings, with G responses each.
 
     Args:
         templates: Name → template; the name is recorded with each prompt, and format rewards depend on it.
-        draw: `question`: one template for all phrasings of a question (the paper); `prompt`: one for each phrasing;
-            `response`: one for each response, so that a phrasing has one prompt for each template that was drawn.
+        draw: `question`: one template for all phrasings of a question (as in the paper); `prompt`: one for
+            each phrasing; `response`: one for each response, so that a phrasing has one prompt for each
+            template that was drawn.
         seed: Seed of the draws.
     """
 
@@ -35,7 +36,10 @@ class PromptAugmentation:
         self.templates, self.draw, self.seed = dict(templates), draw, seed
 
     def assign(self, question_id: str, epoch: int, num_phrasings: int, num_samples: int) -> list[dict[str, int]]:
-        """For each phrasing of a question: template name → responses to sample, in the order of `templates`."""
+        """Return template name → number of responses to sample, for each phrasing of a question.
+
+        Templates are in the order of `templates`.
+        """
         # A string seed is hashed with SHA-512, which is the same in every process.
         generator = random.Random(f"{self.seed}/{epoch}/{question_id}")
         names = list(self.templates)

@@ -8,19 +8,19 @@ from transformers import PreTrainedTokenizerBase
 
 
 class Template(Protocol):
-    """Renders a question as the text of a prompt, which is tokenised without further special tokens."""
+    """Renderer of a question as a prompt's text, which is tokenised without further special tokens."""
 
     name: str
-    """Recorded with every prompt and response."""
+    """Name that is recorded with every prompt and response."""
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The text of the prompt, with special tokens spelled out."""
+        """Return the text of the prompt, with special tokens spelled out."""
 
 
 class PlainTemplate:
-    """A format string with one field, `{question}`; by default the question alone.
+    """Format string with one field, `{question}`; by default the question alone.
 
-    Where the tokenizer begins every text with a special token, the prompt begins with it once.
+    If the tokenizer begins every text with a special token, the prompt begins with that token once.
 
     Args:
         format: The text around the question.
@@ -34,7 +34,7 @@ class PlainTemplate:
         self.format, self.name = format, name
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The question within the format string."""
+        """Return the question within the format string."""
         text = self.format.replace("{question}", question)
         begins = tokenizer.bos_token_id is not None and tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
         bos = str(tokenizer.bos_token) if begins else ""
@@ -42,16 +42,17 @@ class PlainTemplate:
 
 
 class ChatTemplate:
-    """The tokenizer's chat template around the question and an instruction.
+    """Chat template of the tokenizer, around the question and an instruction.
 
     Args:
-        instruction: Follows the question after a line break; empty for none.
-        system: System prompt; None leaves it to the chat template.
-        prefill: Beginning of the assistant's turn, which is part of the prompt: the response continues it.
+        instruction: Text after the question and a line break; empty for none.
+        system: System prompt; None uses the chat template's default.
+        prefill: Beginning of the assistant's turn. It is part of the prompt, and the response continues it.
         name: Recorded with every prompt and response.
         options: Further arguments of the chat template, such as `enable_thinking`.
-        date: Day, as year-month-day, that chat templates are given as today's: some write it into the system prompt,
-            and a prompt that changes every day can't be continued or compared. None gives them the day of the run.
+        date: Today's date for chat templates, as year-month-day. Some templates write it into the system
+            prompt, and a prompt that changes every day can't be continued or compared. None uses the day of
+            the run.
     """
 
     def __init__(
@@ -77,7 +78,8 @@ class ChatTemplate:
         """Return the conversation up to where the response begins.
 
         Raises:
-            ValueError: if the tokenizer has no chat template, or if that refuses the question or the system prompt.
+            ValueError: if the tokenizer has no chat template, or if the template refuses the question or the
+                system prompt.
         """
         messages = self.messages(question)
         try:
@@ -86,7 +88,7 @@ class ChatTemplate:
             raise ValueError(self._refusal(messages, tokenizer, error)) from error
 
     def messages(self, question: str) -> list[dict[str, str]]:
-        """Return the turns before the assistant's."""
+        """Return the turns before the assistant's turn."""
         content = f"{question}\n{self.instruction}" if self.instruction else question
         messages = [{"role": "system", "content": self.system}] if self.system is not None else []
         return [*messages, {"role": "user", "content": content}]
@@ -94,7 +96,9 @@ class ChatTemplate:
     def apply(
         self, messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, generation_prompt: bool = True
     ) -> str:
-        """Return the chat template's text for a conversation, and the beginning of the assistant's turn if asked for.
+        """Render a conversation with the chat template.
+
+        `generation_prompt` adds the beginning of the assistant's turn.
 
         Raises:
             Exception: whatever the chat template raises.
@@ -121,7 +125,7 @@ class ChatTemplate:
         return tokenizer.get_chat_template(self.options.get("chat_template"), self.options.get("tools"))
 
     def reads_date(self, tokenizer: PreTrainedTokenizerBase) -> bool:
-        """Check whether the chat template asks for today's date, by the function that transformers gives it."""
+        """Check whether the chat template calls the function that gives today's date in transformers."""
         return "strftime_now" in self.source(tokenizer)
 
     def _refusal(self, messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""The embedded tasks: sources and verifiers, one file or folder each."""
+"""Embedded tasks: sources and verifiers, one file or folder each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def question_data(
     variables: Sequence[str] = (),  # noqa: ARG001
     **settings: Any,
 ) -> Any:
-    """Return a data module of `settings`. Sources and verifiers refer to the other arguments.
+    """Build a data module from `settings`, whose sources and verifiers refer to the other arguments.
 
     Args:
         options: Settings of the generator or taskset, such as `{max_terms: 3}` or `{split: test}`.

@@ -1,4 +1,4 @@
-"""Parts of the embedded tasks: disjoint splits, regimes of difficulty, families of phrasing."""
+"""Building blocks of the embedded tasks: disjoint splits, regimes of difficulty, families of phrasing."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ...types import QuestionGroup
 
 NUM_BUCKETS = 10
 PATIENCE = 10_000
-"""Draws without a new problem after which a split counts as exhausted."""
+"""Number of draws without a new problem after which a split counts as exhausted."""
 
 
 class Reformulation(NamedTuple):
-    """A question put differently by what stands around it; the answer stays."""
+    """Text added around a question to change its difficulty; the answer does not change."""
 
     kind: str
-    """How it changes the question, of `QuestionGroup.kinds`."""
+    """Kind of change to the question, for `QuestionGroup.kinds`."""
     layout: str
-    """Has the original as {question}, and what `GeneratedSource.aids` gives: {hint}, {choices} or {noise}."""
+    """Text with {question}, and a result of `GeneratedSource.aids`: {hint}, {choices} or {noise}."""
 
 
 REFORMULATIONS: Mapping[str, Reformulation] = {
@@ -35,12 +35,12 @@ REFORMULATIONS: Mapping[str, Reformulation] = {
     "template_2": Reformulation("template", "Solve this task. {question}"),
     "template_3": Reformulation("template", "{question} Give the solution:"),
 }
-"""Beside other wordings: an easier format (one of three given answers), a hint (a part of the solution), a harder text
-(with facts that do not matter), a template. Those with equal layouts differ in what is drawn."""
+"""Reformulations other than wordings: an easier format (one of three given answers), a hint (a part of the
+solution), a harder text (with irrelevant facts), a template. Equal layouts have different facts."""
 
 
 class Asked(NamedTuple):
-    """What a question asks, apart from its wording."""
+    """Content of a question, without its wording."""
 
     key: str  # equal for questions that ask the same
     answers: tuple[str, ...]
@@ -50,24 +50,24 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """The problems of one split, and the phrasing of their originals."""
+    """Problems of one split, and the phrasing of their originals."""
 
     buckets: range
-    """Hash buckets of the problems: splits with different buckets share none, whatever seed and size."""
+    """Hash buckets of the problems; splits with different buckets have no problem in common."""
     originals: Mapping[str, Sequence[str]]
-    """regime → families that original questions are told in."""
+    """Regime → families of its original questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A way of telling a list in any order, and its share of the supervised examples."""
+    """Style of phrasing a list in any order, and its share of the supervised examples."""
 
     layout: str  # has words by name, and the list as {items}, or as {first} and {others}
     link: str = ", "  # joins the items
     share: float = 0.0  # 0 for a family that is never trained
 
     def tell(self, asked: Asked, rng: random.Random) -> str:
-        """Fill the layout in; `rng` orders the list."""
+        """Fill in the layout; `rng` orders the list."""
         items, words = asked.told
         items = rng.sample(items, len(items))
         told = {"items": self.link.join(items), "first": items[0], "others": self.link.join(items[1:])}
@@ -75,9 +75,9 @@ class Family:
 
 
 def splits_of(unseen: Sequence[str], **originals: Sequence[str]) -> Mapping[str, Split]:
-    """Return training, validation, and three tests: of the same kind, in `unseen` families, and of a larger size.
+    """Return training, validation and three tests: the same kind, `unseen` families, and a larger size.
 
-    `originals`: regime → families that its original questions are told in.
+    `originals` maps regimes to the families of their original questions.
     """
     hidden = dict.fromkeys(originals, unseen)
     return {
@@ -90,30 +90,32 @@ def splits_of(unseen: Sequence[str], **originals: Sequence[str]) -> Mapping[str,
 
 
 def bucket(asked: Asked) -> int:
-    """Return a hash of the problem in 0..9."""
+    """Return a hash of the problem, in 0..9."""
     return zlib.crc32(asked.key.encode()) % NUM_BUCKETS
 
 
 class GeneratedSource(Source):
-    """Generated questions with rephrasings.
+    """Base class of generated questions with rephrasings.
 
-    `metadata` of a question holds `split`, `regime`, `family` (of the original), `rephrasing_families`, and the facts
-    of its problem. Families of originals take turns: each has an equal share. A smaller `size` gives the first
-    questions of a larger one. Questions of a regime whose rephrasings are not all wordings name their `kinds`.
+    `metadata` of a question has `split`, `regime`, `family` (of the original), `rephrasing_families`, and the
+    facts of its problem. Families of originals take turns, with equal shares. A smaller `size` gives the
+    first questions of a larger one. If a regime has rephrasings other than wordings, its questions name their
+    `kinds`.
 
     Args:
         split: One of `splits`.
         regime: One of `rephrasings`; None is the first.
-        size: Number of questions, no two of which ask the same; at most `largest_size`.
-        num_rephrasings: N, each in a family of its own; None is as many as the regime has other families.
-        seed: Chooses the problems within the split's own part of all problems.
+        size: Number of distinct questions; at most `largest_size`.
+        num_rephrasings: N rephrasings, each in a different family; None is the number of the regime's other
+            families.
+        seed: Seed for drawing problems within the split's part of all problems.
     """
 
     splits: ClassVar[Mapping[str, Split]]
     rephrasings: ClassVar[Mapping[str, Sequence[str]]]
-    """regime → families that rephrasings are told in, and names of `REFORMULATIONS`."""
+    """Regime → families of its rephrasings, and names of `REFORMULATIONS`."""
     largest_size: ClassVar[int] = 5000
-    """The smallest split has about twice as many different problems."""
+    """Largest allowed `size`; the smallest split has about twice as many different problems."""
 
     def __init__(
         self,
@@ -141,18 +143,18 @@ class GeneratedSource(Source):
 
     @abstractmethod
     def sample(self, rng: random.Random) -> Asked:
-        """Draw a problem of the split and the regime, in whatever bucket."""
+        """Draw a problem of the split and the regime, in any bucket."""
 
     @abstractmethod
     def phrase(self, asked: Asked, family: str, rng: random.Random) -> str:
-        """Tell a problem; `rng` picks where the family leaves a choice."""
+        """Phrase a problem; `rng` picks if the family has alternatives."""
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:  # noqa: ARG002
-        """Return extra facts of reformulations: `hint`, `choices`, `noise`; empty for tasks without reformulations."""
+        """Return the facts of reformulations, `hint`, `choices` and `noise`; empty if there are none."""
         return {}
 
     def reformulate(self, asked: Asked, question: str, name: str, rng: random.Random) -> str:
-        """Tell a problem, asked as `question`, in a family or a reformulation."""
+        """Phrase a problem, whose original is `question`, in a family or a reformulation."""
         if name not in REFORMULATIONS:
             return self.phrase(asked, name, rng)
         return REFORMULATIONS[name].layout.format(question=question, **self.aids(asked, rng))
@@ -215,10 +217,10 @@ def choices(answers: Sequence[str], wrong: Iterator[str], rng: random.Random) ->
 
 
 class ListSource(GeneratedSource):
-    """A generated source whose families tell a list in any order."""
+    """Generated source whose families phrase a list in any order."""
 
     families: ClassVar[Mapping[str, Family]]
 
     def phrase(self, asked: Asked, family: str, rng: random.Random) -> str:
-        """Tell a problem."""
+        """Phrase a problem in a family."""
         return self.families[family].tell(asked, rng)

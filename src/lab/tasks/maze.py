@@ -1,9 +1,10 @@
 """Mazes in text, the task of Pass@k training (arXiv 2508.10751, A.1, Table 4 and Fig. 14), generated here.
 
-From the paper: n × n characters, of which `S` is the start, `E` the end, `.` free and `*` a wall, as in Fig. 14 and in
-the authors' verifier (A.1 swaps the last two); the sizes and numbers of `data=maze`. The paper does not say how its
-mazes are made; here rooms at odd places are joined by a random tree, and half of all other passages are open (5 of 9 in
-its only example). Its own mazes are RUC-AIBOX/Passk_Training_Maze on the hub.
+From the paper: n × n characters, where `S` is the start, `E` the end, `.` free and `*` a wall, as in Fig. 14
+and in the authors' verifier (A.1 swaps the last two); the sizes and numbers of `data=maze`. The paper does
+not say how the mazes are made; here rooms at odd places are joined by a random tree, and half of all other
+passages are open (5 of 9 in the paper's only example). The paper's mazes are RUC-AIBOX/Passk_Training_Maze on
+the hub.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ from ...rewards.response import split_response
 from ...types import QuestionGroup, Score, Verifier
 
 LOOPS = 0.5
-"""Share of the passages beside those of the tree that are open."""
+"""Share of open passages among those outside the tree."""
 STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
-"""Letter → rows and columns of its step."""
+"""Letter → (rows, columns) of its step."""
 
 
 class MazeSource(Source):
-    """Generated mazes. Question and reference are the maze alone; the template says what to do with it.
+    """Source of mazes. Question and reference are the maze alone; the template states the task.
 
     Args:
-        split: Training and tests have no maze in common, whatever the seeds.
-        width: Characters of a line, and lines; odd, from 5.
+        split: Name of the split; training and tests have no maze in common, whatever the seeds.
+        width: Characters per line, and number of lines; odd, at least 5.
         size: Number of mazes, all different.
-        seed: Chooses them.
+        seed: Seed for drawing the mazes.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class MazeSource(Source):
 
 
 def draw_maze(rng: random.Random, width: int) -> str:
-    """Return a maze whose rooms can all be reached."""
+    """Draw a maze whose rooms can all be reached."""
     rooms = [(row, column) for row in range(1, width, 2) for column in range(1, width, 2)]
     inside = range(1, width - 1)
     doors = [(row, column) for row in inside for column in inside if (row + column) % 2]
@@ -78,15 +79,16 @@ def draw_maze(rng: random.Random, width: int) -> str:
 
 
 class MazeReward(Verifier):
-    r"""Correct when the answer leads from `S` to `E` through no wall and stays in the maze (arXiv 2508.10751, A.1).
+    r"""Verifier that accepts a walk from `S` to `E` inside the maze, through no wall (arXiv 2508.10751, A.1).
 
-    The reference is the maze: lines of `*` (wall), `.`, one `S` and one `E`. The answer is the last box within the last
-    `<answer>…</answer>`, else all text between these tags, else, without tags, the last box. Its letters U, D, L and R
-    are the steps, in either case; everything else in it is skipped. Any way is correct, also one that passes E and
-    comes back. Thoughts (`split_response`) are not read.
+    The reference is the maze: lines of `*` (wall), `.`, one `S` and one `E`. The answer is the last box
+    within the last `<answer>…</answer>`, else all text between these tags, else, without tags, the last box.
+    The answer's letters U, D, L and R are the steps, in either case; all other characters are skipped. Any
+    walk is correct, even one that passes E and comes back. Thoughts (`split_response`) are not read.
 
-    The authors' verifier (`code/maze_verifier.py` of RUCAIBox/Passk_Training) judges such answers alike. Of a response
-    with neither tags nor box it reads every letter; here that is no answer, and wrong.
+    The authors' verifier (`code/maze_verifier.py` of RUCAIBox/Passk_Training) judges such answers alike. In a
+    response with neither tags nor box, it reads every letter; here, such a response has no answer and is
+    wrong.
 
     >>> reward, maze = MazeReward(), "*****\n*S.E*\n*****"
     >>> reward("It is to the right: <answer> RR </answer>", maze)
@@ -96,7 +98,7 @@ class MazeReward(Verifier):
     """
 
     def __call__(self, response: str, reference: Reference) -> Score:
-        """Score one response. `answer` is its steps."""
+        """Score one response. `answer` is the answer's steps."""
         response = split_response(response).answer
         _, begun, rest = response.rpartition("<answer>")
         inside, ended, _ = rest.partition("</answer>")
@@ -107,7 +109,7 @@ class MazeReward(Verifier):
         return Score(any(_leads_to_the_end(maze, steps) for maze in references_of(reference)), steps)
 
     def check_reference(self, reference: Reference) -> None:
-        """Refuse references that are no mazes."""
+        """Raise a ValueError if a reference is no maze."""
         for maze in references_of(reference):
             as_long = len(set(map(len, maze.split("\n")))) == 1
             if not as_long or set(maze) - set("*.SE\n") or maze.count("S") != 1 or maze.count("E") != 1:

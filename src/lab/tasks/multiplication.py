@@ -21,25 +21,25 @@ FAMILIES: Mapping[str, Family] = {
     "rows": Family(layout="One row has {others} chairs. How many chairs do {first} rows have?"),
 }
 UNSEEN = ("multiplied", "rows")
-"""Families that are not trained."""
+"""Families that are never trained."""
 TRAINED = tuple(name for name in FAMILIES if name not in UNSEEN)
 _TRAINED = {"mixed": TRAINED}
 
 
 class MultiplicationSource(ListSource):
-    """Questions such as "What is 7 times 12?", each asked in several wordings.
+    """Source of questions such as "What is 7 times 12?", each in several wordings.
 
-    Of factors to 15 there are 54 products to train on and 36 to test; a product and its mirror image are one problem.
-    Originals and rephrasings are asked in eight wordings; the split `test_phrasing` asks for the products of `test_id`
-    in two others.
+    With factors up to 15, there are 54 products for training and 36 for tests; a product and its mirror image
+    are one problem. Originals and rephrasings use eight wordings; the split `test_phrasing` has the products
+    of `test_id` in two other wordings.
 
     Args:
         split: One of `splits`.
         regime: None, or `mixed`.
-        size: Number of questions, no two of which ask the same.
-        num_rephrasings: N, each in a family of its own; None is 7.
-        seed: Chooses the products within the split's own part of all products.
-        largest_factor: Factors are 2 … this, in every split.
+        size: Number of distinct questions.
+        num_rephrasings: N rephrasings, each in a different family; None is 7.
+        seed: Seed for drawing products within the split's part of all products.
+        largest_factor: Factors are 2 … `largest_factor`, in every split.
 
     >>> group = MultiplicationSource("train", size=1, num_rephrasings=1).load()[0]
     >>> group.question, group.rephrasings, group.answer

@@ -1,6 +1,7 @@
-"""Questions of the generators of reasoning-gym (https://pypi.org/project/reasoning-gym), scored by our own verifiers.
+"""Questions of reasoning-gym's generators (https://pypi.org/project/reasoning-gym), with verifiers of tagrpo.
 
-`reasoning_gym.yaml` gives the form of the answer to each task, or the reason why the task is left out. The package's
+`reasoning_gym.yaml` has the form of the answer to each task, or the reason why a task is left out. The
+package's
 scorers are never called: several evaluate the answer as Python.
 """
 
@@ -31,7 +32,7 @@ from .verifiers import check_seconds
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
 """Task → the `form` of its answer and more arguments of its verifier, or `unsupported`: the reason."""
 PARTS = 10
-"""Into which questions are divided by a hash."""
+"""Number of parts into which questions are divided by a hash."""
 SPLITS = {"train": range(7), "test": range(7, PARTS)}
 """Split → its parts."""
 REMEDY = "Correct data.options, or set data.task to another."
@@ -87,15 +88,16 @@ def verifier(task: str) -> PlainAnswerReward:
 
 
 class ReasoningGymSource(Source):
-    """Questions of one task. A smaller `size` gives the first questions of a larger one.
+    """Source of questions of one task. A smaller `size` gives the first questions of a larger one.
 
-    No two questions of both splits have the same words and symbols in whatever order. Those whose answer lacks the
-    task's form, such as an empty one, are left out. `metadata` holds `task`, `split` and the generator's `difficulty`.
+    Questions of the two splits differ in words and symbols, even in another order. Questions whose answer
+    lacks the task's form, for example because it is empty, are left out. `metadata` has `task`, `split` and
+    the generator's `difficulty`.
 
     Args:
         task: A supported task.
         split: `train` or `test`.
-        size: Number of questions; the report warns where 20 items for each are too few to find them.
+        size: Number of questions; the report warns if 20 items for each are too few to find them.
         options: Settings of the generator.
         seed: Chooses the questions within the split's own part.
         load_seconds: Time limit for each item.

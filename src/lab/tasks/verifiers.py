@@ -1,9 +1,9 @@
-"""Single-turn environments of the package verifiers (https://pypi.org/project/verifiers), scored by their own rewards.
+"""Single-turn environments of the package verifiers (https://pypi.org/project/verifiers), with their rewards.
 
-The package needs another version of openai than this one, and an environment is a stranger's code. Both are installed
-in a Python of their own (`data.python`), whose processes load tasks and score responses within limits. No code of an
-environment runs in the present process. The other processes have no terminal, and only the environment variables of
-`child_environment` and `data.variables`.
+The package needs another version of openai than this project, and an environment is a stranger's code. Both
+are installed in a separate Python (`data.python`), whose processes load tasks and score responses within
+limits. No code of an environment runs in the present process. The other processes have no terminal, and only
+the environment variables of `child_environment` and `data.variables`.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ REMEDY = "Correct the environment's package, or set data.environment to another.
 
 
 def interpreter(python: str | None) -> str:
-    """Return the path of `python`; if None, that of this process's interpreter."""
+    """Return the path of the interpreter `python`; None means the current interpreter."""
     return str(Path(python).expanduser()) if python else sys.executable
 
 
 class TaskLine(Message):
-    """A line of the program: a task, or why there is none, or the end."""
+    """Line of the program's output: a task, the reason why there are no tasks, or the end."""
 
     question: Text | None = None
     """Text of the question."""
     data: Text | None = None
-    """The task's data, as JSON."""
+    """Data of the task, as JSON."""
     refused: Text | None = None
-    """Why the environment can't be trained in."""
+    """Reason why the environment can't be used for training."""
     end: Count | None = None
-    """Number of tasks that came before."""
+    """Number of tasks before this line."""
 
 
 class TaskData(Message):
-    """Fields of a task's data that are read here; the environment's rewards read all of it."""
+    """Fields of a task's data that are read here; the environment's rewards read all fields."""
 
     idx: Annotated[int, Field(ge=0, lt=10**9)]
     """Position of the task in the taskset."""
@@ -61,7 +61,7 @@ class TaskData(Message):
 
 
 def read_line(content: bytes, source: str) -> TaskLine:
-    """Read a line of the program.
+    """Read a line of the program's output.
 
     Raises:
         ForeignDataError: if the line is neither a task nor a refusal nor the end.
@@ -85,12 +85,12 @@ def read_data(text: str, source: str) -> TaskData:
 
 
 def taskset(environment: str, options: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the environment variable that tells the program what to load."""
+    """Return the environment variable that names the taskset and its options for the program."""
     return {"TAGRPO_TASKSET": json.dumps({"environment": environment, "options": dict(options or {})})}
 
 
 def check_seconds(load_seconds: float) -> float:
-    """Return `load_seconds`, a positive number of seconds.
+    """Check that `load_seconds` is a positive number of seconds, and return it.
 
     Raises:
         ValueError: if `load_seconds` is not positive.
@@ -101,18 +101,18 @@ def check_seconds(load_seconds: float) -> float:
 
 
 class VerifiersSource(Source):
-    """Tasks of an environment as questions. The reference answer of each is its data as JSON, which its rewards read.
+    """Source of an environment's tasks. A reference answer is the task's data as JSON, for the rewards.
 
-    A system prompt stands before the question. `metadata` holds `environment` and the task's own `id` and `name`.
+    A system prompt precedes the question. `metadata` has `environment` and the task's `id` and `name`.
 
     Args:
-        environment: A taskset that is installed.
-        start: Place of the first task.
-        size: Number of tasks; the report warns where there are fewer.
+        environment: Installed taskset.
+        start: Index of the first task.
+        size: Number of tasks; the report warns if there are fewer.
         options: Settings of the taskset.
-        python: The interpreter in which it is installed; None is this one.
-        load_seconds: Time limit for loading the tasks.
-        variables: Names of environment variables that it gets, such as `HF_HOME`, beside `child_environment`.
+        python: Interpreter in which the taskset is installed; None is the current interpreter.
+        load_seconds: Time limit for loading the tasks, in seconds.
+        variables: Names of environment variables to pass on, such as `HF_HOME`, besides `child_environment`.
 
     Raises:
         ValueError: on loading, if the environment is not installed or not single-turn, or has no task.
@@ -157,7 +157,7 @@ class VerifiersSource(Source):
         return list(groups.values())
 
     def _lines(self) -> list[TaskLine]:
-        """Run the program, and return its lines without the last one, which marks the end."""
+        """Run the program, and return its output lines without the last one, which marks the end."""
         command = [self.python, "-P", str(PROGRAM), str(self.start), str(self.size)]
         surroundings = {**child_environment(self.variables), **taskset(self.environment, self.options)}
         try:
@@ -208,7 +208,7 @@ class VerifiersSource(Source):
                 raise ForeignDataError(f"Expected {self.size} tasks at most, but got {source}. {REMEDY}")
 
     def _group(self, line: TaskLine, number: int) -> tuple[QuestionGroup, int]:
-        """Return a task as a question, and its idx."""
+        """Convert a task to a question, and return the question with the task's idx."""
         assert line.question is not None
         assert line.data is not None
         data = read_data(line.data, f"task {number} of the taskset {self.environment!r}")
@@ -217,22 +217,23 @@ class VerifiersSource(Source):
 
 
 class VerifiersReward(BackgroundVerifier):
-    """A verifier that accepts a response if the weighted sum of the environment's rewards reaches `threshold`.
+    """Verifier that accepts a response if the weighted sum of the environment's rewards reaches `threshold`.
 
-    Worker processes of the environment's own Python compute the rewards, each response within limits. A response that
-    exceeds a limit counts as wrong, and `Score.failure` says why. Rewards get whole responses, thoughts included:
-    environments have parsers of their own. The answer is what `extract_answer` finds.
+    Worker processes of the environment's Python compute the rewards, each response within limits. A response
+    that exceeds a limit counts as wrong, with the reason in `Score.failure`. Rewards get whole responses,
+    including thoughts, since environments have their own parsers. The answer is the result of
+    `extract_answer`.
 
     Args:
-        environment: As that of the source.
-        options: As those of the source.
-        python: As that of the source.
-        threshold: Least reward of a correct response. What it earns below that is not learned from.
-        workers: Processes that score.
-        cpu_seconds: CPU time per response.
-        memory_bytes: Memory that scoring one response may take.
-        load_seconds: As that of the source, for each worker.
-        variables: As those of the source.
+        environment: Environment of the source.
+        options: Options of the source.
+        python: Interpreter of the source.
+        threshold: Minimum reward of a correct response. Smaller rewards are not learned from.
+        workers: Number of scoring processes.
+        cpu_seconds: CPU time limit per response.
+        memory_bytes: Memory limit for scoring one response.
+        load_seconds: Time limit for loading in each worker, in seconds.
+        variables: Variables of the source.
 
     Raises:
         ForeignDataError: on waiting for scores, if a reward is not a finite number.
@@ -268,7 +269,7 @@ class VerifiersReward(BackgroundVerifier):
         )
 
     def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
-        """Start scoring; returns a function that waits for the scores."""
+        """Start scoring; return a function that waits for the scores."""
         jobs = []
         for response, reference in zip(responses, references, strict=True):
             jobs.append((self._data(reference), response))
@@ -288,12 +289,12 @@ class VerifiersReward(BackgroundVerifier):
         """Check that a reference is the data of a task.
 
         Raises:
-            ForeignDataError: if the reference is anything else.
+            ForeignDataError: if the reference is not the data of a task.
         """
         self._data(reference)
 
     def _data(self, reference: Reference) -> dict[str, Any]:
-        """Return the data of a task, which are its reference answer."""
+        """Return the data of a task from its reference answer."""
         source = f"the reference answer of a task of {self.environment!r}"
         return read_json(dict[str, Any], references_of(reference)[0], source=source, remedy=REMEDY)
 

@@ -1,10 +1,10 @@
-"""A program that runs a taskset of the package verifiers, in the Python that has both. It imports nothing of tagrpo.
+"""Program that runs a taskset of the package verifiers in a separate Python, without importing tagrpo.
 
-`python verifiers_program.py START COUNT` prints lines of JSON: `{"question": …, "data": …}` for each task, where the
-data are JSON within a text, then `{"end": number of tasks}`; or `{"refused": …}`. It prints to a copy of its standard
-output that child processes do not inherit; their standard output is standard error. For `WorkerPool` the file defines
-`compare([data, response])`, the weighted sum of the task's rewards. The variable `TAGRPO_TASKSET` names the taskset
-and has its options, as JSON.
+`python verifiers_program.py START COUNT` prints lines of JSON: `{"question": …, "data": …}` for each task,
+with the data as JSON within a text, then `{"end": number of tasks}`; or `{"refused": …}`. The lines go to a
+copy of standard output that child processes do not inherit; their standard output is standard error. For
+`WorkerPool` the file defines `compare([data, response])`, the weighted sum of the task's rewards. The
+variable `TAGRPO_TASKSET` names the taskset and its options, as JSON.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any
 
 HOOKS = ("setup", "finalize", "stage_verifier")
-"""Of a task; they need a machine of its own beside the model."""
+"""Hooks of a task that need a separate machine beside the model."""
 
 
 def refusal(taskset: Any, task: Any) -> str | None:
@@ -67,9 +67,9 @@ def opened() -> Any:
 
 
 def main(start: str, count: str) -> None:
-    """Print the tasks from `start` on, at most `count`."""
+    """Print at most `count` tasks, beginning with `start`."""
     pipe = os.fdopen(os.dup(1), "w", encoding="ascii")
-    os.dup2(2, 1)  # what a taskset or its child processes print is not for the reader
+    os.dup2(2, 1)  # output of a taskset or its child processes is not for the reader
     name = json.loads(os.environ["TAGRPO_TASKSET"])["environment"]
     try:
         taskset = opened()

@@ -1,4 +1,4 @@
-"""The embedded task: word problems whose difficulty depends on how they are phrased."""
+"""Embedded task: word problems whose difficulty depends on their phrasing."""
 
 from .reward import ChainReward
 from .source import ArithmeticSource

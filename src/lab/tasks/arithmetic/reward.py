@@ -9,9 +9,9 @@ from ....types import EnumeratingVerifier, Score
 
 
 class ChainReward(EnumeratingVerifier):
-    """Correct when the whole response is one of the references, letter by letter.
+    """Verifier that accepts a response if it equals one of the references, letter by letter.
 
-    For the regime `reformulated`, whose references are all ways to the answer.
+    For the regime `reformulated`, whose references are all solutions.
 
     >>> reward = ChainReward()
     >>> reward("27 54", ("27 54", "46 54")).correct, reward("27  54", ("27 54",)).correct, reward("54", "27 54").correct
@@ -23,5 +23,5 @@ class ChainReward(EnumeratingVerifier):
         return Score(response in references_of(reference), response)
 
     def correct_responses(self, reference: Reference) -> Sequence[str]:
-        """Return the references, each once."""
+        """Return the references without duplicates."""
         return sorted({*references_of(reference)})

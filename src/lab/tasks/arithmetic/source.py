@@ -1,7 +1,7 @@
-"""The embedded task: word problems whose difficulty depends on how they are phrased.
+"""Embedded task: word problems whose difficulty depends on their phrasing.
 
-Supervised training sees the families of phrasing with very unequal frequency, so that a starter policy often fails in
-the rare ones; a rephrasing into a common family turns a hopeless question into one that it can solve. A problem starts
+Supervised training sees the families of phrasing with very unequal frequency, so that a starter policy often
+fails in rare families; a rephrasing into a common family makes a hopeless question solvable. A problem starts
 from a number and applies operations (+ b, − b, double) from left to right; every value lies in 0..99.
 """
 
@@ -20,7 +20,7 @@ from ..generated import REFORMULATIONS, Asked, GeneratedSource, Split, choices
 
 MAX_VALUE, LARGEST_DOUBLED = 99, 30
 DOUBLING_SHARE = 0.4
-"""Share of drawn problems in which one operation is replaced by a doubling; fewer of these are valid."""
+"""Share of drawn problems with one operation replaced by a doubling; fewer of these are valid."""
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 PEOPLE = (
@@ -31,13 +31,13 @@ THINGS = ("apples", "pens", "books", "coins", "cards", "eggs", "shells", "stamps
 
 
 class Operation(NamedTuple):
-    """One step of a problem."""
+    """Step of a problem."""
 
     symbol: str  # +, - or *
     operand: int  # 2..9; always 2 for *
 
     def __call__(self, value: int) -> int:
-        """Apply the operation."""
+        """Return the result of the operation on `value`."""
         return int(OPERATORS[self.symbol](value, self.operand))
 
     def valid_for(self, value: int) -> bool:
@@ -47,7 +47,7 @@ class Operation(NamedTuple):
 
 @dataclass(frozen=True)
 class Problem:
-    """A problem, apart from its wording.
+    """Problem without its wording.
 
     >>> problem = Problem(23, (Operation("+", 4), Operation("*", 2)), person=0, thing=0)
     >>> problem.values, problem.answer, problem.expression
@@ -61,17 +61,17 @@ class Problem:
 
     @property
     def values(self) -> tuple[int, ...]:
-        """Start, intermediate values, answer."""
+        """Start, intermediate values and answer."""
         return tuple(accumulate(self.operations, lambda value, apply: apply(value), initial=self.start))
 
     @property
     def answer(self) -> int:
-        """The last value."""
+        """Last value."""
         return self.values[-1]
 
     @property
     def expression(self) -> str:
-        """The problem as a fully parenthesised arithmetic expression."""
+        """Problem as a fully parenthesised arithmetic expression."""
         text = str(self.start)
         for symbol, operand in self.operations:
             text = f"({text} {symbol} {operand})"
@@ -79,19 +79,19 @@ class Problem:
 
     @property
     def valid(self) -> bool:
-        """Whether every operation is valid for the value that it is applied to."""
+        """Whether every operation is valid for its operand."""
         return all(apply.valid_for(value) for value, apply in zip(self.values, self.operations, strict=False))
 
     @property
     def chains(self) -> tuple[str, ...]:
-        """All ways to the answer, operations in any valid order, as the values after each: (`27 54`,)."""
+        """All solutions, with the operations in any valid order, as the values after each: (`27 54`,)."""
         orders = (replace(self, operations=order) for order in permutations(self.operations))
         right = {order.values[1:] for order in orders if order.valid and order.answer == self.answer}
         return tuple(sorted(" ".join(map(str, values)) for values in right))
 
     @property
     def asked(self) -> Asked:
-        """What is asked; the facts are the number of operations, and the expression."""
+        """Content of the question; the facts are the number of operations, and the expression."""
         facts = {"num_operations": len(self.operations), "expression": self.expression}
         return Asked(self.expression, (str(self.answer),), facts, self)
 
@@ -110,10 +110,11 @@ def sample_problem(rng: random.Random, num_operations: Sequence[int], start: tup
 
 @dataclass(frozen=True)
 class Family:
-    """A way of telling problems, as templates, and its place in supervised training.
+    """Style of phrasing problems, as templates, and its share in supervised training.
 
-    `layout` takes {name} {he} {him} {start} {things} {events}; the clauses take {he} {him} {n}. Where there are several
-    clauses for an operation, each event picks one. The first letters of sentences are capitalised afterwards.
+    `layout` has the fields {name} {he} {him} {start} {things} {events}; the clauses have {he} {him} {n}. If
+    there are several clauses for an operation, each event picks one. The first letters of sentences are
+    capitalised afterwards.
     """
 
     layout: str
@@ -124,11 +125,11 @@ class Family:
     backward: bool = False  # events are told from the last to the first
     share: float = 0.0  # of the supervised examples; 0 for a family that is never trained
     strategies: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    """Shares of the solutions that go from left to right, do additions first, or give the answer directly."""
+    """Shares of solutions from left to right, with additions first, and with the direct answer."""
 
 
 _BUYS, _SELLS = ("{he} buys {n}", "{he} finds {n}"), ("{he} sells {n}", "{he} loses {n}")
-# A family that is never trained, but all its words are: clauses of several trained families, side by side.
+# A family that is never trained, made of clauses of several trained families.
 _mixed = partial(
     Family,
     add=("{he} buys {n}", "plus {n}", "{n} are given to {him}"),
@@ -179,7 +180,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def phrase(problem: Problem, family: Family, rng: random.Random) -> str:
-    """Tell `problem` in the words of `family`; `rng` picks among its synonyms.
+    """Phrase `problem` in the words of `family`; `rng` picks among synonyms.
 
     >>> problem = Problem(23, (Operation("+", 4), Operation("*", 2)), person=0, thing=0)
     >>> phrase(problem, FAMILIES["passive"], random.Random(0))
@@ -202,18 +203,18 @@ _HARD = ("passive", "reversed", "start_last")
 _COMMON = ("narrative", "question_first", "list", "symbol")
 
 REFORMULATED = "reformulated"
-"""The regime whose answers are chains of values, and whose rephrasings are of five kinds."""
+"""Regime whose answers are chains of values, and whose rephrasings are of five kinds."""
 REPHRASINGS: Mapping[str, Sequence[str]] = {
     "mixed": _TRAINED,
     "hard": _COMMON,
     REFORMULATED: ("list", "question_first", "reversed", *REFORMULATIONS),
 }
-"""regime → families that rephrasings are told in."""
+"""Regime → families of its rephrasings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArithmeticSplit(Split):
-    """A split whose problems have sizes of their own."""
+    """Split with specific sizes of problems."""
 
     num_operations: Sequence[int] = (3,)
     start: tuple[int, int] = (2, 30)
@@ -236,13 +237,14 @@ SPLITS: Mapping[str, ArithmeticSplit] = {
 class ArithmeticSource(GeneratedSource):
     """Generated word problems with rephrasings.
 
-    `train` and `validation` share one distribution. Problems of the tests all have three operations, so that Pass@k has
-    room to rise up to k = 32. `test_id` is told in rare families of training, `test_phrasing` in one that is never
-    trained, `test_size` in those of `test_id`, with larger starting numbers than in training (31..60 instead of 2..30).
-    The regime `mixed` tells originals and rephrasings in the six trained families.
-    `hard` tells originals in two rare families and one that is never trained, and rephrasings in the four others.
-    `reformulated` has two operations, asks in one family, and has rephrasings of five kinds: three other wordings, and
-    `REFORMULATIONS`. Its answers are the values after each, in any valid order, so that all of them can be listed.
+    `train` and `validation` share one distribution. All problems of the tests have three operations, so that
+    Pass@k can rise up to k = 32. `test_id` uses rare families of training, `test_phrasing` a family that is
+    never trained, `test_size` the families of `test_id`, with larger starting numbers than in training
+    (31..60 instead of 2..30). The regime `mixed` uses the six trained families for originals and rephrasings.
+    `hard` uses two rare families and one that is never trained for originals, and the four others for
+    rephrasings. `reformulated` has two operations, one family of questions, and rephrasings of five kinds:
+    three other wordings, and `REFORMULATIONS`. Its answers are the values after each operation, in any valid
+    order, so that all answers can be listed.
 
     >>> group = ArithmeticSource("train", num_rephrasings=1).load()[3]
     >>> group.metadata["family"], group.question
@@ -255,17 +257,17 @@ class ArithmeticSource(GeneratedSource):
     rephrasings = REPHRASINGS
 
     def sample(self, rng: random.Random) -> Asked:
-        """Draw a problem of the split's sizes."""
+        """Draw a problem with the split's sizes."""
         chained, split = self.regime == REFORMULATED, SPLITS[self.split]
         problem = sample_problem(rng, (2,) if chained else split.num_operations, split.start)
         return problem.asked._replace(answers=problem.chains) if chained else problem.asked
 
     def phrase(self, asked: Asked, family: str, rng: random.Random) -> str:
-        """Tell a problem; `rng` picks among the family's synonyms."""
+        """Phrase a problem; `rng` picks among the family's synonyms."""
         return phrase(asked.told, FAMILIES[family], rng)
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
-        """Return the first value of a chain, a chain among two wrong ones, two numbers: hint, choices, noise."""
+        """Return a first value (hint), a chain among two wrong ones (choices), two numbers (noise)."""
 
         def others() -> Iterator[str]:
             while True:

@@ -1,4 +1,4 @@
-"""An embedded task: make a target from all of the given numbers. Many expressions are correct."""
+"""Embedded task: make a target from all of the given numbers. Many expressions are correct."""
 
 from .reward import CountdownReward
 from .source import CountdownSource

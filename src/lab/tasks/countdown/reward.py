@@ -1,12 +1,12 @@
-"""Countdown: an expression that makes the target from the given numbers, checked by a parser of our own.
+"""Countdown: an expression that makes the target from the given numbers, checked by a small parser.
 
-Nothing that a model wrote is evaluated. The language is small on purpose, so that all correct answers can be listed:
+No text of a model is evaluated. The language is small on purpose, so that all correct answers can be listed:
 
     expression = operand operator operand          operator = + | - | * | /
     operand    = number | ( expression )           one space between any two of these
 
-Every number is used exactly once, and every operation gives a whole number above zero: the rules of the game, but that
-no number may be left out.
+Every number is used exactly once, and every operation gives a whole number above zero: the rules of the game,
+except that no number may be left out.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from ....rewards.canonical import Reference, references_of
 from ....types import EnumeratingVerifier, Score
 
 OPERATORS = ("+", "-", "*", "/")
-"""Tokens of one character: `+-` is none of them."""
+"""Tokens of one character; `+-` is not a token."""
 OPERATION = re.compile(r"([0-9]+) ([-+*/]) ([0-9]+)")
 INNERMOST = re.compile(rf"(?<![^ ])\( {OPERATION.pattern} \)(?![^ ])")
 
 
 def operate(left: int, operator: str, right: int) -> int | None:
-    """Return the result of one operation on whole numbers; None if it is not a whole number above zero.
+    """Return the result of one operation on whole numbers; None if the result is no whole number above zero.
 
     >>> operate(7, "-", 3), operate(3, "-", 7), operate(6, "/", 3), operate(7, "/", 3), operate(7, "/", 0)
     (4, None, 2, None, None)
@@ -46,7 +46,9 @@ def operate(left: int, operator: str, right: int) -> int | None:
 
 
 def value_of(expression: str) -> int | None:
-    """Return the value of an expression; None if it breaks the grammar or a rule. Numbers must be short.
+    """Return the value of an expression; None if the expression breaks the grammar or a rule.
+
+    Numbers must be short.
 
     >>> value_of("( 9 - 3 ) * 4"), value_of("9 - 3 * 4"), value_of("( 3 - 9 ) * 4"), value_of("8 +- 2")
     (24, None, None, None)
@@ -61,7 +63,7 @@ def value_of(expression: str) -> int | None:
 
 
 def solutions(numbers: Sequence[int], target: int) -> list[str]:
-    """Return every expression of `numbers` whose value is `target`, each once, in alphabetical order.
+    """Return all expressions of `numbers` with the value `target`, without duplicates, in alphabetical order.
 
     >>> solutions([3, 4, 9], 24)
     ['( 9 - 3 ) * 4', '4 * ( 9 - 3 )']
@@ -73,7 +75,7 @@ def solutions(numbers: Sequence[int], target: int) -> list[str]:
 
 
 def _operations(numbers: tuple[int, ...]) -> Iterator[tuple[int, Sequence[str], str, Sequence[str]]]:
-    """Yield (value, spellings of the left operand, operator, spellings of the right one) of each last operation."""
+    """Yield (value, left operand's spellings, operator, right operand's spellings) of each last operation."""
     for left, right in _parts(numbers):
         for (one, these), (other, those) in product(_operands(left).items(), _operands(right).items()):
             for operator in OPERATORS:
@@ -84,7 +86,7 @@ def _operations(numbers: tuple[int, ...]) -> Iterator[tuple[int, Sequence[str], 
 
 @lru_cache(maxsize=1024)
 def _operands(numbers: tuple[int, ...]) -> Mapping[int, Sequence[str]]:
-    """Return value → every operand of these numbers that has it."""
+    """Return value → all operands of these numbers with the value."""
     if len(numbers) == 1:
         return {numbers[0]: [str(numbers[0])]}
     found: dict[int, set[str]] = {}
@@ -94,17 +96,17 @@ def _operands(numbers: tuple[int, ...]) -> Mapping[int, Sequence[str]]:
 
 
 def _parts(numbers: tuple[int, ...]) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return every way to split sorted numbers into two non-empty sides; equal numbers are interchangeable."""
+    """Return all splits of sorted numbers into two non-empty sides; equal numbers are interchangeable."""
     rows = range(len(numbers))
     chosen = [left for size in rows[1:] for left in combinations(rows, size)]
     return {(tuple(numbers[i] for i in left), tuple(numbers[i] for i in rows if i not in left)) for left in chosen}
 
 
 class CountdownReward(EnumeratingVerifier):
-    """Correct when the whole response is an expression of the reference's numbers with the reference's value.
+    """Verifier that accepts an expression of the reference's numbers with the reference's value.
 
-    A reference is any correct expression, which gives the numbers and the target. Nothing may stand beside the
-    expression, and no parenthesis may be missing or too many, so that `correct_responses` is complete.
+    A reference is any correct expression, which determines the numbers and the target. The response must be
+    the expression alone, with no missing or superfluous parenthesis, so that `correct_responses` is complete.
 
     >>> reward = CountdownReward()
     >>> reward("4 * ( 9 - 3 )", "( 9 - 3 ) * 4")
@@ -114,12 +116,12 @@ class CountdownReward(EnumeratingVerifier):
     """
 
     def __call__(self, response: str, reference: Reference) -> Score:
-        """Score one response. `answer` is the response, where it is an expression of the numbers by the rules."""
+        """Score one response; `answer` is None unless the response is a valid expression of the numbers."""
         scores = [self._compare(response, correct) for correct in references_of(reference)]
         return max(scores, key=lambda score: (score.correct, score.answer is not None))
 
     def check_reference(self, reference: Reference) -> None:
-        """Refuse references that are no expressions by the rules."""
+        """Raise a ValueError if a reference is no valid expression."""
         for correct in references_of(reference):
             _target_of(correct)
 
@@ -132,7 +134,7 @@ class CountdownReward(EnumeratingVerifier):
         return Score(value is not None and value == _target_of(reference), response if value is not None else None)
 
     def correct_responses(self, reference: Reference) -> list[str]:
-        """Return every response that is scored as correct, each once."""
+        """Return all responses that are scored as correct, without duplicates."""
         found = {
             solution
             for correct in references_of(reference)
@@ -149,5 +151,5 @@ def _target_of(reference: str) -> int:
 
 
 def _operands_of(expression: str) -> list[str]:
-    """Return all tokens but the operators, sorted: two expressions of the same numbers agree in them."""
+    """Return all tokens but the operators, sorted; equal for expressions of the same numbers."""
     return sorted(token for token in expression.split(" ") if token not in OPERATORS)

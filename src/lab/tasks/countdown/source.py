@@ -1,4 +1,4 @@
-"""An embedded task: make a target from all of the given numbers. Many expressions are correct.
+"""Embedded task: make a target from all of the given numbers. Many expressions are correct.
 
 Modelled on `countdown` of reasoning-gym, but not with its verifier, which evaluates the text of a model as Python.
 Questions have a few words instead of eighty, in several phrasings, and no two splits share a problem.
@@ -15,11 +15,11 @@ from .reward import INNERMOST, OPERATORS, operate, solutions
 
 LARGEST_TARGET, SMALLEST = 99, 2
 LARGEST = {"usual": 15, "test_size": 20}
-"""Numbers are 2..15; in the split `test_size` at least one is 16..20."""
+"""Largest number by split: numbers are 2..15; in the split `test_size` at least one is 16..20."""
 COUNTS = {"easy": 3, "medium": 4, "hard": 4, "reformulated": 3}
-"""regime → numbers of a problem."""
+"""Regime → number of numbers in a problem."""
 FEW_ANSWERS = 16
-"""A problem of `hard` has at most so many; those of four numbers have thirty on average."""
+"""Maximum number of answers of a `hard` problem; problems of four numbers have thirty on average."""
 
 ONES = [
     "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
@@ -47,19 +47,19 @@ REPHRASINGS = {
     "hard": COMMON,
     "reformulated": ("list", "question", "result", *REFORMULATIONS),
 }
-"""regime → families that rephrasings are told in."""
+"""Regime → families of its rephrasings."""
 
 
 class CountdownSource(ListSource):
-    """Generated countdown problems: three or four numbers 2..15, all to be used, and a target of at most 99.
+    """Source of countdown problems: three or four numbers 2..15, all to be used, and a target of at most 99.
 
-    Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md: `easy` has three numbers
-    and `medium` four, told in the trained families. `hard` has four that can be combined in few ways, and tells
-    originals in two families that were rarely trained, and rephrasings in common ones. `reformulated` has three
-    numbers, asks in one family, whose target is spelled out, and has rephrasings of five kinds: three other wordings,
-    and `REFORMULATIONS`. `examples/starters/exposed.py` makes policies that find them easier by more or less. The tests
-    are `test_id`, of the same kind as training; `test_phrasing`, in a family never trained; and `test_size`, where at
-    least one number is 16..20.
+    Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md: `easy` has
+    three numbers and `medium` four, phrased in the trained families. `hard` has four numbers that can be
+    combined in few ways, with originals in two rarely trained families, and rephrasings in common families.
+    `reformulated` has three numbers, one family of questions, whose target is spelled out, and rephrasings of
+    five kinds: three other wordings, and `REFORMULATIONS`. `examples/starters/exposed.py` makes policies for
+    which these kinds are easier to different degrees. The tests are `test_id`, of the same kind as training;
+    `test_phrasing`, in a family that is never trained; and `test_size`, with at least one number in 16..20.
 
     >>> group = CountdownSource("train", "easy", num_rephrasings=1).load()[0]
     >>> group.question, group.rephrasings, group.answer
@@ -72,7 +72,7 @@ class CountdownSource(ListSource):
     largest_size = 600
 
     def sample(self, rng: random.Random) -> Asked:
-        """Draw a problem with as many numbers, and in `hard` as few answers, as the regime has."""
+        """Draw a problem with the regime's count of numbers, and in `hard` with few answers."""
         while True:
             problem = sample_problem(rng, COUNTS[self.regime], large=self.split == "test_size")
             # Answers are counted only where the problem is of use: that takes a millisecond.
@@ -81,7 +81,7 @@ class CountdownSource(ListSource):
                 return problem
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
-        """Return a first step, a solution among two other expressions, two numbers: hint, choices, noise."""
+        """Return a first step (hint), a solution among two expressions (choices), two numbers (noise)."""
         numbers, target = asked.facts["numbers"], asked.facts["target"]
         answers = solutions(numbers, target)
 
@@ -98,7 +98,7 @@ class CountdownSource(ListSource):
 
 
 def spelled(number: int) -> str:
-    """Return a number of 1..99 in words, each of them a token.
+    """Return a number of 1..99 in words, each of which is a token.
 
     >>> spelled(15), spelled(40), spelled(63)
     ('fifteen', 'forty', 'sixty three')
@@ -110,9 +110,9 @@ def spelled(number: int) -> str:
 
 
 def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> Asked:
-    """Draw a problem of `count` numbers, with at least one of 16..20 where it is to be `large`.
+    """Draw a problem of `count` numbers; if `large`, at least one of them is 16..20.
 
-    Facts are its `numbers`, ascending, and the `target`; its answer is one of the expressions.
+    The facts are the `numbers`, ascending, and the `target`; the answer is one of the expressions.
     """
     while True:
         numbers = [rng.randint(SMALLEST, LARGEST["test_size" if large else "usual"]) for _ in range(count)]
@@ -126,7 +126,7 @@ def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> As
 
 
 def _combined(rng: random.Random, numbers: list[int]) -> tuple[int, str]:
-    """Combine numbers two at a time by random operations; the value is 0 if one has no result by the rules."""
+    """Combine numbers two at a time by random operations; return 0 as value if the rules allow no result."""
     made = [(number, str(number)) for number in numbers]
     while len(made) > 1:
         rng.shuffle(made)

@@ -1,4 +1,4 @@
-"""An embedded task: the shortest way through a small grid with walls. Most questions have several answers."""
+"""Embedded task: the shortest path through a small grid with walls. Most questions have several answers."""
 
 from .reward import ShortestPathReward
 from .source import ShortestPathSource

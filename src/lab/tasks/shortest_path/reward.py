@@ -14,18 +14,18 @@ DIRECTIONS = {"right": (1, 0), "left": (-1, 0), "down": (0, 1), "up": (0, -1)}
 
 
 def move(cell: Cell, direction: str) -> Cell:
-    """Return the cell beside `cell`."""
+    """Return the neighbour of `cell` in a direction."""
     column, row = DIRECTIONS[direction]
     return cell[0] + column, cell[1] + row
 
 
 class ShortestPathReward(EnumeratingVerifier):
-    """Correct when the whole response is a walk that takes only steps of shortest paths, and ends where they end.
+    """Verifier that accepts a walk whose steps all belong to shortest paths, and that ends at the goal.
 
-    The references are shortest paths between two cells, such as `right right down`. A walk from the start whose steps
-    all belong to shortest paths comes nearer to the goal with each step, so it is a shortest path itself. If the
-    references hold every such step, every shortest path is correct. Directions stand one space apart and nothing stands
-    beside them, so that `correct_responses` is complete.
+    The references are shortest paths between two cells, such as `right right down`. A walk from the start
+    whose steps all belong to shortest paths gets nearer to the goal with each step, so it is a shortest path.
+    If the references contain every such step, every shortest path is correct. Directions are separated by one
+    space, and there is no other text, so that `correct_responses` is complete.
 
     >>> reward = ShortestPathReward()
     >>> reward("right down", ("right down", "down right"))
@@ -35,7 +35,7 @@ class ShortestPathReward(EnumeratingVerifier):
     """
 
     def __call__(self, response: str, reference: Reference) -> Score:
-        """Score one response. `answer` is the response, where it is a walk of as many steps as the references have."""
+        """Score one response; `answer` is None unless the response is a walk of the references' length."""
         steps, goal, length = _shortest(reference)
         walk = response.split(" ", length)
         if len(walk) != length or not DIRECTIONS.keys() >= set(walk):
@@ -48,11 +48,11 @@ class ShortestPathReward(EnumeratingVerifier):
         return Score(cell == goal, response)
 
     def check_reference(self, reference: Reference) -> None:
-        """Refuse references that are no walks, or whose ends or lengths differ."""
+        """Raise a ValueError if references are no walks, or their ends or lengths differ."""
         _shortest(reference)
 
     def correct_responses(self, reference: Reference) -> list[str]:
-        """Yield every response that is scored as correct, each once."""
+        """Return all responses that are scored as correct, without duplicates."""
         steps, goal, length = _shortest(reference)
 
         def walks(cell: Cell, left: int) -> Iterator[list[str]]:
@@ -66,7 +66,7 @@ class ShortestPathReward(EnumeratingVerifier):
 
 
 def _shortest(reference: Reference) -> tuple[set[tuple[Cell, str]], Cell, int]:
-    """Return the steps of the references as (cell, direction), where they end, and how many steps each has."""
+    """Return the references' steps as (cell, direction), their end, and their number of steps."""
     steps, ends = set(), set()
     for path in (text.split(" ") for text in references_of(reference)):
         if not DIRECTIONS.keys() >= set(path):

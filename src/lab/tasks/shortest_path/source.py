@@ -1,7 +1,7 @@
-"""An embedded task: the shortest way through a small grid with walls. Most questions have several answers.
+"""Embedded task: the shortest path through a small grid with walls. Most questions have several answers.
 
-Modelled on `shortest_path` of reasoning-gym, but with twenty words instead of two hundred, an answer to every question,
-and no grid in two splits.
+Modelled on `shortest_path` of reasoning-gym, but with twenty words instead of two hundred, an answer to every
+question, and no grid in two splits.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .reward import DIRECTIONS, Cell, move
 
 COLUMNS = "abcdef"
 WIDTH = {"usual": 5, "test_size": 6}
-"""Grids are 5 × 5; in the split `test_size` 6 × 6."""
+"""Width of grids: 5 × 5; in the split `test_size` 6 × 6."""
 NUM_WALLS = (3, 6)
-"""Inclusive range."""
+"""Inclusive range of the number of walls."""
 LENGTHS = {"easy": range(3, 6), "medium": range(7, 9), "hard": range(2, 5), "reformulated": range(2, 5)}
-"""regime → steps of a shortest path."""
+"""Regime → steps of a shortest path."""
 
 FAMILIES: Mapping[str, Family] = {
     "plain": Family(layout="From {start} to {goal}. Walls: {items}.", share=0.40),
@@ -43,11 +43,11 @@ REPHRASINGS = {
     "hard": COMMON,
     "reformulated": ("list", "question", "reversed", *REFORMULATIONS),
 }
-"""regime → families that rephrasings are told in."""
+"""Regime → families of its rephrasings."""
 
 
 class Grid(NamedTuple):
-    """A square grid with walls, and the way to be found."""
+    """Square grid with walls, and the shortest paths to find."""
 
     width: int
     start: Cell
@@ -57,19 +57,20 @@ class Grid(NamedTuple):
 
     @property
     def length(self) -> int:
-        """Steps of a shortest path."""
+        """Number of steps of a shortest path."""
         return self.answers[0].count(" ") + 1
 
 
 class ShortestPathSource(ListSource):
-    """Generated grids of 5 × 5 cells, three to six of which are walls; cells are named a1..e5, a1 being top left.
+    """Source of grids of 5 × 5 cells with three to six walls; cells are named a1..e5, where a1 is top left.
 
-    Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md: paths are 3 to 5 steps
-    long in `easy` and 7 or 8 in `medium`, told in the trained families. `hard` has paths of 2 to 4 steps, but tells
-    originals in two families that were rarely trained, and rephrasings in common ones. `reformulated` asks for paths of
-    this length in one family, and has rephrasings of five kinds: three other wordings, and `REFORMULATIONS`.
-    `examples/starters/exposed.py` makes policies that find them easier by more or less. The tests are `test_id`, of the
-    same kind as training; `test_phrasing`, in a family never trained; and `test_size`, of 6 × 6 cells.
+    Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md: paths have 3 to
+    5 steps in `easy` and 7 or 8 in `medium`, phrased in the trained families. `hard` has paths of 2 to 4
+    steps, but originals in two rarely trained families, and rephrasings in common families. `reformulated`
+    has paths of this length, one family of questions, and rephrasings of five kinds: three other wordings,
+    and `REFORMULATIONS`. `examples/starters/exposed.py` makes policies for which these kinds are easier to
+    different degrees. The tests are `test_id`, of the same kind as training; `test_phrasing`, in a family
+    that is never trained; and `test_size`, of 6 × 6 cells.
 
     >>> group = ShortestPathSource("train", "easy", num_rephrasings=1).load()[0]
     >>> group.question, group.answer
@@ -81,11 +82,11 @@ class ShortestPathSource(ListSource):
     rephrasings = REPHRASINGS
 
     def sample(self, rng: random.Random) -> Asked:
-        """Draw a problem whose paths are as long as the regime's."""
+        """Draw a problem with paths of the regime's length."""
         return sample_problem(rng, LENGTHS[self.regime], large=self.split == "test_size")
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
-        """Return half of a shortest path, a path among two walks, two cells: hint, choices, noise."""
+        """Return half a shortest path (hint), a path among two walks (choices), two cells (noise)."""
         length = asked.facts["length"]
 
         def walks() -> Iterator[str]:
@@ -102,7 +103,7 @@ class ShortestPathSource(ListSource):
 
 
 def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Asked:
-    """Return `sample_grid` as a problem; facts are the `grid`, and the `length` of a shortest path."""
+    """Draw a problem by `sample_grid`; facts are the `grid`, and the `length` of a shortest path."""
     grid = sample_grid(rng, lengths, large=large)
     start, goal, *walls = map(name_of, (grid.start, grid.goal, *grid.walls))
     key = f"{grid.width}: {start} > {goal} # {' '.join(walls)}"
@@ -111,7 +112,7 @@ def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = 
 
 
 def sample_grid(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Grid:
-    """Draw a grid whose shortest paths have one of `lengths`; its walls are sorted."""
+    """Draw a grid whose shortest paths have one of `lengths`; walls are sorted."""
     width = WIDTH["test_size" if large else "usual"]
     cells = [(column, row) for column in range(width) for row in range(width)]
     while True:
@@ -125,7 +126,7 @@ def sample_grid(rng: random.Random, lengths: Sequence[int], *, large: bool = Fal
 
 
 def shortest_paths(width: int, start: Cell, goal: Cell, walls: Sequence[Cell]) -> tuple[str, ...]:
-    """Return all shortest paths on a square grid, in alphabetical order; none if the goal is out of reach.
+    """Return all shortest paths on a square grid, in alphabetical order; none if the goal is unreachable.
 
     >>> shortest_paths(2, (0, 0), (1, 1), []), shortest_paths(2, (0, 0), (1, 1), [(1, 0)])
     (('down right', 'right down'), ('down right',))

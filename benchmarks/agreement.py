@@ -24,7 +24,9 @@ SIZES = {"embedded": (16, 16, 40), "smollm2": (4, 8, 64)}
 """Questions, responses to each, most tokens of one."""
 
 
-def scores(policy: CausalPolicy, data: tuple[list[Tensor], Tensor, list[Tensor]], parts: Sequence[Tensor]) -> Tensor:
+def scores(
+    policy: CausalPolicy, data: tuple[list[Tensor], Tensor, list[Tensor]], parts: Sequence[Tensor]
+) -> Tensor:
     """[T] log-probs of all responses in their order, from one packed batch for each part of their rows.
 
     `data`: prompts, the prompt of each response, responses.
@@ -40,7 +42,9 @@ def scores(policy: CausalPolicy, data: tuple[list[Tensor], Tensor, list[Tensor]]
 
 def main() -> None:
     """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", choices=SIZES)
     parser.add_argument("dtype", choices=["float32", "bfloat16"])
     options = parser.parse_args()
@@ -57,18 +61,24 @@ def main() -> None:
         prompts.append(tokenizer(text, add_special_tokens=False, return_tensors="pt").input_ids[0])
     engine = TransformersEngine(folder, dtype=options.dtype)
     engine.sync(load_causal_lm(folder).named_parameters())
-    drawn = engine.generate(Request(prompts, [samples] * questions, SamplingConfig(max_new_tokens=longest), seed=1))
+    drawn = engine.generate(
+        Request(prompts, [samples] * questions, SamplingConfig(max_new_tokens=longest), seed=1)
+    )
     completions = [completion for group in drawn for completion in group]
     responses = [completion.token_ids for completion in completions]
     prompt = torch.arange(questions).repeat_interleave(samples)
     every = torch.arange(len(responses))
 
-    policies = [CausalPolicy(load_causal_lm(folder).eval().to(kind)) for kind in (torch.float32, torch.bfloat16)]
+    policies = [
+        CausalPolicy(load_causal_lm(folder).eval().to(kind)) for kind in (torch.float32, torch.bfloat16)
+    ]
     policy = policies[options.dtype == "bfloat16"]
     at_random = torch.randperm(len(every), generator=torch.Generator().manual_seed(0)).split(8)
     data = prompts, prompt, responses
     found = {
-        "the prompt before each response": scores(policy, ([prompts[p] for p in prompt], every, responses), [every]),
+        "the prompt before each response": scores(
+            policy, ([prompts[p] for p in prompt], every, responses), [every]
+        ),
         "micro-batches of 8 rows, drawn at random": scores(policy, data, at_random),
         "micro-batches of one row": scores(policy, data, every.split(1)),
         "sampled by the transformers engine": torch.cat([completion.logprobs for completion in completions]),

@@ -11,7 +11,13 @@ import sys
 from pathlib import Path
 
 WAYS = {"padded": "padded", "padding_free": "padding-free", "prefix_shared": "shared prefixes"}
-COLUMNS = ("throughput/mfu", "seconds/generate", "seconds/update", "rollout/engine_mismatch_mean", "train/loss")
+COLUMNS = (
+    "throughput/mfu",
+    "seconds/generate",
+    "seconds/update",
+    "rollout/engine_mismatch_mean",
+    "train/loss",
+)
 """Metrics of a training that the page shows, if the run logged them."""
 
 

@@ -52,7 +52,9 @@ def machine() -> dict[str, object]:
     return found
 
 
-def attention_difference(prompt: int, bodies: list[int], heads: int, key_heads: int, width: int, device: str) -> float:
+def attention_difference(
+    prompt: int, bodies: list[int], heads: int, key_heads: int, width: int, device: str
+) -> float:
     """Return the largest relative difference of values and gradients between sparse attention and float32."""
     from tagrpo.packing.attention import blocked_attention, sparse_attention
     from tagrpo.packing.batch import pack
@@ -62,7 +64,10 @@ def attention_difference(prompt: int, bodies: list[int], heads: int, key_heads: 
     prompts = [torch.ones(prompt, dtype=torch.long)]
     batch = pack(prompts, torch.zeros(len(bodies), dtype=torch.long), responses).to(device)
     length = batch.input_ids.shape[1]
-    exact = [torch.randn(1, h, length, width, device=device, requires_grad=True) for h in (heads, key_heads, key_heads)]
+    exact = [
+        torch.randn(1, h, length, width, device=device, requires_grad=True)
+        for h in (heads, key_heads, key_heads)
+    ]
     half = [x.detach().bfloat16() for x in exact]
     expected = blocked_attention(*exact, batch, None)
     if device == "cpu":  # no backward of FlexAttention there

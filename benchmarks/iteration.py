@@ -76,18 +76,29 @@ class Phases(Callback):
             diagnostics = sum(value for name, value in spent.items() if name not in NO_DIAGNOSTICS)
             row = {**self.named, "encoder": spent.get(ENCODER, 0.0), "diagnostics": diagnostics}
             total = now - self.start
-            row |= {"overhead": total - sum(row.values()), "iteration": total, "cpu": time.process_time() - self.cpu}
+            row |= {
+                "overhead": total - sum(row.values()),
+                "iteration": total,
+                "cpu": time.process_time() - self.cpu,
+            }
             self.rows.append(row)
         self.start, self.before, self.cpu = now, seen, time.process_time()
 
-    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
         self.named = {**batch.rollouts.seconds, "update": outputs["seconds_update"]}
 
 
 def run_cell(method: str, iterations: int, overrides: Sequence[str], folder: str) -> list[dict[str, float]]:
     """[iterations] seconds per phase of a training run, with everything that is on by default."""
     iterations += WARM_UP + 1
-    settings = [f"experiment={method}", "logger=csv", f"iterations={iterations}", "trainer.limit_val_batches=0"]
+    settings = [
+        f"experiment={method}",
+        "logger=csv",
+        f"iterations={iterations}",
+        "trainer.limit_val_batches=0",
+    ]
     cfg = compose_run(folder, [*settings, *overrides])
     run = build(cfg)
     profiler = run.trainer.profiler = SimpleProfiler(dirpath=folder, filename="profile")
@@ -152,16 +163,26 @@ def trl_cell(method: str, iterations: int, overrides: Sequence[str], shared: boo
     for ((start, cpu, before), (end, cpu_after, after)), mean in zip(pairwise(starts), rewards, strict=True):
         row = {phase: after[phase] - before[phase] for phase in spent}
         update = end - start - sum(row.values())
-        rows_out.append(row | {"update": update, "iteration": end - start, "cpu": cpu_after - cpu, "reward": mean})
+        rows_out.append(
+            row | {"update": update, "iteration": end - start, "cpu": cpu_after - cpu, "reward": mean}
+        )
     return rows_out[WARM_UP:]
 
 
 def summary(rows: Sequence[dict[str, float]]) -> dict[str, Any]:
-    seconds = {phase: median(row[phase] for row in rows) for phase in (*PHASES, "iteration", "cpu") if phase in rows[0]}
+    seconds = {
+        phase: median(row[phase] for row in rows)
+        for phase in (*PHASES, "iteration", "cpu")
+        if phase in rows[0]
+    }
     if "encoder" in seconds:  # every eighth iteration: a median would hide it
         seconds["encoder"] = sum(row["encoder"] for row in rows) / len(rows)
-    shares = {p: seconds[p] / seconds["iteration"] for p in ("sync", "diagnostics", "overhead") if p in seconds}
-    rewards = {"reward_of_last_ten": fmean(row["reward"] for row in rows[-10:])} if "reward" in rows[0] else {}
+    shares = {
+        p: seconds[p] / seconds["iteration"] for p in ("sync", "diagnostics", "overhead") if p in seconds
+    }
+    rewards = (
+        {"reward_of_last_ten": fmean(row["reward"] for row in rows[-10:])} if "reward" in rows[0] else {}
+    )
     return {"iterations": len(rows), "seconds": seconds, "share": shares, **rewards}
 
 

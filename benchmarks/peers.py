@@ -30,11 +30,26 @@ SHAPES = {
     # torch.randint of 1..3, 4..12, 20..250 and 20..120 in turn, by a generator with the seed 20260724; twice the mean.
     "drawn by a seed": {"questions": 3, "responses": 12, "prompt": 38, "mean": 28, "max": 56},
 }
-WAYS = ["trl", "trl_shared", "liger", "padding_free", "prefix_grouper", "prefix_grouper_our_head", "prefix_shared"]
+WAYS = [
+    "trl",
+    "trl_shared",
+    "liger",
+    "padding_free",
+    "prefix_grouper",
+    "prefix_grouper_our_head",
+    "prefix_shared",
+]
 
 
 def grouper_attention(
-    _module: object, query: Tensor, key: Tensor, value: Tensor, _mask: object, *, grouper: PrefixGrouper, **_: object
+    _module: object,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _mask: object,
+    *,
+    grouper: PrefixGrouper,
+    **_: object,
 ) -> tuple[Tensor, None]:
     """prefix-grouper's attention by SDPA; it brings masks of keys alone, as flash-attention takes them."""
 
@@ -55,8 +70,12 @@ class Peers(Updates):
         head = self.model.lm_head
         others: dict[str, Callable[[], None]] = {
             "liger": self._liger,
-            "prefix_grouper": lambda: self._grouped(lambda x, y: token_scores(head(x), y, 1.0, "detached").logprobs),
-            "prefix_grouper_our_head": lambda: self._grouped(lambda x, y: head_scores(x, head.weight, y).logprobs),
+            "prefix_grouper": lambda: self._grouped(
+                lambda x, y: token_scores(head(x), y, 1.0, "detached").logprobs
+            ),
+            "prefix_grouper_our_head": lambda: self._grouped(
+                lambda x, y: head_scores(x, head.weight, y).logprobs
+            ),
         }
         if way not in others:
             super().run(way)
@@ -67,8 +86,12 @@ class Peers(Updates):
     def _liger(self) -> None:
         loss_of = LigerFusedLinearGRPOLoss(beta=0.0, compiled=False, use_ref_model=False, loss_type="grpo")
         for rows, inputs, targets, mask in self.padded_rows():
-            hidden = self.model.model(**inputs, use_cache=False).last_hidden_state[:, -targets.shape[1] - 1 : -1]
-            loss = loss_of(hidden, self.model.lm_head.weight, targets, mask.float(), self.data.advantages[rows])[0]
+            hidden = self.model.model(**inputs, use_cache=False).last_hidden_state[
+                :, -targets.shape[1] - 1 : -1
+            ]
+            loss = loss_of(
+                hidden, self.model.lm_head.weight, targets, mask.float(), self.data.advantages[rows]
+            )[0]
             (loss * len(rows) / len(self.data.responses)).backward()
 
     def _grouped(self, score: Callable[[Tensor, Tensor], Tensor]) -> None:
@@ -81,7 +104,10 @@ class Peers(Updates):
             grouper = PrefixGrouper([[int(heads[p]), *lengths[group].tolist()] for p, group in groups])
             prefix = torch.stack([data.prompts[p] for p in prompts.tolist()])
             suffix = pad_sequence([data.responses[row] for row in rows.tolist()], batch_first=True)
-            for name, queries in (("prefix_attn_mask", prefix.shape[1]), ("suffix_attn_mask", suffix.shape[1])):
+            for name, queries in (
+                ("prefix_attn_mask", prefix.shape[1]),
+                ("suffix_attn_mask", suffix.shape[1]),
+            ):
                 keys = getattr(grouper.group_info, name)
                 causal = torch.ones(queries, keys.shape[1], dtype=torch.bool).tril(keys.shape[1] - queries)
                 setattr(grouper.group_info, name, keys[:, None, None] & causal)
@@ -104,7 +130,9 @@ def main() -> None:
     add_shape(parser)
     shape = parser.parse_args()
     torch.set_num_threads(1)
-    chosen = {name: argparse.Namespace(**{**vars(shape), **sizes, "ways": WAYS}) for name, sizes in SHAPES.items()}
+    chosen = {
+        name: argparse.Namespace(**{**vars(shape), **sizes, "ways": WAYS}) for name, sizes in SHAPES.items()
+    }
     figures = {name: {**measure(found, Peers), "shape": SHAPES[name]} for name, found in chosen.items()}
     report({"shapes": figures}, shape)
 

@@ -16,7 +16,11 @@ from tagrpo.files import write_section
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCUMENT = ROOT / "benchmarks" / "results", ROOT / "docs" / "performance.md"
 NAMES = {"trl": "TRL 1.16 `GRPOTrainer`", "padded": "padded"}
-NAMES |= {"trl_shared": "TRL after `share_prefixes`", "padding_free": "padding-free", "prefix_shared": "prefix-shared"}
+NAMES |= {
+    "trl_shared": "TRL after `share_prefixes`",
+    "padding_free": "padding-free",
+    "prefix_shared": "prefix-shared",
+}
 NAMES |= {"liger": "padded, Liger's head", "prefix_grouper": "prefix-grouper, all logits"}
 NAMES |= {"prefix_grouper_our_head": "prefix-grouper, our head"}
 UPDATE = "update, seconds, response tokens/s, of matrix rate, peak MiB, times slower, gradient differs by"
@@ -61,7 +65,13 @@ def ceiling(figures: dict[str, Any]) -> str:
             f"{layers / 1e6:.1f} M layers, {head / 1e6:.1f} M head", f"{limit:.2f}", f"{products[0] / products[1]:.2f}",
             f"{reached:.2f}", f"{100 * reached / limit:.0f} %", f"{100 * reached * products[1] / products[0]:.0f} %",
         ])  # fmt: skip
-    head_line = ["model", "ceiling: ratio of tokens", "ratio of products, head included", "measured", "of the ceiling"]
+    head_line = [
+        "model",
+        "ceiling: ratio of tokens",
+        "ratio of products, head included",
+        "measured",
+        "of the ceiling",
+    ]
     return markdown([*head_line, "of the products"], rows)
 
 
@@ -87,7 +97,11 @@ def peers(figures: dict[str, Any]) -> str:
         for way in found["tokens_per_second"]:
             seconds, memory = found["seconds"][way], found["peak_mib"][way]
             slower = found["speedup"].get(f"prefix_shared over {way}", {"median": 1})["median"]
-            differs = f"{found['gradient_difference'][way]:.1e}" if way in found["gradient_difference"] else "reference"
+            differs = (
+                f"{found['gradient_difference'][way]:.1e}"
+                if way in found["gradient_difference"]
+                else "reference"
+            )
             rows.append([title, NAMES[way], f"{seconds:.2f}", f"{slower:.2f}", f"{memory:.0f}", differs])
             title = ""
     head = "shape, update, CPU seconds, times those of prefix-shared, peak MiB, gradient differs by"
@@ -107,7 +121,9 @@ def iteration(figures: dict[str, Any]) -> str:
     for cell, found in figures["cells"].items():
         seconds, share = found["seconds"], found["share"]
         named = [f"{seconds[phase]:.3f}" if phase in seconds else "" for phase in phases]
-        rows.append([cell, *named, *(f"{100 * share[p]:.2f} %" if p in share else "" for p in ("sync", "overhead"))])
+        rows.append(
+            [cell, *named, *(f"{100 * share[p]:.2f} %" if p in share else "" for p in ("sync", "overhead"))]
+        )
     return markdown(["method/engine", *phases, "sync", "overhead"], rows)
 
 

@@ -20,13 +20,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from workload import WAYS, Experience, Updates, add_shape, experience, matrix_rate, peak_memory, report, seconds
+from workload import (
+    WAYS,
+    Experience,
+    Updates,
+    add_shape,
+    experience,
+    matrix_rate,
+    peak_memory,
+    report,
+    seconds,
+)
 
 Times = dict[str, list[float]]
 """Way → CPU seconds of each round, wall seconds on a GPU."""
 
 
-def rounds(updates: Updates, ways: Sequence[str], shape: argparse.Namespace) -> tuple[Times, Any, Any, list[float]]:
+def rounds(
+    updates: Updates, ways: Sequence[str], shape: argparse.Namespace
+) -> tuple[Times, Any, Any, list[float]]:
     """Times of each way; its gradient; its peak of bytes beyond weights and gradients; the matrix rate of each round.
 
     One update warms up.
@@ -104,10 +116,14 @@ def measure_dropping(shape: argparse.Namespace, questions: int = 5) -> dict[str,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="One update, five ways: seconds, memory, share of the matrix rate.")
+    parser = argparse.ArgumentParser(
+        description="One update, five ways: seconds, memory, share of the matrix rate."
+    )
     add_shape(parser)
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
-    parser.add_argument("--dropping", action="store_true", help="measure what dropping uniform questions gains instead")
+    parser.add_argument(
+        "--dropping", action="store_true", help="measure what dropping uniform questions gains instead"
+    )
     shape = parser.parse_args()
     torch.set_num_threads(1)
     report({"dropping": measure_dropping(shape)} if shape.dropping else measure(shape), shape)

@@ -46,7 +46,9 @@ def ours(pairs: Sequence[dict[str, str]]) -> Verdicts:
     from tagrpo.rewards import MathReward
 
     with MathReward() as reward:
-        scores = reward.score_batch([f"\\boxed{{{p['answer']}}}" for p in pairs], [p["reference"] for p in pairs])
+        scores = reward.score_batch(
+            [f"\\boxed{{{p['answer']}}}" for p in pairs], [p["reference"] for p in pairs]
+        )
     return [score.correct for score in scores]
 
 
@@ -57,7 +59,9 @@ def math_verify(pairs: Sequence[dict[str, str]]) -> Verdicts:
     found: Verdicts = []
     for pair in pairs:
         try:
-            found.append(bool(verify(parse(f"\\boxed{{{pair['reference']}}}"), parse(f"\\boxed{{{pair['answer']}}}"))))
+            found.append(
+                bool(verify(parse(f"\\boxed{{{pair['reference']}}}"), parse(f"\\boxed{{{pair['answer']}}}")))
+            )
         except Exception:  # a timeout, or an input that the library does not expect
             found.append(None)
     return found
@@ -128,18 +132,24 @@ def speed(file: Path, checkouts: Sequence[Path]) -> None:
             verdicts[number] += correct
     for checkout, taken, correct in zip(checkouts, seconds, verdicts, strict=True):
         differ = sum(map(bool.__ne__, correct, verdicts[0]))
-        print(f"{checkout}: {taken:.1f} s, {len(correct) / taken:.0f} verdicts/s, {differ} differ from the first")
+        print(
+            f"{checkout}: {taken:.1f} s, {len(correct) / taken:.0f} verdicts/s, {differ} differ from the first"
+        )
     for server in servers:
         server.communicate()
 
 
 def main() -> None:
     """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hendrycks", type=Path, help="folder with lm-eval")
     parser.add_argument("--list", choices=["ours", "math-verify", "Hendrycks"], help="print its errors")
     parser.add_argument("--speed", type=Path, help="math_train.jsonl: measure the speed instead")
-    parser.add_argument("--against", type=Path, action="append", default=[], help="another checkout, with its .venv")
+    parser.add_argument(
+        "--against", type=Path, action="append", default=[], help="another checkout, with its .venv"
+    )
     options = parser.parse_args()
     start = time.perf_counter()
     if options.speed:

@@ -71,12 +71,18 @@ def add_shape(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--responses", type=int, default=32, help="per question")
     parser.add_argument("--prompt", type=int, default=150, help="tokens of each prompt")
     parser.add_argument("--mean", type=int, default=100, help="tokens of a response")
-    parser.add_argument("--max", type=int, default=300, help="tokens of the longest response of each question")
+    parser.add_argument(
+        "--max", type=int, default=300, help="tokens of the longest response of each question"
+    )
     parser.add_argument("--model", choices=sorted(MODELS), default="20m", help="randomly initialised Qwen3")
     parser.add_argument("--vocabulary", type=int, default=16384)
-    parser.add_argument("--token-budget", type=int, default=4096, help="per micro-batch, the same for each way")
+    parser.add_argument(
+        "--token-budget", type=int, default=4096, help="per micro-batch, the same for each way"
+    )
     parser.add_argument("--checkpointing", action="store_true", help="gradient checkpointing, for each way")
-    parser.add_argument("--compile", action="store_true", help="compile decoder layers; packed ways on a GPU only")
+    parser.add_argument(
+        "--compile", action="store_true", help="compile decoder layers; packed ways on a GPU only"
+    )
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--rounds", type=int, default=5, help="all ways run in turn in each")
@@ -91,9 +97,13 @@ def experience(shape: argparse.Namespace) -> Experience:
     spread = torch.randn(n, generator=generator).mul(0.6).exp()
     lengths = (spread * shape.mean / spread.mean()).long().clamp(min(10, shape.max), shape.max)
     lengths[:: shape.responses] = shape.max
-    prompts = [torch.randint(vocabulary, (shape.prompt,), generator=generator) for _ in range(shape.questions)]
+    prompts = [
+        torch.randint(vocabulary, (shape.prompt,), generator=generator) for _ in range(shape.questions)
+    ]
     responses = [torch.randint(vocabulary, (length,), generator=generator) for length in lengths.tolist()]
-    return Experience(prompts, torch.arange(n) // shape.responses, responses, torch.randn(n, generator=generator))
+    return Experience(
+        prompts, torch.arange(n) // shape.responses, responses, torch.randn(n, generator=generator)
+    )
 
 
 def build(shape: argparse.Namespace) -> Qwen3ForCausalLM:
@@ -137,7 +147,9 @@ class Updates:
                 layer.forward = forward
             else:
                 vars(layer).pop("forward", None)
-        self.model.set_attn_implementation("sdpa" if way in ("trl", "trl_shared", "padded") else PREFIX_ATTENTION)
+        self.model.set_attn_implementation(
+            "sdpa" if way in ("trl", "trl_shared", "padded") else PREFIX_ATTENTION
+        )
         if self.shape.checkpointing:
             self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         {
@@ -151,7 +163,9 @@ class Updates:
 
     def gradient(self) -> Tensor:
         """The gradient as one float32 vector on the CPU."""
-        return torch.cat([p.grad.flatten().float().cpu() for p in self.model.parameters() if p.grad is not None])
+        return torch.cat(
+            [p.grad.flatten().float().cpu() for p in self.model.parameters() if p.grad is not None]
+        )
 
     def _trl(self, methods: Mapping[str, Any]) -> None:
         assert self.trainer is not None
@@ -178,7 +192,9 @@ class Updates:
         for rows, inputs, targets, mask in self.padded_rows():
             weight = self.data.advantages[rows, None].to(mask.device) / mask.sum(1, keepdim=True) * mask
             out = self.model(**inputs, logits_to_keep=targets.shape[1] + 1, use_cache=False)
-            logprobs = token_scores(out.logits[:, :-1].flatten(0, 1), targets.flatten(), 1.0, "detached").logprobs
+            logprobs = token_scores(
+                out.logits[:, :-1].flatten(0, 1), targets.flatten(), 1.0, "detached"
+            ).logprobs
             (-(logprobs * weight.flatten()).sum() / len(self.data.responses)).backward()
 
     def _packed(self, share_prefix: bool, drop: bool = False) -> None:
@@ -190,7 +206,9 @@ class Updates:
         heads = torch.tensor([len(p) for p in prompts])
         for part in plan_micro_batches(heads, prompt[rows], lengths[rows], self.shape.token_budget):
             batch = pack(prompts, prompt, data.responses, rows[part])
-            weight = (data.advantages / lengths)[batch.rows].repeat_interleave(batch.lengths).to(self.model.device)
+            weight = (
+                (data.advantages / lengths)[batch.rows].repeat_interleave(batch.lengths).to(self.model.device)
+            )
 
             def loss(tokens: slice, logprobs: Tensor, _: object, weight: Tensor = weight) -> Tensor:
                 return -(logprobs * weight[tokens]).sum() / len(lengths)
@@ -199,7 +217,9 @@ class Updates:
             scores.loss.backward()
 
 
-def grpo_trainer(model: Any, reward: Callable[..., Any], rows: list[Any], tokenizer: Any, **options: Any) -> Any:
+def grpo_trainer(
+    model: Any, reward: Callable[..., Any], rows: list[Any], tokenizer: Any, **options: Any
+) -> Any:
     """TRL's `GRPOTrainer` without its default of gradient checkpointing, and without reports."""
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer

@@ -94,18 +94,26 @@ def add_anchored_gradient(
     responses = [ids for found in zip(correct, wrong, strict=True) for part in found for ids in part]
     counts = torch.tensor([[len(part) for part in found] for found in zip(correct, wrong, strict=True)])
     prompt = torch.repeat_interleave(counts.sum(1))
-    right = torch.cat([torch.arange(int(both)) < one for one, both in zip(counts[:, 0], counts.sum(1), strict=True)])
+    right = torch.cat(
+        [torch.arange(int(both)) < one for one, both in zip(counts[:, 0], counts.sum(1), strict=True)]
+    )
     p = _probabilities(scorer, [each.token_ids for each in prompts], prompt, responses)
-    success, listed = (torch.zeros(len(prompts), dtype=torch.float64).index_add(0, prompt, x) for x in (p * right, p))
+    success, listed = (
+        torch.zeros(len(prompts), dtype=torch.float64).index_add(0, prompt, x) for x in (p * right, p)
+    )
     missed = ((1 - success) / (listed - success).clamp(min=1e-12)).where(counts[:, 1] > 0, 0.0)
     samples = torch.tensor([each.num_samples for each in prompts])
     question = torch.tensor([each.question for each in prompts])
     advantages = torch.zeros(2, len(prompts), dtype=torch.float64)
     for rows in (question == row for row in question.unique()):
-        advantages[:, rows] = torch.stack(expected_advantages(strategy, success[rows].clamp(0, 1), samples[rows]))
+        advantages[:, rows] = torch.stack(
+            expected_advantages(strategy, success[rows].clamp(0, 1), samples[rows])
+        )
     weights = torch.where(right, advantages[0][prompt], (advantages[1] * missed)[prompt])
     weights = weights * p * (samples / samples.sum())[prompt] / max_length
-    scored = PromptedResponses(prompts=[each.anchor_ids for each in prompts], prompt=prompt, responses=responses)
+    scored = PromptedResponses(
+        prompts=[each.anchor_ids for each in prompts], prompt=prompt, responses=responses
+    )
     for packed, scores in scorer.micro_batches(scored, torch.arange(len(responses))):
         if len(packed.rows):
             by_token = weights[packed.rows].repeat_interleave(packed.lengths).to(scores.logprobs)
@@ -114,11 +122,15 @@ def add_anchored_gradient(
 
 
 @torch.no_grad()
-def _probabilities(scorer: Scorer, prompts: Sequence[Tensor], prompt: Tensor, responses: Sequence[Tensor]) -> Tensor:
+def _probabilities(
+    scorer: Scorer, prompts: Sequence[Tensor], prompt: Tensor, responses: Sequence[Tensor]
+) -> Tensor:
     """[R] float64 of each response under the prompt in its row of `prompt`."""
     scored = PromptedResponses(prompts=prompts, prompt=prompt, responses=responses)
     found = torch.zeros(len(responses), dtype=torch.float64)
     for packed, scores in scorer.micro_batches(scored, torch.arange(len(responses))):
         parts = scores.logprobs.double().cpu().split(packed.lengths.tolist())
-        found[packed.rows] = torch.stack([part.sum().exp() for part in parts]) if parts else found[packed.rows]
+        found[packed.rows] = (
+            torch.stack([part.sum().exp() for part in parts]) if parts else found[packed.rows]
+        )
     return found

@@ -101,7 +101,9 @@ class Guesser(LightningModule):
         """REINFORCE with advantages over all phrasings of a question, scored under the first one."""
         batch.rollouts = rollouts = self.roll_out(batch)
         rewards = rollouts.rewards.view(len(batch.groups), -1)
-        advantages = ((rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)).flatten()
+        advantages = (
+            (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-6)
+        ).flatten()
         guesses = torch.cat(rollouts.token_ids)
         scored = self.logprobs(batch)[rollouts.question, 0, guesses]
         loss = -(advantages * scored).mean()

@@ -28,7 +28,9 @@ class Setting(NamedTuple):
 
 def weight_curve(setting: Setting, success: Tensor) -> Tensor:
     """[S] float64, Σ_n w_n where all prompts of a question have the success rates `success` [S]."""
-    weights = [expected_weights(setting.strategy, rate.expand(setting.prompts), setting.samples) for rate in success]
+    weights = [
+        expected_weights(setting.strategy, rate.expand(setting.prompts), setting.samples) for rate in success
+    ]
     return torch.stack(weights).sum(1)
 
 

@@ -52,7 +52,10 @@ def replay(rollouts: pd.DataFrame, strategies: Mapping[str, AdvantageStrategy]) 
     """
     for name, strategy in strategies.items():
         require(strategy, AdvantageStrategy, f"strategies[{name!r}]")
-        for column, needed in (("entropy", strategy.needs_entropy), ("score_logprob", strategy.needs_logprobs)):
+        for column, needed in (
+            ("entropy", strategy.needs_entropy),
+            ("score_logprob", strategy.needs_logprobs),
+        ):
             if needed and (column not in rollouts or rollouts[column].isna().any()):
                 raise ValueError(
                     f"Expected the policy's {column} for {name}, but it was not saved: only runs whose strategy needs "

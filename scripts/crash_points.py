@@ -71,7 +71,12 @@ class Trial:
         if self.ranks == 2:
             with socket.create_server(("127.0.0.1", 0)) as server:
                 port = server.getsockname()[1]
-            common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+            common = {
+                "WORLD_SIZE": "2",
+                "LOCAL_WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": str(port),
+            }
             common |= {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0"}
             environments = [{**common, "RANK": rank, "LOCAL_RANK": rank} for rank in "01"]
         happens: list[tuple[int, str, Path | None]] = [(0, what, None)] * self.ranks
@@ -92,7 +97,9 @@ class Trial:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             mode, number = EVENTS[what]
             listed = None if names is None else str(names).encode()
-            self.shim.crash_points_arm(str(self.directory).encode(), ctypes.c_long(point), mode, number, listed)
+            self.shim.crash_points_arm(
+                str(self.directory).encode(), ctypes.c_long(point), mode, number, listed
+            )
             self._work(int(environment.get("RANK", "0")))
             status = 0
         except SystemExit as leave:
@@ -159,7 +166,9 @@ def logged(directory: Path) -> list[dict[str, str]]:
     import csv
 
     with (directory / "metrics.csv").open(newline="") as file:
-        rows = [{k: v for k, v in row.items() if v and not k.startswith(TIMES)} for row in csv.DictReader(file)]
+        rows = [
+            {k: v for k, v in row.items() if v and not k.startswith(TIMES)} for row in csv.DictReader(file)
+        ]
     return [row for row in rows if row.keys() - {"step", "epoch"}]
 
 
@@ -184,7 +193,9 @@ def saved(path: Path) -> dict[str, Any]:
             return [kept(item) for item in value]
         if not isinstance(value, dict):
             return value
-        names = sorted((k for k in value if k not in ("ready", "started") and "val_loop" not in str(k)), key=repr)
+        names = sorted(
+            (k for k in value if k not in ("ready", "started") and "val_loop" not in str(k)), key=repr
+        )
         return {name: kept(value[name]) for name in names}
 
     return kept(torch.load(path, weights_only=True))
@@ -193,7 +204,10 @@ def saved(path: Path) -> dict[str, Any]:
 def differences(whole: Path, other: Path) -> Iterator[str]:
     """Differences between two directories of runs."""
     expected, found = files_of(whole), files_of(other)
-    yield from (f"{name} is {'missing' if name in expected else 'too much'}" for name in expected.keys() ^ found.keys())
+    yield from (
+        f"{name} is {'missing' if name in expected else 'too much'}"
+        for name in expected.keys() ^ found.keys()
+    )
     for name in expected.keys() & found.keys():
         if name.endswith((".metadata", "complete.json")):
             continue  # names that torch makes up, and sums of files that are compared themselves
@@ -269,7 +283,13 @@ def drive(options: argparse.Namespace, outcomes: Path) -> None:
             trial.clear()
             codes = trial.attempt(point, options.what, listed)
             call = (listed.read_text().splitlines() + point * [""])[point - 1]
-            one = {"what": options.what, "ranks": options.ranks, "point": point, "of": len(names), "call": call}
+            one = {
+                "what": options.what,
+                "ranks": options.ranks,
+                "point": point,
+                "of": len(names),
+                "call": call,
+            }
             one |= {"codes": codes, "outcome": judged(trial, whole, codes)}
             print(json.dumps(one), file=file)
             if one["outcome"] != "same":
@@ -281,8 +301,13 @@ def table(outcomes: Iterable[Mapping[str, Any]]) -> tuple[str, bool]:
     groups: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
     for one in outcomes:
         if one["call"]:
-            groups.setdefault((one["ranks"], one["what"]), []).append(one)  # the others ended before it happened
-    lines = ["| what happens | ranks | calls of a run | tried | as undisturbed |", "|---|---:|---:|---:|---:|"]
+            groups.setdefault((one["ranks"], one["what"]), []).append(
+                one
+            )  # the others ended before it happened
+    lines = [
+        "| what happens | ranks | calls of a run | tried | as undisturbed |",
+        "|---|---:|---:|---:|---:|",
+    ]
     for (ranks, what), tried in sorted(groups.items(), key=lambda group: group[0][0]):
         same = sum(one["outcome"] == "same" for one in tried)
         calls = max(one["of"] for one in tried)
@@ -292,13 +317,17 @@ def table(outcomes: Iterable[Mapping[str, Any]]) -> tuple[str, bool]:
 
 def main() -> None:
     """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="where the runs go; best in memory (/dev/shm)")
     parser.add_argument("--what", choices=EVENTS, default="kill")
     parser.add_argument("--every", type=int, default=1, help="take every so many points")
     parser.add_argument("--first", type=int, default=1, help="the first point")
     parser.add_argument("--ranks", type=int, choices=[1, 2], default=1)
-    parser.add_argument("--in-place", action="store_true", help="write files in place, to see that it is noticed")
+    parser.add_argument(
+        "--in-place", action="store_true", help="write files in place, to see that it is noticed"
+    )
     options = parser.parse_args()
     options.folder = options.folder.absolute()
     load_library(options.folder)
@@ -317,7 +346,12 @@ def load_library(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     source = Path(__file__).with_suffix(".c")
     subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", library, source, "-ldl"], check=True)
-    quiet = {"OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "LD_PRELOAD": library}
+    quiet = {
+        "OMP_NUM_THREADS": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_OFFLINE": "1",
+        "LD_PRELOAD": library,
+    }
     os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **quiet})
 
 

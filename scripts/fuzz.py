@@ -22,13 +22,17 @@ from fuzz_targets import TARGETS, seeds  # noqa: E402
 
 def main() -> None:
     """Console entry point. Does not return: libFuzzer ends the process."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("target", choices=TARGETS)
     parser.add_argument("--runs", type=int, default=100_000, help="executions")
     options = parser.parse_args()
     import atheris
 
-    with atheris.instrument_imports(include=["tagrpo"]):  # what the target imports as it reads its first inputs
+    with atheris.instrument_imports(
+        include=["tagrpo"]
+    ):  # what the target imports as it reads its first inputs
         for content in seeds(options.target):
             TARGETS[options.target](content)
     if options.target in ("replies", "servers", "tasksets"):
@@ -37,7 +41,13 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for number, content in enumerate(seeds(options.target)):
         (folder / f"seed-{number}").write_bytes(content)
-    limits = ["-max_len=4096", "-timeout=10", "-rss_limit_mb=2048", "-print_final_stats=1", f"-runs={options.runs}"]
+    limits = [
+        "-max_len=4096",
+        "-timeout=10",
+        "-rss_limit_mb=2048",
+        "-print_final_stats=1",
+        f"-runs={options.runs}",
+    ]
     atheris.Setup([sys.argv[0], str(folder), f"-artifact_prefix={RUNS}/", *limits], TARGETS[options.target])
     atheris.Fuzz()
 

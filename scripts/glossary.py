@@ -86,7 +86,9 @@ def settings(text: str) -> list[Setting]:
     return list(_keys(yaml.safe_load(text) or {}, (), "", comments))
 
 
-def _keys(node: dict[str, Any], path: tuple[str, ...], parent: str, comments: dict[str, str]) -> Iterator[Setting]:
+def _keys(
+    node: dict[str, Any], path: tuple[str, ...], parent: str, comments: dict[str, str]
+) -> Iterator[Setting]:
     """`parent` is what is said of `node` as a whole."""
     target = node.get("_target_")
     known = described(target) if target else {}
@@ -97,7 +99,11 @@ def _keys(node: dict[str, Any], path: tuple[str, ...], parent: str, comments: di
         if isinstance(value, dict) and value:
             yield from _keys(value, (*path, key), meaning, comments)
         else:
-            default = "required" if value == "???" else yaml.safe_dump(value, default_flow_style=True).split("\n")[0]
+            default = (
+                "required"
+                if value == "???"
+                else yaml.safe_dump(value, default_flow_style=True).split("\n")[0]
+            )
             yield Setting(".".join((*path, key)), default, meaning)
 
 
@@ -152,7 +158,8 @@ def page() -> str:
         for name, rows in files.items():
             if rows:  # what a file overrides is described where it comes from
                 lines += section(
-                    f"{group}={name}", [row._replace(meaning=row.meaning or known.get(row.key, "")) for row in rows]
+                    f"{group}={name}",
+                    [row._replace(meaning=row.meaning or known.get(row.key, "")) for row in rows],
                 )
     return "\n".join(lines).rstrip() + "\n"
 

@@ -37,13 +37,17 @@ def licences(package: Distribution) -> list[str]:
     """Return the licences of a package, all of which apply; a choice between two stands in one text."""
     known = package.metadata
     classifiers = [
-        text.rpartition(" :: ")[2] for text in known.get_all("Classifier", []) if text.startswith("License ::")
+        text.rpartition(" :: ")[2]
+        for text in known.get_all("Classifier", [])
+        if text.startswith("License ::")
     ]
     if stated := [text for text in classifiers if text != "OSI Approved"]:
         return stated
     text = known.get("License-Expression") or known.get("License") or ""
     if not text.strip():
-        files = [file for file in package.files or [] if re.match(r"licen[cs]e|copying", file.name, re.IGNORECASE)]
+        files = [
+            file for file in package.files or [] if re.match(r"licen[cs]e|copying", file.name, re.IGNORECASE)
+        ]
         text = files[0].read_text() if files else "not stated"
     return [part.strip("() ") for part in text.strip().splitlines()[0].split(" AND ")]
 
@@ -52,7 +56,10 @@ def users(name: str, packages: dict[str, Distribution]) -> list[str]:
     """Return the packages that require this one; those that do so for an extra only if there are no others."""
     spelled = re.compile(rf"{re.sub('[-_.]', '[-_.]', name)}(?![\w.-])", re.IGNORECASE)
     needs = [
-        (user, need) for user, package in packages.items() for need in package.requires or [] if spelled.match(need)
+        (user, need)
+        for user, package in packages.items()
+        for need in package.requires or []
+        if spelled.match(need)
     ]
     always = [user for user, need in needs if "extra ==" not in need]
     if spelled.search((ROOT / "pyproject.toml").read_text(encoding="utf-8")):
@@ -70,4 +77,6 @@ def rows(packages: dict[str, Distribution]) -> list[tuple[str, str, str]]:
 
 
 if __name__ == "__main__":
-    write_section(PAGE, "licences", "\n".join(table(("package", "licence", "required by"), rows(installed()))))
+    write_section(
+        PAGE, "licences", "\n".join(table(("package", "licence", "required by"), rows(installed())))
+    )

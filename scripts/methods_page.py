@@ -22,7 +22,17 @@ PAGE = ROOT / "docs" / "methods.md"
 PAPERS = ["ta_grpo", "pass_at_k", "prompt_augmentation", "dapo", "dr_grpo", "gspo", "gmpo", "cispo", "rloo"]
 PAPERS += ["exgrpo", "grpo_lead", "max_rl", "negative_reinforcement", "pkpo", "rs_grpo", "ngrpo"]
 PAPERS += ["entropy_mechanism", "high_entropy_tokens", "unlikeliness", "rl_zvp"]
-PAPERS += ["mathforge", "ucpo", "entropy_shaped", "luffy", "skywork_or1", "prorl", "cog_drift", "questa", "svs"]
+PAPERS += [
+    "mathforge",
+    "ucpo",
+    "entropy_shaped",
+    "luffy",
+    "skywork_or1",
+    "prorl",
+    "cog_drift",
+    "questa",
+    "svs",
+]
 PAPERS += ["outcome_exploration", "greso", "ours", "adaptive_rephrasings"]
 EVALUATION = {
     "data.evaluation_samples": "samples",
@@ -35,7 +45,9 @@ SHARED = dict.fromkeys(EVALUATION, "all methods are evaluated alike") | {
     "data.train.within.level": "`data=math` has all levels of MATH's training set; `data=math_3to5` has these",
 }
 """Key → why it differs from paper to paper and not here, unless a paper's file has a reason of its own."""
-PLAIN = re.compile(r"(not (stated|seen|defined)|std is not defined|full text not at hand)[\w ]{0,16}", re.IGNORECASE)
+PLAIN = re.compile(
+    r"(not (stated|seen|defined)|std is not defined|full text not at hand)[\w ]{0,16}", re.IGNORECASE
+)
 """A source that says no more than that a value is open."""
 MANY = 3
 """Papers that must leave a setting open for it to be said once."""
@@ -211,7 +223,11 @@ def experiments(paper: dict[str, Any]) -> Iterator[str]:
     for experiment in paper["own"]:
         here = settings(experiment, "common")
         shape = [here["data.num_rephrasings"], here["data.samples_per_prompt"]]
-        shape += [here.get("advantage.group_by", "question"), here["policy.anchor"], gains().get(experiment, "–")]
+        shape += [
+            here.get("advantage.group_by", "question"),
+            here["policy.anchor"],
+            gains().get(experiment, "–"),
+        ]
         keys = code(*paper["defines"][experiment]) or "none"
         title = re.split(r" {4,}", methods.options_of("experiment")[experiment].splitlines()[1])[1]
         yield row_of([f"`{experiment}`", title, *shape, keys])
@@ -232,7 +248,9 @@ def compared(name: str, paper: dict[str, Any]) -> tuple[list[str], list[str]]:
         reasons = departures(name, paper, experiment)
         used |= set(reasons)
         for key, row in table_of(paper, experiment).items():
-            here = {recipe: cell(settings(experiment, recipe).get(key, ABSENT)) for recipe in recipes_of(name)}
+            here = {
+                recipe: cell(settings(experiment, recipe).get(key, ABSENT)) for recipe in recipes_of(name)
+            }
             told: dict[tuple[str, str], str] = {}
             for recipe, value in here.items():
                 if (recipe, key) in reasons:
@@ -248,10 +266,14 @@ def compared(name: str, paper: dict[str, Any]) -> tuple[list[str], list[str]]:
                 agreeing.setdefault((key, here["paper"], place(row)), []).append(experiment)
     rows = [item for experiment in paper["own"] for item in table_of(paper, experiment).items()]
     if unused := {(recipe, key) for key, row in rows for recipe in row.get("because", {})} - used:
-        raise ValueError(f"The file of {name} gives reasons for what does not differ: {sorted(unused)}. Delete them.")
+        raise ValueError(
+            f"The file of {name} gives reasons for what does not differ: {sorted(unused)}. Delete them."
+        )
 
     def lines(found: dict[tuple[str, ...], list[str]]) -> list[str]:
-        whose = {what: f" of {code(*who)}" if len(who) < len(paper["own"]) else "" for what, who in found.items()}
+        whose = {
+            what: f" of {code(*who)}" if len(who) < len(paper["own"]) else "" for what, who in found.items()
+        }
         return [row_of([f"`{key}`{whose[key, *rest]}", *rest]) for key, *rest in sorted(found)]
 
     return lines(differing), lines(agreeing)
@@ -274,17 +296,26 @@ def section(name: str, paper: dict[str, Any]) -> Iterator[str]:
         )
     yield ""
     yield from (f"- {line}" for line in paper.get("differs", []))
-    yield from table("experiment | method | N | G | pool | anchor | gain in pass@32 | keys", experiments(paper))
+    yield from table(
+        "experiment | method | N | G | pool | anchor | gain in pass@32 | keys", experiments(paper)
+    )
     commands = paper.get("reproduces", [])
-    lines = (row_of([of["place"], code(*filter(None, [of["command"]])), of["how"], of["because"]]) for of in commands)
+    lines = (
+        row_of([of["place"], code(*filter(None, [of["command"]])), of["how"], of["because"]])
+        for of in commands
+    )
     yield from table("of the paper | command | how | because", lines)
     yield from table("differs or is open | paper | authors' code | here, `scale=paper` | why", differing)
     beside = [
-        f"- {entry['what']}" + (f" ({entry['source']})" if entry.get("source") else "") + f". Here: {entry['ours']}."
+        f"- {entry['what']}"
+        + (f" ({entry['source']})" if entry.get("source") else "")
+        + f". Here: {entry['ours']}."
         for entry in paper.get("not_keys", [])
     ]
     yield from folded(f"What no setting expresses: {len(beside)}", beside)
-    yield from folded(f"Settings that agree: {len(agreeing)}", list(table("setting | value | from", agreeing)))
+    yield from folded(
+        f"Settings that agree: {len(agreeing)}", list(table("setting | value | from", agreeing))
+    )
     yield from folded("Notes on the paper", [f"- {note}" for note in paper.get("notes", [])])
 
 
@@ -314,7 +345,10 @@ def evaluations() -> Iterator[str]:
 def page() -> str:
     """The whole page."""
     here = settings("ta_grpo", "paper")
-    once = [row_of([f"`{key}`", value, ", ".join(map(heading, names))]) for (key, value), names in said_once().items()]
+    once = [
+        row_of([f"`{key}`", value, ", ".join(map(heading, names))])
+        for (key, value), names in said_once().items()
+    ]
     lines = [INTRODUCTION]
     lines += table("paper | arXiv | text | experiments | differ | open | figures and tables", overview())
     lines += [ALIKE.format(here=", ".join(f"{title} {here[key]}" for key, title in EVALUATION.items()))]

@@ -82,7 +82,9 @@ def mutants(path: Path) -> Iterator[tuple[Mutant, int, str]]:
     from cosmic_ray.plugins import get_operator
 
     source = path.read_text()
-    parts = [getattr(node, name, None) for node in ast.walk(tree_of(source)) for name in ("annotation", "returns")]
+    parts = [
+        getattr(node, name, None) for node in ast.walk(tree_of(source)) for name in ("annotation", "returns")
+    ]
     annotated: list[Any] = [part for part in parts if part is not None]  # they are never evaluated
     seen: Counter[tuple[str, str, str]] = Counter()
     for name in OPERATORS:
@@ -92,7 +94,9 @@ def mutants(path: Path) -> Iterator[tuple[Mutant, int, str]]:
             if changed is None:
                 break
             before, after = source.splitlines(), changed.splitlines()
-            line = next(i for i, (a, b) in enumerate(zip([*before, ""], [*after, "end"], strict=False), 1) if a != b)
+            line = next(
+                i for i, (a, b) in enumerate(zip([*before, ""], [*after, "end"], strict=False), 1) if a != b
+            )
             pair = f"{before[line - 1]}\0", after[line - 1]
             column = next(i for i, (a, b) in enumerate(zip(*pair, strict=False)) if a != b)
             if after[line - 1].strip() == "/,":  # the bare star of a signature
@@ -101,7 +105,10 @@ def mutants(path: Path) -> Iterator[tuple[Mutant, int, str]]:
                 compile(changed, "mutant", "exec")
             except SyntaxError:
                 continue
-            if any((n.lineno, n.col_offset) <= (line, column) < (n.end_lineno, n.end_col_offset) for n in annotated):
+            if any(
+                (n.lineno, n.col_offset) <= (line, column) < (n.end_lineno, n.end_col_offset)
+                for n in annotated
+            ):
                 continue
             new = after[line - 1].strip() if len(before) == len(after) else "(removed)"
             identity = (where(source, line), before[line - 1].strip(), new)
@@ -116,7 +123,9 @@ tree_of = lru_cache(ast.parse)
 def where(source: str, line: int) -> str:
     """The dotted name of the function or class that a line stands in."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
-    holding = [n for n in ast.walk(tree_of(source)) if isinstance(n, kinds) and first_line(n) <= line <= n.end_lineno]
+    holding = [
+        n for n in ast.walk(tree_of(source)) if isinstance(n, kinds) and first_line(n) <= line <= n.end_lineno
+    ]
     return ".".join(node.name for node in sorted(holding, key=first_line))
 
 
@@ -168,7 +177,9 @@ def score(part: str) -> None:
     import transformers  # noqa: F401
     from hypothesis import Phase, settings
 
-    settings.register_profile("mutants", derandomize=True, database=None, phases=[Phase.explicit, Phase.generate])
+    settings.register_profile(
+        "mutants", derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
+    )
     settings.load_profile("mutants")
     same, done = explained(), outcomes(part)
     tests = [f"tests/{name}" for name in PARTS[part][1].split()]
@@ -182,7 +193,9 @@ def score(part: str) -> None:
         for path in files_of(part):
             for mutant, line, source in mutants(path):
                 if mutant not in same and not done.get(mutant):
-                    name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+                    name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(
+                        ".__init__"
+                    )
                     examples = f"tests/test_doctests.py::test_examples_in[tagrpo.{name}]"
                     by = first_failure([*tests, examples], path, source, limit)
                     print(json.dumps({**mutant._asdict(), "noticed": by}), file=file)
@@ -223,13 +236,19 @@ def row_of(part: str) -> str:
 
 def main() -> None:
     """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--only", nargs="*", choices=PARTS, default=list(PARTS), help="parts of the package")
     options = parser.parse_args()
     os.chdir(ROOT)
     for part in options.only:
         score(part)
-    print("| module | mutants | noticed | same program | unnoticed | score | command |", "|---" * 7 + "|", sep="\n")
+    print(
+        "| module | mutants | noticed | same program | unnoticed | score | command |",
+        "|---" * 7 + "|",
+        sep="\n",
+    )
     print(*map(row_of, options.only), sep="\n")
 
 

@@ -95,7 +95,9 @@ def weights(methods: dict[str, Experiment]) -> str:
     return markdown(head, ([", ".join(names), *line] for line, names in rows.items()))
 
 
-def pools(original: Sequence[float] = (0.01, 0.1, 0.5), rephrasings: Sequence[float] = (0.01, 0.1, 0.5, 0.9)) -> str:
+def pools(
+    original: Sequence[float] = (0.01, 0.1, 0.5), rephrasings: Sequence[float] = (0.01, 0.1, 0.5, 0.9)
+) -> str:
     """Effect of a pool of 4 × 8 on the original question."""
     columns = {
         "original": "p₀",
@@ -112,7 +114,8 @@ def pools(original: Sequence[float] = (0.01, 0.1, 0.5), rephrasings: Sequence[fl
     percent = {name for name in columns if name.endswith(("no_gradient", "about_verdict"))}
     rows = pooling(original, rephrasings, 3, 8).to_dict("records")
     cells = (
-        [f"{100 * row[c]:.0f} %" if c in percent else f"{round(row[c], 2) + 0.0:g}" for c in columns] for row in rows
+        [f"{100 * row[c]:.0f} %" if c in percent else f"{round(row[c], 2) + 0.0:g}" for c in columns]
+        for row in rows
     )
     return markdown(list(columns.values()), cells)
 
@@ -142,7 +145,12 @@ def drawn(seed: int, prompts: int, responses: Responses, distance: float = 0.5, 
 
 
 def objective(
-    ages: Policies, responses: Responses, correct: Tensor, setting: Setting, loss: PolicyLoss, options: UpdateOptions
+    ages: Policies,
+    responses: Responses,
+    correct: Tensor,
+    setting: Setting,
+    loss: PolicyLoss,
+    options: UpdateOptions,
 ) -> Tensor:
     """[P, S, V] gradient of what a method is to ascend: success rates by their weights, divergence, entropy.
 
@@ -150,7 +158,9 @@ def objective(
     the tokens. All over the mean length of a response, or over the constant of `aggregation=constant`.
     """
     logits = ages.current.clone().requires_grad_()
-    sampled, current, reference = (probabilities(table, responses) for table in (ages.sampler, logits, ages.reference))
+    sampled, current, reference = (
+        probabilities(table, responses) for table in (ages.sampler, logits, ages.reference)
+    )
     success = success_rates(logits, responses, correct)
     weight = expected_weights(setting.strategy, sampled @ correct.double(), setting.samples)
     score = [0] * setting.prompts if options.anchor == "original" else list(range(setting.prompts))
@@ -177,7 +187,9 @@ def estimators(methods: dict[str, Experiment]) -> str:
             ages = Policies(table, table, table, table + 0.3 * drawn(1, setting.prompts, responses)[0])
             if loss.aggregation == "constant":
                 loss.max_length = int(responses.lengths.max())
-            update = expected_update(ages, responses, correct, setting.strategy, loss, setting.samples, options)
+            update = expected_update(
+                ages, responses, correct, setting.strategy, loss, setting.samples, options
+            )
             line.append(share(bias(update, objective(ages, responses, correct, setting, loss, options))))
         rows.setdefault(tuple(line), []).append(f"`{name}`")
     head = ["experiment", "scored under", "divides by", *SHAPES]
@@ -276,7 +288,10 @@ def main() -> None:
     tables = {"weights": weights(methods), "pools": pools(), "estimators": estimators(methods)}
     for name, made in {**tables, "anchoring": anchoring(), "moved": moved()}.items():
         write_section(DOCUMENT, name, made)
-    save(plot_weights({name: experiment.setting for name, experiment in methods.items()}), ROOT / "docs/objectives.png")
+    save(
+        plot_weights({name: experiment.setting for name, experiment in methods.items()}),
+        ROOT / "docs/objectives.png",
+    )
     save(plot_pooling(), ROOT / "docs/pooling.png")
 
 

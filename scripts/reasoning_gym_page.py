@@ -48,7 +48,10 @@ def section() -> str:
     """The table."""
     measured = rates()
     rows = [f"{sum('form' in facts for facts in TASKS.values())} of {len(TASKS)} tasks are supported.", ""]
-    rows += ["| task | form of the answer | remark | SmolLM2, % correct | a question |", "|---|---|---|---|---|"]
+    rows += [
+        "| task | form of the answer | remark | SmolLM2, % correct | a question |",
+        "|---|---|---|---|---|",
+    ]
     for task, facts in TASKS.items():
         form = f"`{facts['form']}`" if "form" in facts else "not supported"
         digits = f"{facts['digits']} significant digits" if "digits" in facts else ""

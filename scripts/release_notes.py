@@ -45,7 +45,9 @@ def releases(changelog: str) -> list[Release]:
         end = headings[place + 1].start() if place + 1 < len(headings) else len(changelog)
         found.append(Release(match["version"], match["date"], changelog[heading.end() : end].strip()))
     if not found:
-        raise ValueError("Expected CHANGELOG.md to have a release, `## <version> – <date>`, but it has none. Add one.")
+        raise ValueError(
+            "Expected CHANGELOG.md to have a release, `## <version> – <date>`, but it has none. Add one."
+        )
     return found
 
 
@@ -80,7 +82,9 @@ def _field(citation: str, name: str) -> str:
 
 def main() -> None:
     """Print the notes of the release that a tag names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tag", help="the tag of the release: v and the version")
     tag = parser.parse_args().tag
     try:
@@ -88,7 +92,9 @@ def main() -> None:
     except ValueError as error:
         parser.exit(1, f"{error}\n")
     if tag != f"v{release.version}":
-        parser.exit(1, f"Expected the tag v{release.version}, of the version in pyproject.toml, but got {tag}.\n")
+        parser.exit(
+            1, f"Expected the tag v{release.version}, of the version in pyproject.toml, but got {tag}.\n"
+        )
     print(release.notes)
 
 

@@ -34,7 +34,11 @@ RUNS = {
     "corrected": ["experiment=ta_grpo_corrected"],
     "adaptive": ["experiment=ta_grpo_adaptive"],
     "dynamic": ["experiment=grpo_ds"],
-    "dynamic_rephrased": ["experiment=ta_grpo_ds", "rollout.sampling.max_new_tokens=16", "policy.mask_truncated=true"],
+    "dynamic_rephrased": [
+        "experiment=ta_grpo_ds",
+        "rollout.sampling.max_new_tokens=16",
+        "policy.mask_truncated=true",
+    ],
     "replay": ["experiment=exgrpo", "rollout.replay.start=0.0"],
     "ahead": ["experiment=ta_grpo", "rollout.ahead=1"],
     "lora": ["experiment=ta_grpo", "lora=default"],
@@ -59,9 +63,18 @@ def record(folder: Path, names: list[str]) -> None:
         log = folder / f"{name}.log"
         folder.mkdir(parents=True, exist_ok=True)
         with log.open("w") as output:
-            command = [sys.executable, "-m", "tagrpo.cli.train", *SMALL, *RUNS[name], f"hydra.run.dir={directory}"]
+            command = [
+                sys.executable,
+                "-m",
+                "tagrpo.cli.train",
+                *SMALL,
+                *RUNS[name],
+                f"hydra.run.dir={directory}",
+            ]
             quiet = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-            code = subprocess.run(command, stdout=output, stderr=output, env=os.environ | quiet, check=False).returncode
+            code = subprocess.run(
+                command, stdout=output, stderr=output, env=os.environ | quiet, check=False
+            ).returncode
         if code:
             sys.exit(f"{name} ended with {code}:\n{log.read_text()[-3000:]}")
         print(name, flush=True)
@@ -75,11 +88,15 @@ def numbers_of(directory: Path) -> dict[str, Any]:
     found: dict[str, Any] = {}
     with (directory / "metrics.csv").open() as file:
         for row, line in enumerate(csv.DictReader(file)):
-            found |= {f"metrics/{name}/{row}": v for name, v in line.items() if not name.startswith(TIMES) and v}
+            found |= {
+                f"metrics/{name}/{row}": v for name, v in line.items() if not name.startswith(TIMES) and v
+            }
     found["test"] = (directory / "test.json").read_text()
     for file in sorted((directory / "rollouts").glob("*.parquet")):
         for name, column in pd.read_parquet(file).items():
-            found[f"rollouts/{name}/{file.stem}"] = repr([getattr(v, "tolist", lambda v=v: v)() for v in column])
+            found[f"rollouts/{name}/{file.stem}"] = repr(
+                [getattr(v, "tolist", lambda v=v: v)() for v in column]
+            )
     for file in sorted((directory / "model").glob("*.safetensors")):
         for name, tensor in load_file(file).items():
             found[f"weights/{name}"] = tensor.numpy().tobytes()
@@ -95,13 +112,17 @@ def compare(before: Path, after: Path) -> list[str]:
         different = [p for p in places if old.get(p) != new.get(p)]
         if different:
             shown = f"{str(old.get(different[0]))[:200]} → {str(new.get(different[0]))[:200]}"
-            lines.append(f"{directory.name}: {len(different)} of {len(places)} differ, first {different[0]}: {shown}")
+            lines.append(
+                f"{directory.name}: {len(different)} of {len(places)} differ, first {different[0]}: {shown}"
+            )
     return lines
 
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     recording = commands.add_parser("record")
     recording.add_argument("folder", type=Path)

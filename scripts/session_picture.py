@@ -17,7 +17,11 @@ sys.path.insert(0, str(ROOT / "tests" / "report"))
 from chromium import browser, ready  # noqa: E402
 
 COLUMNS = 112
-COMMANDS = ["tagrpo-train iterations=0 name=untrained", "tagrpo-train experiment=ta_grpo", "tagrpo-report runs"]
+COMMANDS = [
+    "tagrpo-train iterations=0 name=untrained",
+    "tagrpo-train experiment=ta_grpo",
+    "tagrpo-report runs",
+]
 PAGE = """<meta charset="utf-8"><body style="margin: 0; background: #fff"><pre style="background: #16181d;
 color: #e6e8ec; font: 13px/1.45 monospace; margin: 0; padding: 1rem">{}</pre>
 <iframe src="{}" style="width: 100%; height: 590px; border: 0"></iframe>"""
@@ -27,7 +31,9 @@ def said(command: str, folder: str) -> str:
     """What a command writes to a terminal."""
     places = {"COLUMNS": str(COLUMNS), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     terminal = ["script", "--quiet", "--return", "--command", command, "/dev/null"]
-    done = subprocess.run(terminal, cwd=folder, env=os.environ | places, stdout=subprocess.PIPE, text=True, check=True)
+    done = subprocess.run(
+        terminal, cwd=folder, env=os.environ | places, stdout=subprocess.PIPE, text=True, check=True
+    )
     return done.stdout
 
 
@@ -38,7 +44,9 @@ def main(folder: str) -> None:
         console.print(f"$ {command}", style="bold", highlight=False)
         console.print(Text.from_ansi(said(command, folder)))
     page = Path(folder, "session.html")
-    page.write_text(PAGE.format(console.export_html(inline_styles=True, code_format="{code}"), "runs/report.html"))
+    page.write_text(
+        PAGE.format(console.export_html(inline_styles=True, code_format="{code}"), "runs/report.html")
+    )
     with browser(width=920) as driver:
         driver.get(page.as_uri())
         driver.switch_to.frame(0)

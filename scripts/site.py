@@ -39,4 +39,8 @@ def link(match: re.Match[str], source: Path) -> str:
 if __name__ == "__main__":
     write_sources(SOURCES)
     command = ["serve"] if "--serve" in sys.argv else ["build", "--strict"]
-    sys.exit(subprocess.run([Path(sys.executable).with_name("zensical"), *command], cwd=ROOT, check=False).returncode)
+    sys.exit(
+        subprocess.run(
+            [Path(sys.executable).with_name("zensical"), *command], cwd=ROOT, check=False
+        ).returncode
+    )

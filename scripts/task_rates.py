@@ -49,7 +49,9 @@ def measure(task: str, settings: list[str], training: bool, folder: str) -> dict
     mode = ["iterations=1", "trainer.limit_val_batches=0"] if training else ["data.train=null"]
     common = ["data=reasoning_gym", f"data.task={task}", "callbacks=[progress,pass_at_k]"]
     if any(setting.startswith("template=") for setting in settings):
-        common.append(f"template.instruction=Answer with {ASKED.get(TASKS[task]['form'], 'the result')} only.")
+        common.append(
+            f"template.instruction=Answer with {ASKED.get(TASKS[task]['form'], 'the result')} only."
+        )
     settings = [*mode, *common, "logger=csv", *settings]
     run, seen = build(compose_run(folder, settings, "train" if training else "evaluate")), Responses()
     run.trainer.callbacks.append(seen)  # type: ignore[attr-defined]
@@ -59,7 +61,11 @@ def measure(task: str, settings: list[str], training: bool, folder: str) -> dict
         run.close()
     correct = [bool(verdict) for batch in seen.batches for verdict in batch.correct]
     answers = [answer for batch in seen.batches for answer in batch.answers]
-    solved = [bool(batch.correct[batch.question == q].any()) for batch in seen.batches for q in batch.question.unique()]
+    solved = [
+        bool(batch.correct[batch.question == q].any())
+        for batch in seen.batches
+        for q in batch.question.unique()
+    ]
     found = {"rate": mean(correct), "solved": mean(solved), "unread": answers.count(None) / len(answers)}
     tokens = mean(length for batch in seen.batches for length in batch.lengths.tolist())
     return {**found, "tokens": tokens, "responses": len(correct), "worth": 0.02 <= found["rate"] <= 0.6}
@@ -67,14 +73,22 @@ def measure(task: str, settings: list[str], training: bool, folder: str) -> dict
 
 def main() -> None:
     """Measure what is missing in the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("output", type=Path)
     parser.add_argument("settings", nargs="*")
     parser.add_argument("--train", action="store_true")
     options = parser.parse_intermixed_args()
     asked = {"train": options.train, "settings": options.settings}
-    rows = [json.loads(line) for line in options.output.read_text().splitlines()] if options.output.exists() else []
-    known = {row["task"] for row in rows if {name: row[name] for name in asked} == asked and "error" not in row}
+    rows = (
+        [json.loads(line) for line in options.output.read_text().splitlines()]
+        if options.output.exists()
+        else []
+    )
+    known = {
+        row["task"] for row in rows if {name: row[name] for name in asked} == asked and "error" not in row
+    }
     for task in (name for name, facts in TASKS.items() if "form" in facts and name not in known):
         row, start = {"task": task, **asked}, time.perf_counter()
         with TemporaryDirectory() as folder:

@@ -25,7 +25,8 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """Return a digest of a tokenizer: how it splits texts, its special tokens and its chat template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     how = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
-    how = {name: value for name, value in how.items() if name not in ("truncation", "padding")}  # set by each call
+    # set by each call
+    how = {name: value for name, value in how.items() if name not in ("truncation", "padding")}
     return json_digest([how, tokenizer.special_tokens_map, tokenizer.chat_template])
 
 

@@ -126,11 +126,13 @@ def read_csv(path: Path, most: int | None = None) -> tuple[Sequence[str], list[d
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             rows = list(islice(reader, most))
-            return reader.fieldnames or [], [row for row in rows if None not in row and None not in row.values()]
+            return reader.fieldnames or [], [
+                row for row in rows if None not in row and None not in row.values()
+            ]
     except (csv.Error, UnicodeDecodeError) as error:
         raise ValueError(
-            f"Expected a table in {path}, but it can't be read: {error}. Put a copy in its place, or move it away: the "
-            "run goes on without it."
+            f"Expected a table in {path}, but it can't be read: {error}. Put a copy in its place, or move it "
+            "away: the run goes on without it."
         ) from error
 
 
@@ -152,11 +154,13 @@ def lock(file: IO[Any], advice: str) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        raise RuntimeError(f"Expected {file.name} to be free, but another process is using it. {advice}") from error
+        raise RuntimeError(
+            f"Expected {file.name} to be free, but another process is using it. {advice}"
+        ) from error
     except OSError as error:
         warnings.warn(
-            f"Expected a file system that can lock {file.name}, but: {error}. Make sure yourself that no second "
-            "process uses it.",
+            f"Expected a file system that can lock {file.name}, but: {error}. Make sure yourself that no "
+            "second process uses it.",
             stacklevel=2,
         )
 
@@ -234,10 +238,15 @@ def disk_full_explained(path: Path) -> Iterator[None]:
         yield
     except BaseException as error:  # torch's error for several ranks is no Exception
         causes = list(_causes(error))
-        real = next((cause for cause in causes if isinstance(cause, OSError | KeyboardInterrupt | SystemExit)), None)
-        # When a write falls short, torch's zip writer raises an error of its own, which hides the reason or has none.
+        real = next(
+            (cause for cause in causes if isinstance(cause, OSError | KeyboardInterrupt | SystemExit)), None
+        )
+        # When a write falls short, torch's zip writer raises an error of its own, which hides the reason or
+        # has none.
         hidden = any("inline_container" in str(cause) for cause in causes)
-        number = real.errno if isinstance(real, OSError) else errno.ENOSPC if hidden and real is None else None
+        number = (
+            real.errno if isinstance(real, OSError) else errno.ENOSPC if hidden and real is None else None
+        )
         if number not in NO_ROOM:
             if hidden and real is not None:
                 raise real from None
@@ -245,9 +254,9 @@ def disk_full_explained(path: Path) -> Iterator[None]:
         free = shutil.disk_usage(path.parent).free
         raise OSError(
             number,
-            f"Expected room to write it, but: {os.strerror(number).lower()}; {free / 2**20:,.0f} MiB are free. "
-            "What was complete before is intact. Make room, or lower callbacks.checkpoint.keep; then continue the run "
-            "with resume=auto",
+            f"Expected room to write it, but: {os.strerror(number).lower()}; {free / 2**20:,.0f} MiB are "
+            "free. What was complete before is intact. Make room, or lower callbacks.checkpoint.keep; then "
+            "continue the run with resume=auto",
             str(path),
         ) from error
 

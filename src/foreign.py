@@ -1,7 +1,7 @@
 """Reader of data from outside: replies of servers and APIs, strangers' programs, files of other runs.
 
-Describe the expected data as a `Message`, and let `read` or `read_json` check number, type, range and finiteness. Data
-that breaks its contract raises `ForeignDataError`, and no other error.
+Describe the expected data as a `Message`, and let `read` or `read_json` check number, type, range and
+finiteness. Data that breaks its contract raises `ForeignDataError`, and no other error.
 """
 
 import json
@@ -47,8 +47,8 @@ class ForeignDataError(ValueError):
 class _FirstError:
     """Annotation that stops the check of a list at its first wrong item.
 
-    By default pydantic collects an error for each item: a list of ten million wrong items would take minutes, and
-    gigabytes of memory.
+    By default pydantic collects an error for each item: a list of ten million wrong items would take minutes,
+    and gigabytes of memory.
     """
 
     @staticmethod
@@ -105,18 +105,22 @@ def read(kind: type[T], value: object, *, source: str, remedy: str) -> T:
     except ValidationError as error:
         raise ForeignDataError(_explained(error, source, remedy)) from None
     except RecursionError:
-        raise ForeignDataError(f"Expected {source} to be shallow, but it is nested too deeply. {remedy}") from None
+        raise ForeignDataError(
+            f"Expected {source} to be shallow, but it is nested too deeply. {remedy}"
+        ) from None
 
 
 def read_json(kind: type[T], text: str | bytes, *, source: str, remedy: str) -> T:
     """Parse JSON, and check the value as `read` does.
 
     Raises:
-        ForeignDataError: if the text is not JSON (NaN, Infinity and 1e400 are refused), or does not match `kind`.
+        ForeignDataError: if the text is not JSON (NaN, Infinity and 1e400 are refused), or does not match
+            `kind`.
     """
     try:
         value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-    except (ValueError, RecursionError) as error:  # bad UTF-8 and integers of thousands of digits are ValueErrors too
+    # bad UTF-8 and integers of thousands of digits are ValueErrors too
+    except (ValueError, RecursionError) as error:
         found = _shown(text)
         raise ForeignDataError(
             f"Expected {source} to be JSON, but got {found} ({printable(str(error))}). {remedy}"
@@ -132,7 +136,9 @@ def printable(text: str) -> str:
     >>> printable("slow\x1b[2J down\u202e\n")
     'slow\\x1b[2J down\\u202e\\n'
     """
-    return "".join(c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text)
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode() for c in text
+    )
 
 
 @cache

@@ -17,24 +17,30 @@ _SECRET_NAME = re.compile(
     r"|((auth|basic|db|http|proxy|smtp|user)_)?pass|(basic|http|proxy)_auth|bearer|connection_string|jwt|passcode|token"
 )
 """Names of settings, in snake case, whose values are secret. Not `eos_token` or `max_new_tokens`."""
-_PERHAPS = re.compile(r"(.*_)?(key|token)")  # secret if the value looks like one: no key to sort by, no `</s>`
+# secret if the value looks like one: no key to sort by, no `</s>`
+_PERHAPS = re.compile(r"(.*_)?(key|token)")
 _LIKE_A_KEY = re.compile(r"(?!<)(?=\D*\d)\S{8,}")
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[-\s]+")
 _VARIABLE = re.compile(r"[A-Z_][A-Z0-9_]*")
 _FORMATS = [
     re.compile(pattern)
     for pattern in (
-        r"\b(?:[spr]|cs)k-(?:(?=[\w-]{0,64}\d)[\w-]{8,}|[\w-]{32,})",  # OpenAI, Anthropic, OpenRouter, Cerebras
+        # OpenAI, Anthropic, OpenRouter, Cerebras
+        r"\b(?:[spr]|cs)k-(?:(?=[\w-]{0,64}\d)[\w-]{8,}|[\w-]{32,})",
         r"\b(?:[spr]k|whsec)_(?:live_|test_)?[^\W_]{20,}",  # Stripe
-        r"\b(?:gsk|r8|fw|tgp_v1|dop_v1|npm|lin_api|ntn)_[\w-]{20,}",  # Groq, Replicate, Fireworks, Together, …
+        # Groq, Replicate, Fireworks, Together, …
+        r"\b(?:gsk|r8|fw|tgp_v1|dop_v1|npm|lin_api|ntn)_[\w-]{20,}",
         r"\b(?:xai|pplx|nvapi|pypi)-[\w-]{20,}",  # xAI, Perplexity, NVIDIA, PyPI
         r"\b(?:hf|api_org)_[^\W_]{20,}",  # Hugging Face
         r"\bgh[opsur]_\w{20,}|\bgithub_pat_\w{20,}|\bgl[a-z]{2,5}-[\w.-]{16,}",  # GitHub, GitLab
-        r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}|(?i:\baws.{0,20}?[\"'=:\s])([A-Za-z0-9/+]{40})(?![\w/+])",  # AWS
+        # AWS
+        r"\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{12,}|(?i:\baws.{0,20}?[\"'=:\s])([A-Za-z0-9/+]{40})(?![\w/+])",
         r"\bAIza[\w-]{30,}|\bya29\.[\w-]{20,}|\bGOCSPX-[\w-]{20,}",  # Google
-        r"\bxox[a-z](?:\.xox[a-z])?-[\w-]{10,}|\bxapp-[\w-]{10,}|hooks\.slack\.com/services/([\w/]{20,})",  # Slack
+        # Slack
+        r"\bxox[a-z](?:\.xox[a-z])?-[\w-]{10,}|\bxapp-[\w-]{10,}|hooks\.slack\.com/services/([\w/]{20,})",
         r"\bwandb_v1_\w{16,}|(?i:\bwandb.{0,20}?)\b([0-9a-f]{40})\b",  # Weights & Biases
-        r"\bSG\.[\w-]{16,}\.[\w-]{16,}|\bdapi[0-9a-f]{32}\b|\b\d{8,10}:AA[\w-]{30,}",  # SendGrid, Databricks, Telegram
+        # SendGrid, Databricks, Telegram
+        r"\bSG\.[\w-]{16,}\.[\w-]{16,}|\bdapi[0-9a-f]{32}\b|\b\d{8,10}:AA[\w-]{30,}",
         r"\beyJ[\w-]{8,4096}\.[\w-]{8,}(?:\.[\w-]*)?",  # JSON web tokens
         r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----[\w+/=\s\\:,.-]*",  # PEM and PGP
         r"://[^/@\s:]{0,256}:((?!<removed>@)(?:[^/\s$]|\$(?!\{)){1,256})@",  # passwords in URLs
@@ -53,7 +59,8 @@ _PAIR = re.compile(
 )
 """`name=value`, `name: value` and `"name": "value"`, as in overrides, headers and JSON.
 
-The name is a whole word, matched possessively: otherwise a long word would be tried from each of its characters.
+The name is a whole word, matched possessively: otherwise a long word would be tried from each of its
+characters.
 """
 
 
@@ -69,8 +76,8 @@ def is_secret(name: str, value: object) -> bool:
 def redacted(content: Any, name: str = "") -> Any:
     """Return a copy without secrets: they are found by a setting's name, by format, or as the value of a variable.
 
-    Names are matched in any spelling and at any depth: everything below `credentials` is secret. Values of headers are
-    found in mappings, pairs and texts.
+    Names are matched in any spelling and at any depth: everything below `credentials` is secret. Values of
+    headers are found in mappings, pairs and texts.
 
     Args:
         content: Settings: mappings, lists, and leaves of any type.
@@ -80,11 +87,16 @@ def redacted(content: Any, name: str = "") -> Any:
     {'clientSecret': '<removed>', 'headers': [['X-Api-Key', '<removed>'], 'Cookie: <removed>'], 'model': 'qwen'}
     """
     if isinstance(content, Mapping):
-        header = next((content[key] for key in ("name", "key", "header") if isinstance(content.get(key), str)), "")
+        header = next(
+            (content[key] for key in ("name", "key", "header") if isinstance(content.get(key), str)), ""
+        )
         names = {key: header if header and key == "value" else str(key) for key in content}
         return {key: redacted(value, _inherited(name, names[key])) for key, value in content.items()}
     if isinstance(content, list | tuple):
-        return [[item[0], redacted(item[1], item[0])] if _is_pair(item) else redacted(item, name) for item in content]
+        return [
+            [item[0], redacted(item[1], item[0])] if _is_pair(item) else redacted(item, name)
+            for item in content
+        ]
     if _named_secret(name, content):
         return REMOVED
     if not isinstance(content, str):

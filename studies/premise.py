@@ -70,8 +70,13 @@ def sample() -> None:
     for row, (a, b) in enumerate(questions()):
         if row < known:
             continue
-        texts = [template.render(FAMILIES[wording].layout.format(first=a, others=b), tokenizer) for wording in TRAINED]
-        prompts = [tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0] for text in texts]
+        texts = [
+            template.render(FAMILIES[wording].layout.format(first=a, others=b), tokenizer)
+            for wording in TRAINED
+        ]
+        prompts = [
+            tokenizer(text, return_tensors="pt", add_special_tokens=False)["input_ids"][0] for text in texts
+        ]
         seed = derive_seed(0, "premise", row)
         responses = engine.generate(Request(prompts, [RESPONSES] * len(TRAINED), sampling, seed))
         line: dict[str, Any] = {"factors": [a, b], "wordings": {}}
@@ -131,14 +136,19 @@ def distances(line: Mapping[str, Any], encode: Callable[[list[str]], Any]) -> di
     for name, rows in {"all": np.ones_like(correct), "right": correct, "wrong": ~correct}.items():
         chosen = pair & rows[:, None] & rows
         if (chosen & same).any() and (chosen & ~same).any():
-            found[name] = {"one": float(apart[chosen & same].mean()), "two": float(apart[chosen & ~same].mean())}
+            found[name] = {
+                "one": float(apart[chosen & same].mean()),
+                "two": float(apart[chosen & ~same].mean()),
+            }
     return found
 
 
 def section(questions: Sequence[Mapping[str, Any]], encode: Callable[[list[str]], Any]) -> Iterator[str]:
     """The tables, line by line."""
     names = list(questions[0]["wordings"])
-    correct = np.array([[sum(q["wordings"][name]["correct"]) for name in names] for q in questions], dtype=np.float64)
+    correct = np.array(
+        [[sum(q["wordings"][name]["correct"]) for name in names] for q in questions], dtype=np.float64
+    )
     rate = 100 * correct / RESPONSES
     alone, as_many, pooled = (100 * uniform(correct, *how) for how in ((G,), ((N + 1) * G,), (G, N + 1)))
     yield from (f"| mean over the {len(questions)} questions, 95 % interval | |", "|---|---|")

@@ -113,7 +113,11 @@ class Wordings(MultiplicationSource):
     def load(self) -> list[QuestionGroup]:
         """Read them."""
         told = ((group, enumerate((group.question, *group.rephrasings))) for group in super().load())
-        return [g._replace(id=f"{g.id}/{n}", question=text, rephrasings=()) for g, texts in told for n, text in texts]
+        return [
+            g._replace(id=f"{g.id}/{n}", question=text, rephrasings=())
+            for g, texts in told
+            for n, text in texts
+        ]
 
 
 def results(file: Path = KEPT) -> list[dict[str, Any]]:
@@ -126,7 +130,9 @@ def result(arm: str, rate: str, seed: int, folder: Path) -> dict[str, Any]:
     tested = json.loads((folder / "test.json").read_text())
     with (folder / "metrics.csv").open() as file:
         rows = list(csv.DictReader(file))
-    course = {name: [round(float(row[key]), 4) for row in rows if row.get(key)] for name, key in COURSE.items()}
+    course = {
+        name: [round(float(row[key]), 4) for row in rows if row.get(key)] for name, key in COURSE.items()
+    }
     passed = {
         split: {k: round(each["value"], 6) for k, each in found["pass_at_k"].items()}
         for split, found in tested["splits"].items()
@@ -136,7 +142,9 @@ def result(arm: str, rate: str, seed: int, folder: Path) -> dict[str, Any]:
     return {"arm": arm, "rate": rate, "seed": seed, "pass@k": passed, "course": course, **found}
 
 
-def run(cells: Sequence[tuple[str, str, int]], overrides: Sequence[str], root: Path = ROOT, kept: Path = KEPT) -> None:
+def run(
+    cells: Sequence[tuple[str, str, int]], overrides: Sequence[str], root: Path = ROOT, kept: Path = KEPT
+) -> None:
     """Run the (arm, rate, seed) that have not finished, one after the other, and keep what they found."""
     known = {(each["arm"], each["rate"], each["seed"]) for each in results(kept)}
     for arm, rate, seed in cells:
@@ -180,9 +188,14 @@ def section(found: Sequence[Result]) -> Iterator[str]:
     """The tables, line by line."""
     rates, other = chosen(found), "grpo_matched"
     tried = {
-        (each["arm"], each["rate"]): f"{100 * _validated(each):.1f}" for each in found if each["seed"] == RATE_SEED
+        (each["arm"], each["rate"]): f"{100 * _validated(each):.1f}"
+        for each in found
+        if each["seed"] == RATE_SEED
     }
-    rows = [[name, *(tried.get((arm, rate), "–") for rate in RATES), rates.get(arm, "–")] for arm, name in ARMS.items()]
+    rows = [
+        [name, *(tried.get((arm, rate), "–") for rate in RATES), rates.get(arm, "–")]
+        for arm, name in ARMS.items()
+    ]
     yield from table(["validation, pass@1 in %", *RATES, "chosen"], rows)
     titles = {"untrained": "untrained", **ARMS}
     by_arm = {arm: {run["seed"]: run for run in found if run["arm"] == arm} for arm in titles}
@@ -191,13 +204,16 @@ def section(found: Sequence[Result]) -> Iterator[str]:
         return
     rows = [[row, *(told([passed(run, row) for run in of.values()]) for of in runs.values())] for row in ROWS]
     silent = {
-        arm: [np.mean(run["course"]["without_gradient"]) / 100 for run in runs.get(arm, {}).values()] for arm in ARMS
+        arm: [np.mean(run["course"]["without_gradient"]) / 100 for run in runs.get(arm, {}).values()]
+        for arm in ARMS
     }
     rows.append(["questions without gradient", *(told(silent[arm]) if arm in ARMS else "–" for arm in runs)])
     yield from ("", *table(["%", *(f"{titles[arm]} ({len(of)} seeds)" for arm, of in runs.items())], rows))
     rows = []
     for arm in (arm for arm in runs if arm not in ("untrained", other)):
-        both = [(runs[arm][seed], runs[other][seed]) for seed in sorted(runs[arm].keys() & runs[other].keys())]
+        both = [
+            (runs[arm][seed], runs[other][seed]) for seed in sorted(runs[arm].keys() & runs[other].keys())
+        ]
         cells = (told([passed(ours, row) - passed(theirs, row) for ours, theirs in both]) for row in ROWS)
         rows.append([f"{titles[arm]} − {titles[other]}", *cells])
     yield from ("", *table(["paired differences, points", *ROWS], rows))
@@ -216,7 +232,9 @@ def by_question(found: Sequence[Result], k: int) -> dict[int, Array]:
     for seed in sorted({seed for _, seed in asked}):
         start, theirs, ours = (asked[arm, seed] for arm in ("untrained", "grpo_matched", "ta_grpo"))
         rates = np.array([[start[f"{id}/{n}"] for n in range(4)] for id in ours]) / RESPONSES
-        before, after = (pass_at_k(RESPONSES, torch.tensor([side[id] for id in ours]), k) for side in (theirs, ours))
+        before, after = (
+            pass_at_k(RESPONSES, torch.tensor([side[id] for id in ours]), k) for side in (theirs, ours)
+        )
         numbers[seed] = np.stack([rates[:, 1:].mean(1) - rates[:, 0], after - before])
     return numbers
 
@@ -229,7 +247,10 @@ def gaps_section(found: Sequence[Result]) -> Iterator[str]:
     rows = [[f"TA-GRPO − {ARMS['grpo_matched']}", *means], ["… its rise per ten points of gap", *rises]]
     yield from table(["points", "pass@1", "pass@8", "pass@32"], rows)
     spread = told([float(of[0].std(ddof=1)) for of in gap])
-    yield from ("", f"Gaps: mean {told([float(of[0].mean()) for of in gap])}, standard deviation {spread} points.")
+    yield from (
+        "",
+        f"Gaps: mean {told([float(of[0].mean()) for of in gap])}, standard deviation {spread} points.",
+    )
 
 
 @styled
@@ -238,7 +259,9 @@ def dose(found: Sequence[Result]) -> Figure:
     figure, axes = panels(2)
     for axis, k in zip(axes, (1, 32), strict=True):
         ordered = [of[:, of[0].argsort()] for of in by_question(found, k).values()]
-        seeds = np.array([[part.mean(1) for part in np.array_split(of, 3, axis=1)] for of in ordered])  # [S, 3, 2]
+        seeds = np.array(
+            [[part.mean(1) for part in np.array_split(of, 3, axis=1)] for of in ordered]
+        )  # [S, 3, 2]
         axis.errorbar(100 * seeds[..., 0].mean(0), *interval(seeds[..., 1]), marker="o")
         axis.axhline(0, color="0.3", linewidth=0.8, zorder=0)
         axis.set(title=f"pass@{k}", xlabel="gap: rephrasings − question, points")
@@ -261,7 +284,11 @@ def main() -> None:
         rates = chosen(results())
         for seed in SEEDS:
             run([("untrained", "0", seed)], [*ASKED, EVERY_WORDING], *OF_GAPS)
-            run([(arm, rates[arm], seed) for arm in ("grpo_matched", "ta_grpo")], [*ASKED, ORIGINALS], *OF_GAPS)
+            run(
+                [(arm, rates[arm], seed) for arm in ("grpo_matched", "ta_grpo")],
+                [*ASKED, ORIGINALS],
+                *OF_GAPS,
+            )
     else:
         write_section(PAGE, "training", "\n".join(section(results())))
         if found := results(OF_GAPS[1]):

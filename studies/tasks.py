@@ -83,7 +83,9 @@ def over_tasks(by_setting: Mapping[str, pd.DataFrame], level: float = LEVEL / 2)
     found = {task: moments_of(settings) for task, settings in by_task(by_setting).items()}
     seeds = np.concatenate([moments.shares / moments.weights for moments in found.values()])
     tasks = {task: estimate_of(moments) for task, moments in found.items()}
-    differ = heterogeneity([moments._replace(error=max(moments.error, NOISE_FREE)) for moments in found.values()])
+    differ = heterogeneity(
+        [moments._replace(error=max(moments.error, NOISE_FREE)) for moments in found.values()]
+    )
     signs = {float(np.sign(moments.mean)) for moments in found.values()}
     refused = differ is not None and differ.p < LEVEL and {-1.0, 1.0} <= signs
     mean = None if refused else estimate_of(moments_of(by_setting), level)

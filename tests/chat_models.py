@@ -109,7 +109,17 @@ ENDS = {
     GLM: "<|user|>",
 }  # fmt: skip
 """Chat template → the token that ends the assistant's turn."""
-NAMES = ["chatml", "without_generation_prompt", "deaf", "mistral", "gemma", "llama", "harmony", "deepseek", "glm"]
+NAMES = [
+    "chatml",
+    "without_generation_prompt",
+    "deaf",
+    "mistral",
+    "gemma",
+    "llama",
+    "harmony",
+    "deepseek",
+    "glm",
+]
 """Names of the chat templates, in the order of `SPECIAL`, for the ids of tests."""
 
 

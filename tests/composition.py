@@ -14,7 +14,9 @@ def hasten() -> None:
 
     Hydra runs the files of its sources again when it looks for plugins, so the class to change is the plugin's.
     """
-    packaged = next(source for source in Plugins.instance().discover(ConfigSource) if source.scheme() == "pkg")
+    packaged = next(
+        source for source in Plugins.instance().discover(ConfigSource) if source.scheme() == "pkg"
+    )
     read, known = packaged.load_config, {}
 
     def read_once(source: ConfigSource, config_path: str) -> ConfigResult:
@@ -23,4 +25,6 @@ def hasten() -> None:
         return copy.deepcopy(known[source.path, config_path])
 
     packaged.load_config = read_once
-    ConfigStore.__deepcopy__ = lambda store, _: store  # nothing changes the copy, which takes half of the time
+    ConfigStore.__deepcopy__ = lambda store, _: (
+        store
+    )  # nothing changes the copy, which takes half of the time

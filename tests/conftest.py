@@ -19,7 +19,9 @@ os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 os.environ.setdefault("TORCH_COMPILE_DISABLE", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in jobs of a shell's background, whose children inherit it
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # as in jobs of a shell's background, whose children inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("TAGRPO_TOKEN", "the token of the tests")  # of vLLM servers
 
@@ -38,7 +40,9 @@ from tests import composition
 torch.set_num_threads(1)
 composition.hasten()
 # No property fails because the machine is busy.
-settings.register_profile("unhurried", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "unhurried", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("unhurried")
 
 Rewards = Sequence[Sequence[Sequence[float]]]
@@ -199,7 +203,9 @@ def write_run() -> Callable[..., Path]:
             "num_questions": len(questions), "pass_at_k": curve,
             "majority": 0.5, "wrong_answers": 1.0, "questions": questions,
         }  # fmt: skip
-        (path / "test.json").write_text(json.dumps({"stage": "test", "global_step": 4, "splits": {"test_id": split}}))
+        (path / "test.json").write_text(
+            json.dumps({"stage": "test", "global_step": 4, "splits": {"test_id": split}})
+        )
         ledger = {"prompts": 8, "rollouts": 64, "tokens": 1000, "updates": 4, "iterations": 2}
         (path / "ledger.json").write_text(json.dumps(ledger))
         rows = {
@@ -211,7 +217,9 @@ def write_run() -> Callable[..., Path]:
         }  # fmt: skip
         pd.DataFrame(rows).to_csv(path / "metrics.csv", index=False)
         (path / "command.txt").write_text(f"python -m tagrpo.cli.train experiment={method} seed={seed}\n")
-        diversity = [(i, f"q{i}", pool, 8, 0.1 * i + 0.1) for i in range(6) for pool in ("original", "rephrasings")]
+        diversity = [
+            (i, f"q{i}", pool, 8, 0.1 * i + 0.1) for i in range(6) for pool in ("original", "rephrasings")
+        ]
         frame = pd.DataFrame(diversity, columns=["iteration", "question", "pool", "responses", "distance"])
         frame.to_csv(path / "embedding_diversity.csv", index=False)
         return path
@@ -252,7 +260,15 @@ class VLLMServers:
         if url is None:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        options = ["--port", url.rpartition(":")[2], "--dtype", "float32", "--max-model-len", "128", "--enforce-eager"]
+        options = [
+            "--port",
+            url.rpartition(":")[2],
+            "--dtype",
+            "float32",
+            "--max-model-len",
+            "128",
+            "--enforce-eager",
+        ]
         options += ["--kv-cache-memory-bytes", str(32 << 20)]
         options += ["--worker-extension-cls", "vllm_digests.Digests"]
         options += ["--chat-template", "{% for message in messages %}{{ message.content }} {% endfor %}"]

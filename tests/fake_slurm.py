@@ -54,9 +54,16 @@ def node(job):
         if read(job, "state") == "CANCELLED":
             return
         write(job, "state", "RUNNING")
-        environment = {**os.environ, "SLURM_JOB_ID": job, "SLURM_NTASKS": "1", "SLURM_RESTART_COUNT": str(restarts)}
+        environment = {
+            **os.environ,
+            "SLURM_JOB_ID": job,
+            "SLURM_NTASKS": "1",
+            "SLURM_RESTART_COUNT": str(restarts),
+        }
         with (JOBS / job / "batch.out").open("ab") as output:
-            code = subprocess.call(["bash", JOBS / job / "script"], env=environment, stdout=output, stderr=output)
+            code = subprocess.call(
+                ["bash", JOBS / job / "script"], env=environment, stdout=output, stderr=output
+            )
         if read(job, "state") != "REQUEUED":
             break
     if read(job, "state") == "RUNNING":

@@ -181,7 +181,9 @@ def servers(data: bytes) -> None:
     from tagrpo.foreign import read_json
     from tagrpo.rollouts.servers import server_replies as module
 
-    asked = module.Asked(num_samples=2, max_new_tokens=3, vocabulary=60, stop_ids=[2], version="v", random=True)
+    asked = module.Asked(
+        num_samples=2, max_new_tokens=3, vocabulary=60, stop_ids=[2], version="v", random=True
+    )
     completions = read_or_refused(module.read_generated, data, asked, "a server")
     if completions is not None:
         assert len(completions) == 2
@@ -245,7 +247,10 @@ def seeds(target: str) -> list[bytes]:
     if target == "replies":
         choice = {"message": {"content": "<think>a</think> b \ud83d"}, "finish_reason": "length"}
         usage = {"prompt_tokens": 1, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 1}}
-        parts = [{"type": "text", "text": "<rephrasing>Add 1.</rephrasing>"}, {"type": "thinking", "thinking": []}]
+        parts = [
+            {"type": "text", "text": "<rephrasing>Add 1.</rephrasing>"},
+            {"type": "thinking", "thinking": []},
+        ]
         rich = {"message": {"content": parts, "refusal": None, "tool_calls": []}, "finish_reason": "stop"}
         failed = {"finish_reason": "error", "error": {"code": 429, "message": "slow", "param": "max_tokens"}}
         return [

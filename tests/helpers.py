@@ -42,7 +42,9 @@ def counted(questions):
         for id, x in questions.items()
     }
     none = {"metadata": {}, "right": [], "wrong": {}}
-    return merge_counts({"split": "", "id": id, "counts": {**none, **counts}} for id, counts in named.items())[""]
+    return merge_counts(
+        {"split": "", "id": id, "counts": {**none, **counts}} for id, counts in named.items()
+    )[""]
 
 
 def wait_until(condition, seconds=600):
@@ -186,7 +188,9 @@ class RankBatches(LightningDataModule):
         if not self.single:
             return self.shares[self.trainer.global_rank]
         questions = range(len(self.shares[0].groups))
-        parts = [take_questions(share, torch.tensor([question])) for question in questions for share in self.shares]
+        parts = [
+            take_questions(share, torch.tensor([question])) for question in questions for share in self.shares
+        ]
         return join_batches(parts)
 
     def train_dataloader(self):

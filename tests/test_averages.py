@@ -94,7 +94,9 @@ def rows(text):
 @cache
 def groups(evaluation):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        return OmegaConf.to_container(compose("train", ["data=benchmarks", f"data/evaluation={evaluation}"]).averages)
+        return OmegaConf.to_container(
+            compose("train", ["data=benchmarks", f"data/evaluation={evaluation}"]).averages
+        )
 
 
 def averaged(evaluation, **accuracies):
@@ -105,7 +107,8 @@ def averaged(evaluation, **accuracies):
         report[name] = summarise(counted(questions), [1])
     found = averages(report, groups(evaluation))
     return {
-        name: [100 * group[key][1]["value"] for key in ("pass_at_k", "by_question")] for name, group in found.items()
+        name: [100 * group[key][1]["value"] for key in ("pass_at_k", "by_question")]
+        for name, group in found.items()
     }
 
 

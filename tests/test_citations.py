@@ -38,10 +38,15 @@ LISTED = {(key, place): entry for key, paper in PAPERS.items() for place, entry 
 OWNER = {path: key for key, path in FILES.items()}
 STATES = ("read", "second-hand")
 
-KINDS = {"Eq": "Eq.", "Fig": "Fig.", "Figure": "Fig.", "§": "section", "Section": "section", "Corollarie": "Corollary"}
-KIND = (
-    r"Eqs?\.|Figs?\.|Figures?|Tables?|[sS]ections?|§§?|Appendix|Algorithms?|Box|Listings?|Theorems?|Corollar(?:y|ies)"
-)
+KINDS = {
+    "Eq": "Eq.",
+    "Fig": "Fig.",
+    "Figure": "Fig.",
+    "§": "section",
+    "Section": "section",
+    "Corollarie": "Corollary",
+}
+KIND = r"Eqs?\.|Figs?\.|Figures?|Tables?|[sS]ections?|§§?|Appendix|Algorithms?|Box|Listings?|Theorems?|Corollar(?:y|ies)"
 NUMBER = r"(?:\d+(?:\.\d+)*[a-z]?|[A-Z](?:\.\d+)*)(?![\w@*])"
 NUMBERS = rf"{NUMBER}(?:(?:,? and |, | to | or |[-–]){NUMBER})*"
 CITATION = re.compile(rf"(?<![\w.])(?P<kind>{KIND})[ \n]?(?P<numbers>{NUMBERS})")
@@ -97,7 +102,10 @@ def of_python(text: str) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
     run: list[tuple[int, str]] = []
     tokens = tokenize.generate_tokens(io.StringIO(text).readline)
-    for number, comment in [*((t.start[0], t.string) for t in tokens if t.type == tokenize.COMMENT), (-1, "")]:
+    for number, comment in [
+        *((t.start[0], t.string) for t in tokens if t.type == tokenize.COMMENT),
+        (-1, ""),
+    ]:
         if run and number != run[-1][0] + 1:
             yield run[0][0], "\n".join(text for _, text in run)
             run = []
@@ -221,7 +229,10 @@ def test_every_citation_is_listed_by_its_paper(key):
 
 @pytest.mark.parametrize("key", PAPERS)
 def test_nothing_is_listed_that_nobody_cites(key):
-    assert set(PAPERS[key]["cited"]) - {citation.place for citation in citations() if citation.paper == key} == set()
+    assert (
+        set(PAPERS[key]["cited"]) - {citation.place for citation in citations() if citation.paper == key}
+        == set()
+    )
 
 
 def test_a_place_that_was_not_read_is_called_second_hand_where_it_is_cited():
@@ -239,16 +250,29 @@ def test_an_experiment_whose_paper_was_not_read_says_so(experiment):
 
 def test_lists_ranges_and_letters_are_taken_apart():
     def found(text):
-        return [place for match in CITATION.finditer(text) for place in places(match["kind"], match["numbers"])]
+        return [
+            place for match in CITATION.finditer(text) for place in places(match["kind"], match["numbers"])
+        ]
 
-    assert found("Eq. 11-15 and Eqs. 2 and 4") == ["Eq. 11", "Eq. 12", "Eq. 13", "Eq. 14", "Eq. 15", "Eq. 2", "Eq. 4"]
+    assert found("Eq. 11-15 and Eqs. 2 and 4") == [
+        "Eq. 11",
+        "Eq. 12",
+        "Eq. 13",
+        "Eq. 14",
+        "Eq. 15",
+        "Eq. 2",
+        "Eq. 4",
+    ]
     assert found("Figs. 3 to 5, Fig. 6b; Tables 1, 3 and 4") == [
         "Fig. 3", "Fig. 4", "Fig. 5", "Fig. 6b", "Table 1", "Table 3", "Table 4",
     ]  # fmt: skip
     assert found("§4.1.2, sections 3.2 to 3.4, Appendix A.2, Appendix\nC, Corollary 2") == [
         "section 4.1.2", "section 3.2", "section 3.3", "section 3.4", "Appendix A.2", "Appendix C", "Corollary 2",
     ]  # fmt: skip
-    assert found("section 4.1: 1,024 rollouts; TableLogger(1); Table 2 of X, 8 GPUs") == ["section 4.1", "Table 2"]
+    assert found("section 4.1: 1,024 rollouts; TableLogger(1); Table 2 of X, 8 GPUs") == [
+        "section 4.1",
+        "Table 2",
+    ]
 
 
 def test_a_citation_belongs_to_the_paper_after_it_else_to_the_last_one_before_it():

@@ -46,7 +46,14 @@ PHASES = ("other", "sampling", "verification", "update", "checkpoint", "validati
 EARLY = ("sampling", "verification", "update")
 TARGETS = ("sampling", "verification", "update", "checkpoint", "validation", "log", None)
 """Phases to kill in, by turns; None is any moment, also before training begins."""
-LENGTH = {"sampling": 0.1, "verification": 0.002, "update": 0.1, "checkpoint": 0.01, "validation": 0.1, "log": 0.001}
+LENGTH = {
+    "sampling": 0.1,
+    "verification": 0.002,
+    "update": 0.1,
+    "checkpoint": 0.01,
+    "validation": 0.1,
+    "log": 0.001,
+}
 """Seconds that a phase may last: kills are spread over them."""
 ITERATIONS = 10
 OVERRIDES = [
@@ -64,7 +71,9 @@ def composed(directory: Path, *overrides: str) -> DictConfig:
     """The configuration of the run in `directory`, which is made."""
     directory.mkdir()
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        cfg = compose("train", [f"hydra.run.dir={directory}", *OVERRIDES, *overrides], return_hydra_config=True)
+        cfg = compose(
+            "train", [f"hydra.run.dir={directory}", *OVERRIDES, *overrides], return_hydra_config=True
+        )
     cfg.hydra.runtime.output_dir = str(directory)
     HydraConfig.instance().set_config(cfg)
     save_resolved(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"]), directory)
@@ -115,7 +124,9 @@ def mark(memories: list[mmap.mmap]) -> None:
     marked(Scoring, "scored", "verification")
     marked(RolloutCallback, "on_validation_batch_start", "validation")
     marked(PolicyModule, "training_step", "update")
-    marked(Checkpointer, "save", "checkpoint", lambda self, *_: self._progress and self._saved_at != self._done)
+    marked(
+        Checkpointer, "save", "checkpoint", lambda self, *_: self._progress and self._saved_at != self._done
+    )
     marked(MetricsCSV, "log_metrics", "log")
 
 
@@ -206,7 +217,12 @@ def attempt_pair(cfg: DictConfig, shared: list[mmap.mmap], resume: str) -> list[
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         port = server.getsockname()[1]
-    common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    common = {
+        "WORLD_SIZE": "2",
+        "LOCAL_WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
     common |= {"TORCHELASTIC_RUN_ID": "none", "GROUP_RANK": "0"}
     return [
         attempt(
@@ -235,8 +251,12 @@ def drive_sharded(folder: Path, shared: list[mmap.mmap]) -> dict[str, Any]:
     # Both die while they write the checkpoint after the second iteration.
     children = attempt_pair(stopped, shared, "auto")
     while not (folder / "stopped" / "checkpoints" / ".partial-iteration-000002.ckpt").exists():
-        assert not os.waitid(os.P_PID, children[0], os.WEXITED | os.WNOHANG | os.WNOWAIT), log_of(folder / "stopped")
-    for child in children:  # both before either is waited for: a rank that notices the other's death tidies up
+        assert not os.waitid(os.P_PID, children[0], os.WEXITED | os.WNOHANG | os.WNOWAIT), log_of(
+            folder / "stopped"
+        )
+    for (
+        child
+    ) in children:  # both before either is waited for: a rank that notices the other's death tidies up
         os.kill(child, signal.SIGKILL)
     for child in children:
         os.waitpid(child, 0)
@@ -278,7 +298,13 @@ def assert_same(other: Path, whole: Path, iterations: int, ranks: int = 1) -> pd
     expected = logged(whole).reset_index(drop=True)
     assert len(expected.dropna(subset=["train/loss"])) == iterations
     pd.testing.assert_frame_equal(logged(other).reset_index(drop=True), expected, check_exact=True)
-    files = ["model/model.safetensors", "ledger.json", "test.json", "validation.json", "embedding_diversity.csv"]
+    files = [
+        "model/model.safetensors",
+        "ledger.json",
+        "test.json",
+        "validation.json",
+        "embedding_diversity.csv",
+    ]
     recorded = [f"rollouts/{path.name}" for path in (whole / "rollouts").iterdir()]
     assert len(recorded) == iterations * ranks
     for name in [name for name in files if (whole / name).exists()] + recorded:

@@ -28,7 +28,15 @@ def driven(folder: Path, *options: str, code: int = 0) -> list[dict]:
 
 
 def test_a_run_that_is_killed_after_any_call_goes_on_bit_for_bit(tmp_path):
-    done = {"what": "kill", "ranks": 1, "point": 40, "of": 900, "call": "before", "codes": [], "outcome": "same"}
+    done = {
+        "what": "kill",
+        "ranks": 1,
+        "point": 40,
+        "of": 900,
+        "call": "before",
+        "codes": [],
+        "outcome": "same",
+    }
     (tmp_path / "outcomes.jsonl").write_text(json.dumps(done) + "\n")
     tried = driven(tmp_path, "--first", "40", "--every", "170")
     calls = (tmp_path / "points.txt").read_text()

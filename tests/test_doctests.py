@@ -10,8 +10,14 @@ import pytest
 
 import tagrpo
 
-MODULES = [module.name for module in pkgutil.walk_packages(tagrpo.__path__, "tagrpo.") if "configs" not in module.name]
-WORKER_SCRIPT = "tagrpo.rewards.sandbox"  # runs inside a worker of rewards, and imports its libraries when it starts
+MODULES = [
+    module.name
+    for module in pkgutil.walk_packages(tagrpo.__path__, "tagrpo.")
+    if "configs" not in module.name
+]
+WORKER_SCRIPT = (
+    "tagrpo.rewards.sandbox"  # runs inside a worker of rewards, and imports its libraries when it starts
+)
 
 
 @pytest.mark.parametrize("name", sorted({*MODULES} - {WORKER_SCRIPT}))

@@ -67,7 +67,9 @@ def test_the_foreign_module_learns_and_every_callback_measures(guessed):
     success = rows["rephrasing/0/correct"]
     assert success.iloc[-8:].mean() > success.iloc[:8].mean() + 0.1
     assert rows["uniform_reward/rephrasings"].notna().all()
-    assert rows["answer_diversity/entropy"].iloc[-8:].mean() < rows["answer_diversity/entropy"].iloc[:8].mean()
+    assert (
+        rows["answer_diversity/entropy"].iloc[-8:].mean() < rows["answer_diversity/entropy"].iloc[:8].mean()
+    )
     # One direction per text: the distance is the chance that two responses differ.
     assert rows["embedding_distance/pool"].dropna().between(0, 1).all()
     assert set(pd.read_csv(folder / "embedding_diversity.csv")["pool"]) == {"original", "rephrasings", "pool"}
@@ -101,9 +103,13 @@ def piped(steps):
     pipeline = RolloutPipeline(engine, FinalAnswerReward(), decode, SamplingConfig(max_new_tokens=40))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-4)
     options = UpdateOptions(anchor="original", mini_batches=1)
-    update = PolicyUpdate(Scorer(policy), GroupAdvantage("question"), PolicyLoss(kl_coef=0.0), optimizer, options)
+    update = PolicyUpdate(
+        Scorer(policy), GroupAdvantage("question"), PolicyLoss(kl_coef=0.0), optimizer, options
+    )
     for step in range(steps):
-        rollouts = pipeline.roll_out(QuestionBatch(groups=groups, prompts=prompts), policy.model, step).rollouts
+        rollouts = pipeline.roll_out(
+            QuestionBatch(groups=groups, prompts=prompts), policy.model, step
+        ).rollouts
         result = update(rollouts, num_questions=len(groups))
         measured = result.metrics()
         advantages = result.experience.advantages.view(len(groups), -1)
@@ -136,15 +142,23 @@ def test_the_job_set_starts_what_the_commands_accept_and_its_parts_fit_together(
     (trainer,), (server,) = (specs[name]["template"]["spec"]["containers"] for name in ("trainer", "servers"))
 
     arguments = get_args_parser().parse_args(trainer["command"][1:])
-    assert (trainer["command"][0], arguments.training_script, arguments.no_python) == ("torchrun", "tagrpo-train", True)
+    assert (trainer["command"][0], arguments.training_script, arguments.no_python) == (
+        "torchrun",
+        "tagrpo-train",
+        True,
+    )
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", arguments.training_script_args, return_hydra_config=True)
     check_settings(cfg)
     assert not list(missing_settings(OmegaConf.masked_copy(cfg, [key for key in cfg if key != "hydra"])))
     nodes, processes = cfg.trainer.num_nodes, cfg.trainer.devices
-    assert int(arguments.nnodes) == nodes == specs["trainer"]["parallelism"] == specs["trainer"]["completions"]
+    assert (
+        int(arguments.nnodes) == nodes == specs["trainer"]["parallelism"] == specs["trainer"]["completions"]
+    )
     assert int(arguments.nproc_per_node) == processes == trainer["resources"]["limits"]["nvidia.com/gpu"]
-    assert arguments.rdzv_endpoint == f"{jobs['metadata']['name']}-trainer-0-0.{jobs['metadata']['name']}:29500"
+    assert (
+        arguments.rdzv_endpoint == f"{jobs['metadata']['name']}-trainer-0-0.{jobs['metadata']['name']}:29500"
+    )
     (mount,), (volume,) = trainer["volumeMounts"], specs["trainer"]["template"]["spec"]["volumes"]
     assert mount["name"] == volume["name"]
     assert cfg.hydra.run.dir.startswith(mount["mountPath"])
@@ -155,13 +169,17 @@ def test_the_job_set_starts_what_the_commands_accept_and_its_parts_fit_together(
     assert model == cfg.model.path
     assert options["--host"] == "0.0.0.0", "elsewhere it listens on its own node alone"
     assert int(options["--tensor-parallel-size"]) == server["resources"]["limits"]["nvidia.com/gpu"]
-    (port,) = {port["containerPort"] for port in server["ports"]} | {server["readinessProbe"]["tcpSocket"]["port"]}
+    (port,) = {port["containerPort"] for port in server["ports"]} | {
+        server["readinessProbe"]["tcpSocket"]["port"]
+    }
     assert int(options["--port"]) == port
     assert cfg.rollout.engine.url == f"dns:http://{service['metadata']['name']}:{port}"
     VLLMServerEngine(starter_path(), cfg.rollout.engine.url)
     assert service["spec"]["clusterIP"] == "None"
     labels = {"jobset-name": jobs["metadata"]["name"], "replicatedjob-name": "servers"}
-    assert service["spec"]["selector"] == {f"jobset.sigs.k8s.io/{name}": value for name, value in labels.items()}
+    assert service["spec"]["selector"] == {
+        f"jobset.sigs.k8s.io/{name}": value for name, value in labels.items()
+    }
     assert jobs["spec"]["successPolicy"]["targetReplicatedJobs"] == ["trainer"]
     token = {"name": VARIABLE, "valueFrom": {"secretKeyRef": {"name": "tagrpo-token", "key": "token"}}}
     assert trainer["env"] == server["env"] == [token]

@@ -14,7 +14,11 @@ SCALES = {"demo": [], "paper": ["scale=paper", "data.train.path=x", "data.evalua
 def leaves(node, prefix=""):
     """Path → value of what is set in a plain configuration, interpolations as they are written."""
     if isinstance(node, dict):
-        return {path: leaf for key, value in node.items() for path, leaf in leaves(value, f"{prefix}{key}.").items()}
+        return {
+            path: leaf
+            for key, value in node.items()
+            for path, leaf in leaves(value, f"{prefix}{key}.").items()
+        }
     return {} if node is None else {prefix[:-1]: node}
 
 

@@ -87,7 +87,10 @@ def test_a_reformulation_is_asked_in_place_of_its_question(run):
 def test_a_solved_reformulation_gives_way_to_its_question(parts):
     group = QuestionGroup("a", "7 + 8", ("7 + 8: 15 or 16?", "8 + 7"), ("15",), kinds=("format", "wording"))
     asked = [parts["EasierFirst"]().asked(group, Record(samples=4, correct=correct)) for correct in (0, 1)]
-    assert [(g.question, g.rephrasings, g.kinds) for g in asked] == [("7 + 8: 15 or 16?", (), ()), ("7 + 8", (), ())]
+    assert [(g.question, g.rephrasings, g.kinds) for g in asked] == [
+        ("7 + 8: 15 or 16?", (), ()),
+        ("7 + 8", (), ()),
+    ]
 
 
 def test_a_question_that_nobody_solved_is_asked_once_more_with_a_hint(run):
@@ -123,7 +126,14 @@ def test_the_strategy_divides_by_the_mean(parts):
     rewards = torch.tensor([1.0, 0.0, 0.0, 0.0, 0.0, 0.0])
     question = torch.tensor([0, 0, 0, 0, 1, 1])
     groups = RewardGroups(rewards=rewards, correct=rewards > 0, question=question, prompt=question)
-    assert parts["MaxRL"]()(groups).tolist() == [3.0, -1.0, -1.0, -1.0, 0.0, 0.0]  # (1 − ¼) / ¼ and (0 − ¼) / ¼
+    assert parts["MaxRL"]()(groups).tolist() == [
+        3.0,
+        -1.0,
+        -1.0,
+        -1.0,
+        0.0,
+        0.0,
+    ]  # (1 − ¼) / ¼ and (0 − ¼) / ¼
 
 
 def test_the_loss_is_a_mean_over_tokens(parts):
@@ -139,7 +149,8 @@ def test_the_loss_is_a_mean_over_tokens(parts):
 def test_the_engine_draws_by_its_seed(parts):
     engine = parts["UniformEngine"](vocabulary=64)
     first, again, other = (
-        engine.generate(Request([torch.tensor([5])], [2], SamplingConfig(max_new_tokens=3), seed)) for seed in (1, 1, 2)
+        engine.generate(Request([torch.tensor([5])], [2], SamplingConfig(max_new_tokens=3), seed))
+        for seed in (1, 1, 2)
     )
     tokens = [[completion.token_ids.tolist() for completion in drawn[0]] for drawn in (first, again, other)]
     assert tokens[0] == tokens[1] != tokens[2]
@@ -157,7 +168,9 @@ def inputs():
 
 def test_credit_adds_entropy_up_to_a_share_of_the_advantage(parts, inputs):
     credit = parts["EntropyShaped"](alpha=0.4, kappa=2.0)(inputs)
-    torch.testing.assert_close(credit.advantages, torch.tensor([2.0, 2.4, 3.0, -0.5]))  # at most 2 / 2 and 1 / 2
+    torch.testing.assert_close(
+        credit.advantages, torch.tensor([2.0, 2.4, 3.0, -0.5])
+    )  # at most 2 / 2 and 1 / 2
 
 
 def test_a_wrong_equation_makes_a_right_answer_wrong(parts):

@@ -42,7 +42,9 @@ def first(tmp_path):
             "RUN": str(tmp_path / "run"), "SITE": str(tmp_path / "site"), "CALLS": str(calls), "FAILS": "0",
             "HANGS": "0", "SKIP_INSTALL": "1", **variables,
         }  # fmt: skip
-        found = subprocess.run(["bash", SCRIPT, *steps], env=environment, capture_output=True, text=True, check=False)
+        found = subprocess.run(
+            ["bash", SCRIPT, *steps], env=environment, capture_output=True, text=True, check=False
+        )
         return found, calls.read_text().splitlines(), tmp_path / "out"
 
     return run
@@ -89,7 +91,9 @@ def test_a_step_that_hangs_is_killed_and_the_next_one_goes_on(first, hanging):
 def test_no_step_begins_when_the_time_is_up_and_the_page_says_so(first):
     began = time.monotonic()
     found, calls, folder = first(HANGS="2", TOTAL="16")
-    assert time.monotonic() - began < 60, "the second step took what was left, not its own limit and not a minute"
+    assert time.monotonic() - began < 60, (
+        "the second step took what was left, not its own limit and not a minute"
+    )
     assert outcomes(folder)[:2] == [("machine", "done"), ("short", "too long")]
     assert set(outcomes(folder)[2:]) == {(name, "no time left") for name in STEPS[2:]}
     assert len(calls) == 2
@@ -111,12 +115,17 @@ def test_half_written_results_do_not_cost_the_page(first):
         "gpu-same32.json": "{}",
     }.items():
         (folder / name).write_text(text)
-    (folder / "gpu-steps.tsv").write_text("machine\tdone\t1\nshort\ttoo long\t90\nsame32\tdone\t2\ntrain\tFAILED\t3\n")
+    (folder / "gpu-steps.tsv").write_text(
+        "machine\tdone\t1\nshort\ttoo long\t90\nsame32\tdone\t2\ntrain\tFAILED\t3\n"
+    )
     (folder / "gpu-train.csv").write_text("step,train/loss\n")
     (folder / "gpu-train.log").write_bytes(b"out of | memory \xff\n")
     (folder / "gpu-same32.json").write_text(json.dumps({"seconds": {"padded": 1.0}}))
     found = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / "first_gpu_page.py", folder], capture_output=True, text=True, check=True
+        [sys.executable, ROOT / "benchmarks" / "first_gpu_page.py", folder],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert "| card | a card |" in found
     assert "| same32 | done | 2 | unreadable (KeyError) |" in found
@@ -130,7 +139,9 @@ def test_the_steps_run_on_a_cpu_with_tiny_shapes(steps, tmp_path):
         **os.environ, "PYTHON": sys.executable, "OUT": str(tmp_path / "out"), "RUN": str(tmp_path / "run"),
         "SMALL": "1", "SKIP_INSTALL": "1", "TOTAL": "1800", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    found = subprocess.run(["bash", SCRIPT, *steps], env=environment, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["bash", SCRIPT, *steps], env=environment, capture_output=True, text=True, check=False
+    )
     assert outcomes(tmp_path / "out") == [(name, "done") for name in steps], found.stdout[-3000:]
     assert found.returncode == 0
     assert "3 of 3 kernels agree with float32" in found.stdout

@@ -67,7 +67,9 @@ def test_what_breaks_the_contract_is_named(value, place):
     assert place in message
 
 
-@pytest.mark.parametrize("text", ["", "{", "NaN", "[Infinity]", b"\xff", "[" * 100_000, "9" * 10_000, '"\\ud800"'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "NaN", "[Infinity]", b"\xff", "[" * 100_000, "9" * 10_000, '"\\ud800"']
+)
 def test_what_is_no_json_is_refused(text):
     with pytest.raises(ForeignDataError, match=re.escape("Check rollout.engine.url.")):
         read_json(list[Text], text, **SOURCE)
@@ -90,7 +92,9 @@ def test_numbers_of_other_libraries_are_no_json():
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
-    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from(["choices", "index", "logprobs", "text"]), inner),
+    lambda inner: (
+        st.lists(inner) | st.dictionaries(st.sampled_from(["choices", "index", "logprobs", "text"]), inner)
+    ),
 )
 
 
@@ -114,7 +118,13 @@ def test_no_text_raises_another_error(text):
 @pytest.mark.parametrize("kind", [Reply, list[Count], dict[str, list[Count]], tuple[Count, ...]])
 def test_the_check_of_a_list_stops_at_its_first_wrong_item(kind):
     wrong = {"choices": [-1] * 100_000} if kind is Reply else [-1] * 100_000
-    wrong = tuple(wrong) if kind == tuple[Count, ...] else {"a": wrong} if kind == dict[str, list[Count]] else wrong
+    wrong = (
+        tuple(wrong)
+        if kind == tuple[Count, ...]
+        else {"a": wrong}
+        if kind == dict[str, list[Count]]
+        else wrong
+    )
     tracemalloc.start()
     with pytest.raises(ForeignDataError, match=r"\[0\]"):
         read(kind, wrong, **SOURCE)

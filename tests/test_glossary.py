@@ -29,7 +29,13 @@ def test_the_page_is_what_the_script_writes(glossary):
 def names_in(path):
     """Keys of dictionaries with a slash in them: that is how names of metrics are made."""
     for node in ast.walk(ast.parse(path.read_text())):
-        keys = node.keys if isinstance(node, ast.Dict) else [node.slice] if isinstance(node, ast.Subscript) else []
+        keys = (
+            node.keys
+            if isinstance(node, ast.Dict)
+            else [node.slice]
+            if isinstance(node, ast.Subscript)
+            else []
+        )
         values = [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
         yield from (value for value in values if re.fullmatch(r"[a-z_@]+(/[a-z_@]+)+", value))
 
@@ -45,11 +51,19 @@ def test_every_name_that_the_code_logs_has_an_entry(glossary):
 def test_names_with_braces_and_placeholders_stand_for_several(glossary):
     patterns = list(glossary.patterns("`train/{loss,kl}` and `pass@k/<split>/<k>`"))
     names = ["train/loss", "train/kl", "pass@k/amc/8", "pass@k/8", "train/lr"]
-    assert [any(pattern.fullmatch(name) for pattern in patterns) for name in names] == [True, True, True, False, False]
+    assert [any(pattern.fullmatch(name) for pattern in patterns) for name in names] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_every_setting_has_a_meaning(glossary):
-    rows = [line for line in (ROOT / "docs" / "glossary.md").read_text().splitlines() if line.startswith("| `")]
+    rows = [
+        line for line in (ROOT / "docs" / "glossary.md").read_text().splitlines() if line.startswith("| `")
+    ]
     assert len(rows) > 200
     assert [row for row in rows if row.endswith("|  |")] == []
 
@@ -57,7 +71,8 @@ def test_every_setting_has_a_meaning(glossary):
 def test_a_setting_of_several_parts_has_the_meaning_of_each(glossary):
     sections = (ROOT / "docs" / "glossary.md").read_text().split("### ")
     (alpha, other) = (
-        next(s for s in sections if s.startswith(f"credit={name}\n")) for name in ("entropy_shaped", "zero_variance")
+        next(s for s in sections if s.startswith(f"credit={name}\n"))
+        for name in ("entropy_shaped", "zero_variance")
     )
     assert "the paper's is 0.4 with GRPO" in alpha
     assert "the paper tries 0.05 to 0.3" in other

@@ -52,7 +52,10 @@ def job_of(slurm):
 
 
 def test_every_run_is_a_job_with_the_options_of_the_launcher(slurm, tmp_path):
-    code = "print(os.environ['SLURM_JOB_ID'], os.environ.get('SLURM_NTASKS'), os.environ['OMP_NUM_THREADS']); " + FINISH
+    code = (
+        "print(os.environ['SLURM_JOB_ID'], os.environ.get('SLURM_NTASKS'), os.environ['OMP_NUM_THREADS']); "
+        + FINISH
+    )
     runs = [grid_run(tmp_path, name, code) for name in "ab"]
     assert run_in_queue(runs, "launcher.partition=short", "gpus_per_run=8", "+launcher.account=lab") == []
     assert [run.state for run in runs] == ["done", "done"]
@@ -62,8 +65,17 @@ def test_every_run_is_a_job_with_the_options_of_the_launcher(slurm, tmp_path):
         job, tasks, threads = (run.directory / "log.txt").read_text().split()
         assert (tasks, threads) == ("None", "1"), "Lightning starts the ranks itself"
         assert json.loads((run.directory / "run.json").read_text())["finished"]
-        options = [line.removeprefix("#SBATCH --") for line in (jobs[job] / "script").read_text().splitlines()]
-        wanted = {"partition=short", "gpus-per-node=8", "account=lab", "time=1440", "requeue", "signal=USR2@600"}
+        options = [
+            line.removeprefix("#SBATCH --") for line in (jobs[job] / "script").read_text().splitlines()
+        ]
+        wanted = {
+            "partition=short",
+            "gpus-per-node=8",
+            "account=lab",
+            "time=1440",
+            "requeue",
+            "signal=USR2@600",
+        }
         assert {*wanted, f"job-name={run.method}-seed0"} <= set(options)
         assert not any(option.startswith(("ntasks", "constraint")) for option in options)
 

@@ -100,7 +100,9 @@ def test_every_command_is_one(name):
             program, *overrides = entry["command"].replace(" -m", "").split()
             folder, config = programs[program.removeprefix("tagrpo-")]
             with initialize_config_module(f"tagrpo.configs{folder}", version_base="1.3"):
-                compose(config, [override.split(",")[0] for override in overrides])  # of a sweep, its first run
+                compose(
+                    config, [override.split(",")[0] for override in overrides]
+                )  # of a sweep, its first run
 
 
 @pytest.mark.parametrize("scale", ["demo", "paper"])
@@ -133,10 +135,28 @@ def test_loss_and_schedule_of_the_recipes():
     passk = [0.2, 0.28, "token_mean", 0.0, None, "constant_with_warmup", 40, 4, 128]
     for experiment in ("pass_at_k", "pass_at_1", "combination", "entropy_bonus", "noisy_rewards"):
         assert of(experiment, *loss, *schedule) == passk
-    assert of("dapo", *loss, *schedule) == [0.2, 0.28, "token_mean", 0.0, None, "constant_with_warmup", 320, 16, 512]
+    assert of("dapo", *loss, *schedule) == [
+        0.2,
+        0.28,
+        "token_mean",
+        0.0,
+        None,
+        "constant_with_warmup",
+        320,
+        16,
+        512,
+    ]
     assert of("exgrpo", *loss[:4], "loss.entropy_aggregation") == [None, None, "constant", 0.0, "token_mean"]
     assert of("cispo", *loss[:3], "rollout.dynamic_sampling.values", "rollout.reward_terms.overlong.weight") == [
         None, 3, "token_mean", "correct", 1.0,
     ]  # fmt: skip
     assert of("cispo", "optimizer.eps", "optimizer.betas") == [1e-15, [0.9, 0.95]]
-    assert of("prompt_augmentation", *loss[1:4], *schedule) == [0.28, "token_mean", 0.0, "constant", 0.0, 4, 128]
+    assert of("prompt_augmentation", *loss[1:4], *schedule) == [
+        0.28,
+        "token_mean",
+        0.0,
+        "constant",
+        0.0,
+        4,
+        128,
+    ]

@@ -28,7 +28,12 @@ def shortened(words):
     """The same command, so that it ends in a minute on a CPU: few iterations, or its settings alone for GPUs."""
     name, *arguments = words
     if words == ["make", "demo-lm"]:
-        few = ["data=multiplication", "rollout.sampling.max_new_tokens=16", "iterations=1", "data.evaluation_samples=2"]
+        few = [
+            "data=multiplication",
+            "rollout.sampling.max_new_tokens=16",
+            "iterations=1",
+            "data.evaluation_samples=2",
+        ]
         return [*words, f"DEMO_LM_OPTIONS='overrides={json.dumps(few)}'"]
     if name == "tagrpo-train" and "scale=paper" in arguments:
         return [*words, "--cfg", "job"]
@@ -40,8 +45,14 @@ def shortened(words):
 
 
 def run(words, folder, binaries):
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "VIRTUAL_ENV", "HYDRA"))}
-    environment |= {"PATH": f"{binaries}:{environment['PATH']}", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("PYTEST", "VIRTUAL_ENV", "HYDRA"))
+    }
+    environment |= {
+        "PATH": f"{binaries}:{environment['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
     result = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"{shlex.join(words)}\n{result.stdout[-2000:]}\n{result.stderr[-3000:]}"
     return result.stdout
@@ -69,7 +80,11 @@ def test_from_the_wheel(tmp_path):
     (site / "dependencies.pth").write_text(str(Path(pytest.__file__).parents[1]))
     binaries = tmp_path / "venv/bin"
     (wheel,) = tmp_path.glob("*.whl")
-    run([binaries / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel], tmp_path, binaries)
+    run(
+        [binaries / "python", "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel],
+        tmp_path,
+        binaries,
+    )
     where = run([binaries / "python", "-c", "import tagrpo; print(tagrpo.__file__)"], tmp_path, binaries)
     assert Path(where.strip()).is_relative_to(site)
     run(["tagrpo-compare", "compare=demo"], tmp_path, binaries)

@@ -38,7 +38,9 @@ def runs(tmp_path_factory):
     run(root / "base" / "seed0", "experiment=grpo", "name=base", "iterations=0")
     for method in ("grpo", "ta_grpo"):
         run(root / method / "seed0", f"experiment={method}", "iterations=5")
-    rows = [(i, f"q{i % 4}", pool, 4, 0.05 * i) for i in range(5) for pool in ("original", "rephrasings", "pool")]
+    rows = [
+        (i, f"q{i % 4}", pool, 4, 0.05 * i) for i in range(5) for pool in ("original", "rephrasings", "pool")
+    ]
     frame = pd.DataFrame(rows, columns=["iteration", "question", "pool", "responses", "distance"])
     frame.to_csv(root / "ta_grpo" / "seed0" / "embedding_diversity.csv", index=False)
     return root
@@ -73,7 +75,12 @@ def test_a_notebook_keeps_the_pictures_of_the_demo(notebook):
 
 
 def test_a_file_of_rephrasings_is_audited_instead_of_those_of_the_run(monkeypatch, runs, tmp_path):
-    row = {"id": "1", "question": "What is 1 + 2?", "answer": "3", "rephrasings": ["Add 1 to 2.", "What is 1 + 5?"]}
+    row = {
+        "id": "1",
+        "question": "What is 1 + 2?",
+        "answer": "3",
+        "rephrasings": ["Add 1 to 2.", "What is 1 + 5?"],
+    }
     path = tmp_path / "rephrased.jsonl"
     path.write_text(json.dumps(row) + "\n")
     monkeypatch.setenv("TAGRPO_RUNS", str(runs))

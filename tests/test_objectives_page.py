@@ -62,7 +62,9 @@ def test_under_its_own_prompt_every_experiment_is_exact_for_single_tokens(method
         if loss.aggregation == "constant":
             loss.max_length = 1
         update = expected_update(ages, responses, correct, setting.strategy, loss, setting.samples, options)
-        error = objectives.bias(update, objectives.objective(ages, responses, correct, setting, loss, options))
+        error = objectives.bias(
+            update, objectives.objective(ages, responses, correct, setting, loss, options)
+        )
         assert error < 1e-10 if options.anchor == "own" else error > 1e-3, name
 
 

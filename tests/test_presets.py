@@ -142,7 +142,9 @@ def test_every_preset_composes_with_a_base_that_is_not_trained_and_other_rows_th
 def flat(node, prefix=""):
     if not isinstance(node, dict):
         return {prefix[:-1]: node}
-    return {path: leaf for key, value in node.items() for path, leaf in flat(value, f"{prefix}{key}.").items()}
+    return {
+        path: leaf for key, value in node.items() for path, leaf in flat(value, f"{prefix}{key}.").items()
+    }
 
 
 def difference(one, other):
@@ -177,7 +179,13 @@ def test_the_protocols_are_those_of_the_papers():
         cfg = next(iter(composed(preset).values()))
         sampling = cfg.rollout.evaluation_sampling
         asked = (cfg.data.evaluation_template or cfg.template).name
-        return cfg.data.evaluation_samples, sampling.temperature, sampling.top_p, sampling.max_new_tokens, asked
+        return (
+            cfg.data.evaluation_samples,
+            sampling.temperature,
+            sampling.top_p,
+            sampling.max_new_tokens,
+            asked,
+        )
 
     assert protocol("ta_grpo_table1") == (128, 0.6, 0.95, 3072, "raw_boxed")
     assert protocol("ta_grpo_v1") == (32, 0.6, 0.95, 3072, "raw_boxed")
@@ -227,16 +235,19 @@ def test_the_checkpoints_of_prompt_augmentation_lie_within_its_runs():
     steps = {row: cfg.iterations for row, cfg in rows.items() if cfg.iterations}
     assert steps == {"grpo": 760, "dapo": 900, "step_2480": 2480, "step_2720": 2720}
     assert {cfg.data.train.dataset for cfg in rows.values()} == {"simplerl_math"}
-    assert {rows[row].template.name for row in ("base", "grpo", "dapo", "grpo_20_epochs", "grpo_large_kl")} == {
-        "qwen-math"
-    }
+    assert {
+        rows[row].template.name for row in ("base", "grpo", "dapo", "grpo_20_epochs", "grpo_large_kl")
+    } == {"qwen-math"}
     assert rows["dapo"].template.system == rows["step_2480"].template.templates["qwen-math"].system
 
 
 def test_controls_are_as_long_as_what_they_control_and_differ_in_what_they_say():
     for preset, controls in (
         ("passk_stages", {"pass_at_k_then_1": "pass_at_1_then_1"}),
-        ("passk_table5", {"pass_at_k_then_1": "pass_at_1_then_1", "pass_at_k_then_1_twice": "pass_at_1_four_times"}),
+        (
+            "passk_table5",
+            {"pass_at_k_then_1": "pass_at_1_then_1", "pass_at_k_then_1_twice": "pass_at_1_four_times"},
+        ),
     ):
         stages = {}
         for row, method in presets(preset, "paper")[0].items():
@@ -322,6 +333,7 @@ def test_a_run_of_every_row_gives_the_rows_and_averages_of_the_table(preset, tmp
     for row, method in methods.items():
         if method.longer:
             ledgers = [
-                json.loads((Path(tmp_path) / r / "seed0" / "ledger.json").read_text()) for r in (method.longer, row)
+                json.loads((Path(tmp_path) / r / "seed0" / "ledger.json").read_text())
+                for r in (method.longer, row)
             ]
             assert ledgers[1]["rollouts"] > ledgers[0]["rollouts"] > 0

@@ -36,7 +36,9 @@ def test_every_strategy_term_and_sampler_belongs_to_an_experiment(composed):
     used = set().union(*(targets(cfg) for cfg in composed.values()))
     strategies = {name for name in advantages.__all__ if name.endswith("Advantage")}
     shaping = {
-        name for name, item in vars(terms).items() if isinstance(item, type) and item.__module__ == terms.__name__
+        name
+        for name, item in vars(terms).items()
+        if isinstance(item, type) and item.__module__ == terms.__name__
     }
     samplers = {"DynamicSampling", "SuccessReplay", "PromptAugmentation", "AdaptiveRephrasings"}
     assert strategies | shaping | samplers <= used

@@ -16,9 +16,7 @@ from tagrpo.lab.tasks.reasoning_gym import TASKS, verifier
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "reasoning_gym_page.py"
 PAGE = (ROOT / "docs" / "reasoning_gym.md").read_text()
-PRINT = (
-    f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); import reasoning_gym_page as page; print(page.section())"
-)
+PRINT = f"import sys; sys.path.insert(0, {str(SCRIPT.parent)!r}); import reasoning_gym_page as page; print(page.section())"
 
 
 def test_the_table_is_what_the_code_supports():
@@ -30,7 +28,9 @@ def test_the_table_is_what_the_code_supports():
                 verifier(task)
         else:
             assert form == f"`{verifier(task).form}`"
-    assert f"{sum(form != 'not supported' for _, form, _ in rows)} of {len(TASKS)} tasks are supported" in PAGE
+    assert (
+        f"{sum(form != 'not supported' for _, form, _ in rows)} of {len(TASKS)} tasks are supported" in PAGE
+    )
 
 
 @pytest.mark.skipif(importlib.util.find_spec("reasoning_gym") is None, reason="needs reasoning-gym")

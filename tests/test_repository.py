@@ -24,7 +24,9 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import release_notes  # noqa: E402
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/workflows").glob("*.yml")}
+WORKFLOWS = {
+    path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/workflows").glob("*.yml")
+}
 FORMS = {
     path.stem: yaml.safe_load(path.read_text())
     for path in (ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml")
@@ -40,7 +42,9 @@ def git(*arguments: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-@pytest.mark.skipif(shutil.which("git") is None or not (ROOT / ".git").exists(), reason="needs the repository")
+@pytest.mark.skipif(
+    shutil.which("git") is None or not (ROOT / ".git").exists(), reason="needs the repository"
+)
 def test_no_log_and_nothing_that_git_ignores_is_in_the_repository():
     assert git("ls-files", "--cached", "--ignored", "--exclude-standard") == []
     assert git("check-ignore", "any.log", "docs/any.log") == ["any.log", "docs/any.log"]
@@ -71,7 +75,9 @@ def repository(tmp_path):
         "## 1.9.0 – 2030-01-01\n\n- Old.\n"
     )
     (tmp_path / "pyproject.toml").write_text('[project]\nversion = "2.0.0"\n')
-    (tmp_path / "CITATION.cff").write_text("cff-version: 1.2.0\nversion: 2.0.0\ndate-released: '2030-02-01'\n")
+    (tmp_path / "CITATION.cff").write_text(
+        "cff-version: 1.2.0\nversion: 2.0.0\ndate-released: '2030-02-01'\n"
+    )
     return tmp_path
 
 
@@ -110,7 +116,13 @@ def test_a_changelog_without_a_release_is_refused():
 
 def test_only_the_tag_of_the_version_has_notes():
     def notes_of(tag):
-        script = [sys.executable, "-I", "-S", ROOT / "scripts" / "release_notes.py", tag]  # no package but Python's own
+        script = [
+            sys.executable,
+            "-I",
+            "-S",
+            ROOT / "scripts" / "release_notes.py",
+            tag,
+        ]  # no package but Python's own
         return subprocess.run(script, capture_output=True, text=True, check=False)
 
     right = notes_of(f"v{PROJECT['version']}")
@@ -136,7 +148,9 @@ def commands(job):
 
 def made(target):
     """Return the commands that `make` would run for a target, also where `make` runs the tests."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))
+    }
     command = ["make", "-n", *target.split()]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -156,7 +170,12 @@ def test_every_target_that_a_workflow_makes_exists():
 
 
 def test_every_script_that_a_workflow_runs_exists():
-    scripts = [path for _, job in JOBS for text in commands(job) for path in re.findall(r"python (?!-)(\S+\.py)", text)]
+    scripts = [
+        path
+        for _, job in JOBS
+        for text in commands(job)
+        for path in re.findall(r"python (?!-)(\S+\.py)", text)
+    ]
     assert scripts
     assert [path for path in scripts if not (ROOT / path).is_file()] == []
 
@@ -292,7 +311,9 @@ def test_a_version_that_is_known_to_break_is_excluded(package, works, breaks):
 
 def test_authors_and_addresses_are_those_of_the_citation():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert [author["name"] for author in PROJECT["authors"]] == [author["name"] for author in citation["authors"]]
+    assert [author["name"] for author in PROJECT["authors"]] == [
+        author["name"] for author in citation["authors"]
+    ]
     assert PROJECT["license"] == citation["license"]
     known = {citation.get("repository-code"), citation.get("url")} - {None}
     assert set(PROJECT.get("urls", {}).values()) <= known

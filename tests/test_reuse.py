@@ -67,7 +67,9 @@ class Recording(Mapping):
 
 def batch_of(read):
     """Two questions, one of them with a rephrasing; everything that any callback reads."""
-    prompts = [{"text": f"prompt {n}", "template": "plain", "question": n, "num_samples": 2} for n in range(3)]
+    prompts = [
+        {"text": f"prompt {n}", "template": "plain", "question": n, "num_samples": 2} for n in range(3)
+    ]
     rollouts = {
         "prompts": [Recording(prompt, read, "prompts[…].") for prompt in prompts],
         "prompt": torch.tensor([0, 0, 1, 1, 2, 2]),
@@ -161,7 +163,9 @@ def test_fields_of_objects_and_mappings_are_the_same():
         assert fields.groups[0].id == "7"
         assert fields.groups[0].metadata == {"level": 3}
         assert fields.rollouts.text == ["a"]
-        with pytest.raises(AttributeError, match=r"Expected batch\.groups\[0\] to have `answer`, but it has id, meta"):
+        with pytest.raises(
+            AttributeError, match=r"Expected batch\.groups\[0\] to have `answer`, but it has id, meta"
+        ):
             fields.groups[0].answer  # noqa: B018
 
 
@@ -222,7 +226,11 @@ print([round(value, 4) for value in found["advantages"].sum(1).tolist()])
 @pytest.mark.skipif(find_spec("verl") is None, reason="needs verl 0.9.1, in an environment of its own")
 def test_verl_itself_calls_a_strategy(tmp_path):
     (tmp_path / "pass_at_k_estimator.py").write_text(BLOCKS["verl"])
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "VERL_USE_EXTERNAL_MODULES": "pass_at_k_estimator"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tmp_path),
+        "VERL_USE_EXTERNAL_MODULES": "pass_at_k_estimator",
+    }
     command = [sys.executable, "-c", VERL]
     result = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert result.returncode == 0, result.stderr[-3000:]
@@ -342,7 +350,10 @@ def test_rewards_of_none_and_evaluation_groups_are_those_of_trl(tiny_policy, tmp
 def responses_to_two_prompts():
     """Token ids, advantages, and what −mean(advantage · log-prob) is by one plain forward per response."""
     prompts, prompt = [torch.tensor([5, 6, 7]), torch.tensor([8, 9])], torch.tensor([1, 0, 1])
-    responses, advantages = [torch.tensor(x) for x in ([9, 8], [7], [5, 4, 3])], torch.tensor([1.0, -2.0, 0.5])
+    responses, advantages = (
+        [torch.tensor(x) for x in ([9, 8], [7], [5, 4, 3])],
+        torch.tensor([1.0, -2.0, 0.5]),
+    )
     batch = {"prompts": prompts, "prompt": prompt, "responses": responses, "advantages": advantages}
 
     def plain(model):

@@ -79,7 +79,9 @@ def test_every_ring_has_rooms():
     for room in ROOMS.rooms():
         rings[ROOMS.ring_of(room)].add(room)
     assert {"types", "packing", "modules", "rollouts", "rewards", "metrics", "datamodules"} < rings["Core"]
-    assert {"modules/lightning", "datamodules/lightning", "callbacks", "runs", "settings", "cli"} < rings["Shell"]
+    assert {"modules/lightning", "datamodules/lightning", "callbacks", "runs", "settings", "cli"} < rings[
+        "Shell"
+    ]
     assert {"contrib", "lab", "rephrasing", "analysis"} < rings["Removable"]
 
 
@@ -210,7 +212,12 @@ def dotted(path):
 
 def without_lightning():
     """Modules of removable rooms that import neither Lightning, Hydra, nor a room of the shell that needs these."""
-    pure = {room for room in ROOMS.rooms() if ROOMS.ring_of(room) == "Core"} | {"runs", "starter", "analysis", "report"}
+    pure = {room for room in ROOMS.rooms() if ROOMS.ring_of(room) == "Core"} | {
+        "runs",
+        "starter",
+        "analysis",
+        "report",
+    }
     for path in FILES:
         if ROOMS.room_of(path) in {"analysis", "contrib", "lab", "rephrasing", "report", "rollouts/servers"}:
             tree = ast.walk(ast.parse(path.read_text()))
@@ -226,7 +233,9 @@ def test_the_core_and_the_plain_loop_run_without_the_libraries_of_the_shell():
     core = [dotted(path) for path in FILES if ROOMS.ring_of(ROOMS.room_of(path)) == "Core"]
     beside = sorted(without_lightning())
     assert len(core) > 70
-    assert {"tagrpo.analysis.statistics", "tagrpo.contrib.ucpo.advantage", "tagrpo.lab.objectives"} < set(beside)
+    assert {"tagrpo.analysis.statistics", "tagrpo.contrib.ucpo.advantage", "tagrpo.lab.objectives"} < set(
+        beside
+    )
     script = str(ROOT / "examples" / "plain_torch.py")
     blocked = SHELL_LIBRARIES | {"vllm"}
     program = WITHOUT_THE_SHELL.format(blocked=blocked, names=core, script=script, beside=beside)
@@ -285,7 +294,12 @@ def test_each_removable_room_can_be_deleted(tmp_path):
     program = REMOVED.format(copies=copies, names=names)
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     result = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=environment,
+        cwd=tmp_path,
     )
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
 
@@ -321,11 +335,15 @@ WHEEL = "from setuptools import build_meta; print(build_meta.build_wheel({folder
 def packages_of_a_wheel(root, folder):
     """Build a wheel of the repository in `root`; return the folders of its modules, and all its files."""
     program = WHEEL.format(folder=str(folder))
-    result = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr[-3000:]
     with zipfile.ZipFile(folder / result.stdout.splitlines()[-1]) as wheel:
         files = [name for name in wheel.namelist() if name.startswith("tagrpo/")]
-    packages = {Path(name).parent.relative_to("tagrpo").as_posix() for name in files if name.endswith("/__init__.py")}
+    packages = {
+        Path(name).parent.relative_to("tagrpo").as_posix() for name in files if name.endswith("/__init__.py")
+    }
     return packages, files
 
 

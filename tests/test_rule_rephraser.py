@@ -111,7 +111,9 @@ def test_variables_are_renamed_one_to_one_outside_of_commands_and_texts():
     renamed = applied("rename_variables", question, ("7",))
     x, y = re.search(r"max\((.), (.)\)", renamed).groups()
     assert len({x, y, "x", "y"}) == 4
-    assert renamed == rf"If $\max({x}, {y}) = \frac{{{x}}}{{2}} \text{{ and }} {x}{y} = 3$, what is ${x}^2 {y}$?"
+    assert (
+        renamed == rf"If $\max({x}, {y}) = \frac{{{x}}}{{2}} \text{{ and }} {x}{y} = 3$, what is ${x}^2 {y}$?"
+    )
 
 
 def test_people_are_renamed_everywhere_to_names_that_suit_the_pronouns():
@@ -167,7 +169,9 @@ def test_moving_keeps_every_sentence_word_by_word(rule):
     assert moved > 20
 
 
-needs_data = pytest.mark.skipif(not DATA.exists(), reason="needs public datasets: set TAGRPO_DATA to their folder")
+needs_data = pytest.mark.skipif(
+    not DATA.exists(), reason="needs public datasets: set TAGRPO_DATA to their folder"
+)
 
 
 def real_questions(name, count):
@@ -228,7 +232,9 @@ def with_another_number(text, rng):
     return f"{text[: place.start()]}{int(place[0]) + rng.choice((1, 2, 3, 10))}{text[place.end() :]}"
 
 
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[needs_data] if " of " in kind else []) for kind in KINDS])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[needs_data] if " of " in kind else []) for kind in KINDS]
+)
 def test_the_checks_let_other_names_pass_and_see_a_number_that_changes_with_them(kind):
     rule, questions = KINDS[kind]
     rng = random.Random(0)

@@ -31,7 +31,9 @@ def test_seeds_stay_what_they_are():
 def test_another_process_has_the_same_seeds(hash_seed):
     program = "from tagrpo.seeds import derive_seed; print(derive_seed(3, 'test', -1))"
     command = [sys.executable, "-c", program]
-    found = subprocess.run(command, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        command, env={"PYTHONHASHSEED": hash_seed}, capture_output=True, text=True, check=True
+    )
     assert int(found.stdout) == derive_seed(3, "test", -1)
 
 
@@ -43,4 +45,7 @@ def test_other_parts_have_another_seed(one, other):
 
 
 def test_parts_do_not_run_into_each_other():
-    assert len({derive_seed(*parts) for parts in [("a", "b"), ("ab",), ("a", "b", ""), (1, 2), (12,), ("1", 2)]}) == 6
+    assert (
+        len({derive_seed(*parts) for parts in [("a", "b"), ("ab",), ("a", "b", ""), (1, 2), (12,), ("1", 2)]})
+        == 6
+    )

@@ -29,7 +29,9 @@ def test_no_link_of_a_page_leads_nowhere(site, tmp_path):
     pages = sorted((tmp_path / "site").rglob("*.md"))
     assert len(pages) > 12
     assert sum(len(links(page)) for page in pages) > 30
-    broken = [(page.name, link) for page in pages for link in links(page) if not (page.parent / link).exists()]
+    broken = [
+        (page.name, link) for page in pages for link in links(page) if not (page.parent / link).exists()
+    ]
     assert broken == []
 
 

@@ -45,7 +45,12 @@ def submitted(folder: Path, leaves: str, *overrides: str, **settings: str) -> tu
     for name, code in STANDINS.items():
         (folder / name).write_text(f"#!/bin/bash\n{code}\n")
         (folder / name).chmod(0o755)
-    variables = {"SLURM_JOB_ID": "77", "SLURM_JOB_NODELIST": "node[0-2]", "SLURM_NNODES": "3", "LEAVES": leaves}
+    variables = {
+        "SLURM_JOB_ID": "77",
+        "SLURM_JOB_NODELIST": "node[0-2]",
+        "SLURM_NNODES": "3",
+        "LEAVES": leaves,
+    }
     variables |= {"SLURM_NTASKS_PER_NODE": "8", "PATH": f"{folder}:{os.environ['PATH']}", **settings}
     job = subprocess.Popen(
         ["bash", SCRIPT, *overrides], cwd=folder, env={**os.environ, **variables}, start_new_session=True
@@ -69,7 +74,9 @@ def test_the_job_goes_back_into_the_queue_until_the_run_has_finished(leaves, aga
 
 def test_the_run_has_the_directory_of_its_name_and_seed(tmp_path):
     arguments, _ = submitted(tmp_path, "touch $run/finished", "name=mine", "seed=4", "experiment=grpo")
-    assert {"hydra.run.dir=runs/mine/seed4", "resume=auto", "experiment=grpo", "trainer.num_nodes=3"} <= set(arguments)
+    assert {"hydra.run.dir=runs/mine/seed4", "resume=auto", "experiment=grpo", "trainer.num_nodes=3"} <= set(
+        arguments
+    )
     arguments, _ = submitted(tmp_path, "touch $run/finished")
     assert {"name=tagrpo-77", "hydra.run.dir=runs/tagrpo-77/seed0"} <= set(arguments)
 
@@ -93,7 +100,9 @@ def test_the_last_nodes_serve_and_the_first_ones_train_from_the_servers_in_the_f
     assert "nodelist=node0,node1 nodes=2 ntasks-per-node=8 ntasks=16" in steps["tagrpo-train"]
     assert "nodelist=node2 nodes=1 ntasks-per-node=4 ntasks=4" in steps["bash"]
     served = (tmp_path / "served").read_text().splitlines()
-    command = "-m tagrpo.rollouts.servers.serve Qwen/Qwen3-1.7B --host 0.0.0.0 --port {} --tensor-parallel-size 2"
+    command = (
+        "-m tagrpo.rollouts.servers.serve Qwen/Qwen3-1.7B --host 0.0.0.0 --port {} --tensor-parallel-size 2"
+    )
     gpus = {"0,1": 8000, "2,3": 8001, "4,5": 8002, "6,7": 8003}
     assert set(served) == {f"{pair} {command.format(port)}" for pair, port in gpus.items()}
     assert len(served) > 4, "a server that has ended is started again"

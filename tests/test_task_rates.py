@@ -20,7 +20,9 @@ def rates(monkeypatch):
     spec = importlib.util.spec_from_file_location("task_rates", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    chosen = {name: facts for name, facts in module.TASKS.items() if name in ("countdown", "gcd", "spell_backward")}
+    chosen = {
+        name: facts for name, facts in module.TASKS.items() if name in ("countdown", "gcd", "spell_backward")
+    }
     monkeypatch.setattr(module, "TASKS", chosen)
     return module
 
@@ -60,5 +62,8 @@ def test_the_instruction_of_a_chat_template_asks_for_the_form(rates, monkeypatch
     chat = ["model=pretrained", "model.path=folder", "template=boxed", "template.name=chat"]
     monkeypatch.setattr(sys, "argv", ["task_rates.py", str(tmp_path / "rates.jsonl"), *chat])
     rates.main()
-    assert asked == [("chat", "Answer with a number only.", None), ("chat", "Answer with one word only.", None)]
+    assert asked == [
+        ("chat", "Answer with a number only.", None),
+        ("chat", "Answer with one word only.", None),
+    ]
     assert [row["error"] for row in rows(tmp_path / "rates.jsonl")] == ["enough", "enough"]

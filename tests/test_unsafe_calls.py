@@ -8,7 +8,11 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src"
 RUNNERS = {"eval", "exec", "compile", "__import__", "run_path", "runpy.run_path", "runpy.run_module", "loads"}
 RUNNERS |= {"yaml.unsafe_load", "yaml.full_load", "pickle.Unpickler"}
-RUNNERS |= {f"{module}.{name}" for module in ("pickle", "cloudpickle", "dill", "marshal") for name in ("load", "loads")}
+RUNNERS |= {
+    f"{module}.{name}"
+    for module in ("pickle", "cloudpickle", "dill", "marshal")
+    for name in ("load", "loads")
+}
 SAFE = {"load": ("torch", "weights_only", True), "from_pretrained": ("Auto", "trust_remote_code", False)}
 SANDBOX = {("rewards/sandbox.py", "runpy.run_path")}
 """A worker process, in which verifiers compare."""

@@ -17,7 +17,12 @@ from tests.helpers import in_fork
 
 TESTS = Path(__file__).parent
 TRAIN, EVAL, COMPARE, REPHRASE = "tagrpo-train", "tagrpo-eval", "tagrpo-compare", "tagrpo-rephrase"
-OWN = ["data=jsonl", "data.train.path=good.jsonl", "data.evaluation.test.path=good.jsonl", "data.num_rephrasings=0"]
+OWN = [
+    "data=jsonl",
+    "data.train.path=good.jsonl",
+    "data.evaluation.test.path=good.jsonl",
+    "data.num_rephrasings=0",
+]
 GRPO = "experiment=grpo"
 
 # command, arguments, what its message must contain. Of a check one use or two: settings/test_config.py has the others.
@@ -27,7 +32,11 @@ AT_ONCE = [
     (TRAIN, ["data=arithmetik"], "arithmetic_hard"),
     (TRAIN, ["nothing=1"], "nothing"),
     (TRAIN, ["data.batch_size=many"], "data.batch_size to be a whole number.*, but got 'many'"),
-    (TRAIN, ["hydra.searchpath=[file://outside]", "data=mine", "data.batch_size=many"], "data.batch_size .*got 'many'"),
+    (
+        TRAIN,
+        ["hydra.searchpath=[file://outside]", "data=mine", "data.batch_size=many"],
+        "data.batch_size .*got 'many'",
+    ),
     (TRAIN, ["optimizer.lr=fast"], "optimizer.lr to be a number"),
     (TRAIN, ["iterations=-1"], "iterations to be a whole number"),
     (TRAIN, ["iterations=null"], "iterations is null and trainer.max_epochs is -1. Set one"),
@@ -77,7 +86,11 @@ AT_ONCE = [
     (EVAL, ["diagnose=3"], "diagnose to be a text"),
     (COMPARE, ["methods=grpo"], "methods to be a list"),
     (COMPARE, ["compare=demo", "launcher.timeout_min=long"], "launcher.timeout_min to be "),
-    (REPHRASE, ["input=good.jsonl", "output=x.jsonl", "rephraser.model=m", "dry_run=maybe"], "dry_run to be true"),
+    (
+        REPHRASE,
+        ["input=good.jsonl", "output=x.jsonl", "rephraser.model=m", "dry_run=maybe"],
+        "dry_run to be true",
+    ),
     ("tagrpo-plan", ["gpus.h100.memory=much"], "gpus.h100.memory to be a number"),
     (TRAIN, ["data=jsonl"], "data.train.path=…"),
     (TRAIN, ["data=jsonl", "data.train.path=good.jsonl"], "data.evaluation.test.path=…"),
@@ -127,16 +140,28 @@ BEFORE_THE_MODEL = [
     (TRAIN, ["model.path=no/such/model/here"], "model.path"),
     (TRAIN, ["policy.token_budget=10"], "Raise policy.token_budget"),
     (TRAIN, ["rollout.sampling.max_new_tokens=99999"], "rollout.sampling.max_new_tokens"),
-    (EVAL, ["rollout.evaluation_sampling.max_new_tokens=99999"], "rollout.evaluation_sampling.max_new_tokens"),
+    (
+        EVAL,
+        ["rollout.evaluation_sampling.max_new_tokens=99999"],
+        "rollout.evaluation_sampling.max_new_tokens",
+    ),
     (TRAIN, ["data.max_prompt_tokens=3"], "data.max_prompt_tokens=3"),
     (TRAIN, ["data.train.size=4"], "data.batch_size=8"),
-    (TRAIN, [*OWN, GRPO, "data.train.path=bad.jsonl"], r"(?s)bad.jsonl, row 2: .*bad.jsonl, row 4: .*and 93 more"),
+    (
+        TRAIN,
+        [*OWN, GRPO, "data.train.path=bad.jsonl"],
+        r"(?s)bad.jsonl, row 2: .*bad.jsonl, row 4: .*and 93 more",
+    ),
     (
         TRAIN,
         [*OWN, GRPO, "data.batch_size=2", "reward=countdown"],
         r"(?s)good.jsonl, row 1, question good-1.*got .1..*good-8",
     ),
-    (EVAL, [*OWN, "reward=shortest_path"], r"good.jsonl, row 1, question good-1.*such as `right down`, but got '1'"),
+    (
+        EVAL,
+        [*OWN, "reward=shortest_path"],
+        r"good.jsonl, row 1, question good-1.*such as `right down`, but got '1'",
+    ),
     (TRAIN, [*OWN, "data.num_rephrasings=3", "data.batch_size=2"], "lower data.num_rephrasings"),
     (TRAIN, ["policy.anchor=q0"], "policy.anchor"),
     (TRAIN, ["callbacks.pass_at_k.store=0"], "callbacks.pass_at_k.store "),
@@ -155,14 +180,22 @@ BEFORE_THE_MODEL = [
     (TRAIN, ["trainer.accelerator=abacus"], "trainer"),
     (TRAIN, ["advantage.group_by=null"], "advantage.group_by"),
     (TRAIN, ["+lora.dropout=0.1", "lora=default"], "(?s)dropout.*lora"),
-    (EVAL, ["data.evaluation_samples=0", "callbacks.pass_at_k.ks=[]"], "evaluation_samples|callbacks.pass_at_k.ks"),
+    (
+        EVAL,
+        ["data.evaluation_samples=0", "callbacks.pass_at_k.ks=[]"],
+        "evaluation_samples|callbacks.pass_at_k.ks",
+    ),
     (EVAL, ["checkpoint=run"], "checkpoint"),
     (COMPARE, ["methods=[grpo]", "gpus_per_run=1", "workers=99"], "gpus_per_run"),
     ("tagrpo-plan", ["gpu=x100"], "gpu to be one of"),
     ("tagrpo-plan", ["policy.mask_truncated=maybe"], "policy.mask_truncated to be true or false"),
     (TRAIN, ["policy.schedule_options=3"], "policy.schedule_options to be a mapping"),
     (TRAIN, ["policy.mask_truncated=maybe"], "policy.mask_truncated to be true or false"),
-    (REPHRASE, ["input=good.jsonl", "output=x.jsonl", "rephraser.model=m", "server.timeout=long"], "server.timeout "),
+    (
+        REPHRASE,
+        ["input=good.jsonl", "output=x.jsonl", "rephraser.model=m", "server.timeout=long"],
+        "server.timeout ",
+    ),
     ("tagrpo-report", ["none"], "none"),
 ]
 
@@ -175,7 +208,13 @@ def folder(tmp_path_factory):
     (place / "good.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     bad = [{"question": "x ?", "answer": "" if i % 2 else "1"} for i in range(206)]
     (place / "bad.jsonl").write_text("".join(json.dumps(row) + "\n" for row in bad))
-    for name in ("sets/gsm8k_train", "gsm8k/gsm8k_train", "run/model", "run/checkpoints", "full/grpo/seed0/x"):
+    for name in (
+        "sets/gsm8k_train",
+        "gsm8k/gsm8k_train",
+        "run/model",
+        "run/checkpoints",
+        "full/grpo/seed0/x",
+    ):
         (place / name).mkdir(parents=True)
     (place / "outside" / "data").mkdir(parents=True)
     (place / "outside" / "data" / "mine.yaml").write_text("defaults: [arithmetic, _self_]\nbatch_size: 5\n")
@@ -194,7 +233,9 @@ def quiet(environment):
 def outcomes(cases, folder):
     asked = "".join(json.dumps([command, arguments, str(folder)]) + "\n" for command, arguments, _ in cases)
     command = [sys.executable, TESTS / "forked_commands.py"]
-    done = subprocess.run(command, input=asked, capture_output=True, text=True, check=False, env=quiet({**os.environ}))
+    done = subprocess.run(
+        command, input=asked, capture_output=True, text=True, check=False, env=quiet({**os.environ})
+    )
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
 
@@ -276,12 +317,15 @@ def test_help_settings_and_completion_import_nothing_heavy(shown, number):
 
 def test_help_says_what_can_be_chosen(shown):
     texts = {
-        " ".join([command, *arguments]): one["output"] for (command, arguments), one in zip(SHOWN, shown, strict=True)
+        " ".join([command, *arguments]): one["output"]
+        for (command, arguments), one in zip(SHOWN, shown, strict=True)
     }
     train = texts["tagrpo-train --help"]
     assert "experiment=ta_grpo" in train
     for group in ("advantage", "loss", "data", "model", "rollout", "trainer", "scale"):
-        assert re.search(rf"^  - /?{group}: \S+ +# \S", train, re.MULTILINE), f"{group} has a default and a line on it"
+        assert re.search(rf"^  - /?{group}: \S+ +# \S", train, re.MULTILINE), (
+            f"{group} has a default and a line on it"
+        )
     assert re.search(r"^iterations: 48 +# \S", train, re.MULTILINE)
     assert re.search(r"^  loss: .*\bclip\b", train, re.MULTILINE), "options of a group are named"
     assert "install=bash" in train

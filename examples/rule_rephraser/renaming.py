@@ -88,7 +88,21 @@ def _part_of_more(before: str, after: str) -> bool:
     return previous[1] in _TITLES or not _begins_sentence(before[: previous.start()])
 
 
-_TITLES = ("Mr.", "Mrs.", "Ms.", "Dr.", "St.", "King", "Queen", "Lake", "San", "Santa", "Mount", "Uncle", "Aunt")
+_TITLES = (
+    "Mr.",
+    "Mrs.",
+    "Ms.",
+    "Dr.",
+    "St.",
+    "King",
+    "Queen",
+    "Lake",
+    "San",
+    "Santa",
+    "Mount",
+    "Uncle",
+    "Aunt",
+)
 
 
 def _begins_sentence(before: str) -> bool:
@@ -131,7 +145,9 @@ def rename_variables(question: Question) -> str | None:
         return None  # mod, cm, gcd without a command, or labels such as ABC
     outside = set(re.findall(r"(?<![A-Za-z'’])[A-Za-z](?![A-Za-z])", prose(text))) - {"a", "A", "I"}
     worded = {letter for words in _TEXT.findall(text) for letter in re.findall(r"\b[A-Za-z]\b", words)}
-    answered = {a for answer in question.answer for run in _LETTER.findall(answer) if run[0] != "\\" for a in run}
+    answered = {
+        a for answer in question.answer for run in _LETTER.findall(answer) if run[0] != "\\" for a in run
+    }
     if outside or answered & letters:
         return None
     old = [letter for letter in _RENAMED if letter in alone and letter not in worded]

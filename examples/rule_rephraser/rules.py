@@ -52,7 +52,9 @@ def question_first(question: Question) -> str | None:
     story = question.story
     if story is None or not story.facts:
         return None
-    opening = question.rng.choice(("Question about the situation below:", "Answer this about the situation below:"))
+    opening = question.rng.choice(
+        ("Question about the situation below:", "Answer this about the situation below:")
+    )
     return f"{opening} {story.asked}\n\nSituation: {' '.join(story.facts)}"
 
 
@@ -86,7 +88,9 @@ def command(question: Question) -> str | None:
         return None
     if match := _WHAT_IS.fullmatch(story.task):
         asked = f"{question.rng.choice(('Find', 'Determine'))} {match['thing']}."
-    elif (match := _FIND.fullmatch(story.task)) and not _PLURAL.search(re.sub(r"\$[^$]*\$", "$", match["thing"])):
+    elif (match := _FIND.fullmatch(story.task)) and not _PLURAL.search(
+        re.sub(r"\$[^$]*\$", "$", match["thing"])
+    ):
         thing = match["thing"]
         if thing.startswith("$") and ("=" in thing or "," in thing):
             return None
@@ -121,7 +125,9 @@ class RuleRephraser:
     def __init__(self, count: int = 3, rules: Sequence[str] | None = None, seed: int = 0) -> None:
         self.rules = list(RULES if rules is None else rules)
         if count < 1 or set(self.rules) - set(RULES):
-            raise ValueError(f"Expected count ≥ 1 and rules among {', '.join(RULES)}, but got {count} and {rules}.")
+            raise ValueError(
+                f"Expected count ≥ 1 and rules among {', '.join(RULES)}, but got {count} and {rules}."
+            )
         self.count = count
         self.seed = seed
 
@@ -146,9 +152,8 @@ class RuleRephraser:
                 provenance = {"model": "rules", "instruction": rule, "time": now, "seed": self.seed}
                 passed += reviewed.add(Candidate(text, provenance), checks)
         if passed < self.count:
-            reviewed.shortfall = (
-                f"{len(reviewed.candidates)} of {len(self.rules)} rules apply safely, {passed} results pass the checks"
-            )
+            applied = f"{len(reviewed.candidates)} of {len(self.rules)} rules apply safely"
+            reviewed.shortfall = f"{applied}, {passed} results pass the checks"
         return reviewed
 
     def rephrase(self, question: str, answer: Sequence[str] = ()) -> dict[str, str]:

@@ -47,12 +47,16 @@ def templated_example(rng: random.Random) -> SupervisedExample:
     return example._replace(question=text.format(question=example.question))
 
 
-def arithmetic_example(rng: random.Random, strategies: tuple[float, float, float] | None = None) -> SupervisedExample:
+def arithmetic_example(
+    rng: random.Random, strategies: tuple[float, float, float] | None = None
+) -> SupervisedExample:
     """Draw a question and a solution, each family by its `share`; `strategies` None are the family's own."""
     start = SPLITS["test_size" if rng.random() < LARGE_SHARE else "train"].start
     name = draw_family(rng, FAMILIES)
     family = replace(FAMILIES[name], strategies=strategies or FAMILIES[name].strategies)
-    problem = draw_training(SPLITS, lambda: sample_problem(rng, SPLITS["train"].num_operations, start).asked).told
+    problem = draw_training(
+        SPLITS, lambda: sample_problem(rng, SPLITS["train"].num_operations, start).asked
+    ).told
     return SupervisedExample(phrase(problem, family, rng), solution(problem, family, rng), name)
 
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import random
 
 from tagrpo.lab.tasks.countdown.reward import OPERATORS, CountdownReward
-from tagrpo.lab.tasks.countdown.source import COUNTS, FAMILIES, LARGEST_TARGET, CountdownSource, sample_problem
+from tagrpo.lab.tasks.countdown.source import (
+    COUNTS,
+    FAMILIES,
+    LARGEST_TARGET,
+    CountdownSource,
+    sample_problem,
+)
 
 from .parts import Starter, SupervisedExample, build_answer_tokenizer, draw_problem, vocabulary_of
 

@@ -46,7 +46,14 @@ from tagrpo.types import EnumeratingVerifier, QuestionGroup
 
 from .arithmetic import arithmetic_vocabulary
 from .countdown import countdown_vocabulary
-from .parts import SupervisedExample, build_answer_tokenizer, build_model, draw_training, prompt_text, vocabulary_of
+from .parts import (
+    SupervisedExample,
+    build_answer_tokenizer,
+    build_model,
+    draw_training,
+    prompt_text,
+    vocabulary_of,
+)
 from .shortest_path import shortest_path_vocabulary
 from .warmstart import MAX_NEW_TOKENS, batches, fit, problem_sequence
 
@@ -116,7 +123,9 @@ class Exposure:
         for name in task.source.rephrasings[REGIME]:
             forms[REFORMULATIONS[name].kind if name in REFORMULATIONS else "wording"].append(name)
         shares = {original: self.original}
-        shares |= {name: share / len(forms[kind]) for kind, share in self.kinds.items() for name in forms[kind]}
+        shares |= {
+            name: share / len(forms[kind]) for kind, share in self.kinds.items() for name in forms[kind]
+        }
         rest = 1 - sum(shares.values())
         return shares | {name: rest * share for name, share in task.base.items()}
 
@@ -172,7 +181,9 @@ class Starters:
     @cached_property
     def validation(self) -> list[QuestionGroup]:
         """Questions with reformulations of all kinds."""
-        return self.task.source("validation", REGIME, self.config.validation_questions, num_rephrasings=None).load()
+        return self.task.source(
+            "validation", REGIME, self.config.validation_questions, num_rephrasings=None
+        ).load()
 
     @cached_property
     def wordings(self) -> list[QuestionGroup]:
@@ -184,7 +195,9 @@ class Starters:
         """Id of each of these questions → all correct responses in tokens."""
         verifier, stop = self.task.verifier(), [self.tokenizer.eos_token_id]
         return {
-            group.id: correct_tokens(verifier.correct_responses(group.answer), self.tokenizer, stop, MAX_NEW_TOKENS)
+            group.id: correct_tokens(
+                verifier.correct_responses(group.answer), self.tokenizer, stop, MAX_NEW_TOKENS
+            )
             for group in self.validation
         }
 
@@ -227,7 +240,9 @@ class Starters:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.config.seed)
             base = build_model(self.tokenizer)
-        loss = self._train(base, self.task.base, self.config.steps or self.task.steps, self.config.learning_rate)
+        loss = self._train(
+            base, self.task.base, self.config.steps or self.task.steps, self.config.learning_rate
+        )
         return base, {"loss": loss}
 
     def _load(self, name: str) -> Qwen3ForCausalLM:
@@ -314,7 +329,9 @@ def fitting(told: str, answers: Sequence[str]) -> Sequence[str]:
 
 def main() -> None:
     """Train from the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--task", choices=TASKS, required=True)
     parser.add_argument("--output", type=Path, required=True, help="folder to write")
     parser.add_argument("--seed", type=int, default=0)

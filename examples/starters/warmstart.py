@@ -62,7 +62,9 @@ class WarmstartConfig:
     seed: int = 0
     chain_steps: int = 500  # on chains of arithmetic facts; the first part of the schedule
     word_steps: int = 1500  # on questions of the task
-    extra_steps: int = 400  # of one extension, with a learning-rate schedule of its own, while the gate is not met
+    extra_steps: int = (
+        400  # of one extension, with a learning-rate schedule of its own, while the gate is not met
+    )
     max_extensions: int = 4
     batch_size: int = 32
     learning_rate: float = 2e-3  # peak of a cosine that ends at a tenth of it
@@ -149,7 +151,10 @@ def train_to_gate(
 
 
 def fit(
-    model: Qwen3ForCausalLM, schedule: Iterable[Sequence[TrainingSequence]], num_steps: int, learning_rate: float
+    model: Qwen3ForCausalLM,
+    schedule: Iterable[Sequence[TrainingSequence]],
+    num_steps: int,
+    learning_rate: float,
 ) -> float:
     """One AdamW step per batch, with 50 steps of warm-up and a cosine; returns the mean loss of the last 50 steps."""
     model.train()
@@ -161,7 +166,9 @@ def fit(
     for batch in schedule:
         # No mask is needed: padding follows what is learned, and causal attention does not look ahead.
         ids = pad_sequence([sequence.token_ids for sequence in batch], batch_first=True)
-        labels = pad_sequence([sequence.labels for sequence in batch], batch_first=True, padding_value=IGNORED)
+        labels = pad_sequence(
+            [sequence.labels for sequence in batch], batch_first=True, padding_value=IGNORED
+        )
         loss = model(input_ids=ids, labels=labels, use_cache=False).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -174,7 +181,10 @@ def fit(
 
 @torch.no_grad()
 def solve_rate(
-    model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerBase, groups: Sequence[QuestionGroup], num_samples: int
+    model: Qwen3ForCausalLM,
+    tokenizer: PreTrainedTokenizerBase,
+    groups: Sequence[QuestionGroup],
+    num_samples: int,
 ) -> Tensor:
     """[Q] float32: for each original question, the share of samples whose text after the last marker is correct.
 
@@ -193,7 +203,8 @@ def solve_rate(
     texts = tokenizer.batch_decode(outputs[:, inputs.input_ids.shape[1] :], skip_special_tokens=True)
     finals = [text.rpartition(ANSWER_MARKER) for text in texts]
     correct = [
-        bool(marker) and final.strip() in groups[i // num_samples].answer for i, (_, marker, final) in enumerate(finals)
+        bool(marker) and final.strip() in groups[i // num_samples].answer
+        for i, (_, marker, final) in enumerate(finals)
     ]
     return torch.tensor(correct, dtype=torch.float32).view(len(groups), num_samples).mean(dim=1)
 
@@ -209,7 +220,9 @@ def exact_solve_rate(
     """[Q] float64, the probability that the answer to the original question is correct; takes the model over."""
     prompts = [torch.tensor(tokenizer(prompt_text(group.question)).input_ids) for group in groups]
     correct = [
-        correct_tokens(verifier.correct_responses(group.answer), tokenizer, [tokenizer.eos_token_id], max_new_tokens)
+        correct_tokens(
+            verifier.correct_responses(group.answer), tokenizer, [tokenizer.eos_token_id], max_new_tokens
+        )
         for group in groups
     ]
     return exact_success(Scorer(CausalPolicy(model.eval())), prompts, correct, temperature)
@@ -222,7 +235,9 @@ def problem_sequence(
 ) -> TrainingSequence:
     """Draw a question with a response; the response is learned."""
     question, response, _ = draw(rng)
-    return TrainingSequence.of(tokenizer, (prompt_text(question), False), (response + tokenizer.eos_token, True))
+    return TrainingSequence.of(
+        tokenizer, (prompt_text(question), False), (response + tokenizer.eos_token, True)
+    )
 
 
 def chain_sequence(tokenizer: PreTrainedTokenizerBase, rng: random.Random) -> TrainingSequence:

@@ -13,7 +13,8 @@ from .runs import RunFiles, pass_at_k_table
 from .statistics import Comparison, Difference, Estimate, difference, estimate, holm
 
 Runs = Mapping[str, Sequence[RunFiles]]  # method → its runs, one per seed
-Curves = Mapping[str, Mapping[str, Mapping[int, Estimate]]]  # split, or `<group> (average)` → method → k → estimate
+# split, or `<group> (average)` → method → k → estimate
+Curves = Mapping[str, Mapping[str, Mapping[int, Estimate]]]
 ZERO_GRADIENT = "zero_gradient/percentage"
 
 
@@ -36,11 +37,17 @@ class Methods:
         common = [split for split in self.every[0].test if all(split in run.test for run in self.every)]
         if not common:
             has = "; ".join(f"{run.path} has {', '.join(run.test)}" for run in self.every[:5])
-            raise ValueError(f"Expected a test split that all runs have, but {has}. Evaluate all of them on one set.")
-        ks = {split: [{int(k) for k in run.test[split]["pass_at_k"]} for run in self.every] for split in common}
+            raise ValueError(
+                f"Expected a test split that all runs have, but {has}. Evaluate all of them on one set."
+            )
+        ks = {
+            split: [{int(k) for k in run.test[split]["pass_at_k"]} for run in self.every] for split in common
+        }
         self.splits = {split: sorted(set.intersection(*of_runs)) for split, of_runs in ks.items()}
         found = [{name: group["splits"] for name, group in run.groups.items()} for run in self.every]
-        self.groups = {name: splits for name, splits in found[0].items() if all(f.get(name) == splits for f in found)}
+        self.groups = {
+            name: splits for name, splits in found[0].items() if all(f.get(name) == splits for f in found)
+        }
         averages = {f"{group} (average)": splits for group, splits in self.groups.items()}
         self.parts = {split: [split] for split in self.splits} | averages
         self._pass_at_k = cache(lambda split, method, k: pass_at_k_table(self.runs[method], split, k))
@@ -89,13 +96,18 @@ class Methods:
 
     def at(self, k: int) -> dict[str, dict[str, Estimate]]:
         """Return split or average → method → pass@k."""
-        return {name: {method: points[k] for method, points in ms.items()} for name, ms in self.curves.items()}
+        return {
+            name: {method: points[k] for method, points in ms.items()} for name, ms in self.curves.items()
+        }
 
     def gains(self, baseline: str) -> Curves:
         """Return paired differences from `baseline`, as in `curves`, for methods with a common seed."""
         others = [m for m in self.runs if m != baseline and self._share_a_seed(m, baseline)]
         return {
-            name: {m: {k: self.difference(splits, m, baseline, k).estimate for k in self.ks(splits)} for m in others}
+            name: {
+                m: {k: self.difference(splits, m, baseline, k).estimate for k in self.ks(splits)}
+                for m in others
+            }
             for name, splits in self.parts.items()
         }
 
@@ -142,7 +154,9 @@ class Methods:
         The table has the seeds that logged the percentage, and the iterations that all of them have.
         """
         logged = {m: {run.seed: run.scalar(ZERO_GRADIENT) for run in seeds} for m, seeds in self.runs.items()}
-        known = {m: {seed: x for seed, x in of_seeds.items() if x is not None} for m, of_seeds in logged.items()}
+        known = {
+            m: {seed: x for seed, x in of_seeds.items() if x is not None} for m, of_seeds in logged.items()
+        }
         return {method: pd.DataFrame(of_seeds).T.dropna(axis=1) for method, of_seeds in known.items()}
 
     @cached_property
@@ -212,12 +226,17 @@ class Methods:
     def differing_settings(self) -> dict[str, dict[str, Any]]:
         """Return setting → method → value, for settings that differ between trained methods' first seeds.
 
-        Left out: the name, the seed, paths inside the run directory, and settings that repeat a shorter-named one.
+        Left out: the name, the seed, paths inside the run directory, and settings that repeat a shorter-named
+        one.
         """
         settings = {method: _settings(seeds[0]) for method, seeds in self.trained.items()}
         names = {name for found in settings.values() for name in found}
         rows = {name: {method: found.get(name) for method, found in settings.items()} for name in names}
-        differ = {name: row for name, row in rows.items() if any(x != next(iter(row.values())) for x in row.values())}
+        differ = {
+            name: row
+            for name, row in rows.items()
+            if any(x != next(iter(row.values())) for x in row.values())
+        }
         return without_copies(differ)
 
 

@@ -24,8 +24,9 @@ COLUMNS = {
 CELL = "{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 NOTE = (
     "In percent of the training questions, with 95 % t-intervals over them. Equal rewards give GRPO no "
-    "gradient; more responses are less often equal for their number alone, so that G of the N·G are compared too. "
-    "A distance is the mean of 1 − cosine over pairs of responses, whose expectation does not depend on their number."
+    "gradient; more responses are less often equal for their number alone, so that G of the N·G are "
+    "compared too. A distance is the mean of 1 − cosine over pairs of responses, whose expectation does not "
+    "depend on their number."
 )
 
 
@@ -40,7 +41,10 @@ def summarised(questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
     """
     columns = {name: [row[name] for row in questions if name in row] for name in COLUMNS}
     return {
-        name: {**t_intervals(torch.tensor(values, dtype=torch.float64)[:, None])[0]._asdict(), "n": len(values)}
+        name: {
+            **t_intervals(torch.tensor(values, dtype=torch.float64)[:, None])[0]._asdict(),
+            "n": len(values),
+        }
         for name, values in columns.items()
         if values
     }
@@ -52,7 +56,9 @@ def table_of(diagnosis: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for point in diagnosis["checkpoints"]:
         found = point["metrics"]
-        shown = [CELL.format(**found[n], digits=3 if "distance" in n else 1) if n in found else "–" for n in names]
+        shown = [
+            CELL.format(**found[n], digits=3 if "distance" in n else 1) if n in found else "–" for n in names
+        ]
         rows.append([stage_name(point), *shown, str(len(point["questions"]))])
     return ["training", *(COLUMNS[name] for name in names), "questions"], rows
 

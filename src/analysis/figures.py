@@ -1,8 +1,8 @@
 """Figures of runs as data, from which pages, PNGs and notebooks are drawn.
 
 - A figure has a `title`, a `caption`, `panels`, and `y`, the label of the vertical axis.
-- A panel has a `title`, `series`, `x`, the label of the horizontal axis, and optionally `log` (of x) and `from_zero`
-  (of y).
+- A panel has a `title`, `series`, `x`, the label of the horizontal axis, and optionally `log` (of x) and
+  `from_zero` (of y).
 - A series has a `label` and a `group`, which determines its colour: the number of a method, or a cause of
   missing gradients. A series over training has the number of a `run` and a `column` of the run's log; the
   seeds of a method share a label. Any other series has `x`, `y`, and optionally the intervals `low` and
@@ -127,7 +127,9 @@ class Figures:
         """
         for part, of_method in methods.at(methods.largest_k).items() if series else ():
             drawn = [
-                _estimates(names[0], self.group[names[0]], [amounts[m] for m in names], [of_method[m] for m in names])
+                _estimates(
+                    names[0], self.group[names[0]], [amounts[m] for m in names], [of_method[m] for m in names]
+                )
                 for names in series
             ]
             across = [0, max(amounts[m] for joined in series for m in joined)]
@@ -162,7 +164,9 @@ class Figures:
         Exact values are used if known.
         """
         every = [(run, run.exact or run.evaluations) for run in self.runs]
-        for split in dict.fromkeys(name for _, found in every for evaluation in found for name in evaluation["splits"]):
+        for split in dict.fromkeys(
+            name for _, found in every for evaluation in found for name in evaluation["splits"]
+        ):
             series, k = [], ""
             for run, found in every:
                 points = {}
@@ -176,21 +180,32 @@ class Figures:
 
     def _exact(self) -> Iterator[Figure]:
         """Yield a panel for every split: pass@k in each method's last exact evaluations, means over seeds."""
-        last = {m: [run.exact[-1]["splits"] for run in seeds if run.exact] for m, seeds in self.methods.items()}
+        last = {
+            m: [run.exact[-1]["splits"] for run in seeds if run.exact] for m, seeds in self.methods.items()
+        }
         for split in dict.fromkeys(name for seeds in last.values() for splits in seeds for name in splits):
             series = []
             for method, seeds in last.items():
                 rows = [splits[split]["questions"] for splits in seeds if split in splits]
-                success = [torch.tensor([row["success"] for row in of_run], dtype=torch.float64) for of_run in rows]
+                success = [
+                    torch.tensor([row["success"] for row in of_run], dtype=torch.float64) for of_run in rows
+                ]
                 if success:
                     curve = 100 * torch.stack([exact_pass_at_k(p, EXACT_KS).mean(0) for p in success]).mean(0)
-                    series.append({"label": method, "group": self.group[method], "x": EXACT_KS, "y": curve.tolist()})
+                    series.append(
+                        {"label": method, "group": self.group[method], "x": EXACT_KS, "y": curve.tolist()}
+                    )
             yield {"title": split, "x": "k", "log": True, "from_zero": True, "series": series}
 
 
 def figure(title: str, caption: str, y: str, panels: Iterable[Figure]) -> Figure:
     """Return a figure of the panels that have a series."""
-    return {"title": title, "caption": caption, "y": y, "panels": [panel for panel in panels if panel["series"]]}
+    return {
+        "title": title,
+        "caption": caption,
+        "y": y,
+        "panels": [panel for panel in panels if panel["series"]],
+    }
 
 
 def _estimates(label: str, group: int, x: Iterable[float], estimates: Iterable[Estimate]) -> Figure:
@@ -204,17 +219,28 @@ def equal_rewards(run: RunFiles) -> Figure:
     """Return the panel of a diagnosed run: percentage of questions with equal rewards (TA-GRPO, Fig. 3)."""
     series, checkpoints = [], (run.diagnosis or {"checkpoints": ()})["checkpoints"]
     for group, name in enumerate(name for name in COLUMNS if name.startswith("uniform_reward/")):
-        found = [(100 * point["share"], point["metrics"][name]) for point in checkpoints if name in point["metrics"]]
-        ends = {line: [x[part] for _, x in found] for line, part in (("y", "value"), ("low", "low"), ("high", "high"))}
+        found = [
+            (100 * point["share"], point["metrics"][name])
+            for point in checkpoints
+            if name in point["metrics"]
+        ]
+        ends = {
+            line: [x[part] for _, x in found]
+            for line, part in (("y", "value"), ("low", "low"), ("high", "high"))
+        }
         label = COLUMNS[name].removeprefix("equal rewards, ")
-        series += [{"label": label, "group": group, "x": [share for share, _ in found], **ends}] if found else []
+        series += (
+            [{"label": label, "group": group, "x": [share for share, _ in found], **ends}] if found else []
+        )
     return {"title": run.method, "x": "% of training", "from_zero": True, "series": series}
 
 
 def distances(run: RunFiles) -> Iterator[Figure]:
     """Return a panel per pool: share of questions up to a distance, by checkpoint or half of training."""
     if run.diagnosis is not None:
-        stages = {stage_name(point): pd.DataFrame(point["questions"]) for point in run.diagnosis["checkpoints"]}
+        stages = {
+            stage_name(point): pd.DataFrame(point["questions"]) for point in run.diagnosis["checkpoints"]
+        }
     else:
         rows = run.diversity.assign(pool="embedding_distance/" + run.diversity["pool"])
         rows = rows.pivot(index=["iteration", "question"], columns="pool", values="distance").reset_index()
@@ -226,4 +252,9 @@ def distances(run: RunFiles) -> Iterator[Figure]:
             x = sorted(rows.get(f"embedding_distance/{pool}", pd.Series(dtype=float)).dropna())
             shares = [100 * (rank + 1) / len(x) for rank in range(len(x))]
             series += [{"label": stage, "group": number, "x": x, "y": shares}] if x else []
-        yield {"title": f"{run.method}, {title}", "x": "distance (1 − cosine)", "from_zero": True, "series": series}
+        yield {
+            "title": f"{run.method}, {title}",
+            "x": "distance (1 − cosine)",
+            "from_zero": True,
+            "series": series,
+        }

@@ -62,7 +62,9 @@ def panels(
 def finished(figure: Figure, axes: Sequence[Axes], label: str) -> Figure:
     """Add the label of the vertical axis, and one legend below all panels; return `figure`."""
     axes[0].set_ylabel(label)
-    handles = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    handles = {
+        label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
+    }
     # About twelve letters of this font size fit into an inch; the line of a key takes half an inch.
     wide = 0.6 + max(map(len, handles), default=0) / 12
     columns = max(1, min(len(handles), int(figure.get_figwidth() / wide)))
@@ -81,7 +83,9 @@ def draw(figure: Mapping[str, Any], runs: Sequence[RunFiles] = ()) -> Figure:
         for index, (label, alike) in enumerate(by_label.items()):
             look = {"label": label, **_look(alike[0]["group"])}
             if "column" in alike[0]:
-                _over_training(ax, [smoothed(runs[one["run"]].metrics[one["column"]].dropna()) for one in alike], look)
+                _over_training(
+                    ax, [smoothed(runs[one["run"]].metrics[one["column"]].dropna()) for one in alike], look
+                )
                 continue
             # Series with intervals stand three points apart.
             aside = ScaledTranslation((index - (len(by_label) - 1) / 2) / 24, 0, drawn.dpi_scale_trans)
@@ -102,7 +106,8 @@ def draw(figure: Mapping[str, Any], runs: Sequence[RunFiles] = ()) -> Figure:
             ax.minorticks_off()
         if ax.get_xlim()[1] > 1:
             ax.xaxis.set_major_formatter(EngFormatter(sep=""))
-    for ax, panel in zip(axes, figure["panels"], strict=True):  # once all are drawn, because they may share an axis
+    # once all are drawn, because they may share an axis
+    for ax, panel in zip(axes, figure["panels"], strict=True):
         if panel.get("from_zero"):
             ax.set_ylim(bottom=0)
         elif ax.get_ylim()[0] < 0:

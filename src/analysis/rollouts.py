@@ -13,7 +13,8 @@ REQUIRED = {
     "iteration", "question", "rephrasing", "template", "prompt", "response", "answer", "correct", "reward", "advantage",
     "length", "truncated",
 }  # fmt: skip
-TOKENS = ("token_ids", "token_logprobs", "token_entropies")  # a list for each response; any of them may be missing
+# a list for each response; any of them may be missing
+TOKENS = ("token_ids", "token_logprobs", "token_entropies")
 
 
 def read_rollouts(run: Path) -> pd.DataFrame:
@@ -30,8 +31,8 @@ def read_rollouts(run: Path) -> pd.DataFrame:
     frames = [_read(file) for file in sorted((run / "rollouts").glob("*.parquet"))]
     if not frames:
         raise FileNotFoundError(
-            f"Expected rollouts/*.parquet in {run}, but found none. Train with the callback `recorder` (it is one of "
-            "callbacks=default)."
+            f"Expected rollouts/*.parquet in {run}, but found none. Train with the callback `recorder` (it "
+            "is one of callbacks=default)."
         )
     return pd.concat(frames, ignore_index=True).sort_values("iteration", kind="stable", ignore_index=True)
 
@@ -40,7 +41,9 @@ def _read(file: Path) -> pd.DataFrame:
     try:
         names = pq.read_schema(file).names
     except (OSError, ValueError) as error:
-        raise ValueError(f"Expected a Parquet file at {file}, but it can't be read: {error}. Delete it.") from error
+        raise ValueError(
+            f"Expected a Parquet file at {file}, but it can't be read: {error}. Delete it."
+        ) from error
     if missing := sorted(REQUIRED.difference(names)):
         raise ValueError(f"Expected columns {', '.join(missing)} in {file}, but found {', '.join(names)}.")
     frame = pd.read_parquet(file, columns=[name for name in names if name not in TOKENS])
@@ -72,11 +75,20 @@ def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
     Returns:
         The test, and the standard deviation of the true success rate over the prompts of a question, from 0
         to 1. The
-        latter is the root of the mean of `difficulty_variance`, 0 if this mean is negative, NaN if no question has
+        latter is the root of the mean of `difficulty_variance`, 0 if this mean is negative, NaN if no
+            question has
         enough responses.
     """
     question = rollouts.groupby(["iteration", "question"], sort=False).ngroup().to_numpy()
-    prompt = rollouts.groupby(["iteration", "question", "rephrasing", "template"], sort=False).ngroup().to_numpy()
-    columns = (torch.tensor(rollouts["correct"].to_numpy(dtype=bool)), torch.tensor(prompt), torch.tensor(question))
+    prompt = (
+        rollouts.groupby(["iteration", "question", "rephrasing", "template"], sort=False).ngroup().to_numpy()
+    )
+    columns = (
+        torch.tensor(rollouts["correct"].to_numpy(dtype=bool)),
+        torch.tensor(prompt),
+        torch.tensor(question),
+    )
     variance = float(difficulty_variance(*columns).nanmean())
-    return difficulty_test(*columns), float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else float("nan")
+    return difficulty_test(*columns), float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else float(
+        "nan"
+    )

@@ -88,7 +88,12 @@ class RunFiles:
         frame = _read_table(path) if path.exists() else pd.DataFrame()
         if "rollout/reward" not in frame:
             return pd.DataFrame()
-        rows = frame.dropna(subset=["rollout/reward"]).astype({"step": int}).set_index("step").rename_axis("iteration")
+        rows = (
+            frame.dropna(subset=["rollout/reward"])
+            .astype({"step": int})
+            .set_index("step")
+            .rename_axis("iteration")
+        )
         late = frame.groupby("step")[[name for name in frame if str(name).startswith(LATE)]].last()
         return rows.assign(**late.rename(index=lambda step: step - 1))
 
@@ -100,7 +105,9 @@ class RunFiles:
             FileNotFoundError: if the run was not tested yet.
         """
         if (found := self._json("test.json")) is None:
-            raise FileNotFoundError(f"Expected test.json in {self.path}, but there is none: the run has not finished.")
+            raise FileNotFoundError(
+                f"Expected test.json in {self.path}, but there is none: the run has not finished."
+            )
         return dict(found["splits"])
 
     @cached_property
@@ -129,7 +136,9 @@ class RunFiles:
     def evaluations(self) -> list[dict[str, Any]]:
         """Sampled evaluations that the run kept, by iteration; if there are none, the one in `test.json`."""
         found = self._kept("[!e]*-*.json") or list(filter(None, [self._json("test.json")]))
-        return sorted(found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test"))
+        return sorted(
+            found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test")
+        )
 
     @cached_property
     def exact(self) -> list[dict[str, Any]]:
@@ -137,7 +146,9 @@ class RunFiles:
         return self._kept("exact-*.json")
 
     def _kept(self, pattern: str) -> list[Any]:
-        paths = sorted((self.path / "evaluations").glob(pattern), key=lambda path: (len(path.name), path.name))
+        paths = sorted(
+            (self.path / "evaluations").glob(pattern), key=lambda path: (len(path.name), path.name)
+        )
         return [self._json(f"evaluations/{path.name}") for path in paths]
 
     @cached_property
@@ -175,7 +186,9 @@ class RunFiles:
             return None
         try:
             content = parsed(path.read_text(encoding="utf-8"))
-            record = read(HydraRecord, content, source=str(path), remedy="The command of the run is not shown.")
+            record = read(
+                HydraRecord, content, source=str(path), remedy="The command of the run is not shown."
+            )
         except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ForeignDataError) as damage:
             warnings.warn(printable(str(damage)), stacklevel=2)
             return None
@@ -193,7 +206,9 @@ class RunFiles:
         recorded = self._hydra
         if recorded is None or recorded.runtime is None:
             return None
-        same = [setting for setting in recorded.overrides.task if not setting.startswith(("name=", "resume="))]
+        same = [
+            setting for setting in recorded.overrides.task if not setting.startswith(("name=", "resume="))
+        ]
         program = {"train": "tagrpo-train", "evaluate": "tagrpo-eval"}[recorded.job.name]
         name = self.config.get("name", self.method)
         return shlex.join([program, *folders_of_options(recorded), *same, override("name", f"{name}-again")])
@@ -220,7 +235,9 @@ class RunFiles:
     def pass_at_k(self, split: str, k: int) -> pd.Series:
         """Return unbiased pass@k of each question of a test split, indexed by question id."""
         counts = self.counts(split)
-        values = pass_at_k(torch.tensor(counts["n"].to_numpy()), torch.tensor(counts["correct"].to_numpy()), k)
+        values = pass_at_k(
+            torch.tensor(counts["n"].to_numpy()), torch.tensor(counts["correct"].to_numpy()), k
+        )
         return pd.Series(values.numpy(), counts.index)
 
     def _read(self, kind: type[T], name: str) -> T | None:
@@ -245,7 +262,9 @@ class RunFiles:
         try:
             return json.loads(path.read_text()) if path.exists() else None
         except json.JSONDecodeError as error:
-            raise ValueError(f"Expected JSON in {path}, but line {error.lineno} is broken. Run it again.") from error
+            raise ValueError(
+                f"Expected JSON in {path}, but line {error.lineno} is broken. Run it again."
+            ) from error
 
 
 def _read_table(path: Path, **text: type) -> pd.DataFrame:
@@ -257,7 +276,9 @@ def _read_table(path: Path, **text: type) -> pd.DataFrame:
     try:
         return pd.read_csv(path, dtype=defaultdict(lambda: float, text))
     except ValueError as error:
-        raise ValueError(f"Expected a table in {path}, but it can't be read: {error}. Start the run again.") from error
+        raise ValueError(
+            f"Expected a table in {path}, but it can't be read: {error}. Start the run again."
+        ) from error
 
 
 def find_runs(*roots: Path) -> list[RunFiles]:
@@ -269,7 +290,9 @@ def find_runs(*roots: Path) -> list[RunFiles]:
     runs = [run for run in find_directories(*roots) if (run.path / "test.json").exists()]
     if not runs:
         places = ", ".join(map(str, roots))
-        raise FileNotFoundError(f"Expected a test.json below {places}, but found none: no run there has finished.")
+        raise FileNotFoundError(
+            f"Expected a test.json below {places}, but found none: no run there has finished."
+        )
     return runs
 
 
@@ -286,7 +309,9 @@ def find_directories(*roots: Path) -> list[RunFiles]:
     found: dict[Path, RunFiles] = {}
     for root in roots:
         if not root.is_dir():
-            raise FileNotFoundError(f"Expected a run directory, or a folder with some, at {root}, but there is none.")
+            raise FileNotFoundError(
+                f"Expected a run directory, or a folder with some, at {root}, but there is none."
+            )
         patterns = ("test.json", "exact.json", "metrics.csv", "rollouts/*.parquet")
         for file in sorted({file for pattern in patterns for file in root.rglob(pattern)}):
             path = file.parent.parent if file.suffix == ".parquet" else file.parent
@@ -294,8 +319,8 @@ def find_directories(*roots: Path) -> list[RunFiles]:
     if not found:
         places = ", ".join(map(str, roots))
         raise FileNotFoundError(
-            f"Expected {', '.join(patterns)} somewhere below {places}, but found none: nothing "
-            "was recorded there. Give the directory of a run of tagrpo-train or tagrpo-eval, or a folder with several."
+            f"Expected {', '.join(patterns)} somewhere below {places}, but found none: nothing was recorded "
+            "there. Give the directory of a run of tagrpo-train or tagrpo-eval, or a folder with several."
         )
     return sorted(_told_apart(list(found.values())), key=lambda run: (run.method, run.seed))
 
@@ -338,7 +363,7 @@ def pass_at_k_table(runs: Sequence[RunFiles], split: str, k: int) -> pd.DataFram
     if table.isna().any().any():
         odd = ", ".join(map(str, table.columns[table.isna().any()][:5]))
         raise ValueError(
-            f"Expected all seeds of {runs[0].method} to be evaluated on the same questions of {split}, but only some "
-            f"have {odd}. Evaluate them with the same data settings."
+            f"Expected all seeds of {runs[0].method} to be evaluated on the same questions of {split}, but "
+            f"only some have {odd}. Evaluate them with the same data settings."
         )
     return table

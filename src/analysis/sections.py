@@ -53,8 +53,8 @@ def answer(methods: Methods) -> Answer:
     untrained = baseline in methods.untrained and bool(methods.trained)
     over = f"the untrained policy ({baseline})" if untrained else baseline
     sentences = [
-        f"{VERDICTS[untrained][c.verdict].format(c.method)}: {c.difference.signed} points of pass@{k} on {part} over "
-        f"{over}."
+        f"{VERDICTS[untrained][c.verdict].format(c.method)}: {c.difference.signed} points of pass@{k} on "
+        f"{part} over {over}."
         for c in sorted(gains, key=lambda c: -c.difference.value)
     ]
     note += (
@@ -77,12 +77,14 @@ def without_evaluation(runs: Sequence[RunFiles]) -> Answer:
     if sentences:
         return Answer(sentences, "From the probabilities of all correct responses; nothing was sampled.")
     sentences = [
-        f"{run}, not evaluated yet: {100 * values.iloc[0]:.0f} % of responses to originals were correct in iteration "
-        f"{values.index[0]}, {100 * values.iloc[-1]:.0f} % in iteration {values.index[-1]}."
+        f"{run}, not evaluated yet: {100 * values.iloc[0]:.0f} % of responses to originals were correct in "
+        f"iteration {values.index[0]}, {100 * values.iloc[-1]:.0f} % in iteration {values.index[-1]}."
         for run in runs
         if (values := run.scalar("rollout/correct_original")) is not None and len(values)
     ]
-    return Answer(sentences or ["Not evaluated yet."], "Single iterations on different questions: a trend, no result.")
+    return Answer(
+        sentences or ["Not evaluated yet."], "Single iterations on different questions: a trend, no result."
+    )
 
 
 def sections(methods: Methods) -> list[Section]:
@@ -94,7 +96,9 @@ def sections(methods: Methods) -> list[Section]:
 def warned(runs: Sequence[RunFiles]) -> list[Section]:
     """Return the warnings of runs about their questions and first iterations."""
     lines = [f"{run.method}, seed {run.seed}. {text}" for run in runs for text in run.warnings]
-    return [Section("Warnings", [], [], [part for line in lines for part in line.splitlines()])] if lines else []
+    return (
+        [Section("Warnings", [], [], [part for line in lines for part in line.splitlines()])] if lines else []
+    )
 
 
 def about(runs: Sequence[RunFiles]) -> list[Section]:
@@ -104,7 +108,9 @@ def about(runs: Sequence[RunFiles]) -> list[Section]:
     for run in runs:
         found = dict(run.provenance)
         commit, changed = found.pop("git_commit", "unknown")[:12], found.pop("git_changed", "")
-        others = ", ".join(f"{name.removeprefix('version/')} {value}" for name, value in sorted(found.items()))
+        others = ", ".join(
+            f"{name.removeprefix('version/')} {value}" for name, value in sorted(found.items())
+        )
         if run.provenance:
             shared.setdefault((commit, changed or "none", others), []).append(str(run))
     rows = [["all" if len(names) == len(runs) else ", ".join(names), *row] for row, names in shared.items()]
@@ -117,7 +123,14 @@ def markdown(methods: Methods, figures: Mapping[str, str] | None = None) -> str:
     found = answer(methods)
     shown = [line for name, caption in (figures or {}).items() for line in (f"![{caption}]({name})", caption)]
     drawn = [Section("Figures", [], [], shown)] if shown else []
-    lines = [f"# {title(methods)}", "", *(f"- {sentence}" for sentence in found.sentences), "", found.note, ""]
+    lines = [
+        f"# {title(methods)}",
+        "",
+        *(f"- {sentence}" for sentence in found.sentences),
+        "",
+        found.note,
+        "",
+    ]
     for section in (*warned(methods.every), *sections(methods), *drawn, *about(methods.every)):
         rows = [*table(section.header, section.rows), ""] if section.rows else []
         lines += [f"## {section.title}", "", *rows, *(line for note in section.notes for line in (note, ""))]
@@ -151,29 +164,42 @@ def _pass_at_k(methods: Methods) -> Section:
     which = next(iter(seeds.values())) if alike else "; ".join(f"{m}: {s}" for m, s in seeds.items())
     first = next(iter(methods.runs.values()))[0]
     sizes = ", ".join(f"{split} {first.test[split]['num_questions']}" for split in methods.splits)
-    notes = [f"With 95 % intervals by bootstrap over questions and seeds. Questions: {sizes}. Seeds: {which}."]
+    notes = [
+        f"With 95 % intervals by bootstrap over questions and seeds. Questions: {sizes}. Seeds: {which}."
+    ]
     if methods.groups:
         averages = "; ".join(f"{group}: {', '.join(splits)}" for group, splits in methods.groups.items())
-        notes.append(f"An average gives each split the same weight, one by question each question. {averages}.")
+        notes.append(
+            f"An average gives each split the same weight, one by question each question. {averages}."
+        )
     return Section("Pass@k", ["%", *methods.runs], rows, notes)
 
 
 def _differences(methods: Methods) -> Section:
     """Return one row per pair of methods, one column per quantity."""
-    found = {(c.method, c.baseline, c.quantity): MARKS[c.verdict] + c.difference.signed for c in methods.comparisons}
+    found = {
+        (c.method, c.baseline, c.quantity): MARKS[c.verdict] + c.difference.signed
+        for c in methods.comparisons
+    }
     quantities = list(dict.fromkeys(c.quantity for c in methods.comparisons))
     rows = []
     for method, baseline in dict.fromkeys((c.method, c.baseline) for c in reversed(methods.comparisons)):
         ours, theirs = methods.budgets["rollouts"][[method, baseline]]
         ratio = f"{ours / theirs:.2g}×" if ours and theirs else "–"
-        rows.append([method, baseline, ratio, *(found.get((method, baseline, name), "–") for name in quantities)])
+        rows.append(
+            [method, baseline, ratio, *(found.get((method, baseline, name), "–") for name in quantities)]
+        )
     note = (
-        f"Differences in points with 95 % intervals. ▲ and ▼: beyond noise, at a p-value below {100 * LEVEL:.0f} % "
-        f"after Holm's correction for all {len(methods.comparisons)} of them; the intervals are not corrected. Those "
-        "of pass@k are paired over questions and seeds, those of the questions without gradient over iterations and "
-        "seeds. The third column is how many times as many responses the first method sampled."
+        "Differences in points with 95 % intervals. ▲ and ▼: beyond noise, at a p-value below "
+        f"{100 * LEVEL:.0f} % after Holm's correction for all {len(methods.comparisons)} of them; the "
+        "intervals are not corrected. Those of pass@k are paired over questions and seeds, those of the "
+        "questions without gradient over iterations and seeds. The third column is how many times as many "
+        "responses the first method sampled."
     )
-    named = ["% without gradient" if q == ZERO_GRADIENT else "{1} pass@{2}".format(*q.split("/")) for q in quantities]
+    named = [
+        "% without gradient" if q == ZERO_GRADIENT else "{1} pass@{2}".format(*q.split("/"))
+        for q in quantities
+    ]
     return Section("What differs beyond noise", ["method", "against", "responses", *named], rows, [note])
 
 
@@ -184,10 +210,12 @@ def _responses(methods: Methods) -> Section:
         for method, seeds in methods.runs.items():
             if "truncated" in (test := seeds[0].test[split]):
                 shares = [f"{100 * test[name]:.1f}" for name in ("majority", "truncated")]
-                rows.append([split, method, str(test["samples"]), shares[0], f"{test['length']:,.0f}", shares[1]])
+                rows.append(
+                    [split, method, str(test["samples"]), shares[0], f"{test['length']:,.0f}", shares[1]]
+                )
     note = (
-        "Of the first seed: responses in all, questions in % whose most frequent answer is correct, tokens per "
-        "response, responses in % that the limit ended."
+        "Of the first seed: responses in all, questions in % whose most frequent answer is correct, tokens "
+        "per response, responses in % that the limit ended."
     )
     header = ["split", "method", "responses", "majority", "tokens", "truncated"]
     return Section("Responses to test questions", header, rows, [note])
@@ -199,11 +227,19 @@ def _budgets(methods: Methods) -> Section:
         zero = methods.zero_gradient[str(method)].to_numpy()  # [seeds, iterations]
         parts = zero, zero[:, : max(1, zero.shape[1] // 5)]
         shares = [f"{part.mean():.1f}" if part.size else "–" for part in parts]
-        rows.append([str(method), str(len(methods.runs[str(method)])), *(f"{number:,.0f}" for number in used), *shares])
+        rows.append(
+            [
+                str(method),
+                str(len(methods.runs[str(method)])),
+                *(f"{number:,.0f}" for number in used),
+                *shares,
+            ]
+        )
     notes = [
-        "Means per seed. Seconds are those of training, on a machine that other runs may have shared. The last "
-        "columns are the percentage of questions whose advantages are all zero, over all of training and over its "
-        "first fifth: the advantage collapse rate (ACR, arXiv 2605.21125), said to predict how GRPO ends."
+        "Means per seed. Seconds are those of training, on a machine that other runs may have shared. The "
+        "last columns are the percentage of questions whose advantages are all zero, over all of training "
+        "and over its first fifth: the advantage collapse rate (ACR, arXiv 2605.21125), said to predict how "
+        "GRPO ends."
     ]
     trained = [run for seeds in methods.trained.values() for run in seeds]
     if len(methods.trained) > 1:
@@ -225,6 +261,7 @@ def _training_questions(methods: Methods) -> Section:
 
 def _settings(methods: Methods) -> Section:
     rows = [
-        [f"`{name}`", *(str(row[m]) for m in methods.trained)] for name, row in methods.differing_settings().items()
+        [f"`{name}`", *(str(row[m]) for m in methods.trained)]
+        for name, row in methods.differing_settings().items()
     ]
     return Section("All settings in which the trained methods differ", ["setting", *methods.trained], rows)

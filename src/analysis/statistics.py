@@ -124,14 +124,19 @@ def standard_error(*tables: np.ndarray) -> tuple[float, float]:
     >>> standard_error(np.array([[1.0, 2.0, 3.0]]))  # 1 / √3 with 2 degrees of freedom
     (0.577..., 2.0)
     """
-    margins = [np.mean([table.mean(1) for table in tables], axis=0), *(t.mean(0) / len(tables) for t in tables)]
+    margins = [
+        np.mean([table.mean(1) for table in tables], axis=0),
+        *(t.mean(0) / len(tables) for t in tables),
+    ]
     variances = [(means.var(ddof=1) / len(means), len(means) - 1) for means in margins if len(means) > 1]
     total = sum(variance for variance, _ in variances)
     if not variances:
         return float("inf"), 1.0
     if total == 0:
         return 0.0, float(sum(freedom for _, freedom in variances))
-    return float(np.sqrt(total)), float(total**2 / sum(variance**2 / freedom for variance, freedom in variances))
+    return float(np.sqrt(total)), float(
+        total**2 / sum(variance**2 / freedom for variance, freedom in variances)
+    )
 
 
 def difference(ours: Tables, theirs: Tables) -> Difference:
@@ -164,8 +169,8 @@ def _paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     if set(ours.columns) != set(theirs.columns):
         odd = sorted(map(str, set(ours.columns) ^ set(theirs.columns)))
         raise ValueError(
-            f"Expected both methods on the same questions, but only one has {', '.join(odd[:5])} ({len(odd)} in all). "
-            "Evaluate both on the same set."
+            f"Expected both methods on the same questions, but only one has {', '.join(odd[:5])} ({len(odd)} "
+            "in all). Evaluate both on the same set."
         )
     return ours.loc[seeds] - theirs.loc[seeds, ours.columns]
 

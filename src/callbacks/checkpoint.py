@@ -57,8 +57,8 @@ class Checkpointer(Callback):
         check_at_least_one("checkpoint", every=every, keep=keep)
         if not all(0 < fraction < 1 for fraction in fractions):
             raise ValueError(
-                f"Expected callbacks.checkpoint.fractions to hold numbers between 0 and 1, but got {list(fractions)}. "
-                "Correct it; the checkpoint at the end is kept anyway."
+                "Expected callbacks.checkpoint.fractions to hold numbers between 0 and 1, but got "
+                f"{list(fractions)}. Correct it; the checkpoint at the end is kept anyway."
             )
         self.every = every
         self.keep = keep
@@ -85,8 +85,8 @@ class Checkpointer(Callback):
         listen()
         if len(counts := set(gather_objects(self._done))) > 1:
             raise RuntimeError(
-                f"Expected all ranks to resume from the same checkpoint, but they are at iterations {sorted(counts)}. "
-                "Give the path of the newest one that all of them can read as `resume`."
+                "Expected all ranks to resume from the same checkpoint, but they are at iterations "
+                f"{sorted(counts)}. Give the path of the newest one that all of them can read as `resume`."
             )
         if trainer.is_global_zero:
             set_aside(Path(trainer.default_root_dir) / "checkpoints", self._done)
@@ -108,9 +108,12 @@ class Checkpointer(Callback):
         if stopping or self._done % self.every == 0 or self._done in self._milestones(trainer):
             self.save(trainer)
         if stopping:
-            rank_zero_info(f"Asked to stop: the run ends after {self._done} iterations. Continue it with resume=auto.")
+            rank_zero_info(
+                f"Asked to stop: the run ends after {self._done} iterations. Continue it with resume=auto."
+            )
             raise SIGTERMException
-        # Of several ranks the others would wait in collectives; responses under way would have to be waited for.
+        # Of several ranks the others would wait in collectives; responses under way would have to be waited
+        # for.
         pipelines = [c.pipeline for c in trainer.callbacks if isinstance(c, RolloutCallback)]  # type: ignore[attr-defined]
         if world_size() == 1 and not any(pipeline.following.under_way for pipeline in pipelines):
             self._before = self._states(trainer)
@@ -126,7 +129,11 @@ class Checkpointer(Callback):
         datamodule = trainer.datamodule  # type: ignore[attr-defined]
         return {
             "callbacks": {key: state for key, state in states.items() if state},
-            **({type(datamodule).__qualname__: state} if datamodule and (state := datamodule.state_dict()) else {}),
+            **(
+                {type(datamodule).__qualname__: state}
+                if datamodule and (state := datamodule.state_dict())
+                else {}
+            ),
         }
 
     def on_test_batch_start(self, *_: Any) -> None:
@@ -170,7 +177,9 @@ class Checkpointer(Callback):
             return
         self._states_to_save = states or {}
         try:
-            trainer.save_checkpoint(Path(trainer.default_root_dir) / "checkpoints" / checkpoint_name(self._done))
+            trainer.save_checkpoint(
+                Path(trainer.default_root_dir) / "checkpoints" / checkpoint_name(self._done)
+            )
         finally:
             self._states_to_save = None
         self._saved_at = self._done
@@ -187,7 +196,9 @@ class Checkpointer(Callback):
                 if iteration not in self._milestones(trainer):
                     remove(path)
 
-    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+    def on_save_checkpoint(
+        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
         """Save the loops' state at the end of the last batch; the next batch may have been fetched since."""
         if self._states_to_save is not None:
             checkpoint["loops"]["fit_loop"] = self._progress
@@ -211,8 +222,8 @@ class Checkpointer(Callback):
             self._rng_to_restore = states[rank()]
         else:
             rank_zero_warn(
-                f"The checkpoint holds the random states of {len(states)} ranks, but there are {world_size()} now: "
-                "they start from the seed."
+                f"The checkpoint holds the random states of {len(states)} ranks, but there are "
+                f"{world_size()} now: they start from the seed."
             )
         for logger in self._loggers:
             if (state := state_dict["loggers"].get(type(logger).__name__)) is not None:

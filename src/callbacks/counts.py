@@ -60,7 +60,9 @@ class CountStore:
         self._name = ""
 
     def resume(self) -> dict[Key, QuestionCounts]:
-        """Read the counts that this evaluation has so far. Collective: rank 0 reads for all before any rank appends.
+        """Read the counts that this evaluation has so far.
+
+        Collective: rank 0 reads for all before any rank appends.
 
         Raises:
             FileExistsError: if something other than a file is in the place of a file to be written.
@@ -79,8 +81,8 @@ class CountStore:
         name = json_digest(identity)
         if not (self.root / name).exists() and (differ := self._nearest(identity)):
             rank_zero_info(
-                "Sampled anew: there are no counts of the same evaluation. The most similar one before differs in "
-                f"{', '.join(differ)}."
+                "Sampled anew: there are no counts of the same evaluation. The most similar one before "
+                f"differs in {', '.join(differ)}."
             )
         check_free(self.root / name / "identity.json")
         write_json(self.root / name / "identity.json", identity)
@@ -100,8 +102,9 @@ class CountStore:
     def read(self) -> dict[Key, QuestionCounts]:
         """Return the record of each question of this evaluation.
 
-        Damaged lines, lines of other evaluations and duplicates are skipped with a warning. Questions of damaged lines
-        are sampled again. If a question has several records, the one with the most responses counts.
+        Damaged lines, lines of other evaluations and duplicates are skipped with a warning. Questions of
+        damaged lines are sampled again. If a question has several records, the one with the most responses
+        counts.
 
         Raises:
             ForeignDataError: if two records of a question differ but have the same number of responses.
@@ -128,19 +131,21 @@ class CountStore:
                 n, earlier = record["counts"]["n"], before["counts"]["n"] if before else 0
                 if n == earlier:
                     raise ForeignDataError(
-                        f"Expected one record of each question, but {places[key]} and {file} have different ones of "
-                        f"{key[1]!r} of {key[0]!r}, both with {n} responses. Delete the file that you have put there, "
-                        "or both: missing questions are sampled again."
+                        f"Expected one record of each question, but {places[key]} and {file} have different "
+                        f"ones of {key[1]!r} of {key[0]!r}, both with {n} responses. Delete the file that "
+                        "you have put there, or both: missing questions are sampled again."
                     )
                 if n > earlier:
                     records[key], places[key] = record, str(file)
             if damaged:
                 rank_zero_warn(
-                    f"Skipping {damaged} of {len(lines)} lines of {file}: they were cut off or changed, or are of "
-                    "another evaluation."
+                    f"Skipping {damaged} of {len(lines)} lines of {file}: they were cut off or changed, or "
+                    "are of another evaluation."
                 )
             if copies:
-                rank_zero_warn(f"Skipping {copies} of {len(lines)} lines of {file}: they are copies of others.")
+                rank_zero_warn(
+                    f"Skipping {copies} of {len(lines)} lines of {file}: they are copies of others."
+                )
         return records
 
     def suffices(self, record: QuestionCounts, wanted: int) -> bool:
@@ -153,8 +158,8 @@ class CountStore:
         if self.identify is None or found <= wanted:
             return found >= wanted
         rank_zero_warn(
-            f"Skipping the counts of {record['id']!r} of {record['split']!r} in {self.folder}: they are of {found} "
-            f"responses, but this evaluation samples {wanted}. The question is sampled again."
+            f"Skipping the counts of {record['id']!r} of {record['split']!r} in {self.folder}: they are of "
+            f"{found} responses, but this evaluation samples {wanted}. The question is sampled again."
         )
         return False
 
@@ -166,7 +171,9 @@ class CountStore:
         torn = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
         texts = [json.dumps(record) for record in joined(records)]
         with path.open("a") as file:
-            file.write("\n" * bool(torn) + "".join(f"{seal_of(text, self._name)}\t{text}\n" for text in texts))
+            file.write(
+                "\n" * bool(torn) + "".join(f"{seal_of(text, self._name)}\t{text}\n" for text in texts)
+            )
 
 
 def check_free(path: Path) -> None:
@@ -192,7 +199,9 @@ def read_line(line: bytes, name: str, source: str) -> QuestionCounts:
     text = line.decode("utf-8", "replace")
     seal, _, content = text.partition("\t")
     if seal != seal_of(content, name):
-        raise ForeignDataError(f"Expected a line of {source} to begin with its checksum, not {seal[:8]!r}. {remedy}")
+        raise ForeignDataError(
+            f"Expected a line of {source} to begin with its checksum, not {seal[:8]!r}. {remedy}"
+        )
     record = read_json(StoredRecord, content, source=f"a line of {source}", remedy=remedy).model_dump()
     counts = record["counts"]
     answers = [*counts["right"], *counts["wrong"]]
@@ -203,7 +212,9 @@ def read_line(line: bytes, name: str, source: str) -> QuestionCounts:
         and all(isinstance(answer, str) for answer in answers)
     )
     if not sound:
-        raise ForeignDataError(f"Expected a line of {source} with counts that add up, but got {counts}. {remedy}")
+        raise ForeignDataError(
+            f"Expected a line of {source} with counts that add up, but got {counts}. {remedy}"
+        )
     return record
 
 

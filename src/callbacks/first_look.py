@@ -43,20 +43,25 @@ class FirstLook(BatchDiagnostic):
             return {}
         rows = range(0, len(rollouts.text), max(1, len(rollouts.text) // NUM_EXAMPLES))
         expected = [batch.groups[int(rollouts.question[row])].answer[0] for row in rows]
-        shown = [f"- {rollouts.text[row][-SHOWN:]!r}, expected {x!r}" for row, x in zip(rows, expected, strict=True)]
+        shown = [
+            f"- {rollouts.text[row][-SHOWN:]!r}, expected {x!r}"
+            for row, x in zip(rows, expected, strict=True)
+        ]
         answered = any(answer is not None for answer in rollouts.answers)
         own = answered, set(rollouts.rewards.tolist()), shown, rollouts.truncated.tolist()
         answers, rewards, examples, cut = zip(*gather_objects(own), strict=True)
         self.rewards = self.rewards.union(*rewards)
         if not any(answers):
             warning = (
-                "No answer was found in any response. Check that `reward` reads the form in which the model answers, "
-                "that `template` or its instruction asks for that form, and rollout.sampling.max_new_tokens."
+                "No answer was found in any response. Check that `reward` reads the form in which the model "
+                "answers, that `template` or its instruction asks for that form, and "
+                "rollout.sampling.max_new_tokens."
             )
         elif iteration == self.patience and len(self.rewards) == 1:
             warning = (
-                f"All rewards of the first {iteration} iterations are {self.rewards.pop():g}: there is nothing to "
-                "learn from. Check `reward`, `template`, and whether the questions of `data` are too hard or too easy."
+                f"All rewards of the first {iteration} iterations are {self.rewards.pop():g}: there is "
+                "nothing to learn from. Check `reward`, `template`, and whether the questions of `data` are "
+                "too hard or too easy."
             )
         else:
             return {}

@@ -38,8 +38,8 @@ class PassAtKEvaluator(Callback):
     - `pass@k_average/<group>/<k>`: mean over the splits of a group, each with the same weight;
       `pass@k_by_question/<group>/<k>`: mean over all questions of a group's splits.
 
-    Writes the counts of every question, and pass@k of splits and groups with 95 % t-intervals over questions, to
-    `<stage>.json` (`validation`, `test`) and `evaluations/<stage>-<iterations trained>.json`.
+    Writes the counts of every question, and pass@k of splits and groups with 95 % t-intervals over questions,
+    to `<stage>.json` (`validation`, `test`) and `evaluations/<stage>-<iterations trained>.json`.
 
     Counts are summed exactly over batches and ranks. If a question id occurs again, the responses are added.
     Questions without responses are left out.
@@ -77,7 +77,9 @@ class PassAtKEvaluator(Callback):
                 f"Expected callbacks.pass_at_k.ks to hold integers of at least 1, but got {list(ks)}. Correct it."
             )
         if empty := [name for name, splits in (averages or {}).items() if not splits]:
-            raise ValueError(f"Expected averages.{empty[0]} to name test splits, but it names none. Add some.")
+            raise ValueError(
+                f"Expected averages.{empty[0]} to name test splits, but it names none. Add some."
+            )
         cover_at_tau(torch.zeros(0), taus)  # refuses invalid thresholds before anything is sampled
         self.ks, self.taus = tuple(ks), tuple(taus)
         self.averages = {name: list(splits) for name, splits in (averages or {}).items()}
@@ -85,8 +87,11 @@ class PassAtKEvaluator(Callback):
         self._records: list[QuestionCounts] = []
         self._stored: dict[Key, QuestionCounts] = {}
         self._asked: set[Key] = set()
-        # Other projects log through Lightning, which would advise, once for each scalar, to reduce all ranks' counts.
-        warnings.filterwarnings("ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@\w+)/")
+        # Other projects log through Lightning, which would advise, once for each scalar, to reduce all ranks'
+        # counts.
+        warnings.filterwarnings(
+            "ignore", rf"It is recommended to use `self\.log\('({'|'.join(SCALARS)}|\w+@\w+)/"
+        )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Delete evaluations of later iterations, and the test of the continued run."""
@@ -118,8 +123,9 @@ class PassAtKEvaluator(Callback):
         if twice := self._asked & wanted.keys():
             split, id = min(twice)
             raise ValueError(
-                f"Expected question ids that are unique within a split, since callbacks.pass_at_k.store is set, but "
-                f"{id!r} of {split} is in two batches. Give each question an id of its own, or set store=null."
+                "Expected question ids that are unique within a split, since callbacks.pass_at_k.store is "
+                f"set, but {id!r} of {split} is in two batches. Give each question an id of its own, or set "
+                "store=null."
             )
         self._asked |= wanted.keys()
         stored = {key: self._stored[key] for key in wanted if key in self._stored}
@@ -146,7 +152,9 @@ class PassAtKEvaluator(Callback):
         report = {name: summarise(questions, self.ks, self.taus) for name, questions in counts.items()}
         found = averages(report, self.averages)
         metrics = _by_k(report, {"pass@k": "pass_at_k", "cover@tau": "cover_at_tau"})
-        metrics |= {f"{scalar}/{name}": summary[scalar] for name, summary in report.items() for scalar in SCALARS}
+        metrics |= {
+            f"{scalar}/{name}": summary[scalar] for name, summary in report.items() for scalar in SCALARS
+        }
         metrics |= _by_k(found, {"pass@k_average": "pass_at_k", "pass@k_by_question": "by_question"})
         log_scalars(pl_module, metrics)
         write_evaluation(trainer, stage, {"stage": stage}, {"groups": found, "splits": report})
@@ -159,8 +167,8 @@ class PassAtKEvaluator(Callback):
         if strangers:
             split, id = strangers[0]
             rank_zero_warn(
-                f"Skipping the counts of {len(strangers)} questions in {store.folder} that this evaluation does not "
-                f"ask, such as {id!r} of {split!r}."
+                f"Skipping the counts of {len(strangers)} questions in {store.folder} that this evaluation "
+                f"does not ask, such as {id!r} of {split!r}."
             )
 
 

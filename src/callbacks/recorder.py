@@ -21,13 +21,14 @@ RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
 class RolloutRecorder(BatchDiagnostic):
     """Callback that writes rollouts to `rollouts/<iteration>-<rank>.parquet` in the run directory.
 
-    One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id), `reference`
-    (its answers), `rephrasing, template, prompt, response, answer, correct, reward`, `reward_term/<name>` of each
-    shaped term, `advantage, length, truncated, logprob` (engine log-prob of the whole response under its sample prompt,
-    nats; its mean per token is `logprob / length`), and with `tokens` the lists `token_ids` and `token_logprobs`. Where
-    the training step returns them: `score_logprob` (the trainer's log-prob under the score prompt), `entropy`,
-    `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list `token_entropies`, null where no
-    forward pass was made. That is all that is needed to replay an advantage strategy (`notebooks/replay.py`).
+    One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id),
+    `reference` (its answers), `rephrasing, template, prompt, response, answer, correct, reward`,
+    `reward_term/<name>` of each shaped term, `advantage, length, truncated, logprob` (engine log-prob of the
+    whole response under its sample prompt, nats; its mean per token is `logprob / length`), and with `tokens`
+    the lists `token_ids` and `token_logprobs`. Where the training step returns them: `score_logprob` (the
+    trainer's log-prob under the score prompt), `entropy`, `ratio`, `kl`, `clipped` (means per token),
+    `masked`, and with `tokens` the list `token_entropies`, null where no forward pass was made. That is all
+    that is needed to replay an advantage strategy (`notebooks/replay.py`).
 
     If the training step returns them: `score_logprob` (the trainer's log-prob under the score prompt),
     `entropy`, `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list
@@ -49,7 +50,9 @@ class RolloutRecorder(BatchDiagnostic):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         delete_later(trainer, "rollouts/*.parquet", current_iteration(trainer))
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         self._step = trainer.global_step
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
@@ -78,7 +81,9 @@ def rollout_table(
         "iteration": np.full(len(prompts), iteration),
         "step": np.full(len(prompts), step),
         "question": [group.id for group in groups],
-        "reference": pa.array([_texts(getattr(group, "answer", ())) for group in groups], pa.list_(pa.string())),
+        "reference": pa.array(
+            [_texts(getattr(group, "answer", ())) for group in groups], pa.list_(pa.string())
+        ),
         "rephrasing": rollouts.rephrasing.numpy(),
         "template": [prompt.template for prompt in prompts],
         "prompt": [prompt.text for prompt in prompts],

@@ -52,7 +52,9 @@ class RephrasingSuccessMonitor(BatchDiagnostic):
             for part, given in labels.items()
             for label in sorted({*given} - {None})
         }
-        values = {f"{part}/{name}": column[own] for part, own in members.items() for name, column in columns.items()}
+        values = {
+            f"{part}/{name}": column[own] for part, own in members.items() for name, column in columns.items()
+        }
         variance = difficulty_variance(rollouts.correct, rollouts.prompt, rollouts.question)
         means = batch_means(values | {"rephrasing/difficulty_variance": variance})
         for part in labels:

@@ -58,7 +58,9 @@ class RolloutCallback(Callback):
         if not any(map(is_mark, special)):
             texts = self._tokenizer.batch_decode(token_ids, skip_special_tokens=True)
             return texts
-        dropped = set(self._tokenizer.convert_tokens_to_ids([token for token in special if not is_mark(token)]))
+        dropped = set(
+            self._tokenizer.convert_tokens_to_ids([token for token in special if not is_mark(token)])
+        )
         kept = [[number for number in row.tolist() if number not in dropped] for row in token_ids]
         texts = self._tokenizer.batch_decode(kept, skip_special_tokens=False)
         return texts
@@ -79,8 +81,9 @@ class RolloutCallback(Callback):
         chooses = isinstance(data, Chooser) and data.needs_memory
         if chooses and self.pipeline.ahead > 1:
             raise ValueError(
-                f"Expected rollout.ahead of at most 1 with data.curriculum, but got {self.pipeline.ahead}: which "
-                "questions follow depends on the batches before them. Lower rollout.ahead, or set curriculum=none."
+                f"Expected rollout.ahead of at most 1 with data.curriculum, but got {self.pipeline.ahead}: "
+                "which questions follow depends on the batches before them. Lower rollout.ahead, or set "
+                "curriculum=none."
             )
         if self.pipeline.memory is None and (looks_back or chooses):
             self.pipeline.memory = QuestionMemory()
@@ -101,7 +104,9 @@ class RolloutCallback(Callback):
             loader: Any = trainer.train_dataloader
             loader.serve_by(lambda id: 0.0 if memory[id].solved_in_full else 1.0)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """Roll out the training batch and log its scalars; with `ahead`, start sampling later batches."""
         loader: Any = trainer.train_dataloader
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
@@ -125,7 +130,12 @@ class RolloutCallback(Callback):
         self.pipeline.following.wait(batch.rollouts.seconds)
 
     def on_validation_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         position = ("test" if trainer.testing else "validate", dataloader_idx, batch_idx)
         batch.rollouts = self.pipeline.evaluate(batch, pl_module, trainer.global_step, position).rollouts
@@ -135,7 +145,11 @@ class RolloutCallback(Callback):
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the budget that the run has used to `ledger.json`."""
         if trainer.is_global_zero:
-            budget = {**self.pipeline.ledger, "updates": trainer.global_step, "iterations": self.pipeline.iteration}
+            budget = {
+                **self.pipeline.ledger,
+                "updates": trainer.global_step,
+                "iterations": self.pipeline.iteration,
+            }
             write_json(Path(trainer.default_root_dir) / "ledger.json", budget)
 
     def state_dict(self) -> dict[str, Any]:
@@ -163,11 +177,15 @@ def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[s
     models: list[str] = []
     for name, part in module.named_modules():  # the outer ones come first
         inside = any(not outer or name.startswith(f"{outer}.") for outer in models)
-        if isinstance(part, PreTrainedModel) and not inside and any(p.requires_grad for p in part.parameters()):
+        if (
+            isinstance(part, PreTrainedModel)
+            and not inside
+            and any(p.requires_grad for p in part.parameters())
+        ):
             models.append(name)
     if len(models) > 1:
         raise ValueError(
-            f"Expected one trainable Hugging Face model in {type(module).__name__}, but it has {', '.join(models)}. "
-            f"Say which one is sampled: RolloutCallback(…, policy={models[0]!r})."
+            f"Expected one trainable Hugging Face model in {type(module).__name__}, but it has "
+            f"{', '.join(models)}. Say which one is sampled: RolloutCallback(…, policy={models[0]!r})."
         )
     return full_tensors(module.get_submodule(models[0] if models else ""))

@@ -22,7 +22,9 @@ def check_at_least_one(callback: str, **settings: int | None) -> None:
     """Raise a ValueError that names the first setting of a callback below 1; None is allowed."""
     for name, value in settings.items():
         if value is not None and value < 1:
-            raise ValueError(f"Expected callbacks.{callback}.{name} to be at least 1, but got {value}. Correct it.")
+            raise ValueError(
+                f"Expected callbacks.{callback}.{name} to be at least 1, but got {value}. Correct it."
+            )
 
 
 def current_iteration(trainer: Trainer) -> int:
@@ -54,7 +56,9 @@ def total_iterations(trainer: Trainer, module: LightningModule) -> int | None:
     return min(limits, default=None)
 
 
-def write_evaluation(trainer: Trainer, name: str, head: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+def write_evaluation(
+    trainer: Trainer, name: str, head: Mapping[str, Any], content: Mapping[str, Any]
+) -> None:
     """Write `<name>.json` to the run directory, and to `evaluations/<name>-<iterations trained>.json`."""
     if trainer.is_global_zero:
         iteration = current_iteration(trainer) + 1
@@ -96,7 +100,10 @@ def _with_question(prompt: Any, question: int) -> Any:
 
 
 def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return name → mean over one batch of all ranks, as `MeanByName`. Ranks may have different names. Collective."""
+    """Return name → mean over one batch of all ranks, as `MeanByName`.
+
+    Ranks may have different names. Collective.
+    """
     names = dict.fromkeys(chain(*gather_objects(list(values))))
     means = MeanByName(names)
     means.update(values)
@@ -135,8 +142,8 @@ def advantages_of(outputs: Any) -> Tensor:
     if not isinstance(outputs, Mapping) or "advantages" not in outputs:
         found = sorted(outputs) if isinstance(outputs, Mapping) else type(outputs).__name__
         raise TypeError(
-            f"Expected training_step to return a mapping with `advantages` ([R], one per rollout), but got {found}. "
-            "Return them, or leave this callback out."
+            "Expected training_step to return a mapping with `advantages` ([R], one per rollout), but got "
+            f"{found}. Return them, or leave this callback out."
         )
     advantages: Tensor = outputs["advantages"]
     return advantages.detach().cpu()

@@ -53,7 +53,9 @@ class ThroughputMonitor(BatchDiagnostic):
         self._start, self._rollouts, self._phases = None, {}, {}
         self._peak = peak_rate(trainer.strategy.root_device)
 
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
         """Log the previous iteration, which has now ended."""
         if self._start is not None:
             log_scalars(pl_module, self._figures())
@@ -64,7 +66,8 @@ class ThroughputMonitor(BatchDiagnostic):
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
         """Store the phases of this iteration; log nothing yet."""
         rollouts = batch.rollouts
-        self._rollouts = rollouts.seconds  # not a copy: waiting for the next batch is measured after this hook
+        # not a copy: waiting for the next batch is measured after this hook
+        self._rollouts = rollouts.seconds
         told: Mapping[str, Any] = outputs if isinstance(outputs, Mapping) else {}
         self._phases = {"update": told["seconds_update"]} if "seconds_update" in told else {}
         sums = sum_over_ranks({"tokens": float(rollouts.lengths.sum()), "flop": told.get("flop_update", 0.0)})

@@ -55,12 +55,20 @@ class TrainingSignal(Callback):
         rollouts = batch.rollouts
         columns = uniform_percentages(rollouts)
         index, questions = group_index(rollouts.question)
-        for pool, members in {"original": rollouts.rephrasing == 0, "rephrasings": rollouts.rephrasing > 0}.items():
-            correct = torch.bincount(index[members], 100 * rollouts.correct[members].double(), minlength=questions)
+        for pool, members in {
+            "original": rollouts.rephrasing == 0,
+            "rephrasings": rollouts.rephrasing > 0,
+        }.items():
+            correct = torch.bincount(
+                index[members], 100 * rollouts.correct[members].double(), minlength=questions
+            )
             columns[f"correct/{pool}"] = correct / torch.bincount(index[members], minlength=questions)
         rows: dict[str, Row] = {}
         for place, question in enumerate(rollouts.question.unique().tolist()):
-            id, values = batch.groups[question].id, {name: float(column[place]) for name, column in columns.items()}
+            id, values = (
+                batch.groups[question].id,
+                {name: float(column[place]) for name, column in columns.items()},
+            )
             rows[id] = {"id": id, **{name: value for name, value in values.items() if not isnan(value)}}
         for row in self.diversity.distances(batch, 0) if self.diversity is not None else ():
             rows[row["question"]][f"embedding_distance/{row['pool']}"] = row["distance"]

@@ -55,7 +55,8 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
     )
     uniform = uniform_percentages(rollouts)
     return {
-        "zero_gradient/percentage": 100 * (torch.bincount(index[advantages != 0], minlength=questions) == 0).double(),
+        "zero_gradient/percentage": 100
+        * (torch.bincount(index[advantages != 0], minlength=questions) == 0).double(),
         "zero_gradient/without_gradient": 100 * torch.stack(list(causes.values())).any(0).double(),
         **{f"zero_gradient/{cause}": 100 * flags.double() for cause, flags in causes.items()},
         **uniform,

@@ -101,7 +101,9 @@ def show_help(config: str, words: list[str]) -> None:
     if asked:
         return
     print(text)
-    print(f"Set as name=value. Options of the groups (group=option; `{command} --help GROUP` says what they are):")
+    print(
+        f"Set as name=value. Options of the groups (group=option; `{command} --help GROUP` says what they are):"
+    )
     for name, texts in known.items():
         if names := [option for option in texts if option != "base"]:
             print(f"  {name}: {', '.join(names)}")
@@ -110,7 +112,11 @@ def show_help(config: str, words: list[str]) -> None:
 
 def bases_of(config: str) -> list[str]:
     """Return a configuration and its base configurations; for `tagrpo-train` also the scale of a laptop."""
-    included = {"train": ["train", "scale/demo"], "evaluate": ["train", "scale/demo"], "plan": ["train", "scale/demo"]}
+    included = {
+        "train": ["train", "scale/demo"],
+        "evaluate": ["train", "scale/demo"],
+        "plan": ["train", "scale/demo"],
+    }
     return list(dict.fromkeys([config, *included.get(config, [])]))
 
 
@@ -172,7 +178,8 @@ def explained_in_training(begun: Callable[[], bool]) -> Iterator[None]:
         *_, (frame, _) = traceback.walk_tb(error.__traceback__)
         sys.exit(
             f"Expected training to go on to its end, but sys.exit({error.code!r}) was called in "
-            f"{frame.f_code.co_filename}, line {frame.f_lineno}. A callback ends a run with trainer.should_stop = True."
+            f"{frame.f_code.co_filename}, line {frame.f_lineno}. A callback ends a run with "
+            "trainer.should_stop = True."
         )
 
 
@@ -204,7 +211,9 @@ def show(metrics: Mapping[str, float]) -> None:
         places = sorted({place for points in curves.values() for place in points}, key=float)
         table = Table("split", *(f"@{place}" for place in places), title=f"{title}, in percent")
         for split, points in curves.items():
-            table.add_row(split, *(f"{100 * points[place]:.1f}" if place in points else "" for place in places))
+            table.add_row(
+                split, *(f"{100 * points[place]:.1f}" if place in points else "" for place in places)
+            )
         if curves:
             Console().print(table)
 
@@ -235,5 +244,7 @@ def following(
         commands.insert(0, ["tagrpo-export", str(directory), str(model)])
     if "checkpoints" in found and iterations:
         own = [override("hydra.run.dir", directory), "resume=auto", f"iterations={2 * iterations}"]
-        commands.append(["tagrpo-train", *(o for o in overrides if not o.startswith(("iterations=", "resume="))), *own])
+        commands.append(
+            ["tagrpo-train", *(o for o in overrides if not o.startswith(("iterations=", "resume="))), *own]
+        )
     return commands

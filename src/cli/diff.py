@@ -31,7 +31,9 @@ def main() -> None:
     """Run `tagrpo-diff`."""
     parser = argparse.ArgumentParser(prog="tagrpo-diff", description=__doc__.splitlines()[0])
     for side in ("a", "b"):
-        parser.add_argument(side, metavar=side.upper(), help='overrides of tagrpo-train in quotes: "experiment=grpo …"')
+        parser.add_argument(
+            side, metavar=side.upper(), help='overrides of tagrpo-train in quotes: "experiment=grpo …"'
+        )
     args = parser.parse_args()
     with explained():
         a, b = (settings(shlex.split(side)) for side in (args.a, args.b))

@@ -8,7 +8,10 @@ from typing import Any
 from ..runs.directory import existing, flat, read_config
 from .console import entry_point, explained
 
-UPLOADED = {"model": ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "README.md"], "dataset": ["*.parquet"]}
+UPLOADED = {
+    "model": ["*.safetensors", "*.json", "*.jinja", "*.txt", "*.model", "README.md"],
+    "dataset": ["*.parquet"],
+}
 """Patterns of the files that are uploaded; other files stay on this machine."""
 
 
@@ -61,17 +64,20 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
     try:
         model_path, tokenizer = (str(settings[name]) for name in ("model.load.path", "data.tokenizer"))
     except KeyError as missing:
-        raise ValueError(f"Expected {missing} among the settings of the run of {path}, but it is not there.") from None
+        raise ValueError(
+            f"Expected {missing} among the settings of the run of {path}, but it is not there."
+        ) from None
     below = "model.load.lora."
     lora = {name.removeprefix(below): value for name, value in settings.items() if name.startswith(below)}
     lora.pop("_target_", None)
     if Path(model_path).is_dir() and Path(folder).resolve() == Path(model_path).resolve():
         raise FileExistsError(
-            f"Expected a folder of its own for the exported policy, but {folder} holds the model that the run began "
-            "with. Give another folder."
+            f"Expected a folder of its own for the exported policy, but {folder} holds the model that the "
+            "run began with. Give another folder."
         )
     model = load_causal_lm(model_path, lora=LoraSettings(**lora) if lora else None)
-    holder = torch.nn.ModuleDict({"policy": CausalPolicy(model)})  # as the module that wrote the checkpoint calls it
+    # as the module that wrote the checkpoint calls it
+    holder = torch.nn.ModuleDict({"policy": CausalPolicy(model)})
     if path.is_dir():
         weights = tensors_of(path, "state_dict.")
     else:  # memory-mapped: optimizer states are never read
@@ -86,8 +92,8 @@ def _keep_models(folder: Path) -> None:
     run = folder.absolute().parent
     if folder.name == "model" and (folder / "config.json").exists() and (run / "config.yaml").exists():
         raise FileExistsError(
-            f"Expected a folder without a model, but {folder} holds the policy that the run in {run} has ended with. "
-            "Give another folder, or move that one away."
+            f"Expected a folder without a model, but {folder} holds the policy that the run in {run} has "
+            "ended with. Give another folder, or move that one away."
         )
 
 
@@ -95,11 +101,19 @@ def _keep_models(folder: Path) -> None:
 def main() -> None:
     """Run `tagrpo-export`."""
     parser = argparse.ArgumentParser(prog="tagrpo-export", description=__doc__)
-    parser.add_argument("checkpoint", help="a checkpoint, or the directory of a run (its newest complete checkpoint)")
+    parser.add_argument(
+        "checkpoint", help="a checkpoint, or the directory of a run (its newest complete checkpoint)"
+    )
     parser.add_argument("folder", help="where to write the Hugging Face folder")
-    parser.add_argument("--config", help="config.yaml of the run; found beside the checkpoint's folder by default")
-    parser.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to this repository of the hub, too")
-    parser.add_argument("--push-responses", metavar="OWNER/NAME", help="upload the run's responses as a dataset")
+    parser.add_argument(
+        "--config", help="config.yaml of the run; found beside the checkpoint's folder by default"
+    )
+    parser.add_argument(
+        "--push", metavar="OWNER/NAME", help="upload the folder to this repository of the hub, too"
+    )
+    parser.add_argument(
+        "--push-responses", metavar="OWNER/NAME", help="upload the run's responses as a dataset"
+    )
     parser.add_argument("--public", action="store_true", help="make newly created repositories public")
     arguments = parser.parse_args()
     with explained():

@@ -57,21 +57,22 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
     saves = any(isinstance(callback, Checkpointer) for callback in run.trainer.callbacks)  # type: ignore[attr-defined]
     if saves and "Checkpointer" not in content["callbacks"]:
         raise ForeignDataError(
-            f"Expected {source} to have callbacks.Checkpointer, which has the number of iterations, but it is missing. "
-            f"{remedy}"
+            f"Expected {source} to have callbacks.Checkpointer, which has the number of iterations, but it "
+            f"is missing. {remedy}"
         )
     name = type(data).__qualname__
     tokenizer = read(DataState, content.get(name, {}), source=f"{name} of {source}", remedy=remedy).tokenizer
     loaded = read(ModuleState, content, source=source, remedy=remedy).loaded
     if tokenizer not in ("", data.tokenizer_digest):
         raise ValueError(
-            f"Expected the tokenizer of the run in {checkpoint}, but data.tokenizer={data.tokenizer_path} differs. "
-            "Resume with the data.tokenizer and model.path of that run."
+            f"Expected the tokenizer of the run in {checkpoint}, but data.tokenizer={data.tokenizer_path} "
+            "differs. Resume with the data.tokenizer and model.path of that run."
         )
     fit_loop = value_at(content, "loops", "fit_loop", "state_dict")
     loaders = fit_loop.get("combined_loader", []) if isinstance(fit_loop, Mapping) else []
     for state in read(list[LoaderState], loaders, source=f"combined_loader of {source}", remedy=remedy):
-        copy(data).train_dataloader().load_state_dict(state.model_dump())  # of the copy alone, which no trainer has
+        # of the copy alone, which no trainer has
+        copy(data).train_dataloader().load_state_dict(state.model_dump())
     with torch.random.fork_rng(devices=[]):
         model = run.module.load_model()
     if loaded not in ("", json_digest(bit_sums(model))):
@@ -80,7 +81,8 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
             f"{run.module.model_path} differ. Resume with the model.path of that run; for a new run set "
             "another name=…"
         )
-    policy = torch.nn.ModuleDict({"policy": CausalPolicy(model)})  # as the module that wrote the checkpoint calls it
+    # as the module that wrote the checkpoint calls it
+    policy = torch.nn.ModuleDict({"policy": CausalPolicy(model)})
     _check_shapes(checkpoint, content["state_dict"], policy.state_dict())
     trained = [parameter for parameter in policy.parameters() if parameter.requires_grad]
     _check_moments(checkpoint, content.get("optimizer_states", []), trained)
@@ -96,9 +98,9 @@ def _check_shapes(checkpoint: Path, stored: Mapping[str, Any], built: Mapping[st
     if differ:
         name = differ[0]
         raise ValueError(
-            f"Expected {checkpoint} to have the parameters of the model at model.path, but {len(differ)} differ: "
-            f"{name} is {then.get(name, 'missing')} there and {now.get(name, 'missing')} here. Resume with the "
-            "model.path and the lora settings of that run."
+            f"Expected {checkpoint} to have the parameters of the model at model.path, but {len(differ)} "
+            f"differ: {name} is {then.get(name, 'missing')} there and {now.get(name, 'missing')} here. "
+            "Resume with the model.path and the lora settings of that run."
         )
 
 
@@ -167,8 +169,8 @@ def restoring(checkpoint: Path | None, begun: Callable[[], bool]) -> Iterator[No
 
         reason = printable(f"{type(error).__name__}: {error}".partition("\n")[0])
         raise RuntimeError(
-            f"Expected training to continue from {checkpoint}, but it could not be restored: {reason} Give another "
-            "checkpoint as resume, or put a copy of this one in its place."
+            f"Expected training to continue from {checkpoint}, but it could not be restored: {reason} Give "
+            "another checkpoint as resume, or put a copy of this one in its place."
         ) from error
 
 

@@ -56,7 +56,9 @@ def train(
     if trainer.max_steps != 0:
         if checkpoint is None:
             checkpoint = resolve(resume, Path(trainer.default_root_dir) / "checkpoints")
-        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True if checkpoint else None)
+        trainer.fit(
+            module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True if checkpoint else None
+        )
         metrics = dict(trainer.callback_metrics)
         if export is not None:
             module.export(export, datamodule.tokenizer)
@@ -70,8 +72,8 @@ def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None
     """Return the metric that a sweeper optimises; None if the setting `objective` is null."""
     if name is not None and name not in metrics:
         raise ValueError(
-            f"Expected `objective` to name a metric that the run logs, but it does not log {name!r}. It has logged: "
-            f"{', '.join(sorted(metrics))}."
+            f"Expected `objective` to name a metric that the run logs, but it does not log {name!r}. It has "
+            f"logged: {', '.join(sorted(metrics))}."
         )
     return None if name is None else metrics[name]
 
@@ -97,8 +99,8 @@ def main(cfg: DictConfig) -> float | None:
             done = 0 if checkpoint is None else _checked_iterations(run, checkpoint)
         if cfg.iterations is not None and done > cfg.iterations:
             print(
-                f"Nothing is left to train: {checkpoint} has {done} iterations, and iterations={cfg.iterations}. "
-                f"Nothing was changed. To train on, set iterations above {done}."
+                f"Nothing is left to train: {checkpoint} has {done} iterations, and "
+                f"iterations={cfg.iterations}. Nothing was changed. To train on, set iterations above {done}."
             )
             return None
         note_changes(cfg, changed, checkpoint)

@@ -1,7 +1,7 @@
 """Tokenise prompts so that only the template adds control tokens; a question that spells one stays text.
 
-A tokenizer recognises its added tokens anywhere in a text. A question such as "What does <|im_end|> do?" would
-end the user's turn, and a hostile question could write the following turns.
+A tokenizer recognises its added tokens anywhere in a text. A question such as "What does <|im_end|> do?"
+would end the user's turn, and a hostile question could write the following turns.
 """
 
 from collections.abc import Sequence
@@ -28,12 +28,18 @@ class PromptEncoder:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self.tokenizer = tokenizer
         added = dict(tokenizer.added_tokens_decoder)
-        if tokenizer.unk_token_id not in (tokenizer.eos_token_id, tokenizer.bos_token_id, tokenizer.pad_token_id):
+        if tokenizer.unk_token_id not in (
+            tokenizer.eos_token_id,
+            tokenizer.bos_token_id,
+            tokenizer.pad_token_id,
+        ):
             added.pop(tokenizer.unk_token_id, None)  # stands for any unknown word
         self.control = {
             id: token.content for id, token in added.items() if token.special or control_marks(token.content)
         }
-        self._not_special = [token.content for id, token in added.items() if id in self.control and not token.special]
+        self._not_special = [
+            token.content for id, token in added.items() if id in self.control and not token.special
+        ]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         """Tokenise texts in which control tokens are recognised; add no special tokens."""
@@ -48,14 +54,19 @@ class PromptEncoder:
     def encode_as_text(self, before: str, question: str, after: str) -> list[int]:
         """Tokenise `before + question + after`, recognising control tokens only in `before` and `after`.
 
-        The text between the nearest control tokens of `before` and `after` is tokenised in one piece, as if the
-        question spelled no control tokens.
+        The text between the nearest control tokens of `before` and `after` is tokenised in one piece, as if
+        the question spelled no control tokens.
 
         Raises:
             ControlTokenError: if the tokens would not decode to the same text.
         """
-        start = max((before.rfind(token) + len(token) for token in self.control.values() if token in before), default=0)
-        stop = min((after.find(token) for token in self.control.values() if token in after), default=len(after))
+        start = max(
+            (before.rfind(token) + len(token) for token in self.control.values() if token in before),
+            default=0,
+        )
+        stop = min(
+            (after.find(token) for token in self.control.values() if token in after), default=len(after)
+        )
         inner: list[int] = []
         for piece in self._cut(before[start:] + question + after[:stop]):
             inner += self.tokenizer(piece, add_special_tokens=False, split_special_tokens=True)["input_ids"]

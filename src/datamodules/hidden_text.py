@@ -12,16 +12,17 @@ _NOT_ASCII_TEXT = re.compile(r"[^\t\n\r -~]")
 _VIRAMA = 9  # canonical combining class
 
 _NAMES = (
-    "assistant|audio|begin|bos|bot|call|channel|chatbot|constrain|content|context|developer|document|end|endoftext"
-    "|endofprompt|endofturn|eod|eom|eos|eot|file|human|image|input|instruction|mask|message|model|observation|output"
-    "|pad|prompt|response|return|sep|start|startoftext|startofturn|sys|system|text|think|thinking|tool|tools|turn|unk"
-    "|user|video|vision"
+    "assistant|audio|begin|bos|bot|call|channel|chatbot|constrain|content|context|developer|document"
+    "|end|endoftext|endofprompt|endofturn|eod|eom|eos|eot|file|human|image|input|instruction|mask"
+    "|message|model|observation|output|pad|prompt|response|return|sep|start|startoftext|startofturn"
+    "|sys|system|text|think|thinking|tool|tools|turn|unk|user|video|vision"
 )
 _CONTROL_MARK = re.compile(
     "|".join(
         (
             rf"</?\|/?(?:{_NAMES})/?\|>",  # <|endoftext|>, <|user|>, <|end|>
-            r"<\|(?:[a-z]{2,}[a-z0-9]*(?:_[a-z0-9]+)+)\|>",  # <|im_start|>, <|eot_id|>, <|reserved_special_token_3|>
+            # <|im_start|>, <|eot_id|>, <|reserved_special_token_3|>
+            r"<\|(?:[a-z]{2,}[a-z0-9]*(?:_[a-z0-9]+)+)\|>",
             r"<\|(?:turn|tool|tool_call|tool_response|channel|think|image|audio)>",  # Gemma 4 opens: <|turn>
             r"<(?:turn|tool|tool_call|tool_response|channel|think|image|audio)\|>",  # … and closes: <turn|>
             r"<｜[^｜<>\n]{1,40}｜>",  # DeepSeek, with wide bars: <｜User｜>
@@ -46,10 +47,10 @@ _CONTROL_MARK = re.compile(
 def hidden_characters(text: str) -> list[str]:
     r"""Name the characters that are invisible or that steer a display, each once, in order of appearance.
 
-    These are control characters besides tab and line breaks; bidirectional marks; zero-width, tag and other format
-    characters; blank fillers; surrogates; line and paragraph separators; and variation selectors that follow no visible
-    character. Joiners count as visible if a script or an emoji needs them: after a virama, as in RFC 5892;
-    after an Arabic letter; after a symbol.
+    These are control characters besides tab and line breaks; bidirectional marks; zero-width, tag and other
+    format characters; blank fillers; surrogates; line and paragraph separators; and variation selectors that
+    follow no visible character. Joiners count as visible if a script or an emoji needs them: after a virama,
+    as in RFC 5892; after an Arabic letter; after a symbol.
 
     >>> hidden_characters("Find\u200b $x$.\0")
     ['U+200B ZERO WIDTH SPACE', 'U+0000 CONTROL CHARACTER']

@@ -23,7 +23,8 @@ class QuestionLoader:
     """
 
     groups: Sequence[QuestionGroup]
-    make_batch: Callable[[Sequence[QuestionGroup], int], QuestionBatch]  # from groups and the number of the epoch
+    # from groups and the number of the epoch
+    make_batch: Callable[[Sequence[QuestionGroup], int], QuestionBatch]
     batch_size: int  # questions over all ranks
     _: KW_ONLY
     shuffle: bool  # whether each epoch has a different order
@@ -100,9 +101,13 @@ class QuestionLoader:
         if self._chances:
             draws = torch.rand(len(self.groups), generator=self._generator("chance")).tolist()
             ids = [group.id for group in self.groups]
-            rows = {row for row, id in enumerate(ids) if all(draws[row] < chance(id) for chance in self._chances)}
+            rows = {
+                row for row, id in enumerate(ids) if all(draws[row] < chance(id) for chance in self._chances)
+            }
             if len(rows) >= self.batch_size:
-                return [place for place, row in enumerate(self._order()) if place >= self.cursor and row in rows]
+                return [
+                    place for place, row in enumerate(self._order()) if place >= self.cursor and row in rows
+                ]
         return list(range(self.cursor, min(len(self) * self.batch_size, len(self.groups))))
 
     def _used_up(self) -> bool:
@@ -115,7 +120,9 @@ class QuestionLoader:
     def _next(self) -> QuestionBatch:
         places, order = self._places()[: self.batch_size], self._order()
         self.cursor = places[-1] + 1
-        mine = places[self.rank * len(places) // self.world_size : (self.rank + 1) * len(places) // self.world_size]
+        mine = places[
+            self.rank * len(places) // self.world_size : (self.rank + 1) * len(places) // self.world_size
+        ]
         return self.make_batch([self.groups[order[place]] for place in mine], self.epoch)
 
     def _order(self) -> list[int]:
@@ -148,8 +155,8 @@ class QuestionLoader:
         then = state["questions"], state["digest"], state["seed"]
         if then != (now := (len(self.groups), self._digest, self.seed)):
             raise ValueError(
-                "Expected to resume on {} questions with digest {} and seed {}, but the data has {} with digest {} and "
-                "seed {}. Resume with data.train and seed as they were.".format(*then, *now)
+                "Expected to resume on {} questions with digest {} and seed {}, but the data has {} with "
+                "digest {} and seed {}. Resume with data.train and seed as they were.".format(*then, *now)
             )
         self.epoch, self.cursor, self.served = state["epoch"], state["cursor"], state["served"]
         self._resumed = True

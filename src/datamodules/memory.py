@@ -18,7 +18,8 @@ from ..types import History, QuestionBatch, QuestionGroup, Rollouts
 from ..types.checks import found, name_of, own_code
 
 MOST_VISITS = 64  # newest visits kept of each question, about one an epoch
-MOST_ANSWERS = 256  # different answers counted of each; then the rarest is forgotten, the oldest of equally rare ones
+# different answers counted of each; then the rarest is forgotten, the oldest of equally rare ones
+MOST_ANSWERS = 256
 LONGEST_ANSWER = 64  # characters of an answer; longer ones are kept as a digest
 
 
@@ -42,7 +43,8 @@ class Record:
     correct: int = 0  # of them
     solved_in_full: bool = False  # whether all responses of some visit were correct
     visits: list[Visit] = field(default_factory=list)  # the newest `MOST_VISITS`, oldest first
-    answers: dict[str | None, int] = field(default_factory=dict)  # final answer (None: without one) → how often given
+    # final answer (None: without one) → how often given
+    answers: dict[str | None, int] = field(default_factory=dict)
     _plain: tuple[Any, ...] | None = field(default=None, repr=False, compare=False)
 
     @property
@@ -94,7 +96,9 @@ class QuestionMemory:
 
     def _history(self, groups: Sequence[QuestionGroup], rollouts: Rollouts) -> History:
         records, rows = [self[group.id] for group in groups], rollouts.question
-        same = [records[q].answers.get(_kept(a), 0) for q, a in zip(rows.tolist(), rollouts.answers, strict=True)]
+        same = [
+            records[q].answers.get(_kept(a), 0) for q, a in zip(rows.tolist(), rollouts.answers, strict=True)
+        ]
         return History(
             samples=torch.tensor([record.samples for record in records], dtype=torch.long)[rows],
             correct=torch.tensor([record.correct for record in records], dtype=torch.long)[rows],
@@ -190,9 +194,14 @@ class CheckedCurriculum:
         """
         with own_code(self.curriculum, "data.curriculum"):
             value = self.curriculum.chance(record)
-        expected = f"Expected the chance of {name_of(self.curriculum)} (data.curriculum) to be a number from 0 to 1"
+        expected = (
+            f"Expected the chance of {name_of(self.curriculum)} (data.curriculum) to be a number from 0 to 1"
+        )
         scalar = (
-            isinstance(value, Tensor) and value.dim() == 0 and value.device.type == "cpu" and value.is_floating_point()
+            isinstance(value, Tensor)
+            and value.dim() == 0
+            and value.device.type == "cpu"
+            and value.is_floating_point()
         )
         if not scalar and not isinstance(value, Real):
             raise TypeError(f"{expected}, but got {found(value)}.")
@@ -204,8 +213,8 @@ class CheckedCurriculum:
         """Return a question in the wordings that are sampled.
 
         Raises:
-            TypeError: the curriculum returns no `QuestionGroup` with a text as question and a tuple of texts as
-                rephrasings.
+            TypeError: the curriculum returns no `QuestionGroup` with a text as question and a tuple of texts
+                as rephrasings.
             ValueError: the id is that of another question, or there are kinds for other rephrasings.
         """
         with own_code(self.curriculum, "data.curriculum"):
@@ -232,7 +241,9 @@ class CheckedCurriculum:
             self.curriculum.observe(visits)
 
 
-def _seen(groups: Sequence[QuestionGroup], rollouts: Rollouts) -> list[tuple[str, Visit, Counter[str | None]]]:
+def _seen(
+    groups: Sequence[QuestionGroup], rollouts: Rollouts
+) -> list[tuple[str, Visit, Counter[str | None]]]:
     """Return the questions of this rank that have new responses, with their verdicts and answers."""
     width = 1 + max(rollouts.rephrasing.tolist(), default=0)
     samples, correct = ([[0] * width for _ in groups] for _ in range(2))

@@ -15,7 +15,10 @@ from ..types import QuestionGroup
 _FORMATTING = re.compile(
     r"\\(?:left|right|displaystyle|text(?:bf|it|rm)?|mbox|mathrm|q?quad|[lc]?dots)(?![A-Za-z])|\\[,;:! ]"
 )
-_SPELLINGS = ((re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"), (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""))
+_SPELLINGS = (
+    (re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"(?<=\d),(?=\d{3}(?!\d))"), ""),
+)
 _TOKEN = re.compile(r"(?<!\S)(?=\S*\*)[*.se]{5,}(?!\S)|[^\W\d_]+|\d+|[-+*/^=<>!]")
 """Pattern of words. A row of a maze counts as one word, since two mazes rarely share six successive rows."""
 Gram = tuple[str, ...]
@@ -23,7 +26,8 @@ _COMMON = 64
 """Number of training texts; an n-gram that occurs in more texts is common."""
 _REMEMBERED = 256
 """Number of lists of common n-grams whose counts are cached; questions of one layout share a list."""
-DIGITS = 12  # of a digest: 10,000 questions and 300,000 texts have an accidental match in one of 100,000 cases
+# of a digest: 10,000 questions and 300,000 texts have an accidental match in one of 100,000 cases
+DIGITS = 12
 
 
 class Overlap(NamedTuple):
@@ -31,8 +35,10 @@ class Overlap(NamedTuple):
 
     test: str  # id
     train: str  # id
-    similarity: float  # share of the test question's n-grams in the training question; 1 for the same words in order
-    same_numbers: bool  # whether both have the same numbers equally often: copies do, others of the same pattern do not
+    # share of the test question's n-grams in the training question; 1 for the same words in order
+    similarity: float
+    # whether both have the same numbers equally often: copies do, others of the same pattern do not
+    same_numbers: bool
 
 
 def words(question: str) -> tuple[str, ...]:
@@ -72,13 +78,15 @@ def find_overlaps(
     Returns the overlaps of each split, in the order of its questions.
 
     An overlap has at least `threshold` (0 … 1) of the question's distinct n-grams in one training question or
-    rephrasing. A question of fewer than n words overlaps only with exactly the same words. An n-gram in more than 64
-    training texts and more than a tenth of them is part of a common layout and does not count. `note` is called with
-    the words of each training text.
+    rephrasing. A question of fewer than n words overlaps only with exactly the same words. An n-gram in more
+    than 64 training texts and more than a tenth of them is part of a common layout and does not count. `note`
+    is called with the words of each training text.
     """
     if n < 1 or not 0 < threshold <= 1:
         raise ValueError(f"Expected n ≥ 1 and a threshold above 0 and up to 1, but got {n} and {threshold}.")
-    grams_of = {split: [_ngrams(words(group.question), n) for group in groups] for split, groups in tests.items()}
+    grams_of = {
+        split: [_ngrams(words(group.question), n) for group in groups] for split, groups in tests.items()
+    }
     wanted = {gram for rows in grams_of.values() for grams in rows for gram in grams}
     texts = [(group.id, text) for group in train for text in (group.question, *group.rephrasings)]
     holders: dict[Gram, list[int]] = defaultdict(list)
@@ -105,8 +113,8 @@ def find_overlaps(
 class Index:
     """Index of training texts by n-gram, which finds the text most similar to a question.
 
-    Texts that were made from one layout share long lists of common n-grams. These are counted once for each distinct
-    list, not for each text, so that the time grows with the number of texts, not with its square.
+    Texts that were made from one layout share long lists of common n-grams. These are counted once for each
+    distinct list, not for each text, so that the time grows with the number of texts, not with its square.
 
     Args:
         size: Number of training texts.

@@ -42,7 +42,9 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def check_prompt(template: Template, tokenizer: PreTrainedTokenizerBase, setting: str = "template") -> Iterator[str]:
+def check_prompt(
+    template: Template, tokenizer: PreTrainedTokenizerBase, setting: str = "template"
+) -> Iterator[str]:
     """Yield a warning for each feature of a rendered prompt that is probably a mistake.
 
     Args:
@@ -51,8 +53,9 @@ def check_prompt(template: Template, tokenizer: PreTrainedTokenizerBase, setting
         setting: Name of the template's setting, for messages.
 
     Raises:
-        ValueError: if the prompt lacks the question, the instruction or the beginning of the assistant's turn, if the
-            chat template refuses the system prompt, or if the chat template does not know an option.
+        ValueError: if the prompt lacks the question, the instruction or the beginning of the assistant's
+            turn, if the chat template refuses the system prompt, or if the chat template does not know an
+            option.
     """
     if isinstance(template, ChatTemplate):
         _check_options(template, tokenizer, setting)
@@ -60,8 +63,8 @@ def check_prompt(template: Template, tokenizer: PreTrainedTokenizerBase, setting
     model = tokenizer.name_or_path
     if text.count(QUESTION) != 1:
         raise ValueError(
-            f"Expected the question once in the prompt, but it is in it {text.count(QUESTION)} times: {text[:300]!r}. "
-            f"Correct {setting}, or the chat template of {model}."
+            f"Expected the question once in the prompt, but it is in it {text.count(QUESTION)} times: "
+            f"{text[:300]!r}. Correct {setting}, or the chat template of {model}."
         )
     if not isinstance(template, ChatTemplate):
         return
@@ -72,8 +75,8 @@ def check_prompt(template: Template, tokenizer: PreTrainedTokenizerBase, setting
         )
     if template.system and template.system.strip() not in text:
         yield (
-            f"Template {template.name}: the chat template of {model} leaves out the system prompt. Put its text into "
-            f"{setting}.instruction, and set {setting}.system=null."
+            f"Template {template.name}: the chat template of {model} leaves out the system prompt. Put its "
+            f"text into {setting}.instruction, and set {setting}.system=null."
         )
     yield from _check_beginning(template, tokenizer, text, setting)
     yield from _check_thoughts(template, tokenizer, text, setting)
@@ -81,8 +84,8 @@ def check_prompt(template: Template, tokenizer: PreTrainedTokenizerBase, setting
         days = [_dated(template, day).render(QUESTION, tokenizer) for day in ("2001-02-03", "2017-11-28")]
         if days[0] != days[1]:
             yield (
-                f"Template {template.name}: the chat template of {model} writes today's date into the prompt, so "
-                f"that a run that is resumed or evaluated on another day asks other prompts. Set "
+                f"Template {template.name}: the chat template of {model} writes today's date into the "
+                "prompt, so that a run that is resumed or evaluated on another day asks other prompts. Set "
                 f"{setting}.date={datetime.now():%Y-%m-%d}."
             )
 
@@ -108,7 +111,9 @@ def turn_end(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[in
     return None
 
 
-def check_turn_end(template: Template, tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int]) -> Iterator[str]:
+def check_turn_end(
+    template: Template, tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int]
+) -> Iterator[str]:
     """Yield a warning if the control token that ends the assistant's turn does not end a response.
 
     Args:
@@ -122,9 +127,9 @@ def check_turn_end(template: Template, tokenizer: PreTrainedTokenizerBase, stop_
     id, token = end
     stops = ", ".join(f"{tokenizer.convert_ids_to_tokens(stop)} ({stop})" for stop in stop_ids)
     yield (
-        f"Template {template.name}: the assistant's turn ends with {token} ({id}), but the engine ends responses at "
-        f"{stops} alone: a chat model's run on to the length limit. Add {id} to eos_token_id in generation_config.json "
-        f"of {tokenizer.name_or_path}."
+        f"Template {template.name}: the assistant's turn ends with {token} ({id}), but the engine ends "
+        f"responses at {stops} alone: a chat model's run on to the length limit. Add {id} to eos_token_id in "
+        f"generation_config.json of {tokenizer.name_or_path}."
     )
 
 
@@ -136,8 +141,9 @@ def _check_options(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, s
         read = meta.find_undeclared_variables(environment.parse(own))
     except TemplateSyntaxError as error:
         raise ValueError(
-            f"Expected {setting} to have a chat template in Jinja, but that of {tokenizer.name_or_path} cannot be read "
-            f"(line {error.lineno}: {error.message}). Correct chat_template.jinja beside the tokenizer."
+            f"Expected {setting} to have a chat template in Jinja, but that of {tokenizer.name_or_path} "
+            f"cannot be read (line {error.lineno}: {error.message}). Correct chat_template.jinja beside the "
+            "tokenizer."
         ) from error
     known = read | set(signature(tokenizer.apply_chat_template).parameters) | {"strftime_now"}
     for name in template.options:
@@ -145,8 +151,8 @@ def _check_options(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, s
             options = sorted(read - _SUPPLIED)
             near = get_close_matches(name, options, n=1)
             raise ValueError(
-                f"Expected {setting}.options to be read by the chat template of {tokenizer.name_or_path}, but it does "
-                f"not read {name}. It reads {', '.join(options) or 'no options'}."
+                f"Expected {setting}.options to be read by the chat template of {tokenizer.name_or_path}, "
+                f"but it does not read {name}. It reads {', '.join(options) or 'no options'}."
                 + (f" Perhaps {near[0]} is meant." if near else f" Take out {setting}.options.{name}.")
             )
 
@@ -171,18 +177,20 @@ def _check_beginning(
             own = before.removeprefix(ended)
             if not _begin_alike(added, own):
                 yield (
-                    f"Template {template.name}: the generation prompt of {model} is {added!r}, but the assistant's "
-                    f"turn begins with {own!r} in a conversation. Look whether the chat template is the model's own."
+                    f"Template {template.name}: the generation prompt of {model} is {added!r}, but the "
+                    f"assistant's turn begins with {own!r} in a conversation. Look whether the chat template "
+                    "is the model's own."
                 )
         return
-    # Without a generation prompt, the end of the user's turn may be where the assistant begins, as after [/INST].
+    # Without a generation prompt, the end of the user's turn may be where the assistant begins, as after
+    # [/INST].
     if found and text.startswith(before.rstrip()):
         return
     if not found or not before.startswith(ended.rstrip()):
         yield (
-            f"Template {template.name}: the chat template of {model} adds no generation prompt. Look whether the "
-            f"assistant's turn begins where the prompt ends: {text[-80:]!r}. If not, write its beginning into "
-            f"{setting}.prefill."
+            f"Template {template.name}: the chat template of {model} adds no generation prompt. Look whether "
+            f"the assistant's turn begins where the prompt ends: {text[-80:]!r}. If not, write its beginning "
+            f"into {setting}.prefill."
         )
         return
     missing = before.removeprefix(ended if before.startswith(ended) else ended.rstrip())
@@ -216,12 +224,15 @@ def _check_thoughts(
     if len(opened) > 1 or (opens_thoughts(own) and opening_marks(template.prefill)):
         marks = ", ".join(dict.fromkeys(opened or opening_marks(template.prefill)))
         yield (
-            f"Template {template.name}: the prompt opens thoughts more than once ({marks}), since the chat template of "
-            f"{tokenizer.name_or_path} opens them already: {turn[-80:]!r}. Set {setting}.prefill=''."
+            f"Template {template.name}: the prompt opens thoughts more than once ({marks}), since the chat "
+            f"template of {tokenizer.name_or_path} opens them already: {turn[-80:]!r}. Set "
+            f"{setting}.prefill=''."
         )
 
 
-def _rendered(template: ChatTemplate, messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase) -> str:
+def _rendered(
+    template: ChatTemplate, messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase
+) -> str:
     """Render a conversation without a generation prompt; empty if the chat template refuses it."""
     try:
         return template.apply(messages, tokenizer, generation_prompt=False)

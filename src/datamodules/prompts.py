@@ -16,7 +16,8 @@ from ..types import Prompt, QuestionGroup
 from .control_tokens import ControlTokenError, PromptEncoder
 from .templates import PlainTemplate, PromptAugmentation
 
-CHUNK = 1024  # prompts tokenised at a time when they are measured, so that not all tokens are in memory at once
+# prompts tokenised at a time when they are measured, so that not all tokens are in memory at once
+CHUNK = 1024
 MARK = re.compile(r"<[^<>\s]+>")  # looks like a special token
 STAND_IN = "QUESTION-STANDS-HERE"
 """Placeholder for a question, used to find the text that a template puts around questions."""
@@ -29,7 +30,8 @@ class Fitting(NamedTuple):
     too_long: list[str]  # ids of the questions that do not fit
     rephrasings_too_long: int  # of questions that fit
     prompt_tokens: list[int]  # of every prompt that is kept
-    control_tokens: Mapping[str, list[str]]  # id → control tokens that the question or a rephrasing spells, all as text
+    # id → control tokens that the question or a rephrasing spells, all as text
+    control_tokens: Mapping[str, list[str]]
     unreadable: Mapping[str, str]  # id → why a question can't be tokenised; in `kept` are none of them
     rephrasings_unreadable: int  # rephrasings left out for the same reason
 
@@ -84,7 +86,9 @@ class PromptRenderer:
                     if number:
                         text = self._render(name, question)
                         ids = self._encode(name, question, text)
-                    prompts.append(Prompt(row, number, name, text, ids, anchors[name], count, kind=kinds[number]))
+                    prompts.append(
+                        Prompt(row, number, name, text, ids, anchors[name], count, kind=kinds[number])
+                    )
         return prompts
 
     def cautions(self) -> Iterator[str]:
@@ -93,7 +97,9 @@ class PromptRenderer:
             if not isinstance(template, PlainTemplate):
                 continue
             model, known = self.tokenizer.name_or_path, self.tokenizer.get_added_vocab()
-            if self.tokenizer.chat_template is not None and not any(mark in template.format for mark in known):
+            if self.tokenizer.chat_template is not None and not any(
+                mark in template.format for mark in known
+            ):
                 yield f"Template {name} leaves out the turns of a chat that {model} knows: perhaps take template=chat."
             for mark in MARK.findall(template.format):
                 if (count := len(self._encoder.encode([mark])[0])) > 1:

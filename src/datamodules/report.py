@@ -101,7 +101,8 @@ def summary(split: str, report: Mapping[str, Any]) -> str:
     tokens = report["prompt_tokens"]
     return (
         f"{split}: {report['kept']} of {report['read']} questions; questions by number of rephrasings: "
-        f"{report['rephrasings']}; prompt tokens: {tokens['min']} to {tokens['max']}, mean {tokens['mean']:.0f}."
+        f"{report['rephrasings']}; prompt tokens: {tokens['min']} to {tokens['max']}, mean "
+        f"{tokens['mean']:.0f}."
     )
 
 
@@ -134,7 +135,8 @@ def _cautions_about_texts(split: str, report: Mapping[str, Any]) -> Iterator[str
         tokens = _named(list(dict.fromkeys(token for tokens in spelled.values() for token in tokens)))
         yield (
             f"{split}: {len(spelled)} questions or their rephrasings spell control tokens of chat templates "
-            f"({tokens}), which are tokenised as text: {_named(list(spelled))}. Remove them if they are not meant."
+            f"({tokens}), which are tokenised as text: {_named(list(spelled))}. Remove them if they are not "
+            "meant."
         )
     if hidden := report["hidden_characters"]:
         names = _named(list(dict.fromkeys(name for names in hidden.values() for name in names)))
@@ -162,7 +164,9 @@ def add_overlaps(
 
     Yields each split that has copies (overlaps with the same numbers), with a warning about them.
     """
-    tests = {name: g for name, g in splits.items() if name != "train" and "train_overlap" not in reports[name]}
+    tests = {
+        name: g for name, g in splits.items() if name != "train" and "train_overlap" not in reports[name]
+    }
     if "train" not in splits or (not tests and "digests" in reports["train"]):
         return
     noted: set[str] = set()
@@ -174,10 +178,12 @@ def add_overlaps(
         if copies:
             questions = {group.id: group.question for group in splits[split]}
             text = (
-                f"{split}: {len(copies)} of {len(splits[split])} questions share at least half of their words, and all "
-                f"numbers, with a training question: {_named([f'{copy.test} ({copy.train})' for copy in copies])}. "
-                f"{len(overlaps) - len(copies)} more share the words but not all numbers. Take such questions out of "
-                f"data.train or data.evaluation.{split}, or read its results as those of seen questions."
+                f"{split}: {len(copies)} of {len(splits[split])} questions share at least half of their "
+                "words, and all numbers, with a training question: "
+                f"{_named([f'{copy.test} ({copy.train})' for copy in copies])}. "
+                f"{len(overlaps) - len(copies)} more share the words but not all numbers. Take such "
+                f"questions out of data.train or data.evaluation.{split}, or read its results as those of "
+                "seen questions."
             )
             yield split, _with_examples(text, [questions[copy.test] for copy in copies])
 
@@ -189,8 +195,8 @@ def of_seen(split: str, groups: Sequence[QuestionGroup], noted: str, run: Path) 
     """
     if copies := [group.question for group in seen(groups, noted)]:
         yield _with_examples(
-            f"{split}: this policy was trained on {len(copies)} of {len(groups)} questions, in {run}. Ask others by "
-            f"data.evaluation.{split}, or read its results as those of seen questions.",
+            f"{split}: this policy was trained on {len(copies)} of {len(groups)} questions, in {run}. Ask "
+            f"others by data.evaluation.{split}, or read its results as those of seen questions.",
             copies,
         )
 

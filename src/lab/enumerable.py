@@ -151,7 +151,9 @@ def expected_update(
     inputs = LossInputs(
         logprobs=logprobs.flatten(),
         old_logprobs=token_logprobs(policies.old, responses)[score].flatten(),
-        reference_logprobs=token_logprobs(policies.reference, responses)[score].flatten() if loss.kl_coef else None,
+        reference_logprobs=token_logprobs(policies.reference, responses)[score].flatten()
+        if loss.kl_coef
+        else None,
         entropy=entropies.flatten(),
         advantages=_by_response(strategy, sampled, correct, samples),
         response=(responses.response + len(responses.lengths) * torch.arange(count)[:, None]).flatten(),
@@ -175,7 +177,9 @@ def expected_update(
     return -torch.autograd.grad(total, logits)[0]
 
 
-def _importance_weights(policies: Policies, responses: Responses, score: Tensor, options: UpdateOptions) -> Tensor:
+def _importance_weights(
+    policies: Policies, responses: Responses, score: Tensor, options: UpdateOptions
+) -> Tensor:
     """Return [P, T] truncated token weights, for staleness and for scoring prompt n at prompt `score[n]`.
 
     `score` is [P] long.
@@ -197,7 +201,9 @@ class PositivePart(BasedAdvantage):
         return advantages.clamp(min=0)
 
 
-def _by_response(strategy: AdvantageStrategy, sampled: Tensor, correct: Tensor, samples: int | Tensor) -> Tensor:
+def _by_response(
+    strategy: AdvantageStrategy, sampled: Tensor, correct: Tensor, samples: int | Tensor
+) -> Tensor:
     """Return [P·R] expected advantage of each response to each prompt."""
     success = (sampled @ correct.double()).clamp(0, 1)
     given = expected_advantages(strategy, success, samples)

@@ -45,8 +45,9 @@ def correct_tokens(
     for text, read in zip(meant, tokenizer.batch_decode(responses, skip_special_tokens=True), strict=True):
         if read != text:
             raise ValueError(
-                f"Expected the tokenizer to decode the tokens of {text!r} to the same text, but they read {read!r}, "
-                "which the verifier would score otherwise. Use a tokenizer that has the words of the task."
+                f"Expected the tokenizer to decode the tokens of {text!r} to the same text, but they read "
+                f"{read!r}, which the verifier would score otherwise. Use a tokenizer that has the words of "
+                "the task."
             )
     return [torch.tensor(ids) for ids in responses]
 
@@ -75,8 +76,8 @@ def exact_success(
                 success[prompt] += p.cpu()
     if broken := int(success.isnan().sum()):
         raise FloatingPointError(
-            f"Expected the policy to give probabilities, but for {broken} of {len(success)} prompts they are NaN. "
-            "Check the weights at model.path, or of the checkpoint."
+            f"Expected the policy to give probabilities, but for {broken} of {len(success)} prompts they are "
+            "NaN. Check the weights at model.path, or of the checkpoint."
         )
     return success.clamp(max=1.0)  # rounding may exceed it slightly
 
@@ -111,7 +112,9 @@ class BatchSuccess:
         """Return [P] lists of all correct responses to each prompt, in tokens."""
         limit = self.sampling.max_new_tokens
         by_question = [
-            correct_tokens(self.verifier.correct_responses(group.answer), self.tokenizer, self.stop_ids, limit)
+            correct_tokens(
+                self.verifier.correct_responses(group.answer), self.tokenizer, self.stop_ids, limit
+            )
             for group in batch.groups
         ]
         return [by_question[prompt.question] for prompt in batch.prompts]

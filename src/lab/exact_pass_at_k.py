@@ -44,8 +44,8 @@ class ExactCallback(Callback):
         require(verifier, EnumeratingVerifier, "reward")
         if sampling.temperature == 0 or sampling.top_p < 1 or sampling.top_k:
             raise ValueError(
-                f"Expected sampling from the whole distribution for exact pass@k, but got {sampling}. Set temperature "
-                "above 0, top_p=1 and top_k=0 in rollout.evaluation_sampling."
+                f"Expected sampling from the whole distribution for exact pass@k, but got {sampling}. Set "
+                "temperature above 0, top_p=1 and top_k=0 in rollout.evaluation_sampling."
             )
         self.verifier, self.sampling = verifier, sampling
 
@@ -137,14 +137,18 @@ class ExactPassAtK(ExactCallback):
             for batch in loader:
                 if len(batch.prompts) != len(batch.groups):
                     raise ValueError(
-                        f"Expected one prompt for each evaluation question, but got {len(batch.prompts)} prompts for "
-                        f"{len(batch.groups)} questions. Evaluate in one template: set data.evaluation_template."
+                        f"Expected one prompt for each evaluation question, but got {len(batch.prompts)} "
+                        f"prompts for {len(batch.groups)} questions. Evaluate in one template: set "
+                        "data.evaluation_template."
                     )
                 p = success(scorer, batch)
                 ids = [batch.groups[prompt.question].id for prompt in batch.prompts]
                 found[batch.split].update(zip(ids, p.tolist(), strict=True))
         parts = gather_objects(dict(found))
-        return {split: {id: p for part in parts for id, p in part.get(split, {}).items()} for split in chain(*parts)}
+        return {
+            split: {id: p for part in parts for id, p in part.get(split, {}).items()}
+            for split in chain(*parts)
+        }
 
     def state_dict(self) -> dict[str, Any]:
         """Return the success probabilities of the untrained policy, which a resumed run can't recompute."""

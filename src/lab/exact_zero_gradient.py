@@ -44,4 +44,6 @@ class ExactZeroGradient(ExactCallback):
         together = torch.stack([zero_gradient_probability(p[rows], samples[rows]) for rows in pools])
         original = torch.tensor([prompt.rephrasing == 0 for prompt in batch.prompts])
         values = {"original": alone[original], "pool": together}
-        log_scalars(pl_module, batch_means({f"uniform_reward/{name}_expected": 100 * x for name, x in values.items()}))
+        log_scalars(
+            pl_module, batch_means({f"uniform_reward/{name}_expected": 100 * x for name, x in values.items()})
+        )

@@ -74,7 +74,9 @@ def expected_advantages(strategy: AdvantageStrategy, success: Tensor, samples: i
     if success.ndim != 1 or not len(success) or not ((success >= 0) & (success <= 1)).all():
         raise ValueError(f"Expected `success` to be [P] rates between 0 and 1, but got {success}.")
     if samples.is_floating_point() or samples.shape not in ((), success.shape) or (samples < 1).any():
-        raise ValueError(f"Expected `samples` to be a whole number from 1, or {len(success)} of them: got {samples}.")
+        raise ValueError(
+            f"Expected `samples` to be a whole number from 1, or {len(success)} of them: got {samples}."
+        )
     samples = samples.long().expand(len(success))
     _, kind = torch.stack([success, samples.double()]).unique(dim=1, return_inverse=True)
     counts, orders = _configurations(kind, samples)
@@ -129,8 +131,8 @@ def _advantages_of_counts(strategy: AdvantageStrategy, counts: Tensor, samples: 
     by_verdict = torch.where(_verdicts(counts, samples), correct[:, prompt], wrong[:, prompt])
     if not torch.allclose(advantages, by_verdict, rtol=1e-5, atol=1e-9):
         raise ValueError(
-            f"Expected equal advantages for equal rewards of one prompt, but {type(strategy).__name__} tells them "
-            "apart: it makes random choices and has no `expected` that averages over them. Give it one."
+            f"Expected equal advantages for equal rewards of one prompt, but {type(strategy).__name__} tells "
+            "them apart: it makes random choices and has no `expected` that averages over them. Give it one."
         )
     return ByVerdict(correct, wrong)
 
@@ -148,7 +150,9 @@ def _advantages(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) ->
         return averaged(strategy, groups).double().view_as(correct)
     except (AttributeError, TypeError, ValueError) as error:
         name = type(strategy).__name__
-        raise ValueError(f"Expected a strategy that reads rewards alone, but {name} needs more: {error}") from error
+        raise ValueError(
+            f"Expected a strategy that reads rewards alone, but {name} needs more: {error}"
+        ) from error
 
 
 def _verdicts(counts: Tensor, samples: Tensor) -> Tensor:
@@ -166,13 +170,15 @@ def _configurations(kind: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
     total, responses = prod(sizes), int(samples.sum())
     if total * responses > MAX_RESPONSES:
         raise ValueError(
-            f"Expected at most {MAX_RESPONSES:,} responses over all configurations of counts, but prompts with "
-            f"{samples.tolist()} samples have {total:,} configurations of {responses} responses. Lower samples, or "
-            "give prompts the same samples and success rate: those are interchangeable."
+            f"Expected at most {MAX_RESPONSES:,} responses over all configurations of counts, but prompts "
+            f"with {samples.tolist()} samples have {total:,} configurations of {responses} responses. Lower "
+            "samples, or give prompts the same samples and success rate: those are interchangeable."
         )
     row, counts, orders = torch.arange(total), samples.expand(total, -1).clone(), torch.ones(total).double()
     for places, size in zip(members, sizes, strict=True):
-        table = torch.tensor(list(combinations_with_replacement(range(int(samples[places[0]]) + 1), len(places))))
+        table = torch.tensor(
+            list(combinations_with_replacement(range(int(samples[places[0]]) + 1), len(places)))
+        )
         # The r-th of equal counts divides by r: len! / Π (how often each count occurs)!.
         repeated = (table[:, :, None] == table[:, None, :]).tril().sum(2).prod(1)
         counts[:, places] = table[row % size]
@@ -205,7 +211,8 @@ def averaged(strategy: AdvantageStrategy, groups: RewardGroups) -> Tensor:
     pools = list(zip(n.int().tolist(), c.int().tolist(), strict=True))
     of_kind = {pool: _of_pool(strategy, *pool) for pool in set(pools)}
     right = torch.tensor([of_kind[pool] for pool in pools], dtype=torch.float64)
-    wrong = -right * c / (n - c).clamp(min=1)  # the advantages of a pool sum to zero, since those of its groups do
+    # the advantages of a pool sum to zero, since those of its groups do
+    wrong = -right * c / (n - c).clamp(min=1)
     return as_rewards(torch.where(groups.correct, right[index], wrong[index]), groups)
 
 

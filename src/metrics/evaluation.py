@@ -19,9 +19,9 @@ Splits = dict[str, dict[str, dict[str, Any]]]
 def count_batch(batch: Any) -> list[QuestionCounts]:
     """Return the records of the questions of one batch that have any response.
 
-    `counts`: `metadata` of the question; `n` responses, of them `correct` and `truncated` by the length limit; `right`,
-    distinct answers of correct ones; `wrong`, wrong answer → responses that gave it, without those that gave none;
-    `tokens` of all responses.
+    `counts`: `metadata` of the question; `n` responses, of them `correct` and `truncated` by the length
+    limit; `right`, distinct answers of correct ones; `wrong`, wrong answer → responses that gave it, without
+    those that gave none; `tokens` of all responses.
     """
     records = []
     batch = Fields("batch", batch)
@@ -35,7 +35,9 @@ def count_batch(batch: Any) -> list[QuestionCounts]:
                 "n": len(rows),
                 "correct": sum(right for _, right in verdicts),
                 "right": sorted({answer for answer, right in verdicts if right and answer is not None}),
-                "wrong": dict(Counter(answer for answer, right in verdicts if not right and answer is not None)),
+                "wrong": dict(
+                    Counter(answer for answer, right in verdicts if not right and answer is not None)
+                ),
                 "tokens": sum(len(rollouts.token_ids[row]) for row in rows),
                 "truncated": sum(bool(rollouts.truncated[row]) for row in rows),
             }
@@ -115,11 +117,13 @@ def summarise(
     }
 
 
-def averages(report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]]) -> dict[str, dict[str, Any]]:
+def averages(
+    report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]]
+) -> dict[str, dict[str, Any]]:
     """Return mean pass@k of groups of splits: `pass_at_k` weighs splits equally, `by_question` all questions.
 
-    `report` is split → what `summarise` returns, `groups` name → splits. Groups with a split that was not evaluated are
-    left out, and so is each k that a split of the group lacks.
+    `report` is split → what `summarise` returns, `groups` name → splits. Groups with a split that was not
+    evaluated are left out, and so is each k that a split of the group lacks.
 
     >>> rows = [{"n": 1, "correct": 0}, {"n": 1, "correct": 0}, {"n": 1, "correct": 0}, {"n": 1, "correct": 1}]
     >>> report = {name: {"pass_at_k": {1: {}}, "questions": own} for name, own in (("a", rows[:3]), ("b", rows[3:]))}
@@ -130,7 +134,11 @@ def averages(report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Seque
     found: dict[str, dict[str, Any]] = {}
     for name, splits in groups.items():
         if set(splits) <= report.keys():
-            ks = [k for k in report[splits[0]]["pass_at_k"] if all(k in report[split]["pass_at_k"] for split in splits)]
+            ks = [
+                k
+                for k in report[splits[0]]["pass_at_k"]
+                if all(k in report[split]["pass_at_k"] for split in splits)
+            ]
             curves = [_curve(report[split]["questions"], ks) for split in splits]
             found[name] = {
                 "splits": list(splits),

@@ -28,7 +28,9 @@ class MeanByName(Metric):
 
     full_state_update = False
     rows: list[Tensor]
-    """One [n, names] float64 of each update, NaN after the last value of a name; all in one while synchronised."""
+    """One [n, names] float64 of each update, NaN after the last value of a name; all in one while
+    synchronised.
+    """
 
     def __init__(self, names: Iterable[str], **kwargs: Any) -> None:
         super().__init__(**{"dist_sync_fn": gather_objects, **kwargs})

@@ -90,7 +90,8 @@ class Experience(PromptedResponses):
     Anchors that are the same question in the same template become one prompt, encoded once per update.
 
     Args:
-        rollouts: The sampled responses. Replayed responses have their old log-probs here, in every mini-batch.
+        rollouts: The sampled responses. Replayed responses have their old log-probs here, in every
+            mini-batch.
         anchor: The score prompts: `original` is q0 (TA-GRPO, Eq. 4), `own` the sampled prompt (GRPO, Eq. 2).
     """
 
@@ -111,8 +112,12 @@ class Experience(PromptedResponses):
 
     def __init__(self, rollouts: Rollouts, anchor: Anchor) -> None:
         own = anchor == "own"
-        keys = [row if own else (p.question, *p.anchor_ids.tolist()) for row, p in enumerate(rollouts.prompts)]
-        distinct = {key: p.token_ids if own else p.anchor_ids for key, p in zip(keys, rollouts.prompts, strict=True)}
+        keys = [
+            row if own else (p.question, *p.anchor_ids.tolist()) for row, p in enumerate(rollouts.prompts)
+        ]
+        distinct = {
+            key: p.token_ids if own else p.anchor_ids for key, p in zip(keys, rollouts.prompts, strict=True)
+        }
         rows = {key: row for row, key in enumerate(distinct)}
         prompt = torch.tensor([rows[key] for key in keys], dtype=torch.long)[rollouts.prompt]
         super().__init__(prompts=list(distinct.values()), prompt=prompt, responses=rollouts.token_ids)
@@ -143,7 +148,9 @@ class Experience(PromptedResponses):
 
     def learns(self) -> Tensor:
         """Return [R] bool, responses with a nonzero advantage or coefficient, of the response or a token."""
-        columns = [column for column in (self.columns.advantages, *self.columns.terms.values()) if column is not None]
+        columns = [
+            column for column in (self.columns.advantages, *self.columns.terms.values()) if column is not None
+        ]
         return self.any_token((self.advantages != 0)[self.response], *(column != 0 for column in columns))
 
     def take_old_logprobs(self, scorer: Scorer, mini_batches: Sequence[Tensor]) -> None:
@@ -154,14 +161,17 @@ class Experience(PromptedResponses):
         columns, replayed = self.columns, self.rollouts.replayed[self.response]
         if self.scores is not None:
             columns.old_logprobs = self.scores.logprobs
-            columns.old_known = torch.ones_like(self.in_loss).index_fill(0, mini_batches[0], False)[self.response]
+            columns.old_known = torch.ones_like(self.in_loss).index_fill(0, mini_batches[0], False)[
+                self.response
+            ]
         columns.old_logprobs = torch.where(replayed, columns.engine_logprobs, columns.old_logprobs)
         columns.old_known = columns.old_known | replayed
 
     def correct_prompts(self, scorer: Scorer, cap: float | None) -> None:
         """Set importance weights of responses sampled from another than their score prompt. Collective.
 
-        `cap` is `UpdateOptions.prompt_correction`. If None, only the log-ratios of stale responses are computed.
+        `cap` is `UpdateOptions.prompt_correction`. If None, only the log-ratios of stale responses are
+        computed.
         """
         columns = self.columns
         elsewhere = (self.has_gradient & ~self.rollouts.replayed)[self.response] & ~columns.on_score_prompt
@@ -194,7 +204,9 @@ class Experience(PromptedResponses):
             sampled = scorer.score(self.as_sampled, rows).logprobs
         tokens = self.tokens(rows)
         with own_code(correction, "mismatch"):
-            corrected = correction.of_tokens((sampled - self.columns.engine_logprobs)[tokens], self.response[tokens])
+            corrected = correction.of_tokens(
+                (sampled - self.columns.engine_logprobs)[tokens], self.response[tokens]
+            )
         self.mismatch = check_corrected(corrected, len(tokens), correction)
         weights = torch.ones_like(sampled).index_copy(0, tokens, self.mismatch.weights)
         self.columns.mismatch_weights = weights

@@ -1,8 +1,9 @@
 """Policy losses on packed tokens: a policy term, the divergence from the reference, entropy.
 
-Policy terms per token are PPO-style clipping over token, sequence or geometric-mean ratios, CISPO, and replay. Every
-normaliser is an argument counted over the whole mini-batch, so that micro-batches and ranks add up to one large
-batch. Token losses (`by_token`) take any part of a response's tokens; for the others a response is never split.
+Policy terms per token are PPO-style clipping over token, sequence or geometric-mean ratios, CISPO, and
+replay. Every normaliser is an argument counted over the whole mini-batch, so that micro-batches and ranks add
+up to one large batch. Token losses (`by_token`) take any part of a response's tokens; for the others a
+response is never split.
 """
 
 import math
@@ -51,17 +52,23 @@ class Surrogate(NamedTuple):
     clip_high: Tensor
 
 
-def clip_surrogate(_: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
+def clip_surrogate(
+    _: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float
+) -> Surrogate:
     """Return min(ρ A, clip(ρ, 1 − low, 1 + high) A).
 
     A token counts as clipped if the clip removes its gradient.
     """
     ratio = bounded_exp(log_ratio)
     value = torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
-    return Surrogate(value, ratio, (ratio < 1 - low) & (advantages < 0), (ratio > 1 + high) & (advantages > 0))
+    return Surrogate(
+        value, ratio, (ratio < 1 - low) & (advantages < 0), (ratio > 1 + high) & (advantages > 0)
+    )
 
 
-def gspo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
+def gspo_surrogate(
+    inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float
+) -> Surrogate:
     """Return GSPO's clipped term, with one ratio per response (arXiv 2507.18071, Eq. 5–7).
 
     The ratio is length-normalised, s = (π_θ(o)/π_old(o))^(1/|o|), and repeated at each of the response's
@@ -70,7 +77,9 @@ def gspo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, lo
     return clip_surrogate(inputs, response_mean(log_ratio, inputs), advantages, low, high)
 
 
-def gmpo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
+def gmpo_surrogate(
+    inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float
+) -> Surrogate:
     """Return GMPO's term: A times the geometric mean of the clipped token ratios (arXiv 2507.20673).
 
     Each ratio is clipped before the mean, in log space, to (e^−low, e^high): the upper bound acts if A > 0,
@@ -83,7 +92,9 @@ def gmpo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, lo
     return Surrogate(ratio * advantages, ratio, clip_low, clip_high)
 
 
-def cispo_surrogate(inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float) -> Surrogate:
+def cispo_surrogate(
+    inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float
+) -> Surrogate:
     """Return CISPO's term, sg[clip(ρ, 1 − low, 1 + high)] A log π_θ (arXiv 2506.13585).
 
     No token loses its gradient.
@@ -102,7 +113,9 @@ SURROGATES: dict[tuple[str, str], Callable[[LossInputs, Tensor, Tensor, float, f
 """(objective, ratio) → function of inputs, [T] log-ratios and advantages, and bounds to a policy term."""
 
 
-def replace_replayed(policy: Surrogate, ratio: Tensor, advantages: Tensor, replayed: Tensor, delta: float) -> Surrogate:
+def replace_replayed(
+    policy: Surrogate, ratio: Tensor, advantages: Tensor, replayed: Tensor, delta: float
+) -> Surrogate:
     """Return `policy` with A ρ/(ρ + δ) at the tokens of replayed responses, without clipping (ExGRPO)."""
     value = torch.where(replayed, advantages * ratio / (ratio + delta), policy.value)
     ratio = torch.where(replayed, ratio, policy.ratio)
@@ -131,8 +144,8 @@ def token_kl(inputs: LossInputs, estimator: str) -> Tensor:
     """
     if inputs.reference_logprobs is None:
         raise ValueError(
-            "Expected reference_logprobs for a loss with kl_coef > 0, but got None. Score the responses under the "
-            "frozen reference policy, or set loss.kl_coef=0."
+            "Expected reference_logprobs for a loss with kl_coef > 0, but got None. Score the responses "
+            "under the frozen reference policy, or set loss.kl_coef=0."
         )
     difference = inputs.reference_logprobs - inputs.logprobs
     return KL_ESTIMATORS[estimator](difference.clamp(max=MAX_LOG_RATIO) if estimator == "k3" else difference)
@@ -144,8 +157,8 @@ TOKEN_TERMS: dict[str, Callable[[LossInputs], Tensor]] = {
 }
 """Name → [T] loss term, multiplied by its coefficient in `LossInputs.token_terms` and added to the loss.
 
-`log_ratio`: |log π_θ − log π_old|, without gradient if the ratio is exactly 1 (KL-Cov); `nll`: −log π_θ, to learn
-tokens whatever their ratio.
+`log_ratio`: |log π_θ − log π_old|, without gradient if the ratio is exactly 1 (KL-Cov); `nll`: −log π_θ, to
+learn tokens whatever their ratio.
 """
 
 
@@ -168,16 +181,20 @@ def inverses(counts: Tensor) -> Tensor:
 
 
 AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
-    "sequence_mean": lambda inputs, _: inverses(inputs.lengths.to(inputs.logprobs.dtype) * inputs.num_responses),
-    "token_mean": lambda inputs, _: inputs.logprobs.new_full((len(inputs.lengths),), inverse(inputs.num_tokens)),
+    "sequence_mean": lambda inputs, _: inverses(
+        inputs.lengths.to(inputs.logprobs.dtype) * inputs.num_responses
+    ),
+    "token_mean": lambda inputs, _: inputs.logprobs.new_full(
+        (len(inputs.lengths),), inverse(inputs.num_tokens)
+    ),
     "constant": lambda inputs, max_length: inputs.logprobs.new_full(
         (len(inputs.lengths),), inverse((max_length or 1) * inputs.num_responses)
     ),
 }
 """Name → [R] factors of each response's token terms in the sum over tokens; 0 if no response counts.
 
-`sequence_mean`: 1 / (|o| · responses), GRPO; `token_mean`: 1 / tokens, DAPO (arXiv 2503.14476, Eq. 8); `constant`:
-1 / (max_length · responses), Dr. GRPO (arXiv 2503.20783).
+`sequence_mean`: 1 / (|o| · responses), GRPO; `token_mean`: 1 / tokens, DAPO (arXiv 2503.14476, Eq. 8);
+`constant`: 1 / (max_length · responses), Dr. GRPO (arXiv 2503.20783).
 """
 
 
@@ -197,15 +214,15 @@ class PolicyLoss(Loss):
     | CISPO | token | cispo | token_mean | none, 3 (ours) | arXiv 2506.13585 |
     | ExGRPO | token | clip | constant | none, none | arXiv 2510.02245, Appendix D.4 |
 
-    Tokens of replayed responses (ExGRPO, arXiv 2510.02245) have A ρ/(ρ + δ) instead, ρ being the token's ratio to the
-    policy that sampled it and δ `replay_shaping`: bounded without a clip.
+    Tokens of replayed responses (ExGRPO, arXiv 2510.02245) have A ρ/(ρ + δ) instead, ρ being the token's
+    ratio to the policy that sampled it and δ `replay_shaping`: bounded without a clip.
 
-    w_t: `AGGREGATIONS`; v_t: `LossInputs.weights`, of the policy term alone (a response's term takes their mean); c_nt:
-    `LossInputs.token_terms`, of the terms in `TOKEN_TERMS`.
+    w_t: `AGGREGATIONS`; v_t: `LossInputs.weights`, of the policy term alone (a response's term takes their
+    mean); c_nt: `LossInputs.token_terms`, of the terms in `TOKEN_TERMS`.
 
     `sums` and `response_sums` of the outputs, over tokens: `tokens`; `ratio`; `clip_low` and `clip_high` (see
-    `Surrogate`); `clip_dual` with `dual_clip`; `clipped`, tokens whose gradient the bounds removed, of either kind;
-    `old_logprob`; `kl` and `entropy` where the inputs have them.
+    `Surrogate`); `clip_dual` with `dual_clip`; `clipped`, tokens whose gradient the bounds removed, of either
+    kind; `old_logprob`; `kl` and `entropy` where the inputs have them.
 
     Args:
         clip_low: ε_low; the range is (1 − ε_low, 1 + ε_high), for geometric ratios (e^−ε_low, e^ε_high).
@@ -216,7 +233,8 @@ class PolicyLoss(Loss):
         kl_coef: β; 0 needs no reference.
         kl_estimator: `k1` | `k2` | `k3`.
         entropy_coef: γ; positive values reward entropy.
-        entropy_aggregation: Aggregation of the entropy term; None is `aggregation`. ExGRPO's code: `token_mean`.
+        entropy_aggregation: Aggregation of the entropy term; None is `aggregation`. ExGRPO's code:
+            `token_mean`.
         dual_clip: c > 1: if A < 0, the policy term is at least c · A (arXiv 1912.09729). None: no such bound.
         objective: `clip` | `cispo`.
         max_length: Length that `constant` divides by, in tokens.
@@ -256,39 +274,46 @@ class PolicyLoss(Loss):
     def _check_ranges(self) -> None:
         check_choice("ratio", self.ratio, ("token", "sequence", "geometric"), "loss")
         check_choice("aggregation", self.aggregation, tuple(AGGREGATIONS), "loss")
-        check_choice("entropy_aggregation", self.entropy_aggregation or "null", ("null", "token_mean"), "loss")
+        check_choice(
+            "entropy_aggregation", self.entropy_aggregation or "null", ("null", "token_mean"), "loss"
+        )
         check_choice("kl_estimator", self.kl_estimator, tuple(KL_ESTIMATORS), "loss")
         check_choice("objective", self.objective, ("clip", "cispo"), "loss")
         low, high = self.clip_low or 0.0, self.clip_high or 0.0
         if low < 0 or high < 0 or (self.ratio != "geometric" and low > 1):
             raise ValueError(
-                "Expected 0 ≤ loss.clip_low ≤ 1 (any value from 0 with loss.ratio=geometric) and loss.clip_high ≥ 0, "
-                f"or null for no bound, but got {self.clip_low} and {self.clip_high}."
+                "Expected 0 ≤ loss.clip_low ≤ 1 (any value from 0 with loss.ratio=geometric) and "
+                f"loss.clip_high ≥ 0, or null for no bound, but got {self.clip_low} and {self.clip_high}."
             )
         if self.kl_coef < 0:
             raise ValueError(f"Expected loss.kl_coef to be at least 0, but got {self.kl_coef}.")
         if self.dual_clip is not None and self.dual_clip <= 1:
-            raise ValueError(f"Expected loss.dual_clip to be null or greater than 1, but got {self.dual_clip}.")
+            raise ValueError(
+                f"Expected loss.dual_clip to be null or greater than 1, but got {self.dual_clip}."
+            )
         if self.max_length is not None and self.max_length < 1:
             raise ValueError(f"Expected loss.max_length to be null or at least 1, but got {self.max_length}.")
         if self.replay_shaping <= 0:
-            raise ValueError(f"Expected loss.replay_shaping to be greater than 0, but got {self.replay_shaping}.")
+            raise ValueError(
+                f"Expected loss.replay_shaping to be greater than 0, but got {self.replay_shaping}."
+            )
 
     def _check_combinations(self) -> None:
         if (self.objective, self.ratio) not in SURROGATES:
             raise ValueError(
-                f"Expected loss.ratio=token with loss.objective=cispo, but got {self.ratio}: CISPO's weights are those "
-                "of tokens. Set loss.ratio=token or loss.objective=clip."
+                f"Expected loss.ratio=token with loss.objective=cispo, but got {self.ratio}: CISPO's weights "
+                "are those of tokens. Set loss.ratio=token or loss.objective=clip."
             )
         if self.ratio == "geometric" and self.aggregation != "sequence_mean":
             raise ValueError(
-                f"Expected loss.aggregation=sequence_mean with loss.ratio=geometric, but got {self.aggregation}: "
-                "GMPO's term belongs to a whole response. Set loss.aggregation=sequence_mean."
+                "Expected loss.aggregation=sequence_mean with loss.ratio=geometric, but got "
+                f"{self.aggregation}: GMPO's term belongs to a whole response. Set "
+                "loss.aggregation=sequence_mean."
             )
         if self.dual_clip is not None and (self.objective != "clip" or self.ratio == "geometric"):
             raise ValueError(
-                "Expected loss.dual_clip=null unless loss.objective=clip and loss.ratio is token or sequence, but got "
-                f"{self.dual_clip} with {self.objective} and {self.ratio}. Drop it."
+                "Expected loss.dual_clip=null unless loss.objective=clip and loss.ratio is token or "
+                f"sequence, but got {self.dual_clip} with {self.objective} and {self.ratio}. Drop it."
             )
         if (self.aggregation == "constant") != (self.max_length is not None):
             raise ValueError(
@@ -300,7 +325,8 @@ class PolicyLoss(Loss):
         """Return the loss of one micro-batch, and the sums of its metrics.
 
         Raises:
-            ValueError: the inputs lack a reference or an entropy that is needed, or name an unknown term of tokens.
+            ValueError: the inputs lack a reference or an entropy that is needed, or name an unknown term of
+                tokens.
         """
         per_token = inputs.token_advantages
         advantages = inputs.advantages[inputs.response] if per_token is None else per_token
@@ -309,7 +335,9 @@ class PolicyLoss(Loss):
         policy = SURROGATES[self.objective, self.ratio](inputs, log_ratio, advantages, low, high)
         if inputs.replayed is not None:
             replayed = inputs.replayed[inputs.response]
-            policy = replace_replayed(policy, bounded_exp(log_ratio), advantages, replayed, self.replay_shaping)
+            policy = replace_replayed(
+                policy, bounded_exp(log_ratio), advantages, replayed, self.replay_shaping
+            )
         tokens = {
             "tokens": torch.ones_like(advantages),
             "ratio": policy.ratio.detach(),
@@ -373,7 +401,9 @@ def check_outputs(outputs: object, inputs: LossInputs, loss: Loss) -> LossOutput
         if list(value.shape) != shape or value.device != inputs.logprobs.device:
             device = inputs.logprobs.device
             raise ValueError(f"{expected} {name} of shape {shape} on {device}, but got {found(value)}.")
-    if not outputs.loss.is_floating_point() or (inputs.logprobs.requires_grad and not outputs.loss.requires_grad):
+    if not outputs.loss.is_floating_point() or (
+        inputs.logprobs.requires_grad and not outputs.loss.requires_grad
+    ):
         raise TypeError(
             f"{expected} a float loss with a gradient, but got {found(outputs.loss)} without one. "
             "Compute it from LossInputs.logprobs; if no token counts, return `logprobs.sum() * 0`."

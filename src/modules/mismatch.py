@@ -49,18 +49,18 @@ class Corrected:
 class MismatchCorrection:
     """Weights w_t = min(ρ_t, cap), and 0 if a ratio is not between `low` and `high` (rejected).
 
-    π is the trainer's policy before the batch's first update, μ the engine's, d_t = log π − log μ of a token. ρ by
-    level: `token` e^{d_t}; `sequence` e^{Σ d}, the same for all tokens of a response; `geometric` e^{mean d}, likewise.
-    Log-ratios are clamped to ± `MAX_LOG_RATIO` before the exponential.
+    π is the trainer's policy before the batch's first update, μ the engine's, d_t = log π − log μ of a token.
+    ρ by level: `token` e^{d_t}; `sequence` e^{Σ d}, the same for all tokens of a response; `geometric`
+    e^{mean d}, likewise. Log-ratios are clamped to ± `MAX_LOG_RATIO` before the exponential.
 
-    Weights per token have little variance but leave the bias of the tokens before; weights per sequence have no bias
-    but that of the cap, and much variance.
+    Weights per token have little variance but leave the bias of the tokens before; weights per sequence have
+    no bias but that of the cap, and much variance.
 
     Args:
         weight: Level of the weights; None gives every token weight 1, so that only rejection acts.
         cap: Upper bound that larger weights are truncated to; None truncates no weight.
-        reject: Level of the ratio that decides what is rejected, a token or a response; `divergence` rejects responses
-            whose mean estimate k3, e^d − 1 − d, is above `high`; None rejects nothing.
+        reject: Level of the ratio that decides what is rejected, a token or a response; `divergence` rejects
+            responses whose mean estimate k3, e^d − 1 − d, is above `high`; None rejects nothing.
         low: Smallest ratio that is kept, above 0; None: no bound.
         high: Largest ratio, or divergence, that is kept.
 
@@ -86,15 +86,23 @@ class MismatchCorrection:
         if self.cap is not None and self.cap <= 0:
             raise ValueError(f"Expected mismatch.cap to be null or greater than 0, but got {self.cap}.")
         bounds = [bound for bound in (self.low, self.high) if bound is not None]
-        if bool(bounds) != (self.reject is not None) or any(bound <= 0 for bound in bounds) or sorted(bounds) != bounds:
+        if (
+            bool(bounds) != (self.reject is not None)
+            or any(bound <= 0 for bound in bounds)
+            or sorted(bounds) != bounds
+        ):
             raise ValueError(
-                "Expected 0 < mismatch.low ≤ mismatch.high, one of them at least, with mismatch.reject and only there, "
-                f"but got {self.low} and {self.high} with {self.reject}."
+                "Expected 0 < mismatch.low ≤ mismatch.high, one of them at least, with mismatch.reject and "
+                f"only there, but got {self.low} and {self.high} with {self.reject}."
             )
         if self.reject == "divergence" and (self.low is not None or self.high is None):
-            raise ValueError(f"Expected mismatch.high alone with mismatch.reject=divergence, but got low={self.low}.")
+            raise ValueError(
+                f"Expected mismatch.high alone with mismatch.reject=divergence, but got low={self.low}."
+            )
         if self.weight is None and self.reject is None:
-            raise ValueError("Expected mismatch.weight or mismatch.reject, but both are null. Use mismatch=none.")
+            raise ValueError(
+                "Expected mismatch.weight or mismatch.reject, but both are null. Use mismatch=none."
+            )
 
     def __call__(self, logprobs: Tensor, sampled_logprobs: Tensor, mask: Tensor) -> Corrected:
         """Correct a padded batch of [B, T] log-probs, nats: log π of the trainer and log μ of the engine.
@@ -125,8 +133,9 @@ class MismatchCorrection:
         log_ratio = _in_float32(log_ratio)
         if broken := int((log_ratio.isnan() | log_ratio.isposinf()).sum()):
             raise FloatingPointError(
-                f"Expected finite log-probs of the tokens that mismatch weighs, but the log-ratios of {broken} of "
-                f"{len(log_ratio)} are NaN or +inf. Check the weights of the policy, rollout.engine.dtype and the mask."
+                "Expected finite log-probs of the tokens that mismatch weighs, but the log-ratios of "
+                f"{broken} of {len(log_ratio)} are NaN or +inf. Check the weights of the policy, "
+                "rollout.engine.dtype and the mask."
             )
         weights = torch.ones_like(log_ratio)
         if self.weight is not None:
@@ -142,7 +151,12 @@ class MismatchCorrection:
             decisive = bounded_exp(self._at(self.reject, log_ratio, response))
         rejected = (decisive < low) | (decisive > high)
         weights = weights.clamp(max=cap).masked_fill(rejected, 0.0)
-        columns = {"weight": weights, "square": weights.square(), "rejected": rejected, "truncated": truncated}
+        columns = {
+            "weight": weights,
+            "square": weights.square(),
+            "rejected": rejected,
+            "truncated": truncated,
+        }
         sums = {name: float(column.double().sum()) for name, column in columns.items()}
         return Corrected(weights=weights, sums={"tokens": float(len(weights)), **sums})
 
@@ -165,7 +179,9 @@ def check_corrected(corrected: object, size: int, correction: object) -> Correct
         FloatingPointError: a weight is negative or not finite.
     """
     if not isinstance(corrected, Corrected):
-        raise TypeError(f"Expected {name_of(correction)} (mismatch) to return Corrected, but got {found(corrected)}.")
+        raise TypeError(
+            f"Expected {name_of(correction)} (mismatch) to return Corrected, but got {found(corrected)}."
+        )
     weights = check_column(corrected.weights, size, correction, "mismatch", "weights")
     if negative := int((weights < 0).sum()):
         raise FloatingPointError(

@@ -1,7 +1,8 @@
 """One update of the policy: rollouts → advantages → mini-batches → micro-batches → loss → optimizer steps.
 
-Departures from the papers' code: responses that can have no gradient are left out of the forward, which changes no
-gradient; the first mini-batch uses its current log-probs as the old ones, which makes its ratio exactly 1.
+Departures from the papers' code: responses that can have no gradient are left out of the forward, which
+changes no gradient; the first mini-batch uses its current log-probs as the old ones, which makes its ratio
+exactly 1.
 """
 
 import math
@@ -70,9 +71,9 @@ class UpdateOptions:
             raise ValueError(f"Expected policy.mini_batches to be at least 1, but got {self.mini_batches}.")
         if self.prompt_correction is not None and self.anchor == "own":
             raise ValueError(
-                "Expected policy.prompt_correction to be null with policy.anchor=own: responses are scored under the "
-                "prompt that they were sampled from, so there is nothing to correct. Use policy.anchor=original or "
-                "policy.prompt_correction=null."
+                "Expected policy.prompt_correction to be null with policy.anchor=own: responses are scored "
+                "under the prompt that they were sampled from, so there is nothing to correct. Use "
+                "policy.anchor=original or policy.prompt_correction=null."
             )
         if self.staleness_cap < 1:
             raise ValueError(f"Expected policy.staleness_cap to be at least 1, but got {self.staleness_cap}.")
@@ -86,10 +87,11 @@ class UpdateOptions:
 class PolicyUpdate:
     """Update of the policy: `mini_batches` optimizer steps on one batch of rollouts.
 
-    Responses with `rollouts.staleness` > 0 come from μ, the weights before an earlier update. The policy term of each
-    of their tokens is multiplied by the truncated importance weight min(π(o_t|q, o_<t) / μ(o_t|q, o_<t), cap), where π
-    is the policy before this update, against which the policy ratio is taken too (decoupled PPO, arXiv 2505.24298),
-    and q the prompt that was sampled. Weights per token leave a bias by the tokens before.
+    Responses with `rollouts.staleness` > 0 come from μ, the weights before an earlier update. The policy term
+    of each of their tokens is multiplied by the truncated importance weight min(π(o_t|q, o_<t) / μ(o_t|q,
+    o_<t), cap), where π is the policy before this update, against which the policy ratio is taken too
+    (decoupled PPO, arXiv 2505.24298), and q the prompt that was sampled. Weights per token leave a bias by
+    the tokens before.
 
     Args:
         scorer: The policy and, if the loss has a KL term, its reference.
@@ -102,7 +104,8 @@ class PolicyUpdate:
         mismatch: Correction of the engine mismatch, stale responses included; replaces the weights above.
         scheduler: Learning-rate schedule over optimizer steps; None keeps the rate.
         backward: Runs the backward of a loss; Lightning's does more than `Tensor.backward`.
-        gradient_sync: Called with whether gradients are reduced over ranks in the backwards inside its context.
+        gradient_sync: Called with whether gradients are reduced over ranks in the backwards inside its
+            context.
         useful_flop: Returns the least FLOP of a micro-batch, for the share of peak performance; see
             `UsefulFlop.of`.
 
@@ -137,7 +140,8 @@ class PolicyUpdate:
         Raises:
             TypeError: the strategy, the credit or the loss returns anything else than its protocol says.
             ValueError: one of these returns a tensor of another shape or device.
-            FloatingPointError: the strategy returns advantages that are not finite, or too many steps were skipped.
+            FloatingPointError: the strategy returns advantages that are not finite, or too many steps were
+                skipped.
         """
         start = time.perf_counter()
         mini_batches = split_by_question(rollouts.question, num_questions, self.options.mini_batches)
@@ -154,7 +158,8 @@ class PolicyUpdate:
                 if batch is not None:
                     result.add(batch, scores, self.useful_flop(packed))
             self._apply_gradient(result)
-            self.optimizer.zero_grad()  # now, not before the next step: the engine needs the memory while it samples
+            # now, not before the next step: the engine needs the memory while it samples
+            self.optimizer.zero_grad()
         result.seconds = time.perf_counter() - start
         return result
 
@@ -229,9 +234,9 @@ class PolicyUpdate:
                 warnings.warn(f"Skipped an optimizer step: its gradient norm was {norm}.", stacklevel=2)
             if self.skipped_in_a_row > self.options.max_skipped:
                 raise FloatingPointError(
-                    f"Expected finite gradients with a norm of at most {limit} (policy.skip_grad_norm), but those of "
-                    f"{self.skipped_in_a_row} optimizer steps in a row were not; the last norm was {norm}. "
-                    "Lower optimizer.lr, or resume from an earlier checkpoint."
+                    f"Expected finite gradients with a norm of at most {limit} (policy.skip_grad_norm), but "
+                    f"those of {self.skipped_in_a_row} optimizer steps in a row were not; the last norm was "
+                    f"{norm}. Lower optimizer.lr, or resume from an earlier checkpoint."
                 )
         if self.scheduler is not None:
             self.scheduler.step()
@@ -248,8 +253,8 @@ def check_parts(
     """
     if mismatch is not None and not isinstance(mismatch, MismatchCorrection):
         raise TypeError(
-            f"Expected mismatch to be a MismatchCorrection (tagrpo.modules.mismatch), but got {found(mismatch)}. "
-            "Derive its class from it."
+            "Expected mismatch to be a MismatchCorrection (tagrpo.modules.mismatch), but got "
+            f"{found(mismatch)}. Derive its class from it."
         )
     require(advantage, AdvantageStrategy, "advantage")
     require(loss, Loss, "loss")
@@ -257,8 +262,8 @@ def check_parts(
         require(credit, TokenCredit, "credit")
         if not loss.takes_credit:
             raise ValueError(
-                f"Expected a loss that takes credit per token, as PolicyLoss with loss.ratio=token does, but got "
-                f"{type(loss).__name__} with credit={type(credit).__name__}. Change one of the two."
+                "Expected a loss that takes credit per token, as PolicyLoss with loss.ratio=token does, but "
+                f"got {type(loss).__name__} with credit={type(credit).__name__}. Change one of the two."
             )
 
 

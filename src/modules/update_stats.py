@@ -20,7 +20,9 @@ class UpdateResult:
         num_responses = len(experience.responses)
         self.experience, self.seconds, self.loss = experience, 0.0, 0.0
         self.token_sums: Counter[str] = Counter()
-        self.response_sums: defaultdict[str, Tensor] = defaultdict(lambda: torch.full((num_responses,), torch.nan))
+        self.response_sums: defaultdict[str, Tensor] = defaultdict(
+            lambda: torch.full((num_responses,), torch.nan)
+        )
         self.token_entropies: list[Tensor | None] = [None] * num_responses
         self.grad_norms: list[float] = []
         self.lr = self.largest_mismatch = self.flop = 0.0
@@ -45,7 +47,8 @@ class UpdateResult:
         columns = batch.columns
         old, fresh = columns.old(scores.logprobs), columns.on_score_prompt & ~columns.stale
         k3 = KL_ESTIMATORS["k3"]
-        # [t] log π_trainer − log π_engine of tokens under their sampled prompt; k3 estimates KL(π_engine ‖ π_trainer).
+        # [t] log π_trainer − log π_engine of tokens under their sampled prompt; k3 estimates KL(π_engine ‖
+        # π_trainer).
         if len(log_ratio := (old - columns.engine_logprobs)[fresh]):
             kl, largest = torch.stack([k3(log_ratio).sum(), log_ratio.abs().max()]).tolist()
             self.fresh.update({"tokens": len(log_ratio), "kl": kl})
@@ -55,7 +58,9 @@ class UpdateResult:
             weight = log_ratio.clamp(max=batch.staleness_log_cap).exp().sum()
             truncated = (log_ratio > batch.staleness_log_cap).sum()
             sums = torch.stack([weight, truncated, k3(log_ratio).sum()]).tolist()
-            self.stale.update({"tokens": len(log_ratio), **dict(zip(("weight", "truncated", "kl"), sums, strict=True))})
+            self.stale.update(
+                {"tokens": len(log_ratio), **dict(zip(("weight", "truncated", "kl"), sums, strict=True))}
+            )
         self.flop += flop
 
     def metrics(self) -> dict[str, float]:
@@ -63,16 +68,18 @@ class UpdateResult:
 
         Means over response tokens:
 
-        - `train/{ratio,kl,entropy,old_logprob}`: policy ratio; estimated divergence from the reference, policy entropy
-          and log-prob before the batch's first update, nats. `train/<name>`: any other sum that the loss returns.
-        - `train/{clip_low,clip_high,clip_dual}`: shares of tokens beyond the bound; `train/clipped`: share of tokens
-          whose gradient a bound removed.
-        - `rollout/engine_mismatch_kl`: estimate k3 of KL(π_engine ‖ π_trainer) under the sampled prompt, nats;
-          `rollout/engine_mismatch_max`: largest difference of a token's log-probs, nats.
-        - `rollout/mismatch_{weight,truncated,rejected}`: importance weight between engine and trainer, shares of tokens
-          whose weight is truncated or that are rejected; `rollout/mismatch_ess`: effective sample size per token.
-        - `rollout/staleness_{weight,truncated,kl}`: importance weight of stale tokens, share of truncated weights,
-          estimate k3 of the divergence, nats.
+        - `train/{ratio,kl,entropy,old_logprob}`: policy ratio; estimated divergence from the reference,
+          policy entropy and log-prob before the batch's first update, nats. `train/<name>`: any other sum
+          that the loss returns.
+        - `train/{clip_low,clip_high,clip_dual}`: shares of tokens beyond the bound; `train/clipped`: share of
+          tokens whose gradient a bound removed.
+        - `rollout/engine_mismatch_kl`: estimate k3 of KL(π_engine ‖ π_trainer) under the sampled prompt,
+          nats; `rollout/engine_mismatch_max`: largest difference of a token's log-probs, nats.
+        - `rollout/mismatch_{weight,truncated,rejected}`: importance weight between engine and trainer, shares
+          of tokens whose weight is truncated or that are rejected; `rollout/mismatch_ess`: effective sample
+          size per token.
+        - `rollout/staleness_{weight,truncated,kl}`: importance weight of stale tokens, share of truncated
+          weights, estimate k3 of the divergence, nats.
 
         Of the optimizer steps:
 
@@ -108,11 +115,15 @@ class UpdateResult:
         Returns:
             `loss`: [] float32, this rank's share of the loss, mean over the mini-batches;
             `advantages`: [R] float32;
-            `entropy`, `ratio`, `kl`, `clipped`: [R] float32, means per token under the score prompt at the update:
-            policy entropy in nats, policy ratio, estimated divergence from the reference in nats (NaN without one),
+            `entropy`, `ratio`, `kl`, `clipped`: [R] float32, means per token under the score prompt at the
+                update:
+            policy entropy in nats, policy ratio, estimated divergence from the reference in nats (NaN without
+                one),
             share of tokens whose gradient was clipped away; NaN for responses that needed no forward;
-            `score_logprob`: [R] float32, old log-prob of the whole response under the score prompt, NaN likewise;
-            `token_entropies`: [R] of [T_r] float16, the entropies whose mean `entropy` is; None without a forward;
+            `score_logprob`: [R] float32, old log-prob of the whole response under the score prompt, NaN
+                likewise;
+            `token_entropies`: [R] of [T_r] float16, the entropies whose mean `entropy` is; None without a
+                forward;
             `masked`: [R] bool, responses that are left out of the loss;
             `seconds_update`: wall seconds; `flop_update`: this rank's, see `UsefulFlop`.
         """

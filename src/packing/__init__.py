@@ -6,9 +6,10 @@ Only torch and transformers are needed. If several responses answer one prompt::
     batch = pack(prompts, prompt, responses)      # lists of token ids; prompt[r] is the row of r's prompt in prompts
     scores = policy(batch.to(device))             # a forward over the distinct tokens
 
-`scores.logprobs` and `scores.entropy` are [T], the tokens of the responses end to end in the order of `batch.rows`:
-`dict(zip(batch.rows.tolist(), scores.logprobs.split(batch.lengths.tolist())))` has those of each response. Gradients
-are those of one plain forward per response. A loss that is a sum over tokens costs less if it is passed as `loss=`.
+`scores.logprobs` and `scores.entropy` are [T], the tokens of the responses end to end in the order of
+`batch.rows`: `dict(zip(batch.rows.tolist(), scores.logprobs.split(batch.lengths.tolist())))` has those of
+each response. Gradients are those of one plain forward per response. A loss that is a sum over tokens costs
+less if it is passed as `loss=`.
 
 Models that can't share prefixes (`supports_prefix_sharing` says why) are scored in padded batches.
 `tagrpo.packing.trl.share_prefixes(trainer)` has TRL's `GRPOTrainer` share them.

@@ -1,11 +1,11 @@
 """Attention over packed tokens, and which models can use it: FlexAttention on GPUs, SDPA in blocks elsewhere.
 
-The function is registered through transformers' `AttentionInterface`; no library code is changed. A model reaches it
-with `model.set_attn_implementation(PREFIX_ATTENTION)`, and its backbone must be called with `packed=batch`, which
-transformers hands on to every layer, under gradient checkpointing too.
+The function is registered through transformers' `AttentionInterface`; no library code is changed. A model
+reaches it with `model.set_attn_implementation(PREFIX_ATTENTION)`, and its backbone must be called with
+`packed=batch`, which transformers hands on to every layer, under gradient checkpointing too.
 
-Queries are [1, H, L, D], keys and values [1, H_kv, L, D], where H is a multiple of H_kv; `scaling` is the factor of the
-dot products, None means 1/√D. There is no dropout.
+Queries are [1, H, L, D], keys and values [1, H_kv, L, D], where H is a multiple of H_kv; `scaling` is the
+factor of the dot products, None means 1/√D. There is no dropout.
 """
 
 from typing import Any
@@ -123,7 +123,9 @@ def sparse_attention(
     )
 
 
-def blocked_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None) -> Tensor:
+def blocked_attention(
+    query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None
+) -> Tensor:
     """Return [1, H, L, D] by SDPA, block by block."""
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     outputs = []
@@ -136,7 +138,9 @@ def blocked_attention(query: Tensor, key: Tensor, value: Tensor, packed: PackedB
     for queries, keys, mask in blocks:
         # CUDA's kernels take a mask or grouped heads, not both: with both, SDPA would store all scores.
         copied = query.is_cuda and mask is not None
-        out = grouped_attention(gathered(q, queries), gathered(k, keys), gathered(v, keys), mask, scaling, copied)
+        out = grouped_attention(
+            gathered(q, queries), gathered(k, keys), gathered(v, keys), mask, scaling, copied
+        )
         outputs.append(out.transpose(1, 2).flatten(0, 1))
     return torch.cat(outputs).index_select(0, slots)[None].transpose(1, 2)
 
@@ -153,7 +157,9 @@ def grouped_attention(
     if repeat_heads:
         key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
     shared = groups > 1 and not repeat_heads
-    return F.scaled_dot_product_attention(query, key, value, mask, 0.0, mask is None, scale=scaling, enable_gqa=shared)
+    return F.scaled_dot_product_attention(
+        query, key, value, mask, 0.0, mask is None, scale=scaling, enable_gqa=shared
+    )
 
 
 AttentionInterface.register(PREFIX_ATTENTION, prefix_shared_attention)

@@ -1,9 +1,9 @@
 """Packing: responses end to end without padding, each distinct prompt once, before its responses.
 
-Prompts attend to themselves, each response to its prompt and to itself, in the two forms that attention kernels take.
-`padded_blocks` is for SDPA: sequences of about one length, side by side, padded to a length that follows from each
-sequence's own, so that its neighbours change no bit of its attention. `block_mask` is for FlexAttention: a sparse
-grid over the packed tokens in their order.
+Prompts attend to themselves, each response to its prompt and to itself, in the two forms that attention
+kernels take. `padded_blocks` is for SDPA: sequences of about one length, side by side, padded to a length
+that follows from each sequence's own, so that its neighbours change no bit of its attention. `block_mask` is
+for FlexAttention: a sparse grid over the packed tokens in their order.
 """
 
 from __future__ import annotations
@@ -103,7 +103,9 @@ def pack(
         ValueError: no rows, or an empty prompt or response.
     """
     shared = prompt.tolist()
-    order = sorted(range(len(responses)) if rows is None else rows.tolist(), key=lambda row: (shared[row], row))
+    order = sorted(
+        range(len(responses)) if rows is None else rows.tolist(), key=lambda row: (shared[row], row)
+    )
     if not order:
         raise ValueError("Expected at least one response to pack, but got none.")
     pieces: list[tuple[Tensor, int, int, int]] = []  # tokens, position of the first, prompt, owner
@@ -126,7 +128,9 @@ def pack(
     sizes = torch.tensor([len(ids) for ids in tokens])
     lengths = torch.tensor([span.length for span in spans])
     predictors = torch.cat([torch.arange(span.start - 1, span.start + span.length - 1) for span in spans])
-    predictors[lengths.cumsum(0) - lengths] = torch.tensor([span.prompt + span.prompt_length - 1 for span in spans])
+    predictors[lengths.cumsum(0) - lengths] = torch.tensor(
+        [span.prompt + span.prompt_length - 1 for span in spans]
+    )
     return PackedBatch(
         input_ids=torch.cat(tokens)[None],
         position_ids=torch.cat([torch.arange(len(ids)) + first for ids, first, _, _ in pieces])[None],
@@ -142,7 +146,11 @@ def pack(
 
 
 def plan_micro_batches(
-    prompt_lengths: Tensor, prompt: Tensor, response_lengths: Tensor, token_budget: int, share_prefix: bool = True
+    prompt_lengths: Tensor,
+    prompt: Tensor,
+    response_lengths: Tensor,
+    token_budget: int,
+    share_prefix: bool = True,
 ) -> list[Tensor]:
     """Cut responses into micro-batches of at most `token_budget` tokens (first-fit decreasing).
 
@@ -166,14 +174,18 @@ def plan_micro_batches(
         groups: dict[int, list[int]] = {}
         for row, shared in enumerate(prompt.tolist()):
             groups.setdefault(shared, []).append(row)
-        pieces = [piece for rows in groups.values() for piece in _pieces(rows, heads[rows[0]], own, token_budget)]
+        pieces = [
+            piece for rows in groups.values() for piece in _pieces(rows, heads[rows[0]], own, token_budget)
+        ]
         parts = _first_fit_decreasing(pieces, token_budget)
     else:
         parts = _rectangles([head + length for head, length in zip(heads, own, strict=True)], token_budget)
     return [torch.tensor(sorted(rows), dtype=torch.long) for rows in parts]
 
 
-def _pieces(rows: Sequence[int], head: int, lengths: Sequence[int], budget: int) -> list[tuple[int, list[int]]]:
+def _pieces(
+    rows: Sequence[int], head: int, lengths: Sequence[int], budget: int
+) -> list[tuple[int, list[int]]]:
     """Cut the responses of one prompt of `head` tokens into (tokens, rows) within the budget."""
     pieces: list[tuple[int, list[int]]] = []
     size, piece = head, list[int]()
@@ -277,7 +289,9 @@ def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMas
         some, full = (F.pad(blocks, (0, 1, 0, 1)) for blocks in (some, full))
     masked, unmasked = _rows_of_blocks(some & ~full), _rows_of_blocks(full)
     lengths = (len(prompt), len(prompt))
-    return BlockMask.from_kv_blocks(*masked, *unmasked, BLOCK_SIZE=block_size, mask_mod=sees, seq_lengths=lengths)
+    return BlockMask.from_kv_blocks(
+        *masked, *unmasked, BLOCK_SIZE=block_size, mask_mod=sees, seq_lengths=lengths
+    )
 
 
 def visible_blocks(prompt: Tensor, owner: Tensor, block_size: int) -> tuple[Tensor, Tensor]:

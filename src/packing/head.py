@@ -1,9 +1,11 @@
 """The output head: log-probs, entropies and losses of tokens without all of their logits in memory.
 
-Logits exist for one chunk of tokens at a time. A loss that is a sum over tokens is taken with its gradient chunk by
-chunk. For any other use, the backward computes the logits again, unless a batch has so few that they are kept.
+Logits exist for one chunk of tokens at a time. A loss that is a sum over tokens is taken with its gradient
+chunk by chunk. For any other use, the backward computes the logits again, unless a batch has so few that they
+are kept.
 
-With z = ln Σ exp xᵥ and p = exp(x − z): ∂(log pₜ)/∂xᵥ = [v = t] − pᵥ and ∂H/∂xᵥ = −pᵥ (ln pᵥ + H), all in float32.
+With z = ln Σ exp xᵥ and p = exp(x − z): ∂(log pₜ)/∂xᵥ = [v = t] − pᵥ and ∂H/∂xᵥ = −pᵥ (ln pᵥ + H), all in
+float32.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ GRAPHS: dict[str, Any] = {"recompile_limit": 16}
 """Limit of compiled forms per function (torch's is 8).
 
 Torch's own setting does not reach the threads of a backward."""
-if "recompile_limit" not in inspect.signature(torch.compile).parameters:  # before torch 2.13, where it reaches them
+# before torch 2.13, where it reaches them
+if "recompile_limit" not in inspect.signature(torch.compile).parameters:
     GRAPHS.clear()
     torch._dynamo.config.recompile_limit = 16
 
@@ -71,9 +74,10 @@ def head_scores(
 ) -> TokenScores:
     """Return `token_scores` of the logits hidden · weightᵀ, of which `chunk_size` rows exist at one time.
 
-    The backward computes the logits again: 8 instead of 6 FLOP per token and element of the head. It costs 6 with at
-    most 2^26 logits in all, which are kept unless a `chunk_size` is given, and with a `loss`: each chunk's gradient is
-    taken while its logits exist, and kept for a backward that runs once. Logits must be finite.
+    The backward computes the logits again: 8 instead of 6 FLOP per token and element of the head. It costs 6
+    with at most 2^26 logits in all, which are kept unless a `chunk_size` is given, and with a `loss`: each
+    chunk's gradient is taken while its logits exist, and kept for a backward that runs once. Logits must be
+    finite.
 
     Args:
         hidden: [T, d].
@@ -81,8 +85,10 @@ def head_scores(
         targets: [T] long.
         temperature: Divides the logits.
         entropy: Whether entropies are computed, and have a gradient.
-        chunk_size: Rows of logits at one time. None: 2^22 logits on a CPU, which fit in its caches; else 2^27.
-        loss: Called with one chunk after the other; the sum is returned with its gradient, the scores without.
+        chunk_size: Rows of logits at one time. None: 2^22 logits on a CPU, which fit in its caches; else
+            2^27.
+        loss: Called with one chunk after the other; the sum is returned with its gradient, the scores
+            without.
     """
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
@@ -123,7 +129,9 @@ class _HeadScores(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_logprobs: Tensor, grad_entropies: Tensor, upstream: Tensor) -> tuple[Any, ...]:
+    def backward(
+        ctx: Any, grad_logprobs: Tensor, grad_entropies: Tensor, upstream: Tensor
+    ) -> tuple[Any, ...]:
         if ctx.config.loss:
             gradients, ctx.gradients = ctx.gradients, None  # scaled in place, hence only once
             return *(g if g is None else g.mul_(upstream) for g in gradients), None, None
@@ -183,7 +191,11 @@ class Head:
         self.logits = out = self.x[: len(hidden)] if self.kept is None else self.kept[rows]
         if weight.dtype == torch.float32:
             return torch.mm(hidden, weight, out=out)
-        return torch.mm(hidden, weight, out_dtype=out.dtype, out=out) if weight.is_cuda else out.copy_(hidden @ weight)
+        return (
+            torch.mm(hidden, weight, out_dtype=out.dtype, out=out)
+            if weight.is_cuda
+            else out.copy_(hidden @ weight)
+        )
 
     def _logits(self, rows: slice) -> Tensor:
         x = self._multiply(rows)
@@ -210,7 +222,9 @@ class Head:
         torch.exp(x, out=self.p[: len(x)])
         self.total = torch.ones_like(normalisers)
 
-    def _gradient(self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor) -> Tensor:
+    def _gradient(
+        self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor
+    ) -> Tensor:
         """Return [rows, V] in the weight's type: gradient at `_multiply`'s output for the last chunk."""
         p, x = self.p[: len(targets)], self.x[: len(targets)]  # in proportion to the probabilities; ln p
         share = 1 / (self.temperature * self.total)
@@ -219,7 +233,9 @@ class Head:
             p.mul_(x.sub_((grad_logprobs * share)[:, None]))
         else:
             p.mul_(-(grad_logprobs * share)[:, None])
-        return p.scatter_add_(1, targets[:, None], grad_logprobs[:, None] / self.temperature).to(self.weight.dtype)
+        return p.scatter_add_(1, targets[:, None], grad_logprobs[:, None] / self.temperature).to(
+            self.weight.dtype
+        )
 
     def backward(self, rows: slice, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor) -> None:
         """Add the gradient through the chunk scored last, given gradients [rows] of its scores."""
@@ -266,9 +282,19 @@ class FusedHead(Head):
         self.logits = self._multiply(rows) if self.kept is None else self.kept[rows]
         self.normalisers = normalisers
 
-    def _gradient(self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor) -> Tensor:
+    def _gradient(
+        self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor
+    ) -> Tensor:
         spread = (entropies, grad_entropies) if self.entropy == "grad" else None
-        inputs = (self.logits, targets, self.normalisers, grad_logprobs, spread, self.temperature, self.weight.dtype)
+        inputs = (
+            self.logits,
+            targets,
+            self.normalisers,
+            grad_logprobs,
+            spread,
+            self.temperature,
+            self.weight.dtype,
+        )
         gradient: Tensor = compiled(gradient_of_logits)(*inputs)
         return gradient
 
@@ -280,7 +306,9 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def score(x: Tensor, targets: Tensor, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
+def score(
+    x: Tensor, targets: Tensor, temperature: float, with_entropy: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return [rows] log-probs of `targets`, normalisers z, and entropies or zeros.
 
     `x` are the logits, [rows, V] float32.

@@ -1,7 +1,8 @@
 """Token log-probs and entropies of packed responses under any Hugging Face causal language model.
 
-Prompts are shared if the model allows it (`supports_prefix_sharing`); large [tokens, vocabulary] tensors are then
-never kept (`head.py`). Other models run one padded forward, slower and with the same result, which makes all logits.
+Prompts are shared if the model allows it (`supports_prefix_sharing`); large [tokens, vocabulary] tensors are
+then never kept (`head.py`). Other models run one padded forward, slower and with the same result, which makes
+all logits.
 """
 
 import inspect
@@ -27,10 +28,13 @@ class CausalPolicy(nn.Module):
     Args:
         model: Any causal language model of transformers, with or without adapters of peft.
         temperature: Log-probs and entropies are those of softmax(logits / temperature).
-        chunk_size: Response tokens whose logits exist at one time, prefix-shared path only; None: see `head_scores`.
+        chunk_size: Response tokens whose logits exist at one time, prefix-shared path only; None: see
+            `head_scores`.
     """
 
-    def __init__(self, model: PreTrainedModel, temperature: float = 1.0, chunk_size: int | None = None) -> None:
+    def __init__(
+        self, model: PreTrainedModel, temperature: float = 1.0, chunk_size: int | None = None
+    ) -> None:
         super().__init__()
         self.model, self.compiled = model, False
         self.temperature, self.chunk_size = temperature, chunk_size
@@ -49,8 +53,8 @@ class CausalPolicy(nn.Module):
         prefix-shared path then makes each logit once, not twice.
 
         Raises:
-            ValueError: if prompts are shared in training mode and the model has dropout: responses would share the
-                noise of their prompt. Padded batches have the noise of the model's own forward.
+            ValueError: if prompts are shared in training mode and the model has dropout: responses would
+                share the noise of their prompt. Padded batches have the noise of the model's own forward.
         """
         if not self.shares_prefix:
             scores = token_scores(self._padded_logits(batch), batch.targets, self.temperature, entropy)
@@ -69,7 +73,9 @@ class CausalPolicy(nn.Module):
     def _padded_logits(self, batch: PackedBatch) -> Tensor:
         """Return [T, V] logits of the model's own forward on whole, right-padded sequences."""
         tokens, spans = batch.input_ids[0], batch.spans
-        whole = [torch.cat([tokens[s.prompt :][: s.prompt_length], tokens[s.start :][: s.length]]) for s in spans]
+        whole = [
+            torch.cat([tokens[s.prompt :][: s.prompt_length], tokens[s.start :][: s.length]]) for s in spans
+        ]
         ids = pad_sequence(whole, batch_first=True)
         self._refuse_length_dependent(ids.shape[1])
         mask = (torch.arange(ids.shape[1]) < torch.tensor([[len(sequence)] for sequence in whole])).to(ids)
@@ -90,13 +96,15 @@ class CausalPolicy(nn.Module):
         rope = length_dependent_rope(config)
         if rope is None:
             return
-        first = config.rope_parameters.get("original_max_position_embeddings") or config.max_position_embeddings
+        first = (
+            config.rope_parameters.get("original_max_position_embeddings") or config.max_position_embeddings
+        )
         if length > first:
             raise ValueError(
                 f"Expected sequences of at most {first} tokens, since the {rope} rotary embedding of "
-                f"{type(self.model).__name__} gives log-probs that depend on the longest sequence of a batch beyond "
-                f"that, but got {length}. Lower data.max_prompt_tokens or rollout.sampling.max_new_tokens, or give the "
-                "model another rope_type, such as yarn."
+                f"{type(self.model).__name__} gives log-probs that depend on the longest sequence of a batch "
+                f"beyond that, but got {length}. Lower data.max_prompt_tokens or "
+                "rollout.sampling.max_new_tokens, or give the model another rope_type, such as yarn."
             )
 
 
@@ -108,8 +116,9 @@ def refuse_noise(model: nn.Module) -> None:
     """
     for name, _, _, rate in noise_rates(model):
         raise ValueError(
-            f"Expected a model without dropout in training mode, because responses that share a prompt would share its "
-            f"noise, but {name} is {rate}. Load the model with this rate at 0, as load_causal_lm does, or call eval()."
+            "Expected a model without dropout in training mode, because responses that share a prompt would "
+            f"share its noise, but {name} is {rate}. Load the model with this rate at 0, as load_causal_lm "
+            "does, or call eval()."
         )
 
 

@@ -1,12 +1,12 @@
 """Prompt sharing in TRL's trainers: each prompt of a micro-batch is encoded once. For TRL 1.16.
 
-TRL takes all log-probs (of the policy, before the update, of the reference) from one method, which `share_prefixes`
-replaces on one trainer. Losses and masks stay TRL's. The models get a second way through their forward, for packed
-tokens, so that adapters, DDP and FSDP2 are called as before. When transformers samples, `generate` of the policy begins
-with the keys and values of the prompts.
+TRL takes all log-probs (of the policy, before the update, of the reference) from one method, which
+`share_prefixes` replaces on one trainer. Losses and masks stay TRL's. The models get a second way through
+their forward, for packed tokens, so that adapters, DDP and FSDP2 are called as before. When transformers
+samples, `generate` of the policy begins with the keys and values of the prompts.
 
-The changes of a model are kept on the model itself: a deep copy (a reference, a teacher, an average of weights)
-scores and samples with its own weights.
+The changes of a model are kept on the model itself: a deep copy (a reference, a teacher, an average of
+weights) scores and samples with its own weights.
 """
 
 import inspect
@@ -42,16 +42,17 @@ _PLAIN_FORWARD, _PLAIN_GENERATE = "_forward_before_sharing", "_generate_before_s
 def share_prefixes(trainer: Any) -> None:
     """Make a TRL trainer, before training begins, encode each prompt of a micro-batch once.
 
-    Log-probs, entropies and gradients are TRL's up to rounding. When transformers samples, responses are drawn with
-    TRL's probabilities too: `generate`, called as TRL calls it, encodes each distinct prompt once.
+    Log-probs, entropies and gradients are TRL's up to rounding. When transformers samples, responses are
+    drawn with TRL's probabilities too: `generate`, called as TRL calls it, encodes each distinct prompt once.
 
-    TRL shuffles the rows that it generated and then cuts them into micro-batches. After this call, the rows of an
-    optimizer step are ordered by prompt, unless the loss of a row depends on the others in its micro-batch. The logged
-    metrics that are means of micro-batch means change with the order; the loss does not.
+    TRL shuffles the rows that it generated and then cuts them into micro-batches. After this call, the rows
+    of an optimizer step are ordered by prompt, unless the loss of a row depends on the others in its
+    micro-batch. The logged metrics that are means of micro-batch means change with the order; the loss does
+    not.
 
-    A batch that can't be packed (inputs beside tokens, an auxiliary loss, masked tokens in the middle of a row) goes
-    through TRL's own method, with one warning for each reason. Another version of TRL is accepted with a warning if its
-    method takes the same arguments.
+    A batch that can't be packed (inputs beside tokens, an auxiliary loss, masked tokens in the middle of a
+    row) goes through TRL's own method, with one warning for each reason. Another version of TRL is accepted
+    with a warning if its method takes the same arguments.
 
     Args:
         trainer: `GRPOTrainer`, `RLOOTrainer` or `GMPOTrainer`.
@@ -63,27 +64,37 @@ def share_prefixes(trainer: Any) -> None:
     found = list(inspect.signature(plain).parameters)[: len(ARGUMENTS)] if plain else None
     if found != ARGUMENTS:
         raise ValueError(
-            f"Expected a {TRAINERS} of TRL {TESTED}, whose {METHOD} takes {', '.join(ARGUMENTS)}, but that of "
-            f"{type(trainer).__name__} takes {found}."
+            f"Expected a {TRAINERS} of TRL {TESTED}, whose {METHOD} takes {', '.join(ARGUMENTS)}, but that "
+            f"of {type(trainer).__name__} takes {found}."
         )
     if reason := _unserved(trainer, plain):
         raise ValueError(f"Expected a trainer that can share prefixes, but {reason}.")
-    models = [trainer.accelerator.unwrap_model(m) for m in (trainer.model, trainer.ref_model) if m is not None]
+    models = [
+        trainer.accelerator.unwrap_model(m) for m in (trainer.model, trainer.ref_model) if m is not None
+    ]
     for model in models:
         shares, reason = supports_prefix_sharing(model)
         noise = _noise(model)
         if shares and noise:
-            shares, reason = False, f"{noise}, and the responses of a group would share the noise of their prompt"
+            shares, reason = (
+                False,
+                f"{noise}, and the responses of a group would share the noise of their prompt",
+            )
         if not shares:
-            raise ValueError(f"Expected a model that can share prefixes, but of {type(model).__name__}: {reason}.")
+            raise ValueError(
+                f"Expected a model that can share prefixes, but of {type(model).__name__}: {reason}."
+            )
     if getattr(trainer, "aux_loss_enabled", False):
         warnings.warn(
-            "No prefixes are shared in training while experts have an auxiliary loss. Set router_aux_loss_coef=0 in "
-            "the model's config before the trainer is made, and batches are packed.",
+            "No prefixes are shared in training while experts have an auxiliary loss. Set "
+            "router_aux_loss_coef=0 in the model's config before the trainer is made, and batches are "
+            "packed.",
             stacklevel=2,
         )
     if not (installed := version("trl")).startswith(TESTED + "."):
-        warnings.warn(f"Prefixes are shared as with TRL {TESTED}, but TRL {installed} is installed.", stacklevel=2)
+        warnings.warn(
+            f"Prefixes are shared as with TRL {TESTED}, but TRL {installed} is installed.", stacklevel=2
+        )
     models = [model.get_base_model() if hasattr(model, "get_base_model") else model for model in models]
     for model in models:
         _serve_packed(model, trainer.temperature, getattr(trainer.args, "cast_lm_head_to_fp32", False))
@@ -95,8 +106,14 @@ def share_prefixes(trainer: Any) -> None:
 
 def _mixes_rows(trainer: Any) -> bool:
     """Return whether the loss of a row depends on the others in its micro-batch."""
-    off = {"aux_loss_enabled": False, "entropy_coef": 0.0, "use_adaptive_entropy": False, "top_entropy_quantile": 1.0}
-    mixes = any(getattr(trainer, name, value) != value for name, value in off.items())  # `RLOOTrainer` has the first
+    off = {
+        "aux_loss_enabled": False,
+        "entropy_coef": 0.0,
+        "use_adaptive_entropy": False,
+        "top_entropy_quantile": 1.0,
+    }
+    # `RLOOTrainer` has the first
+    mixes = any(getattr(trainer, name, value) != value for name, value in off.items())
     return mixes or getattr(trainer, "loss_type", None) == "bnpo"
 
 
@@ -110,7 +127,9 @@ def _keep_prompts_together(trainer: Any) -> None:
         if (parts := trainer._buffered_inputs) is before:
             return inputs
         steps = range(0, len(parts), size)
-        trainer._buffered_inputs = [part for step in steps for part in order_by_prompt(parts[step : step + size])]
+        trainer._buffered_inputs = [
+            part for step in steps for part in order_by_prompt(parts[step : step + size])
+        ]
         return trainer._buffered_inputs[trainer._step % args.steps_per_generation]
 
     trainer._prepare_inputs = prepare
@@ -122,7 +141,10 @@ def order_by_prompt(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     Images are left alone.
     """
     prompts = [part["prompt_ids"] for part in parts]
-    order, size = torch.cat(prompts).unique(dim=0, return_inverse=True)[1].argsort(stable=True), len(prompts[0])
+    order, size = (
+        torch.cat(prompts).unique(dim=0, return_inverse=True)[1].argsort(stable=True),
+        len(prompts[0]),
+    )
     columns: dict[str, Any] = {name: [part[name] for part in parts] for name in parts[0]}
     for name, values in columns.items():
         if isinstance(values[0], list) or any(x is not None and x.ndim and len(x) != size for x in values):
@@ -141,7 +163,8 @@ def _unserved(trainer: Any, plain: Any) -> str | None:
         "DeepSpeed is not served": trainer.is_deepspeed_enabled,
         "FSDP is served in version 2 alone (fsdp_version: 2)": old_fsdp,
         "compiled models are not served (torch_compile=False)": args.torch_compile,
-        "the noise of neftune_noise_alpha depends on the length of rows": args.neftune_noise_alpha is not None,
+        "the noise of neftune_noise_alpha depends on the length of rows": args.neftune_noise_alpha
+        is not None,
         "models copied to several GPUs by one process are not served": args.n_gpu > 1,
     }
     return next((reason for reason, applies in reasons.items() if applies), None)
@@ -155,21 +178,28 @@ def _noise(model: nn.Module) -> str | None:
     for name, _, attribute, rate in noise_rates(model):
         off = f"{attribute}=0 in the model's config"
         if attribute == "p":
-            off = "lora_dropout=0 in LoraConfig" if "lora_dropout" in name else "disable_dropout=True in TRL's config"
+            off = (
+                "lora_dropout=0 in LoraConfig"
+                if "lora_dropout" in name
+                else "disable_dropout=True in TRL's config"
+            )
         return f"its {name} is {rate} ({off} switches it off)"
     return None
 
 
 def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
     """Make the forward return `TokenScores` if called with `packed=`; other calls do not change."""
-    # The backbone makes the mask; gradient checkpointing calls layers again, long after the backbone has returned.
+    # The backbone makes the mask; gradient checkpointing calls layers again, long after the backbone has
+    # returned.
     for name, module in model.named_modules():
         if module is model.base_model or name.endswith("self_attn"):
             module.register_forward_pre_hook(_switch_attention, with_kwargs=True)
             module.register_forward_hook(_switch_back, always_call=True)
 
     @wraps(type(model).forward)  # `generate` looks at its signature
-    def forward(model: Any, *inputs: Any, packed: Any = None, with_entropy: bool = False, **options: Any) -> Any:
+    def forward(
+        model: Any, *inputs: Any, packed: Any = None, with_entropy: bool = False, **options: Any
+    ) -> Any:
         if packed is None:
             return _forward_before_sharing(model)(*inputs, **options)
         hidden = predicting_states(model, packed)
@@ -177,7 +207,9 @@ def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
         weight = weight.full_tensor() if isinstance(weight, DTensor) else weight
         hidden = hidden.float() if float32_head else hidden
         with torch.autocast(hidden.device.type, enabled=False) if float32_head else nullcontext():
-            return head_scores(hidden, weight, packed.targets, temperature, "grad" if with_entropy else "none")
+            return head_scores(
+                hidden, weight, packed.targets, temperature, "grad" if with_entropy else "none"
+            )
 
     # Bound methods follow a deep copy of their model; variables of a closure would not.
     setattr(model, _PLAIN_FORWARD, (id(model), model.forward))
@@ -187,8 +219,8 @@ def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
 def _forward_before_sharing(model: Any) -> Any:
     """Return the forward that `model` had before the call, or its class's if `model` is a later copy.
 
-    TRL 1.16 adds a fused head by a closure over the model, so that the forward of a copy computes with the weights of
-    the model that was copied.
+    TRL 1.16 adds a fused head by a closure over the model, so that the forward of a copy computes with the
+    weights of the model that was copied.
     """
     owner, forward = getattr(model, _PLAIN_FORWARD)
     if owner == id(model):
@@ -197,8 +229,9 @@ def _forward_before_sharing(model: Any) -> Any:
     def of_its_class(*inputs: Any, **options: Any) -> Any:
         if options.get("fused_lm_head"):
             raise ValueError(
-                f"Expected {type(model).__name__} to be the model that TRL gave a fused head, but it is a copy, for "
-                "which that head computes with the weights of the original. Copy the model before the trainer is made."
+                f"Expected {type(model).__name__} to be the model that TRL gave a fused head, but it is a "
+                "copy, for which that head computes with the weights of the original. Copy the model before "
+                "the trainer is made."
             )
         return type(model).forward(model, *inputs, **options)
 
@@ -228,7 +261,9 @@ def _encode_prompts_once(model: Any) -> None:
             value = getattr(given, name, None)
             return getattr(model.generation_config, name, None) if value is None else value
 
-        cached = told("use_cache") is not False and not (told("cache_implementation") or told("prefill_chunk_size"))
+        cached = told("use_cache") is not False and not (
+            told("cache_implementation") or told("prefill_chunk_size")
+        )
         one_each = {told("num_beams"), told("num_return_sequences")} <= {None, 1}
         alone = not inputs and options.keys() == {"input_ids", "attention_mask", "generation_config"}
         if given and alone and cached and one_each:
@@ -237,7 +272,10 @@ def _encode_prompts_once(model: Any) -> None:
             ids, mask = prompts.chunk(2, dim=1)
             if len(ids) < len(row) and ids.shape[1] > 1:
                 cache = options["past_key_values"] = DynamicCache(config=model.config)
-                at = {"attention_mask": mask[:, :-1], "position_ids": (mask.cumsum(1) - 1).clamp(min=0)[:, :-1]}
+                at = {
+                    "attention_mask": mask[:, :-1],
+                    "position_ids": (mask.cumsum(1) - 1).clamp(min=0)[:, :-1],
+                }
                 model(input_ids=ids[:, :-1], **at, past_key_values=cache, use_cache=True, logits_to_keep=1)
                 cache.batch_select_indices(row)
         return getattr(model, _PLAIN_GENERATE)(*inputs, **options)
@@ -260,15 +298,18 @@ class SharedLogProbs:
 
         Values are zero where masked.
 
-        Takes the arguments of `plain`, by position or by name: `model`; `input_ids` [B, P + C], prompts padded on the
-        left and completions padded on the right; `attention_mask`, 1 for tokens; `logits_to_keep`, which is C; options.
+        Takes the arguments of `plain`, by position or by name: `model`; `input_ids` [B, P + C], prompts
+        padded on the left and completions padded on the right; `attention_mask`, 1 for tokens;
+        `logits_to_keep`, which is C; options.
         """
         options = self._by_name(inputs, options)
         model, input_ids = options.pop("model"), options.pop("input_ids")
         attention_mask, logits_to_keep = options.pop("attention_mask"), options.pop("logits_to_keep")
         if reason := _obstacle(attention_mask.bool(), logits_to_keep, options):
             if reason not in self.warned:
-                warnings.warn(f"Prefixes are not shared, TRL's own method takes the batch: {reason}.", stacklevel=2)
+                warnings.warn(
+                    f"Prefixes are not shared, TRL's own method takes the batch: {reason}.", stacklevel=2
+                )
             self.warned.add(reason)
             return self.plain(model, input_ids, attention_mask, logits_to_keep, **options)  # type: ignore[no-any-return]
         size, entropy = options.get("batch_size") or len(input_ids), bool(options.get("compute_entropy"))
@@ -285,7 +326,9 @@ class SharedLogProbs:
                 given |= given.pop(name, {})
         return given
 
-    def _score(self, model: nn.Module, ids: Tensor, mask: Tensor, width: int, entropy: bool) -> tuple[Any, Any]:
+    def _score(
+        self, model: nn.Module, ids: Tensor, mask: Tensor, width: int, entropy: bool
+    ) -> tuple[Any, Any]:
         """Return [b, C] log-probs and entropies of some rows."""
         if not mask[:, -width:].any():  # zeros that have a gradient
             return self.plain(model, ids, mask, width, compute_entropy=entropy)[:2]  # type: ignore[no-any-return]
@@ -306,7 +349,9 @@ def pack_rows(ids: Tensor, mask: Tensor, width: int) -> PackedBatch:
     """Pack rows as in `SharedLogProbs`, given on the CPU, without rows that have no completion."""
     prompts = [row[kept] for row, kept in zip(ids[:, :-width], mask[:, :-width], strict=True)]
     seen = dict[bytes, int]()
-    prompt = torch.tensor([seen.setdefault(tokens.numpy().tobytes(), row) for row, tokens in enumerate(prompts)])
+    prompt = torch.tensor(
+        [seen.setdefault(tokens.numpy().tobytes(), row) for row, tokens in enumerate(prompts)]
+    )
     lengths = mask[:, -width:].sum(1)
     responses = [row[:length] for row, length in zip(ids[:, -width:], lengths.tolist(), strict=True)]
     return pack(prompts, prompt, responses, lengths.nonzero()[:, 0])

@@ -10,13 +10,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 GIB = 2**30
-CONTEXT = 2.0  # GiB per GPU besides tensors: CUDA's context, NCCL's buffers, what a sleeping vLLM keeps, fragments
+# GiB per GPU besides tensors: CUDA's context, NCCL's buffers, what a sleeping vLLM keeps, fragments
+CONTEXT = 2.0
 FILLED = 0.95  # share of a GPU's memory that the advice fills
-UPDATE_SHARE = 0.5  # of the peak rate, reached by an update with large micro-batches; recomputed layers count as work
+# of the peak rate, reached by an update with large micro-batches; recomputed layers count as work
+UPDATE_SHARE = 0.5
 HALF_TOKENS = 8192  # tokens of a micro-batch that reaches half of UPDATE_SHARE
 ENGINE_SHARE = 0.7  # of bandwidth and peak rate, reached by a step of the engine
 STEP_SECONDS = 0.004  # seconds that each step of the engine takes in addition
-RATE_SPREAD, LENGTH_SPREAD = 1.8, 1.4  # factors by which times, and a guessed mean response, may be off either way
+# factors by which times, and a guessed mean response, may be off either way
+RATE_SPREAD, LENGTH_SPREAD = 1.8, 1.4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +54,8 @@ class Setup:
     checkpointing: float  # share of layers that are recomputed in the backward pass
     ranks: int
     nodes: int
-    sharded: bool  # whether FSDP2 shards weights, gradients and optimizer state; else each rank has all of them
+    # whether FSDP2 shards weights, gradients and optimizer state; else each rank has all of them
+    sharded: bool
     replicas: int  # replicas of the sharded model
     offloaded: bool  # whether the shards are in host memory
     reduced: bool  # whether matrix products are computed in bfloat16; else in float32
@@ -145,7 +149,9 @@ class Setup:
 
         Weights and one sequence take 90 % at most, weights alone 75 %.
         """
-        return max((self.held + self.context * self.token) / 0.9, self.held / 0.75) if self.utilization else 0.0
+        return (
+            max((self.held + self.context * self.token) / 0.9, self.held / 0.75) if self.utilization else 0.0
+        )
 
     def forward_flop(self) -> float:
         """Return the FLOP per token: two per weight, and attention to half of prompt and response."""
@@ -212,18 +218,26 @@ def for_update(s: Setup) -> dict[str, dict[str, Any]]:
     shares = (tenths / 10 for tenths in range(11))
     fits = (share for share in shares if total(replace(s, checkpointing=share)) <= FILLED * s.memory)
     share = max(next(fits, 1.0), s.checkpointing)
-    budget = int(s.token_budget * (1 - (total(s) - FILLED * s.memory) / s.updating()["activations"])) // 256 * 256
+    budget = (
+        int(s.token_budget * (1 - (total(s) - FILLED * s.memory) / s.updating()["activations"])) // 256 * 256
+    )
     enough = budget >= s.prompt + s.longest
     adapters = {"copies": 1, "trained": min(s.trained, s.parameters // 100)}
-    recomputed = f"model.load.gradient_checkpointing={share if share < 1 else 'true'}, their layers computed twice"
+    recomputed = (
+        f"model.load.gradient_checkpointing={share if share < 1 else 'true'}, their layers computed twice"
+    )
     return {
         recomputed: {"checkpointing": share},
-        f"policy.token_budget={budget}, more micro-batches": {"token_budget": budget if enough else s.token_budget},
+        f"policy.token_budget={budget}, more micro-batches": {
+            "token_budget": budget if enough else s.token_budget
+        },
         "strategy=fsdp2, weights, gradients and moments spread over the GPUs": {"sharded": True},
         "strategy.replicas=1, shards over all GPUs": {"replicas": 1},
         "rollout.engine.sleep=true, vLLM's memory given back": {"asleep": 0.0} if s.utilization else {},
         "lora=default, gradients and moments of adapters alone": adapters,
-        "strategy.cpu_offload=true, shards in host memory, steps several times longer": {"offloaded": s.sharded},
+        "strategy.cpu_offload=true, shards in host memory, steps several times longer": {
+            "offloaded": s.sharded
+        },
         "twice as many GPUs": {"ranks": s.ranks * (1 + s.sharded)},
     }
 
@@ -233,7 +247,8 @@ def for_engine(s: Setup) -> list[str]:
     if not s.utilization:
         return ["rollout.engine.max_rows=<fewer responses at one time>, or rollout=vllm"]
     room = s.awake
-    if not s.servers and total(s) <= s.memory:  # the largest share, in twentieths, that leaves training its memory
+    # the largest share, in twentieths, that leaves training its memory
+    if not s.servers and total(s) <= s.memory:
         others = max(sum(s.sampling().values()) - s.awake, total(s) - s.asleep if s.asleep else 0.0)
         room = max(math.floor(20 * (FILLED - others / s.memory)), 0) / 20 * s.memory
     fits = int((0.9 * min(room, s.awake) - s.held) / s.token) // 256 * 256

@@ -31,15 +31,19 @@ def workload_of(cfg: DictConfig, ranks: int) -> dict[str, Any]:
 
     data, policy, strategy, longest = cfg.data, cfg.policy, cfg.strategy, cfg.rollout.sampling.max_new_tokens
     if data.num_rephrasings is None:
-        raise ValueError("Expected data.num_rephrasings to be a number, but got null. Set it to that of the file.")
+        raise ValueError(
+            "Expected data.num_rephrasings to be a number, but got null. Set it to that of the file."
+        )
     asked = data.batch_size * (1 + data.num_rephrasings)
     batches = (cfg.trainer.max_epochs or 0) * ((cfg.questions or 0) // data.batch_size)
-    sharded = isinstance(strategy, DictConfig) and issubclass(get_class(strategy._target_), FullyShardedStrategy)
+    sharded = isinstance(strategy, DictConfig) and issubclass(
+        get_class(strategy._target_), FullyShardedStrategy
+    )
     mean = longest / 2 if cfg.response_tokens is None else cfg.response_tokens
     if not (isinstance(mean, int | float) and 0 < mean <= longest):
         raise ValueError(
-            f"Expected response_tokens to be above 0 and at most rollout.sampling.max_new_tokens={longest}, but got "
-            f"{mean!r}. Set it to the mean of the responses, or to null."
+            f"Expected response_tokens to be above 0 and at most rollout.sampling.max_new_tokens={longest}, "
+            f"but got {mean!r}. Set it to the mean of the responses, or to null."
         )
     original, kl = policy.anchor == "original", bool(cfg.loss.kl_coef)
     return {
@@ -93,7 +97,14 @@ def engine_of(cfg: DictConfig, gpu: DictConfig, model: dict[str, int]) -> dict[s
     if issubclass(kind, TransformersEngine):
         rows = min(settings.get("max_rows", 512), cfg.data.batch_size * cfg.data.samples_per_prompt)
         cache = rows * (cfg.data.max_prompt_tokens + cfg.rollout.sampling.max_new_tokens) * token
-        return {"awake": held + cache, "asleep": held, "held": held, "token": token, "rows": rows, "context": context}
+        return {
+            "awake": held + cache,
+            "asleep": held,
+            "held": held,
+            "token": token,
+            "rows": rows,
+            "context": context,
+        }
     colocated, urls = issubclass(kind, VLLMEngine), settings.get("url")
     share = settings.gpu_memory_utilization if colocated else 0.92  # vLLM's default
     team = settings.tensor_parallel_size if colocated else cfg.gpus_per_server
@@ -120,7 +131,9 @@ def plan(cfg: DictConfig) -> Setup:
 def show(s: Setup, gpu: str, console: Console) -> None:
     """Print the forecast of a run, and changes that make the run fit."""
     phases = {"GPU, in an update": s.updating(), "GPU, sampling": s.sampling(), "host": s.host()}
-    table = Table("GiB", *phases, title=f"{s.ranks} × {gpu}, {s.memory:.0f} GiB each; the host is the first node")
+    table = Table(
+        "GiB", *phases, title=f"{s.ranks} × {gpu}, {s.memory:.0f} GiB each; the host is the first node"
+    )
     for part in dict.fromkeys(part for sizes in phases.values() for part in sizes):
         table.add_row(part, *(f"{sizes[part]:.1f}" if part in sizes else "" for sizes in phases.values()))
     totals = [sum(sizes.values()) for sizes in phases.values()]
@@ -129,28 +142,42 @@ def show(s: Setup, gpu: str, console: Console) -> None:
     update, sampling = s.update_seconds(), s.sampling_seconds()
     seconds, count = max(update, sampling) if s.ahead else update + sampling, s.iterations or 1
     cost = (s.ranks + s.servers) * seconds
-    shown = (cost, cost / s.spread(), cost * s.spread(), s.ranks * (seconds - update), s.servers * (seconds - sampling))
+    shown = (
+        cost,
+        cost / s.spread(),
+        cost * s.spread(),
+        s.ranks * (seconds - update),
+        s.servers * (seconds - sampling),
+    )
     hours, low, high, *idle = (figure(each * count / 3600) for each in shown)
-    run = f"{count} iterations" if s.iterations else "an iteration (for the run, set questions=<how many there are>)"
+    run = (
+        f"{count} iterations"
+        if s.iterations
+        else "an iteration (for the run, set questions=<how many there are>)"
+    )
     console.print(
-        f"An iteration: {s.responses:,} responses, {figure(s.responses * s.mean / 1e6)} million tokens, are sampled in "
-        f"{figure(sampling)} seconds, {'while' if s.ahead else 'then'} an update takes {figure(update)} "
-        f"({figure(s.update_flop() / 1e15)} PFLOP).\nGPU hours of {run}: {hours}, from {low} to {high}."
+        f"An iteration: {s.responses:,} responses, {figure(s.responses * s.mean / 1e6)} million tokens, are "
+        f"sampled in {figure(sampling)} seconds, {'while' if s.ahead else 'then'} an update takes "
+        f"{figure(update)} ({figure(s.update_flop() / 1e15)} PFLOP).\nGPU hours of {run}: {hours}, from "
+        f"{low} to {high}."
     )
     if s.servers:
-        console.print(f"Idle of these: {idle[0]} of {s.ranks} GPUs that train, {idle[1]} of {s.servers} of servers.")
+        console.print(
+            f"Idle of these: {idle[0]} of {s.ranks} GPUs that train, {idle[1]} of {s.servers} of servers."
+        )
     if s.kept:
         console.print(
-            f"Disk: a checkpoint takes {figure(s.checkpoint())} GiB; with callbacks.checkpoint.keep={s.kept}, "
-            f"{figure(s.disk())} GiB while one is written."
+            f"Disk: a checkpoint takes {figure(s.checkpoint())} GiB; with "
+            f"callbacks.checkpoint.keep={s.kept}, {figure(s.disk())} GiB while one is written."
         )
     console.print(
-        f"Assumed: responses of {s.mean:.0f} tokens on average{', a guess (response_tokens)' * s.assumed}; half "
-        f"of the peak rate in updates, a quarter in micro-batches of {HALF_TOKENS:,} tokens; {ENGINE_SHARE:.0%} of the "
-        f"bandwidth in engines; times right to a factor of {RATE_SPREAD}; {CONTEXT:.0f} GiB of contexts and fragments; "
-        "layers not compiled, which would keep less; too many hours for mixtures of experts. Not included: further "
-        "samples of dynamic sampling and reformulators, evaluation, verification, the transfer of weights, start-up, "
-        "and the memory of the processes themselves.",
+        f"Assumed: responses of {s.mean:.0f} tokens on average{', a guess (response_tokens)' * s.assumed}; "
+        f"half of the peak rate in updates, a quarter in micro-batches of {HALF_TOKENS:,} tokens; "
+        f"{ENGINE_SHARE:.0%} of the bandwidth in engines; times right to a factor of {RATE_SPREAD}; "
+        f"{CONTEXT:.0f} GiB of contexts and fragments; layers not compiled, which would keep less; too many "
+        "hours for mixtures of experts. Not included: further samples of dynamic sampling and "
+        "reformulators, evaluation, verification, the transfer of weights, start-up, and the memory of the "
+        "processes themselves.",
         style="dim",
     )
     if lines := needed(s):

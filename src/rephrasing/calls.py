@@ -33,18 +33,24 @@ class ApiCall:
     model: str
     system: str  # the instruction
     user: str  # the problem
-    parameters: Mapping[str, Any] = field(default_factory=dict)  # for the server: temperature, max_tokens, seed, …
+    # for the server: temperature, max_tokens, seed, …
+    parameters: Mapping[str, Any] = field(default_factory=dict)
     attempt: int = 0  # number of repetitions after unusable replies; each repetition is a separate call
     expected_tokens: int = 0  # roughly how long the completion will be, for the estimate
 
     @property
     def key(self) -> str:
         """Cache key: 32 hexadecimal digits of body and attempt, equal in every process and session."""
-        return hashlib.sha256(json.dumps([self.body(), self.attempt], sort_keys=True).encode()).hexdigest()[:32]
+        return hashlib.sha256(json.dumps([self.body(), self.attempt], sort_keys=True).encode()).hexdigest()[
+            :32
+        ]
 
     def body(self) -> dict[str, Any]:
         """Return the request body for the chat completions endpoint."""
-        messages = [{"role": "system", "content": self.system}, {"role": "user", "content": valid_unicode(self.user)}]
+        messages = [
+            {"role": "system", "content": self.system},
+            {"role": "user", "content": valid_unicode(self.user)},
+        ]
         return {"model": self.model, "messages": messages, **self.parameters}
 
 
@@ -203,7 +209,9 @@ def _choice(completion: _Completion, body: str) -> _Choice:
         choice = read(_Choice, first, source="a choice", remedy="Check server.base_url.")
     except ForeignDataError:
         choice = _Choice(message=_Said())
-        failed = completion.usage.completion_tokens == 0 or (isinstance(first, dict) and is_error(first.get("error")))
+        failed = completion.usage.completion_tokens == 0 or (
+            isinstance(first, dict) and is_error(first.get("error"))
+        )
     else:
         broken_off = _FAILED.search(choice.finish_reason) is not None
         failed = broken_off or is_error(choice.error) or is_error(choice.message.error)

@@ -46,7 +46,8 @@ class Candidate:
     """Rephrasing with its provenance and verdicts."""
 
     text: str
-    provenance: Mapping[str, Any] = field(default_factory=dict)  # `model`, …; empty if it is not from this package
+    # `model`, …; empty if it is not from this package
+    provenance: Mapping[str, Any] = field(default_factory=dict)
     verdicts: list[Verdict] = field(default_factory=list)
 
     @property
@@ -117,11 +118,13 @@ class Reviewed:
             candidates = [_candidate(**entry) for entry in [*made, *(refused or [])]]
         except (TypeError, ValueError) as error:
             raise ValueError(
-                f"Question {printable(group.id)}: expected `provenance`, one entry per rephrasing, and `refused` as "
-                f"tagrpo-rephrase writes them, but: {printable(str(error))}. Edit `provenance` along with rephrasings: "
-                "it says which checks each need not pass."
+                f"Question {printable(group.id)}: expected `provenance`, one entry per rephrasing, and "
+                f"`refused` as tagrpo-rephrase writes them, but: {printable(str(error))}. Edit `provenance` "
+                "along with rephrasings: it says which checks each need not pass."
             ) from error
-        return cls(group._replace(metadata=metadata, rephrasings=(), kinds=()), candidates, str(shortfall or ""))
+        return cls(
+            group._replace(metadata=metadata, rephrasings=(), kinds=()), candidates, str(shortfall or "")
+        )
 
 
 def review(pair: Pair, checks: Checks, unchecked: Sequence[str] = ()) -> list[Verdict]:

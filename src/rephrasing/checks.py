@@ -16,7 +16,9 @@ _CHATTER = re.compile(
     r"\A\W*(?:sure|certainly|of course|here (?:is|are)|rephras|reworded|okay|the answer is|solution\b|question \d)",
     re.IGNORECASE,
 )
-_SOLVED = re.compile(r"\\boxed|####|\b(?:final )?answer\s*(?:is|=)\s*[-$\\\d]|\btherefore\b[^.]*=", re.IGNORECASE)
+_SOLVED = re.compile(
+    r"\\boxed|####|\b(?:final )?answer\s*(?:is|=)\s*[-$\\\d]|\btherefore\b[^.]*=", re.IGNORECASE
+)
 _OVERRULES = re.compile(
     r"\b(?:ignore|disregard|forget|overlook)\b"
     r"(?=[^.?!\n]{0,60}\b(?:above|previous|preceding|prior|earlier|foregoing|original|system)\b)"
@@ -49,15 +51,17 @@ def special_tokens(tokenizer: str | None) -> frozenset[str]:
         ) from error
     added = loaded.added_tokens_decoder.values()
     # A padding token of one letter or word, such as "!", occurs in any text.
-    return frozenset(token.content for token in added if token.special and re.search(r"[<\[{|｜]", token.content))
+    return frozenset(
+        token.content for token in added if token.special and re.search(r"[<\[{|｜]", token.content)
+    )
 
 
 def well_formed(pair: Pair, control_tokens: Collection[str] = ()) -> Verdict:
     r"""Check that the rephrasing is a problem statement of similar length, without chatter or a solution.
 
     Braces and dollars must be balanced. The rephrasing must have 0.4 to 3 times as many characters as the
-    original, or at most 200 characters. Hidden characters, control tokens and orders to ignore preceding text are
-    refused.
+    original, or at most 200 characters. Hidden characters, control tokens and orders to ignore preceding text
+    are refused.
 
     Args:
         pair: The question and its rephrasing.
@@ -121,7 +125,9 @@ def answer_not_leaked(pair: Pair) -> Verdict:
     for answer in pair.answer:
         normal = normalize_answer(answer)
         if normal and _holds(pair.rephrasing, normal) and not _holds(pair.question, normal):
-            return Verdict("answer_not_leaked", False, f"the answer {answer} is in it, and not in the original")
+            return Verdict(
+                "answer_not_leaked", False, f"the answer {answer} is in it, and not in the original"
+            )
     return Verdict("answer_not_leaked", True, "the answer is not in it, or in the original too")
 
 

@@ -67,9 +67,13 @@ class Server:
 
     def __post_init__(self) -> None:
         if not self.api_key_env.isidentifier():  # perhaps the key itself: not to be shown
-            raise ValueError("Expected server.api_key_env to be the name of an environment variable, but it is none.")
+            raise ValueError(
+                "Expected server.api_key_env to be the name of an environment variable, but it is none."
+            )
         if self.concurrency < 1 or self.timeout <= 0 or self.max_retries < 0:
-            raise ValueError(f"Expected server.concurrency ≥ 1, timeout > 0 and max_retries ≥ 0, but got {self}.")
+            raise ValueError(
+                f"Expected server.concurrency ≥ 1, timeout > 0 and max_retries ≥ 0, but got {self}."
+            )
 
     @property
     def key(self) -> str:
@@ -84,7 +88,9 @@ class Server:
         """
         url = self.base_url or os.environ.get("OPENAI_BASE_URL") or None
         if not self.key and url is None:
-            raise ValueError(f"Expected a key in {self.api_key_env}, but it is empty. Set it, or server.base_url.")
+            raise ValueError(
+                f"Expected a key in {self.api_key_env}, but it is empty. Set it, or server.base_url."
+            )
         return openai.AsyncOpenAI(
             base_url=url,
             api_key=self.key or "none",
@@ -198,7 +204,8 @@ class Client:
     def __init__(self, server: Server, cache: ReplyCache) -> None:
         self.server, self.cache = server, cache
         self.calls: dict[str, ApiCall] = {}  # key → call: all calls through this client, for the account
-        self.failures: dict[str, str] = {}  # key → why there is no reply: nothing was paid, the next session asks again
+        # key → why there is no reply: nothing was paid, the next session asks again
+        self.failures: dict[str, str] = {}
         self._answered: set[tuple[str, str]] = set()  # purposes and models that have replied in this session
         self._failed_in_a_row = 0
         self._bad_requests = 0
@@ -217,7 +224,9 @@ class Client:
                 await self._ask_all(connection, missing)
             if self._refusal:
                 raise self._refusal
-        return [self.cache.get(key) or Reply(fault=self.failures[key]) for key in (call.key for call in calls)]
+        return [
+            self.cache.get(key) or Reply(fault=self.failures[key]) for key in (call.key for call in calls)
+        ]
 
     async def _ask_all(self, connection: openai.AsyncOpenAI, missing: Mapping[str, ApiCall]) -> None:
         """Send calls one at a time until each model has answered or failed temporarily, then concurrently."""
@@ -231,7 +240,9 @@ class Client:
         for task in track(done, "replies", len(sent), console=screen, disable=not screen.is_terminal):
             await task
 
-    async def _ask(self, connection: openai.AsyncOpenAI, slots: asyncio.Semaphore, key: str, call: ApiCall) -> None:
+    async def _ask(
+        self, connection: openai.AsyncOpenAI, slots: asyncio.Semaphore, key: str, call: ApiCall
+    ) -> None:
         """Send a call; cache the reply, or record the error. Do nothing after a refusal."""
         body = call.body()
         async with slots:
@@ -239,7 +250,10 @@ class Client:
                 return
             try:
                 response = await connection.chat.completions.with_raw_response.create(
-                    model=call.model, messages=body["messages"], extra_body=body, extra_headers={"Idempotency-Key": key}
+                    model=call.model,
+                    messages=body["messages"],
+                    extra_body=body,
+                    extra_headers={"Idempotency-Key": key},
                 )
             except openai.APIError as error:
                 shown = self.server.explain(error)
@@ -267,14 +281,14 @@ class Client:
             if name := _refused_parameter(said, call):
                 advice = _advice(name, part, said, call)
             elif self._bad_requests >= _FAILURES_IN_A_ROW:
-                advice = (
-                    f"The first {self._bad_requests} calls were all refused. Correct {part}.model or {part}.parameters"
-                )
+                advice = f"The first {self._bad_requests} calls were all refused. Correct {part}.model or {part}.parameters"
             else:
                 return None
         else:
             return None
-        return ServerRefusedError(f"{advice}, then run the same command again: replies are kept. Server: {shown}")
+        return ServerRefusedError(
+            f"{advice}, then run the same command again: replies are kept. Server: {shown}"
+        )
 
 
 def _refused_parameter(said: ApiError, call: ApiCall) -> str | None:
@@ -326,7 +340,9 @@ def expected(calls: Iterable[ApiCall], answered: Container[str]) -> list[tuple[A
     """Return calls with their expected usage, without duplicates and without `answered` keys."""
     distinct = {call.key: call for call in calls if call.key not in answered}.values()
     tokens = [round((len(call.system) + len(call.user)) / CHARACTERS_PER_TOKEN) for call in distinct]
-    return [(call, Usage(prompt, call.expected_tokens)) for call, prompt in zip(distinct, tokens, strict=True)]
+    return [
+        (call, Usage(prompt, call.expected_tokens)) for call, prompt in zip(distinct, tokens, strict=True)
+    ]
 
 
 def account(usages: Iterable[tuple[ApiCall, Usage]], prices: Mapping[str, Prices]) -> str:

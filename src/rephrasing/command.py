@@ -27,7 +27,9 @@ from ..settings.numbers import check_numbers
 from ..settings.schema import Rephrase, check_fields
 from ..settings.typed import check_declared
 
-OmegaConf.register_new_resolver("first", lambda *values: next((v for v in values if v is not None), "rephrase"))
+OmegaConf.register_new_resolver(
+    "first", lambda *values: next((v for v in values if v is not None), "rephrase")
+)
 
 
 def built(part: DictConfig) -> Any:
@@ -86,9 +88,9 @@ def execute(cfg: DictConfig) -> bool:
             groups, rephraser = instantiate(cfg.source).load()[: cfg.limit], built(cfg.rephraser)
             if old := [group.id for group in groups if group.rephrasings]:
                 raise ValueError(
-                    f"Expected questions without rephrasings in {cfg.input}, but {len(old)} have some, such as "
-                    f"{printable(old[0])}, which `output` would lack. "
-                    "Give the questions alone as `input`, or audit what there is."
+                    f"Expected questions without rephrasings in {cfg.input}, but {len(old)} have some, such "
+                    f"as {printable(old[0])}, which `output` would lack. Give the questions alone as "
+                    "`input`, or audit what there is."
                 )
             if cfg.dry_run:
                 usages = expected(planned_calls(groups, rephraser, judge), cache)
@@ -106,7 +108,9 @@ def execute(cfg: DictConfig) -> bool:
     print(f"Questions by number of accepted rephrasings: {counts}.")
     if client.failures:
         example = next(iter(client.failures.values()))
-        print(f"{len(client.failures)} calls got no reply, one because: {example}. The same command asks again.")
+        print(
+            f"{len(client.failures)} calls got no reply, one because: {example}. The same command asks again."
+        )
     return not client.failures
 
 
@@ -115,7 +119,9 @@ def check_rephrasing(cfg: DictConfig) -> None:
     if cfg.command not in ("generate", "audit"):
         raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
     if cfg.command == "audit" and (cfg.dry_run or cfg.limit is not None):
-        raise ValueError("Expected dry_run and limit with command=generate alone, but this is an audit. Omit them.")
+        raise ValueError(
+            "Expected dry_run and limit with command=generate alone, but this is an audit. Omit them."
+        )
     generates = cfg.command == "generate"
     path = cfg.source.get("path") if generates else cfg.input
     parts = ("rephraser", "source") if generates else ()

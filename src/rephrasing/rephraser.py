@@ -33,7 +33,9 @@ format and names of people or variables do not matter. Do not solve the problem.
 Give your reason in one sentence, then a last line: EQUIVALENT: yes, or EQUIVALENT: no."""
 
 _OPENING = r"<rephrasing(?:[\s_]?\d{1,3}|\s[^<>]{1,80})?>"
-_TAGGED = re.compile(rf"{_OPENING}((?:(?!{_OPENING}).)*?)</rephrasing(?:[\s_]?\d{{1,3}})?>", re.IGNORECASE | re.DOTALL)
+_TAGGED = re.compile(
+    rf"{_OPENING}((?:(?!{_OPENING}).)*?)</rephrasing(?:[\s_]?\d{{1,3}})?>", re.IGNORECASE | re.DOTALL
+)
 _MENTION = re.compile(r"\W*(?:and|or|to|through|your text|text|rephrasing)?\W*", re.IGNORECASE)
 """Text between the tags if a reply mentions the tags: "between <rephrasing> and </rephrasing>"."""
 _LONGEST_REASON = 300
@@ -71,7 +73,9 @@ class Rephraser(Protocol):
     def calls(self, groups: Sequence[QuestionGroup]) -> list[ApiCall]:
         """Return the calls that are always made; none if the rephraser uses no model."""
 
-    async def propose(self, groups: Sequence[QuestionGroup], checks: Checks, client: Client) -> list[Reviewed]:
+    async def propose(
+        self, groups: Sequence[QuestionGroup], checks: Checks, client: Client
+    ) -> list[Reviewed]:
         """Return all candidates with the verdicts of `checks`, question by question."""
 
 
@@ -97,7 +101,9 @@ class ModelRephraser:
     def __post_init__(self) -> None:
         counts = {name: instruction.count for name, instruction in self.instructions.items()}
         if min([self.attempts, *counts.values()]) < 1 or not counts:
-            raise ValueError(f"Expected counts of rephrasings and attempts ≥ 1, but got {counts} and {self.attempts}.")
+            raise ValueError(
+                f"Expected counts of rephrasings and attempts ≥ 1, but got {counts} and {self.attempts}."
+            )
 
     @property
     def count(self) -> int:
@@ -108,7 +114,9 @@ class ModelRephraser:
         """Return the first call of every question and instruction."""
         return [self._call(group, name, i.count) for group in groups for name, i in self.instructions.items()]
 
-    async def propose(self, groups: Sequence[QuestionGroup], checks: Checks, client: Client) -> list[Reviewed]:
+    async def propose(
+        self, groups: Sequence[QuestionGroup], checks: Checks, client: Client
+    ) -> list[Reviewed]:
         """Request, parse and check rephrasings; request missing ones again."""
         reviewed = [Reviewed(group) for group in groups]
         wanted = [(item, name, i.count) for item in reviewed for name, i in self.instructions.items()]
@@ -123,7 +131,9 @@ class ModelRephraser:
                 if missing and attempt + 1 < self.attempts and call.key not in client.failures:
                     wanted.append((item, name, missing))
                 elif missing:
-                    reason = reply.fault or ("refused by the checks" if texts else "no <rephrasing> in the reply")
+                    reason = reply.fault or (
+                        "refused by the checks" if texts else "no <rephrasing> in the reply"
+                    )
                     item.shortfall += f"{'; ' if item.shortfall else ''}{name} lacks {missing}: {reason}"
         return reviewed
 
@@ -188,7 +198,9 @@ class Judge:
                     places.append((candidate, self.call(item.pair(candidate))))
         replies = await client.complete([call for _, call in places])
         for (candidate, _), reply in zip(places, replies, strict=True):
-            equivalent, reason = read_judgement(reply.text) if reply.text else (None, f"no reply: {reply.fault}")
+            equivalent, reason = (
+                read_judgement(reply.text) if reply.text else (None, f"no reply: {reply.fault}")
+            )
             candidate.verdicts.append(Verdict("judge", equivalent, reason or "no reason given"))
 
 
@@ -205,9 +217,12 @@ _CONTRADICTION = re.compile(
 _CLAUSE_END = re.compile(
     r"[,;:!?\n]|\.(?!\d)|\b(?:and|but|so|while|whereas|hence|thus|therefore|which|making)\b", re.IGNORECASE
 )
-_NEGATION = re.compile(r"\b(?:no|not|none|nothing|neither|nor|never|cannot|without)\b|n[’']t\b", re.IGNORECASE)
+_NEGATION = re.compile(
+    r"\b(?:no|not|none|nothing|neither|nor|never|cannot|without)\b|n[’']t\b", re.IGNORECASE
+)
 _DOUBT = re.compile(
-    r"\b(?:would|could|might|may|if|unless|fails?|failed|far|nowhere|wrong|only|almost|nearly|part\w*)\b", re.IGNORECASE
+    r"\b(?:would|could|might|may|if|unless|fails?|failed|far|nowhere|wrong|only|almost|nearly|part\w*)\b",
+    re.IGNORECASE,
 )
 _NOT_SAME = re.compile(
     r"(?:\b(?:not|never|no longer|hardly)|n[’']t)(?:\s{1,4}[\w’']{1,20}){0,3}"
@@ -309,7 +324,9 @@ async def rephrase(
     return [replace(made[plain(group.question)], group=group) for group in groups]
 
 
-def planned_calls(groups: Sequence[QuestionGroup], rephraser: Rephraser, judge: Judge | None) -> list[ApiCall]:
+def planned_calls(
+    groups: Sequence[QuestionGroup], rephraser: Rephraser, judge: Judge | None
+) -> list[ApiCall]:
     """Return the calls that `rephrase` makes if all rephrasings pass and are as long as their questions."""
     questions = distinct(groups)
     pairs = [Pair(q.question, f"{n} {q.question}") for q in questions for n in range(rephraser.count)]

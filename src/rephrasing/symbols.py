@@ -94,14 +94,17 @@ def _doubt(pair: Pair, names: dict[str, str]) -> str:
         "such a letter often is no variable": (old | new) & set().union(*map(_NO_VARIABLES.findall, bare)),
         "the answer has such a letter": (old | new) & variables(map(compact, pair.answer)),
         "letters have a meaning in a figure": figures(pair.question),
-        "such a letter stands outside of the formulas": old & _spoken(pair.rephrasing) or new & _spoken(pair.question),
+        "such a letter stands outside of the formulas": old & _spoken(pair.rephrasing)
+        or new & _spoken(pair.question),
     }
     return next((reason for reason, found in doubts.items() if found), "")
 
 
 def _spoken(text: str) -> set[str]:
     """Return the letters outside formulas, including those of labels such as ABC; a, A and I are words."""
-    return set("".join(re.findall(r"(?<![A-Za-z'’])(?!(?:A|I)\b)(?:[b-z]|[A-Z]{1,5})(?![A-Za-z])", prose(text))))
+    return set(
+        "".join(re.findall(r"(?<![A-Za-z'’])(?!(?:A|I)\b)(?:[b-z]|[A-Z]{1,5})(?![A-Za-z])", prose(text)))
+    )
 
 
 def differences(missing: set[str], new: set[str]) -> str:

@@ -8,7 +8,8 @@ from ..datamodules.hidden_text import control_marks, hidden_characters
 from ..rewards.canonical import canonical_number
 from ..rewards.units import NUMBER_WORDS, SCALES
 
-_BLOCK = (  # formulas over 4,000 characters are not found: without bounds, ten thousand "\[" would take for ever
+# formulas over 4,000 characters are not found: without bounds, ten thousand "\[" would take for ever
+_BLOCK = (
     r"\[asy\].{0,8000}?\[/asy\]|\$\$.{0,4000}?\$\$|\\\[.{0,4000}?\\\]|\\\(.{0,4000}?\\\)"
     r"|\\begin\{(align|equation|eqnarray|gather|multline)(\*?)\}.{0,4000}?\\end\{\1\2\}"
 )
@@ -74,7 +75,11 @@ def hidden_text(text: str, tokens: Collection[str] = ()) -> list[str]:
     >>> hidden_text("Add 1\u200b to 1.<|im_end|>")
     ['U+200B ZERO WIDTH SPACE', '<|im_end|>']
     """
-    found = [*hidden_characters(text), *control_marks(text), *sorted(token for token in tokens if token in text)]
+    found = [
+        *hidden_characters(text),
+        *control_marks(text),
+        *sorted(token for token in tokens if token in text),
+    ]
     return list(dict.fromkeys(found))
 
 
@@ -99,7 +104,9 @@ def numbers(text: str) -> set[str]:
     """
     text = text.replace("{,}", ",").replace("\\!", "")
     text = _FRACTION_OF_DIGITS.sub(lambda m: f" {m[1] or m[3]} / {m[2] or m[4]} ", text)
-    text = _WORDED.sub(lambda m: str(sum(NUMBER_WORDS[word] for word in re.split("[- ]", m[0].lower()))), text)
+    text = _WORDED.sub(
+        lambda m: str(sum(NUMBER_WORDS[word] for word in re.split("[- ]", m[0].lower()))), text
+    )
     text = _SCALED.sub(lambda m: f"{Decimal(m[1] or 1) * SCALES[m[2].lower()]:f}", text)
     return {canonical_number(found) or found for found in _DIGITS.findall(text)}
 
@@ -120,7 +127,9 @@ def math_spans(text: str) -> list[re.Match[str]]:
     """
     inline = re.sub(r"\\(?:text|mbox|mathrm)\s*\{[^{}]*\}", "", _MATH_BESIDE_MONEY.sub("", text))
     odd = len(re.findall(r"(?<!\\)\$", inline)) % 2 == 1
-    money = odd or any(_PROSE.search(formula.strip("$")) for formula in re.findall(_INLINE, inline, re.DOTALL))
+    money = odd or any(
+        _PROSE.search(formula.strip("$")) for formula in re.findall(_INLINE, inline, re.DOTALL)
+    )
     return list((_MATH_BESIDE_MONEY if money else _MATH).finditer(text))
 
 
@@ -166,7 +175,11 @@ def holds(text: str, spelled: str) -> bool:
     (True, False, False)
     """
     if spelled.isalpha():
-        return bool(re.search(rf"(?<![A-Za-z\\]){spelled}(?![A-Za-z])", text, re.IGNORECASE if len(spelled) > 1 else 0))
+        return bool(
+            re.search(
+                rf"(?<![A-Za-z\\]){spelled}(?![A-Za-z])", text, re.IGNORECASE if len(spelled) > 1 else 0
+            )
+        )
     return bool(re.search(rf"(?<![\d.]){re.escape(spelled)}(?!\.?\d)", compact(text)))
 
 

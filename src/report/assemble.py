@@ -16,7 +16,17 @@ from ..analysis import plots
 from ..analysis.comparison import Methods, finite
 from ..analysis.figures import Figures
 from ..analysis.runs import RunFiles, by_method, find_directories, find_runs
-from ..analysis.sections import Answer, Section, about, answer, markdown, sections, title, warned, without_evaluation
+from ..analysis.sections import (
+    Answer,
+    Section,
+    about,
+    answer,
+    markdown,
+    sections,
+    title,
+    warned,
+    without_evaluation,
+)
 from ..files import write_json, write_text
 from .blocks import Responses, block
 
@@ -68,7 +78,8 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
             own = responses[number] = Responses(run, f"run{number}")
             content["runs"][number] |= dict.fromkeys(("responses", "kept"), len(own.frame))
             parts = {"cells": own.cells, "names": own.names, "rows": own.rows}
-        scalars = {str(name): run.metrics[name].to_numpy("f8") for name in run.metrics}  # NaN if it was not logged
+        # NaN if it was not logged
+        scalars = {str(name): run.metrics[name].to_numpy("f8") for name in run.metrics}
         recorded = np.unique(parts.get("cells", {}).get("column", []))
         parts["iterations"] = {"iteration": run.metrics.index.to_numpy() if scalars else recorded, **scalars}
         blocks += [block(f"run{number}/{name}", columns) for name, columns in parts.items()]

@@ -1,9 +1,10 @@
 """Recorded rollouts of a run as compressed text inside an HTML page.
 
-A block is `<script type="application/octet-stream" id=NAME data-columns=[[column, type, bytes], …]>BASE64</script>`.
-Decoded and inflated (zlib), a block is the columns one after the other. A column of numbers is little-endian
-and ordered by significance: the first bytes of all values, then the second bytes, which compresses better. A
-column of type `json` is UTF-8. The browser inflates a block when a part of it is shown.
+A block is `<script type="application/octet-stream" id=NAME data-columns=[[column, type, bytes],
+…]>BASE64</script>`. Decoded and inflated (zlib), a block is the columns one after the other. A column of
+numbers is little-endian and ordered by significance: the first bytes of all values, then the second bytes,
+which compresses better. A column of type `json` is UTF-8. The browser inflates a block when a part of it is
+shown.
 """
 
 import base64
@@ -62,8 +63,14 @@ def pieces_of(run: Path, config: Mapping[str, Any]) -> Callable[[int], str | lis
     from huggingface_hub import try_to_load_from_cache
     from tokenizers import Tokenizer
 
-    names = [str((config.get(part) or {}).get(key)) for part, key in (("data", "tokenizer"), ("model", "path"))]
-    cached = [try_to_load_from_cache(name, "tokenizer.json") for name in names if re.fullmatch(r"\w[^/]*/[^/]+", name)]
+    names = [
+        str((config.get(part) or {}).get(key)) for part, key in (("data", "tokenizer"), ("model", "path"))
+    ]
+    cached = [
+        try_to_load_from_cache(name, "tokenizer.json")
+        for name in names
+        if re.fullmatch(r"\w[^/]*/[^/]+", name)
+    ]
     found = [folder / "tokenizer.json" for folder in (run / "model", *map(Path, names))]
     found += [Path(path) for path in cached if isinstance(path, str)]
     path = next((path for path in found if path.is_file()), None)
@@ -140,12 +147,16 @@ class Responses:
             masked=torch.tensor(self.rows["masked"]),
             clipped=torch.tensor(self.rows["clipped"]) if "clipped" in self.rows else None,
         )
-        return [str(cause) for cause in np.select([causes[name].numpy() for name in CAUSES], CAUSES, "gradient")]
+        return [
+            str(cause) for cause in np.select([causes[name].numpy() for name in CAUSES], CAUSES, "gradient")
+        ]
 
     @cached_property
     def names(self) -> dict[str, list[Any]]:
         """Column of strings → distinct values; `references` of each question if they were recorded."""
-        found = {name: [None if pd.isna(x) else x for x in values] for name, (_, values) in self._codes.items()}
+        found = {
+            name: [None if pd.isna(x) else x for x in values] for name, (_, values) in self._codes.items()
+        }
         if "reference" in self.frame:
             first = self.frame.drop_duplicates("question").set_index("question")["reference"]
             found["references"] = [first[question].tolist() for question in found["question"]]
@@ -174,13 +185,17 @@ class Responses:
         columns: dict[str, Any] = {"rows": rows}
         texts: list[str | None] = self.frame["response"].iloc[rows].tolist()
         if self._lists:
-            shown = [[self._shown(number) for number in ids.tolist()] for ids in self._column("token_ids", rows)]
+            shown = [
+                [self._shown(number) for number in ids.tolist()] for ids in self._column("token_ids", rows)
+            ]
             joined = ["".join(piece for piece in tokens if isinstance(piece, str)) for tokens in shown]
             texts = [None if text == own else text for text, own in zip(texts, joined, strict=True)]
             columns["tokens"] = shown
             for name in self._lists[1:]:
                 # Float32 with ten bits of fraction, the precision of the display; zeros compress well.
-                bits = np.concatenate(self._column(name, rows)).astype("f4").view("u4") & np.uint32(0xFFFFE000)
+                bits = np.concatenate(self._column(name, rows)).astype("f4").view("u4") & np.uint32(
+                    0xFFFFE000
+                )
                 columns[name.removeprefix("token_")] = bits.view("f4")
         if any(text is not None for text in texts):
             columns["texts"] = texts
@@ -190,7 +205,10 @@ class Responses:
         """Return the list of each row; a null list is replaced by NaN for each token."""
         places = self.frame[["file", "line", "length"]].iloc[rows].itertuples(index=False)
         found = [(self._file(file)[name][line].values, length) for file, line, length in places]
-        return [np.full(n, np.nan) if values is None else values.to_numpy(zero_copy_only=False) for values, n in found]
+        return [
+            np.full(n, np.nan) if values is None else values.to_numpy(zero_copy_only=False)
+            for values, n in found
+        ]
 
 
 def stretches(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,8 @@
 """Core: verifiers: a response and its reference answers in, a `Score` out.
 
-A verifier of your own derives from `tagrpo.types.Verifier` and needs only `__call__(response, reference)`; with
-workers, derive from `BackgroundVerifier`. The configuration names it: `reward: {_target_: my_package.MyVerifier}`.
+A verifier of your own derives from `tagrpo.types.Verifier` and needs only `__call__(response, reference)`;
+with workers, derive from `BackgroundVerifier`. The configuration names it: `reward: {_target_:
+my_package.MyVerifier}`.
 """
 
 from ..types import Score

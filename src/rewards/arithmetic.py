@@ -1,8 +1,8 @@
 r"""Exact values of closed forms such as `\frac{\sqrt{8}}{2}`, and normal forms of polynomials, from LaTeX.
 
-Formulas are untrusted. Nothing here raises on them or evaluates them as code, and sizes are bounded: nesting, digits,
-exponents and terms. Whatever lies outside (integrals, unknown functions, ambiguous spellings such as `1/2x`) has no
-value and no normal form here, and is left to a computer algebra system.
+Formulas are untrusted. Nothing here raises on them or evaluates them as code, and sizes are bounded: nesting,
+digits, exponents and terms. Whatever lies outside (integrals, unknown functions, ambiguous spellings such as
+`1/2x`) has no value and no normal form here, and is left to a computer algebra system.
 """
 
 import re
@@ -63,7 +63,9 @@ class Number:
     def is_short(self) -> bool:
         """Whether `str` returns the number exactly."""
         parts = (self.real, self.imaginary)
-        return self.exact and all(max(abs(part.numerator), part.denominator).bit_length() < 200 for part in parts)
+        return self.exact and all(
+            max(abs(part.numerator), part.denominator).bit_length() < 200 for part in parts
+        )
 
     def __str__(self) -> str:
         """Return a fraction or a short decimal; irrational parts have 12 digits."""
@@ -375,7 +377,10 @@ def _binomial(above: Any, below: Any) -> Fraction:
 
 
 def _bounded(value: Any) -> Any:
-    if isinstance(value, Fraction) and max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS:
+    if (
+        isinstance(value, Fraction)
+        and max(value.numerator.bit_length(), value.denominator.bit_length()) > _MAX_BITS
+    ):
         raise _UnreadableError
     return value
 
@@ -638,7 +643,11 @@ def _spelled(terms: Polynomial) -> str:
 
     def order(monomial: Monomial) -> tuple[Any, ...]:
         radical, powers = monomial
-        return (-sum(exponent for _, exponent in powers), [(name, -exponent) for name, exponent in powers], radical)
+        return (
+            -sum(exponent for _, exponent in powers),
+            [(name, -exponent) for name, exponent in powers],
+            radical,
+        )
 
     spelled = "".join(_term(monomial, terms[monomial]) for monomial in sorted(terms, key=order))
     return spelled.removeprefix("+") or "0"

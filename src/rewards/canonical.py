@@ -75,9 +75,10 @@ def canonical_number(text: str) -> str | None:
 def normalize_answer(answer: str) -> str:
     r"""Return a spelling in which most equal answers are equal strings, and equal strings equal answers.
 
-    Drops `\left`, `\right`, dollars, spacing commands, a final full stop or comma and spaces that separate nothing;
-    unwraps `\text{…}`, `\mbox{…}` and the like; writes `\dfrac`, `\tfrac` and `\frac12` as `\frac{1}{2}`, `(B)` as `B`,
-    plain numbers as `canonical_number` does. No algebra: `1/2` and `\frac{1}{2}` stay two spellings.
+    Drops `\left`, `\right`, dollars, spacing commands, a final full stop or comma and spaces that separate
+    nothing; unwraps `\text{…}`, `\mbox{…}` and the like; writes `\dfrac`, `\tfrac` and `\frac12` as
+    `\frac{1}{2}`, `(B)` as `B`, plain numbers as `canonical_number` does. No algebra: `1/2` and `\frac{1}{2}`
+    stay two spellings.
 
     >>> [normalize_answer(text) for text in (r"\$1,\!657.00", r"\left( 3, \tfrac12 \right)", r"\text{(E)},")]
     ['1657', '(3,\\frac{1}{2})', 'E']

@@ -25,10 +25,12 @@ def child_environment(names: Sequence[str] = (), setting: str = "data.variables"
     """
     if missing := [name for name in names if name not in os.environ]:
         raise ValueError(
-            f"Expected the environment variables that {setting} names to be set, but {', '.join(missing)} are not. "
-            f"Set them, or take them out of {setting}."
+            f"Expected the environment variables that {setting} names to be set, but {', '.join(missing)} "
+            f"are not. Set them, or take them out of {setting}."
         )
     passed = {
-        name: value for name, value in os.environ.items() if name in ALLOWED or name in names or name.startswith("LC_")
+        name: value
+        for name, value in os.environ.items()
+        if name in ALLOWED or name in names or name.startswith("LC_")
     }
     return {**passed, "PYTHONHASHSEED": "0"}

@@ -33,9 +33,9 @@ _MOST_AFTER_STOP = 1 << 22
 class ChildProcess:
     """A process that runs a stranger's program, in a session of its own.
 
-    What it and its own child processes print to their standard error is printed to this process's standard error, in
-    text that a terminal shows as it is and without keys. A program that prints without end is not waited for, and most
-    of its output is left out.
+    What it and its own child processes print to their standard error is printed to this process's standard
+    error, in text that a terminal shows as it is and without keys. A program that prints without end is not
+    waited for, and most of its output is left out.
 
     Args:
         command: The program and its arguments.
@@ -48,7 +48,11 @@ class ChildProcess:
     """
 
     def __init__(
-        self, command: Sequence[str], environment: Mapping[str, str], source: str, stdin: int = subprocess.DEVNULL
+        self,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        source: str,
+        stdin: int = subprocess.DEVNULL,
     ) -> None:
         self.process = subprocess.Popen(
             command,
@@ -86,7 +90,8 @@ class ChildProcess:
             patience: Seconds in which the process may end by itself, and print why.
 
         Returns:
-            The exit code, which is the program's own if it had already ended. A second call only returns the code.
+            The exit code, which is the program's own if it had already ended. A second call only returns the
+                code.
         """
         if self._code is not None:
             return self._code
@@ -156,7 +161,8 @@ class _Printer:
                 if not chunk:
                     return
                 left -= len(chunk) * stopped
-                self._add(chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))  # so that progress bars are lines
+                # so that progress bars are lines
+                self._add(chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n"))
 
     def _add(self, chunk: bytes) -> None:
         if self._printed < MOST_PRINTED:
@@ -172,7 +178,9 @@ class _Printer:
         if beyond > 0:
             if not self._left_out:
                 limit = f"{MOST_PRINTED >> 10} KiB"
-                _write(f"[{self._source} has printed {limit}; of the rest, only the end is printed.]\n".encode())
+                _write(
+                    f"[{self._source} has printed {limit}; of the rest, only the end is printed.]\n".encode()
+                )
             self._left_out += beyond
             del self._end[:beyond]
 

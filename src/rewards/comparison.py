@@ -4,8 +4,8 @@ A plan is `True`, `False` or a nested tuple that JSON can carry, which `equivale
 
 - `("same", one, other)`: two formulas in LaTeX are equal;
 - `("all", *plans)`, `("any", *plans)`: every plan is true, or at least one is;
-- `("match", rows)`: `rows[i][j]` says whether value i of one list equals value j of the other, and the lists, equally
-  long, can be matched one to one.
+- `("match", rows)`: `rows[i][j]` says whether value i of one list equals value j of the other, and the lists,
+  equally long, can be matched one to one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +15,20 @@ from itertools import chain
 from typing import Any, Literal
 
 from .arithmetic import Number, same_number
-from .forms import Based, Choice, Clock, Conditioned, Equation, Form, Formula, Group, Matrix, Quantity, Words, compact
+from .forms import (
+    Based,
+    Choice,
+    Clock,
+    Conditioned,
+    Equation,
+    Form,
+    Formula,
+    Group,
+    Matrix,
+    Quantity,
+    Words,
+    compact,
+)
 from .latex import latex_of
 
 Plan = bool | tuple[Any, ...]
@@ -44,9 +57,13 @@ class Conventions:
 
     def __post_init__(self) -> None:
         if self.percent not in ("number", "fraction", "either"):
-            raise ValueError(f"Expected `percent` to be number, fraction or either, but got {self.percent!r}.")
+            raise ValueError(
+                f"Expected `percent` to be number, fraction or either, but got {self.percent!r}."
+            )
         if not 0 <= self.decimal_tolerance < 1:
-            raise ValueError(f"Expected `decimal_tolerance` between 0 and 1, but got {self.decimal_tolerance}.")
+            raise ValueError(
+                f"Expected `decimal_tolerance` between 0 and 1, but got {self.decimal_tolerance}."
+            )
 
 
 DEFAULT = Conventions()
@@ -207,7 +224,9 @@ class _Comparison:
         if isinstance(other, Clock):
             unstated = self.conventions.bare_unit and (one.half is None or other.half is None)
             return str(one) == str(other) and (one.half == other.half or unstated)
-        if not isinstance(other, Formula | Group) or (one.half is not None and not self.conventions.bare_unit):
+        if not isinstance(other, Formula | Group) or (
+            one.half is not None and not self.conventions.bare_unit
+        ):
             return False
         if one.half is not None and one.minutes == ":00" and other.latex == one.hour:
             return True
@@ -252,7 +271,10 @@ class _Comparison:
         elif one.polynomial is not None and other.polynomial is not None:
             if one.polynomial == other.polynomial:
                 return True
-            if one.polynomial.casefold() == one.polynomial and other.polynomial.casefold() == other.polynomial:
+            if (
+                one.polynomial.casefold() == one.polynomial
+                and other.polynomial.casefold() == other.polynomial
+            ):
                 return False
         elif one.is_relation != other.is_relation or (_is_decided(one) and _is_decided(other)):
             return False
@@ -263,7 +285,8 @@ class _Comparison:
         limit = Fraction(self.conventions.decimal_tolerance)
         pairs = ((one.real, other.real), (one.imaginary, other.imaginary))
         return all(
-            abs(a - b) <= limit * max(abs(a), abs(b)) and round(a, _DECIMAL_PLACES) == round(b, _DECIMAL_PLACES)
+            abs(a - b) <= limit * max(abs(a), abs(b))
+            and round(a, _DECIMAL_PLACES) == round(b, _DECIMAL_PLACES)
             for a, b in pairs
         )
 

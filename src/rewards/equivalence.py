@@ -1,7 +1,7 @@
 """Equality of two LaTeX answers as mathematics, by math-verify.
 
-Nothing here is bounded in time or memory: run it in `workers.WorkerPool`. `sandbox.py` loads this file outside the
-package, so it imports nothing from the package.
+Nothing here is bounded in time or memory: run it in `workers.WorkerPool`. `sandbox.py` loads this file
+outside the package, so it imports nothing from the package.
 """
 
 import logging
@@ -31,8 +31,9 @@ _WARM_UP = (
 def compare(plan: bool | Sequence[Any]) -> bool:
     """Carry out a plan of `comparison`, and return whether the plan is true.
 
-    Equality of formulas is math-verify's, with these exceptions. Two numbers must also agree to `RELATIVE_TOLERANCE`,
-    since math-verify compares decimals to six places, under which all small numbers are equal. Letters are never units.
+    Equality of formulas is math-verify's, with these exceptions. Two numbers must also agree to
+    `RELATIVE_TOLERANCE`, since math-verify compares decimals to six places, under which all small numbers are
+    equal. Letters are never units.
     """
     if isinstance(plan, bool):
         return plan
@@ -104,7 +105,8 @@ def _apart_at_a_point(one: Any, other: Any) -> bool:
         return False
     try:
         return _apart(_value_at_a_point(one), _value_at_a_point(other))
-    except Exception:  # a model may write anything: undefined functions, divisions by zero, matrices as factors
+    # a model may write anything: undefined functions, divisions by zero, matrices as factors
+    except Exception:
         return False
 
 

@@ -1,7 +1,7 @@
 r"""Final answer of a response, as it was written.
 
-Responses are untrusted: they may be megabytes long, hold control characters or never close a brace. No function here
-raises on them or backtracks; the cost is proportional to the length.
+Responses are untrusted: they may be megabytes long, hold control characters or never close a brace. No
+function here raises on them or backtracks; the cost is proportional to the length.
 """
 
 import re
@@ -32,7 +32,9 @@ _BETWEEN = re.compile(
 )
 """Text that may stand between boxes of one answer: separators, dollars, bullets, `x =` before a box."""
 _LONGEST_GAP = 60
-_DENIED = re.compile(r"(?:\b(?:not|never|rather than|instead of)|n[’']t)(?:\sequal\sto)?[\s$*_(\[\\]*\Z", re.IGNORECASE)
+_DENIED = re.compile(
+    r"(?:\b(?:not|never|rather than|instead of)|n[’']t)(?:\sequal\sto)?[\s$*_(\[\\]*\Z", re.IGNORECASE
+)
 _LONGEST_DENIAL = 32
 
 _MARKED = re.compile(r"#{4,}\s*((?:(?!####)[^\n])*)")
@@ -65,7 +67,9 @@ _ASKS_FOR_ALL = re.compile(
 )
 _ASKS_FOR_ONE = re.compile(r"\beither\sof\b|\b(?:only|any)\sone\b|\bnot\sboth\b", re.IGNORECASE)
 _ASKS_FOR_ANY = re.compile(r"\b(?:find|give|name|enter|state|determine)\s(?:an?|any|one)\b", re.IGNORECASE)
-_ALSO_RIGHT = re.compile(r"\balso\s(?:\w+\s){0,2}(?:acceptable|accepted|correct|right)\b|\beither\b", re.IGNORECASE)
+_ALSO_RIGHT = re.compile(
+    r"\balso\s(?:\w+\s){0,2}(?:acceptable|accepted|correct|right)\b|\beither\b", re.IGNORECASE
+)
 _PLURAL = re.compile(r"\b(?:solve|solutions|roots|zeros|values|what\sare)\b", re.IGNORECASE)
 _OR = re.compile(r"[\s$,;.]*\bor\b[\s$,;]*")
 _SEPARATOR = re.compile(r"[,;]|\b(?:and|or)\b")
@@ -93,9 +97,10 @@ def after_marker(response: str, marker: str) -> str | None:
 def boxes(text: str) -> list[Box]:
     r"""Return the complete boxes of a text in order, without empty ones; of nested boxes the innermost.
 
-    A box that never closes (a truncated response) is left out. Without braces (`\boxed 9$`) a box holds the rest of
-    the line, up to the closing dollar or the end of the sentence, unless that is prose (`in \boxed as you asked`).
-    Boxes of dots or of the word `answer` count as empty, and "not" in front of a box takes it away.
+    A box that never closes (a truncated response) is left out. Without braces (`\boxed 9$`) a box holds the
+    rest of the line, up to the closing dollar or the end of the sentence, unless that is prose (`in \boxed as
+    you asked`). Boxes of dots or of the word `answer` count as empty, and "not" in front of a box takes it
+    away.
 
     >>> [box.content for box in boxes(r"so \boxed{1}, or \boxed{\frac{1}{2}}, in \boxed{}, not \boxed{3")]
     ['1', '\\frac{1}{2}']
@@ -179,14 +184,15 @@ def last_boxed(text: str) -> str | None:
 def extract_answers(response: str) -> tuple[str, ...]:
     r"""Return the final answers as they were written; empty if there are none.
 
-    Only the answer of the response is read, not its thoughts (`split_response`). The first of these that it has
-    decides:
+    Only the answer of the response is read, not its thoughts (`split_response`). The first of these that it
+    has decides:
 
     1. the last box, with its neighbours (`last_boxes`): several answers if there are several neighbours;
-    2. the rest of the line after the last `####`; if that is a heading, such as `#### Step 3`, the statement (3.);
-    3. what follows the last "answer is" or "answer:" on its line: the formula or the bold text that begins there,
-       else the text up to the end of the sentence or to "because", "since" or "which"; nothing if the sentence doubts
-       or supposes it ("I doubt that the answer is 4");
+    2. the rest of the line after the last `####`; if that is a heading, such as `#### Step 3`, the statement
+       (3.);
+    3. what follows the last "answer is" or "answer:" on its line: the formula or the bold text that begins
+       there, else the text up to the end of the sentence or to "because", "since" or "which"; nothing if the
+       sentence doubts or supposes it ("I doubt that the answer is 4");
     4. what stands between the last `<answer>` and `</answer>`.
 
     >>> extract_answers(r"<think>\boxed{1}?</think> $x=\boxed{2}$ or $x=\boxed{3}$"), extract_answers("#### 7")
@@ -222,8 +228,8 @@ def is_doubted(text: str, start: int) -> bool:
 def marked_or_stated(text: str, *, reasons: bool = False) -> str | None:
     """Return the text after the last `####` or the last "answer is"; None if there is neither.
 
-    `text` is an answer without marks around it (`without_answer_marks`). A statement ends before "because", "since" or
-    "which" unless `reasons`.
+    `text` is an answer without marks around it (`without_answer_marks`). A statement ends before "because",
+    "since" or "which" unless `reasons`.
     """
     return _marked_answer(text) or _stated_answer(text, 0, reasons=reasons)
 
@@ -282,12 +288,13 @@ def extract_reference(solution: str, question: str = "") -> tuple[str, ...]:
 
     The reference is the last box, else what follows the last `####`. If boxes differ, the question decides:
 
-    - The question asks for all values ("find all …", "separated by commas"): one reference with the contents of
-      all boxes, or of the last box if that repeats the others.
-    - The question asks for one of several ("either of them", "a unit vector"), or the solution offers its boxes as
-      alternatives (`\boxed{20:34}` or `\boxed{8:34\text{ p.m.}}`, "is also acceptable"): one reference for each.
-    - Otherwise neighbouring boxes (`last_boxes`) are one reference with all of their values; of others, the last
-      counts.
+    - The question asks for all values ("find all …", "separated by commas"): one reference with the contents
+      of all boxes, or of the last box if that repeats the others.
+    - The question asks for one of several ("either of them", "a unit vector"), or the solution offers its
+      boxes as alternatives (`\boxed{20:34}` or `\boxed{8:34\text{ p.m.}}`, "is also acceptable"): one
+      reference for each.
+    - Otherwise neighbouring boxes (`last_boxes`) are one reference with all of their values; of others, the
+      last counts.
 
     >>> extract_reference(r"$k=\boxed{5}$ or $k=\boxed{-3}$", "Find all $k$."), extract_reference("It is 5. #### 5")
     (('5, -3',), ('5',))

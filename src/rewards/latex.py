@@ -1,7 +1,8 @@
 r"""Cleaned LaTeX of an answer: one spelling for what prints alike, and the places of its parts.
 
-Words of `\text{…}` stand between the characters `OPEN` and `CLOSE`, so that a unit in `\text` is told from a product of
-variables. Answers are untrusted: no function raises on them or backtracks; the cost is proportional to the length.
+Words of `\text{…}` stand between the characters `OPEN` and `CLOSE`, so that a unit in `\text` is told from a
+product of variables. Answers are untrusted: no function raises on them or backtracks; the cost is
+proportional to the length.
 """
 
 import re
@@ -67,7 +68,10 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (re.compile(r"\\(?:land|wedge)(?![A-Za-z])"), f" {OPEN}and{CLOSE} "),
     (re.compile(r"\\(?:approxeq|simeq|thickapprox)(?![A-Za-z])"), r"\\approx "),
     (re.compile(r"(\\\\)|\\!"), r"\1"),
-    (re.compile(r"(\\\\)|\\[,;: ]|~|\\q?quad(?![A-Za-z])|\\(?:enspace|thinspace|nobreak)(?![A-Za-z])"), r"\1 "),
+    (
+        re.compile(r"(\\\\)|\\[,;: ]|~|\\q?quad(?![A-Za-z])|\\(?:enspace|thinspace|nobreak)(?![A-Za-z])"),
+        r"\1 ",
+    ),
     (re.compile(r"\\\\\s*\[[^\[\]]{0,12}\]"), r"\\\\"),
     (re.compile(r"\\?%"), f" {OPEN}percent{CLOSE}"),
     (re.compile(r"(?<![\\A-Za-z])(sqrt|pi|infty|theta|alpha|beta|sin|cos|tan|ln|log)(?![A-Za-z])"), r"\\\1 "),
@@ -99,7 +103,9 @@ def clean(text: str) -> str:
     for _ in range(3):
         text = _BOLD.sub(r"{\1}", text)
         text = _TEXT.sub(lambda match: f" {_marked(match[1] or match[2] or '')} ", text)
-    text = _UNIT_FRACTION.sub(lambda match: f"{match[1]}/{match[2].strip().replace(' ' + OPEN, '/' + OPEN)}", text)
+    text = _UNIT_FRACTION.sub(
+        lambda match: f"{match[1]}/{match[2].strip().replace(' ' + OPEN, '/' + OPEN)}", text
+    )
     while (grouped := _GROUPED.sub("", text)) != text:
         text = grouped
     for pattern, replacement in _REWRITES:

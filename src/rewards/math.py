@@ -25,16 +25,16 @@ _SPACED_DIGITS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,?(?:\\[,;: ]|[\s~])+[0-9]
 class MathReward(BackgroundVerifier):
     r"""Verifier of mathematical equality between the final answer (`extract_answers`) and a reference.
 
-    Answer and reference are read into a canonical form (`reading.read_answer`): a number, a list, an interval, a
-    quantity with its unit, a number in a base, and so on.
-    The forms alone decide most verdicts; what needs algebra goes to math-verify in
-    a pool of processes (`equivalence.compare`), each distinct comparison once. A verdict depends on the answer and the
-    reference alone, never on what was scored before. docs/verdicts.md lists the forms and conventions.
+    Answer and reference are read into a canonical form (`reading.read_answer`): a number, a list, an
+    interval, a quantity with its unit, a number in a base, and so on. The forms alone decide most verdicts;
+    what needs algebra goes to math-verify in a pool of processes (`equivalence.compare`), each distinct
+    comparison once. A verdict depends on the answer and the reference alone, never on what was scored before.
+    docs/verdicts.md lists the forms and conventions.
 
-    If the reference has several values, neighboring boxes count together; otherwise the last box does. `Score.answer`
-    is the same for equal answers, so that they vote together: `0.5` for `\frac12`, `2.82842712475` for `2\sqrt2`.
-    A comparison that exceeds a limit scores 0, and `Score.failure` says why: `timeout`, `memory`, `crash`, `length`
-    (not compared), or the name of the exception that comparing raised.
+    If the reference has several values, neighboring boxes count together; otherwise the last box does.
+    `Score.answer` is the same for equal answers, so that they vote together: `0.5` for `\frac12`,
+    `2.82842712475` for `2\sqrt2`. A comparison that exceeds a limit scores 0, and `Score.failure` says why:
+    `timeout`, `memory`, `crash`, `length` (not compared), or the name of the exception that comparing raised.
 
     Workers start with the first comparison, each in 1 to 2 s. Pickling carries the settings only.
 
@@ -48,8 +48,8 @@ class MathReward(BackgroundVerifier):
         bare_base: Whether digits without a base equal the same digits in a base: `4210` and `4210_5`.
         bare_unit: Whether a number without a unit equals the same number with one: `5` and `5 cm`.
         ordered_as_list: Whether `(1,2)` equals `1, 2`, in this order.
-        decimal_tolerance: Largest relative difference between a decimal and the number that it rounds. They must also
-            agree to six decimals. 0: they must be equal.
+        decimal_tolerance: Largest relative difference between a decimal and the number that it rounds. They
+            must also agree to six decimals. 0: they must be equal.
 
     >>> with MathReward(workers=1) as reward:
     ...     reward.score_batch([r"\boxed{\sin 2x}", r"so $\boxed{\frac{1}{2}}$"], [(r"2\sin x\cos x", "2"), "0.2"])
@@ -75,7 +75,9 @@ class MathReward(BackgroundVerifier):
         self._pool = WorkerPool(_COMPARE, *self._limits)
         self._known: dict[Plan, Outcome] = {}
 
-    def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
+    def score_async(
+        self, responses: Sequence[str], references: Sequence[Reference]
+    ) -> Callable[[], list[Score]]:
         """Start comparing, and return a function that waits for the scores."""
         found: list[tuple[Score, Plan]] = []
         known: dict[Plan, Outcome] = {}
@@ -109,27 +111,33 @@ class MathReward(BackgroundVerifier):
         if len(answer) > self.max_answer_length:
             return Score(False, None, "length"), False
         form = read_answer(answer)
-        return Score(False, str(form)), any_of(compare_forms(right, form, self.conventions) for right in forms)
+        return Score(False, str(form)), any_of(
+            compare_forms(right, form, self.conventions) for right in forms
+        )
 
     def check_reference(self, reference: Reference) -> None:
         """Refuse references that no response can match.
 
         Raises:
-            ValueError: A reference is empty, longer than `max_answer_length`, a worked solution, a sentence that states
-                the answer, or a Python or JSON container.
+            ValueError: A reference is empty, longer than `max_answer_length`, a worked solution, a sentence
+                that states the answer, or a Python or JSON container.
         """
         for text in references_of(reference):
             fault = self._fault(text)
             if fault is not None:
                 shown = text if len(text) <= 80 else f"{text[:60]} … {text[-15:]}"
-                raise ValueError(f"Expected a final answer for MathReward, but got {fault.format(repr(shown))}")
+                raise ValueError(
+                    f"Expected a final answer for MathReward, but got {fault.format(repr(shown))}"
+                )
 
     def _fault(self, text: str) -> str | None:
         """Return what is wrong with a reference, with a place for its text; None if nothing is wrong."""
         if not text.strip():
             return "{}. Give the answer, or drop the row."
         if "####" in text or r"\boxed" in text or "\n\n" in text:
-            return "the worked solution {}. If the answers are worked solutions, set the source's worked=true."
+            return (
+                "the worked solution {}. If the answers are worked solutions, set the source's worked=true."
+            )
         if len(text) > self.max_answer_length:
             return (
                 f"{len(text)} characters, over the {self.max_answer_length} that are compared: {{}}. Raise "
@@ -144,9 +152,10 @@ class MathReward(BackgroundVerifier):
     def reference_notes(self, reference: Reference) -> tuple[str, ...]:
         r"""Return how a reference can be read in more than one way.
 
-        `base`: in a base, which an answer may leave out. `letters`: a letter behind a number is a variable, although it
-        may be meant as a unit (`6m`). `spaced digits`: groups of three digits that may be one number or several
-        (`81, 256`). `several values`: a list, set or the like, so that neighboring boxes count together.
+        `base`: in a base, which an answer may leave out. `letters`: a letter behind a number is a variable,
+        although it may be meant as a unit (`6m`). `spaced digits`: groups of three digits that may be one
+        number or several (`81, 256`). `several values`: a list, set or the like, so that neighboring boxes
+        count together.
 
         >>> MathReward().reference_notes(("4210_5", "6m")), MathReward().reference_notes("81, 256")
         (('base', 'letters'), ('spaced digits', 'several values'))

@@ -13,18 +13,19 @@ from .workers import BackgroundVerifier
 class MultipleChoiceReward(Verifier):
     r"""Verifier of the chosen letter, one of `choices` (in upper case), against reference letters.
 
-    Only the answer of the response is read, not its thoughts (`split_response`). The first of these that it has
-    decides:
+    Only the answer of the response is read, not its thoughts (`split_response`). The first of these that it
+    has decides:
 
     1. the last box: `\boxed{B}`, `\boxed{\text{(b)}}`, `\boxed{B: 42}`;
-    2. the last statement: `answer: B`, `the correct option is (b)`, `**Answer:** $\mathrm{B}$`, `Answer - 'B'`;
+    2. the last statement: `answer: B`, `the correct option is (b)`, `**Answer:** $\mathrm{B}$`, `Answer -
+       'B'`;
     3. the last of the statements `B is the correct answer`, `I choose B`, with the letter in upper case;
     4. the last line, when it names one choice as `(B)` or consists of it: `B.`, `Option B`, `#### B`.
 
-    A list names no choice: `A or B`, `A, B, C, D`, `A/B`, `A, perhaps B`, neighbouring boxes with different letters.
-    Nor does a statement that is doubted or supposed ("I am not sure whether the answer is B", "B is correct if"), or a
-    box that holds anything else (`\boxed{42}`), and nothing else is tried then: a response cannot hedge between its box
-    and its text. The article in "the answer is a guess" is no choice.
+    A list names no choice: `A or B`, `A, B, C, D`, `A/B`, `A, perhaps B`, neighbouring boxes with different
+    letters. Nor does a statement that is doubted or supposed ("I am not sure whether the answer is B", "B is
+    correct if"), or a box that holds anything else (`\boxed{42}`), and nothing else is tried then: a response
+    cannot hedge between its box and its text. The article in "the answer is a guess" is no choice.
 
     >>> MultipleChoiceReward()(r"A tempting choice is (A), but $\boxed{\text{B}}$.", "B")
     Score(correct=True, answer='B', failure=None)
@@ -32,7 +33,9 @@ class MultipleChoiceReward(Verifier):
 
     def __init__(self, choices: str = "ABCD") -> None:
         if not (choices.isascii() and choices.isalpha() and choices.isupper()):
-            raise ValueError(f"Expected `choices` to be upper-case letters such as 'ABCD', but got {choices!r}.")
+            raise ValueError(
+                f"Expected `choices` to be upper-case letters such as 'ABCD', but got {choices!r}."
+            )
         self.choices = choices
         any_case = f"[{choices}{choices.lower()}]"
         letter = f"({any_case})"
@@ -96,7 +99,9 @@ class MultipleChoiceReward(Verifier):
     def _references(self, reference: Reference) -> set[str]:
         letters = {normalize_answer(text).upper() for text in references_of(reference)}
         if not letters <= set(self.choices):
-            raise ValueError(f"Expected references among the choices {self.choices!r}, but got {reference!r}.")
+            raise ValueError(
+                f"Expected references among the choices {self.choices!r}, but got {reference!r}."
+            )
         return letters
 
     def _letter(self, answer: str) -> str | None:
@@ -137,8 +142,8 @@ class MixedReward(BackgroundVerifier):
 
     Scores are computed in the background.
 
-    For evaluation on benchmarks of both kinds. A free answer that happens to be such a letter (in MATH, the name of a
-    point) is scored as a choice: `\boxed{(b)}` and `\boxed{B: 42}` count as well.
+    For evaluation on benchmarks of both kinds. A free answer that happens to be such a letter (in MATH, the
+    name of a point) is scored as a choice: `\boxed{(b)}` and `\boxed{B: 42}` count as well.
     """
 
     def __init__(self, choice: MultipleChoiceReward, free: Verifier) -> None:
@@ -146,7 +151,9 @@ class MixedReward(BackgroundVerifier):
         self.free = free
         self.reads_response = free.reads_response
 
-    def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
+    def score_async(
+        self, responses: Sequence[str], references: Sequence[Reference]
+    ) -> Callable[[], list[Score]]:
         """Score letters, start comparing free answers, and return a function that waits for the scores."""
         pairs = list(zip(responses, references, strict=True))
         scores = {row: self.choice(*pair) for row, pair in enumerate(pairs) if self._is_choice(pair[1])}

@@ -15,11 +15,14 @@ from .response import split_response, without_answer_marks
 LONGEST = 8_000
 """Number of characters read at the end of a response, so that no response costs more than milliseconds."""
 _NUMBER = re.compile(
-    r"(?<![\w.])[-+]?(?:\d{1,60}(?:\.\d{1,60})?|\.\d{1,60})(?:e[-+]?\d{1,3})?(?:\s?/\s?\d{1,60})?(?!\d)", re.A | re.I
+    r"(?<![\w.])[-+]?(?:\d{1,60}(?:\.\d{1,60})?|\.\d{1,60})(?:e[-+]?\d{1,3})?(?:\s?/\s?\d{1,60})?(?!\d)",
+    re.A | re.I,
 )
 _THOUSANDS = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3}){1,20}(?![\d,])", re.ASCII)
 _SPACED = re.compile(r"(?<![\w.,])\d{1,3}(?:\s\d{3}){1,20}(?!\s?[\d,])", re.ASCII)
-_DENIED = re.compile(rf"\b(?:not|never)\s(?:equal\sto\s)?[$€£¥\s]{{0,4}}{_NUMBER.pattern}", re.ASCII | re.IGNORECASE)
+_DENIED = re.compile(
+    rf"\b(?:not|never)\s(?:equal\sto\s)?[$€£¥\s]{{0,4}}{_NUMBER.pattern}", re.ASCII | re.IGNORECASE
+)
 _UNIT = r"(?:[\s$€£¥%*_]{0,4}\b(?!(?:or|and|to|through|is|are|of)\b)[^\W\d_]{1,20}){0,2}[\s$€£¥%*_]{0,4}"
 _ANOTHER = re.compile(
     rf"{_UNIT}(?:(?:,\s?)?\b(?:and/or|or|and|to|through)\s(?:(?:maybe|perhaps|possibly|even|about|else)\s){{0,2}}"
@@ -149,7 +152,9 @@ def _matches(text: str, pattern: str, *, every: bool) -> str | None:
 
     If `pattern` has groups, they are returned in the place of the match.
     """
-    found = (match.groups("") or (match[0],) for match in re.finditer(pattern, text.rpartition("=")[2].casefold()))
+    found = (
+        match.groups("") or (match[0],) for match in re.finditer(pattern, text.rpartition("=")[2].casefold())
+    )
     bare = [[" ".join(item.split()).strip(" .`'\"*$[]()+") for item in "/".join(g).split(",")] for g in found]
     kept = sorted({", ".join(sorted(items)) for items in bare}) if every else map(", ".join, bare[-1:])
     return "; ".join(kept) or None
@@ -173,10 +178,10 @@ def _normalized(text: str) -> str:
 class PlainAnswerReward(Verifier):
     r"""Verifier of the final answer, read in a given form, against reference answers.
 
-    Only the answer of the response is read, not its thoughts (`split_response`). If it has a box, the last box
-    alone decides. Otherwise the first of these that has the form does: what follows `####`, "answer is" or
-    "answer:" (`marked_or_stated`); the last line; the lines before it. `Score.answer` is None if none has it. Case,
-    quotes and other decoration never count. Nothing is evaluated. An unknown form is a ValueError.
+    Only the answer of the response is read, not its thoughts (`split_response`). If it has a box, the last
+    box alone decides. Otherwise the first of these that has the form does: what follows `####`, "answer is"
+    or "answer:" (`marked_or_stated`); the last line; the lines before it. `Score.answer` is None if none has
+    it. Case, quotes and other decoration never count. Nothing is evaluated. An unknown form is a ValueError.
 
     | form | what is read, and when it is correct |
     |---|---|
@@ -185,18 +190,19 @@ class PlainAnswerReward(Verifier):
     | `word`, `text`, `set` | the last match of `pattern`, by default a word; the line; all matches, in any order |
     | `grid` | the last block of rows without words, also as `[[…], […]]`: the same cells |
 
-    The number of a box, or of what follows `####` or "answer is", is the one that it begins with, perhaps after
-    `x =`, `about` or a currency: 42 of `42 apples (3 bags of 14)`. If an equation begins there, it is what the
-    equation ends with: 7 of `3 + 4 = 7`. Otherwise, and in lines, the last number counts, but none of a derivation in
-    parentheses and none of a comparison: 42 of `Tom has 42 apples, which is 50% more than 28`. A statement of several
-    numbers (`42 or 43`, `between 42 and 43`, `42, 43`) names none, and a denied number (`not 42`) does not count.
+    The number of a box, or of what follows `####` or "answer is", is the one that it begins with, perhaps
+    after `x =`, `about` or a currency: 42 of `42 apples (3 bags of 14)`. If an equation begins there, it is
+    what the equation ends with: 7 of `3 + 4 = 7`. Otherwise, and in lines, the last number counts, but none
+    of a derivation in parentheses and none of a comparison: 42 of `Tom has 42 apples, which is 50% more than
+    28`. A statement of several numbers (`42 or 43`, `between 42 and 43`, `42, 43`) names none, and a denied
+    number (`not 42`) does not count.
 
     `Score.answer` spells equal numbers alike, so that they vote together: `0.5` for `1/2` and `.50`.
 
     Args:
         form: One of the forms in the table.
-        digits: Significant digits to which numbers must agree, but not beyond the decimals of the reference; a whole
-            number of no more digits must be equal. None: every number must be equal.
+        digits: Significant digits to which numbers must agree, but not beyond the decimals of the reference;
+            a whole number of no more digits must be equal. None: every number must be equal.
         pattern: Regular expression for `word` and `set`; if it has groups, only these are read.
 
     >>> PlainAnswerReward("number")("3 dozen are 36.", "36")
@@ -228,11 +234,14 @@ class PlainAnswerReward(Verifier):
         for text in references_of(reference):
             found = self._read(text)
             if found is None:
-                raise ValueError(f"Expected a reference answer of the form `{self.form}`, but got {text[:80]!r}.")
+                raise ValueError(
+                    f"Expected a reference answer of the form `{self.form}`, but got {text[:80]!r}."
+                )
             if self.form == "number" and (is_container(text) or self._read(text, stated=True) != found):
                 raise ValueError(
-                    f"Expected a reference answer of the form `number`, which is one number, but got {text[:80]!r}. "
-                    "Write the number alone, without separators; several correct numbers are a list of answers."
+                    "Expected a reference answer of the form `number`, which is one number, but got "
+                    f"{text[:80]!r}. Write the number alone, without separators; several correct numbers are "
+                    "a list of answers."
                 )
 
     def _read(self, text: str, *, stated: bool = False) -> str | None:
@@ -265,7 +274,11 @@ class PlainAnswerReward(Verifier):
     def _close(self, number: str, reference: str) -> bool:
         """Return whether two numbers differ by at most half a unit of the last digit that counts."""
         decimals = len(reference.partition(".")[2])
-        last = max(-decimals, Decimal(reference.partition("/")[0]).adjusted() - self.digits + 1) if self.digits else 0
+        last = (
+            max(-decimals, Decimal(reference.partition("/")[0]).adjusted() - self.digits + 1)
+            if self.digits
+            else 0
+        )
         half = Fraction(10) ** last / 2 if self.digits and (decimals or last > 0) else 0
         return abs(Fraction(number) - Fraction(reference)) <= half
 
@@ -273,8 +286,8 @@ class PlainAnswerReward(Verifier):
 class FinalAnswerReward(Verifier):
     """Verifier of the rest of the line after the last `marker` against references, as in GSM8K (`#### 72`).
 
-    Plain numbers are compared by value (see `canonical_number`), anything else letter by letter: `27 apples` is not
-    `27`. Fractions and formulas are for `MathReward`. Thoughts (`split_response`) are not read.
+    Plain numbers are compared by value (see `canonical_number`), anything else letter by letter: `27 apples`
+    is not `27`. Fractions and formulas are for `MathReward`. Thoughts (`split_response`) are not read.
 
     >>> reward = FinalAnswerReward()
     >>> reward("12 + 15 = 27 #### 27", "27"), reward("I do not know", "27")
@@ -292,13 +305,13 @@ class FinalAnswerReward(Verifier):
         for text in references_of(reference):
             if is_container(text):
                 raise ValueError(
-                    f"Expected a final answer as text, but got the container {text[:80]!r}. Write a string, or a list "
-                    "of strings for several correct answers."
+                    f"Expected a final answer as text, but got the container {text[:80]!r}. Write a string, "
+                    "or a list of strings for several correct answers."
                 )
             if self.marker in text or len(text.strip().splitlines()) != 1:
                 raise ValueError(
-                    f"Expected a final answer on one line, without {self.marker!r}, but got {text[-40:]!r}. Where the "
-                    "answers are worked solutions, set the source's worked=true."
+                    f"Expected a final answer on one line, without {self.marker!r}, but got {text[-40:]!r}. "
+                    "Where the answers are worked solutions, set the source's worked=true."
                 )
 
     def __call__(self, response: str, reference: Reference) -> Score:

@@ -53,7 +53,8 @@ _MARKS_OF_NAMES = (
 _SUBSCRIPT = r"_(?:\{[^{}]*\}|[0-9A-Za-z])"
 _NAMES = (
     rf"\{{?(?:[A-Za-z]|\\[A-Za-z]+)'*\}}?(?:{_SUBSCRIPT})?'*(?:\^\{{-1\}}|\^\{{\(-1\)\}})?"
-    r"(?: ?\((?:[A-Za-z0-9+' -]|\\[A-Za-z]+)[^()=]{0,30}\)| ?\([A-Za-z]\))?",  # x, \theta, x_1, f'(x), f^{-1}(2)
+    # x, \theta, x_1, f'(x), f^{-1}(2)
+    r"(?: ?\((?:[A-Za-z0-9+' -]|\\[A-Za-z]+)[^()=]{0,30}\)| ?\([A-Za-z]\))?",
     r"P ?\([^()]{1,40}\)",
     r"\{?[A-Z]{2,4}\}?|\|[A-Za-z]{1,3}\||\[[A-Z]{3,5}\]",  # AB, |AB|, [ABC]
     r"\([A-Za-z](?:, ?[A-Za-z])+\)",  # (x, y)
@@ -227,7 +228,9 @@ def _equation(text: str, depth: int) -> Form | None:
         return Equation(latex)
     if name is None and (not isinstance(values[0], Formula | Quantity) or _amount(values[0]) is None):
         return _claimed(latex, values)
-    alternatives = tuple(dict.fromkeys(value for value in values if _is_percent(value) != _is_percent(values[-1])))
+    alternatives = tuple(
+        dict.fromkeys(value for value in values if _is_percent(value) != _is_percent(values[-1]))
+    )
     if name is None and not alternatives:
         return values[-1]
     return Equation(latex, name, values[-1], alternatives)

@@ -1,7 +1,7 @@
 r"""Parts of a response: the thoughts of a reasoning model, and the answer after them.
 
-Responses are untrusted: they may be megabytes long and hold marks in any order. No function here raises on them; the
-cost is proportional to the length.
+Responses are untrusted: they may be megabytes long and hold marks in any order. No function here raises on
+them; the cost is proportional to the length.
 """
 
 import re
@@ -74,7 +74,15 @@ ANSWER_MARKS = (
 )
 """Regular expressions of other marks before and after the answer."""
 
-_MARK_PARTS = ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>", "<|channel>", "<channel|>", "<unused94>")
+_MARK_PARTS = (
+    "<|start|>",
+    "<|channel|>",
+    "<|constrain|>",
+    "<|message|>",
+    "<|channel>",
+    "<channel|>",
+    "<unused94>",
+)
 """Special tokens with which marks of thoughts begin, or which are such marks."""
 _MENTION = re.compile(
     r"\b(?:a|after|an|and|any|before|between|by|from|in|like|my|need|no|not|of|omit|or|skip|tags?|the|this|to|token"
@@ -127,18 +135,19 @@ def split_response(text: str, *, opened: bool = False, truncated: bool = False) 
     - Text between an opening and a closing mark is a thought. Marks of the same kind may be nested.
     - Text before a closing mark without an opening one is a thought: templates put the opening mark into the
       prompt.
-    - An opening mark that is never closed begins a thought that was cut. If a sentence mentions the mark ("I need no
-      <think> here"), it is a word.
-    - Marks in quotes, backticks or parentheses are words, too, as is a lone closing mark before punctuation or within
-      a sentence that mentions it.
+    - An opening mark that is never closed begins a thought that was cut. If a sentence mentions the mark ("I
+      need no <think> here"), it is a word.
+    - Marks in quotes, backticks or parentheses are words, too, as is a lone closing mark before punctuation
+      or within a sentence that mentions it.
     - A closing mark after thoughts that were opened and closed is dropped, and ends no thought.
     - A thought without a closing mark ends where an `<answer>` begins that is closed or begins a line.
 
     Args:
         text: The response.
         opened: Whether the prompt ended with an opening mark (`opens_thoughts`).
-        truncated: Whether the length limit ended the response. With `opened`, a response without any closing mark is
-            a cut thought if it was truncated; otherwise the model did without thoughts, and all of it is the answer.
+        truncated: Whether the length limit ended the response. With `opened`, a response without any closing
+            mark is a cut thought if it was truncated; otherwise the model did without thoughts, and all of it
+            is the answer.
 
     >>> split_response(r"<think>Try \boxed{4}</think> The answer is 5.")
     ResponseParts(thoughts='Try \\boxed{4}', answer='The answer is 5.', finished=True)
@@ -166,7 +175,8 @@ def split_response(text: str, *, opened: bool = False, truncated: bool = False) 
 def opens_thoughts(prompt: str) -> bool:
     r"""Check whether a prompt ends within a thought, which the response continues.
 
-    The last mark of the prompt must be an opening one, at its end or before the beginning of an assistant's turn.
+    The last mark of the prompt must be an opening one, at its end or before the beginning of an assistant's
+    turn.
 
     >>> [opens_thoughts(prompt) for prompt in ("1 + 1? <think>\n", "1 + 1? <think>\n\n</think>\n\n", "1 + 1?")]
     [True, False, False]
@@ -227,7 +237,9 @@ def _compiled() -> tuple[re.Pattern[str], re.Pattern[str]]:
     named: dict[str, str] = {}
     for roles, marks in (("open", "close"), THOUGHT_MARKS), (("begin", "finish"), MATCHED_MARKS):
         for kind, patterns in marks.items():
-            named |= {f"{role}_{kind}": pattern for role, pattern in zip(roles, patterns, strict=True) if pattern}
+            named |= {
+                f"{role}_{kind}": pattern for role, pattern in zip(roles, patterns, strict=True) if pattern
+            }
     named |= {
         "open": rf"(?i:<[ ]?(?:{tags})[ ]?>|<\|(?:{tags})\|>)",
         "close": rf"(?i:<[ ]?/[ ]?(?:{tags})[ ]?>|<\|?/(?:{tags})\|>)",
@@ -245,7 +257,15 @@ def _named(patterns: dict[str, str]) -> str:
 
 
 _MARK, _ANSWER = _compiled()
-_HINTS = ("[THINK]", "[/THINK]", "◁", " FINAL RESPONSE]", "assistantfinal", " my response:", " reasoning steps:")
+_HINTS = (
+    "[THINK]",
+    "[/THINK]",
+    "◁",
+    " FINAL RESPONSE]",
+    "assistantfinal",
+    " my response:",
+    " reasoning steps:",
+)
 _TAG = re.compile(r"<[/|A-Za-z]|< [/A-Za-z]")
 """Beginning of every mark that has no hint, except `analysis`."""
 _TURN = re.compile(r"<[|｜]|\[/INST\]|</s>|<(?:start|end)_of_turn>")
@@ -274,7 +294,9 @@ def _marks(text: str, *, pairs: bool = True) -> list[_Mark]:
         role, _, kind = str(match.lastgroup).partition("_")
         kind = kind or match[0].strip("</| >").lower()
         found.append(_Mark(start, end, kind, role, not gap or gap[-1] in "\n\r.!?:;…。", mentioned))
-    return _paired(found) if pairs else [mark._replace(role=_ROLES.get(mark.role, mark.role)) for mark in found]
+    return (
+        _paired(found) if pairs else [mark._replace(role=_ROLES.get(mark.role, mark.role)) for mark in found]
+    )
 
 
 def _paired(marks: list[_Mark]) -> list[_Mark]:

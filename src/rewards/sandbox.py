@@ -1,10 +1,11 @@
 """The child process of `workers.WorkerPool`: a script that compares untrusted answers in forks of itself.
 
-`python sandbox.py COMPARE CPU_SECONDS MEMORY_BYTES` loads the Python file COMPARE, which defines `compare(job)`, and
-writes the line `"ready"`, then answers each line of JSON jobs on its standard input with a line of outcomes, `{"value":
-…, "failure": …}` each. A fork compares the jobs of a line one by one; if it is ended, another fork continues with the
-next job. Neither the file nor its forks have the descriptors of this protocol as standard input or output, so that what
-they and their child processes read and print does not disturb it. Standard library only.
+`python sandbox.py COMPARE CPU_SECONDS MEMORY_BYTES` loads the Python file COMPARE, which defines
+`compare(job)`, and writes the line `"ready"`, then answers each line of JSON jobs on its standard input with
+a line of outcomes, `{"value": …, "failure": …}` each. A fork compares the jobs of a line one by one; if it is
+ended, another fork continues with the next job. Neither the file nor its forks have the descriptors of this
+protocol as standard input or output, so that what they and their child processes read and print does not
+disturb it. Standard library only.
 """
 
 from __future__ import annotations
@@ -69,7 +70,9 @@ def next_line(reading: int, buffer: bytearray, deadline: float, most: int = MOST
     return line
 
 
-def outcomes_of(compare: Callable[[Any], Any], jobs: list[Any], cpu_seconds: float, memory_bytes: int) -> list[Any]:
+def outcomes_of(
+    compare: Callable[[Any], Any], jobs: list[Any], cpu_seconds: float, memory_bytes: int
+) -> list[Any]:
     """Return the outcome of each job, even if other jobs end the fork that compares them."""
     outcomes: list[Any] = []
     while len(outcomes) < len(jobs):
@@ -119,7 +122,8 @@ def _compare_and_exit(
         for descriptor in PROTOCOL:
             os.close(descriptor)
         for name in (signal.SIGPROF, signal.SIGALRM):
-            signal.signal(name, signal.SIG_DFL)  # which ends the process, whatever the file's imports installed
+            # which ends the process, whatever the file's imports installed
+            signal.signal(name, signal.SIG_DFL)
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         allowed = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
         resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard))

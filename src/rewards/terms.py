@@ -1,12 +1,12 @@
 """Reward terms, added to the verdict before advantages are computed. Pass@k never sees them.
 
-A term is a callable `(rollouts, groups) -> [R] float32`. It sees the responses of one rank, which always holds all
-responses to a question. Terms are chosen by name: `tagrpo-train experiment=grpo 'reward_terms=[overlong,noise]'`;
-`tagrpo-train --help reward_terms` lists them.
+A term is a callable `(rollouts, groups) -> [R] float32`. It sees the responses of one rank, which always
+holds all responses to a question. Terms are chosen by name: `tagrpo-train experiment=grpo
+'reward_terms=[overlong,noise]'`; `tagrpo-train --help reward_terms` lists them.
 
 The reward is verdict + Σ terms. If a method's reward *replaces* the verdict, its term is the difference:
-`RewardNoise` is +1 if a wrong response counts as right. Terms do not see each other. They have no state, and random
-terms draw by seed: the same rollouts earn the same rewards after a resume.
+`RewardNoise` is +1 if a wrong response counts as right. Terms do not see each other. They have no state, and
+random terms draw by seed: the same rollouts earn the same rewards after a resume.
 """
 
 import hashlib
@@ -42,13 +42,13 @@ def format_reward(response: str, markers: Sequence[str]) -> float:
 class TemplateFormatTerm:
     """weight · the format reward of each response's template (arXiv 2602.03190; 1 in the paper's code).
 
-    A tokenizer that counts a marker among its *special* tokens drops it from the text, and the reward with it; marks of
-    thoughts (`<think>`) stay.
+    A tokenizer that counts a marker among its *special* tokens drops it from the text, and the reward with
+    it; marks of thoughts (`<think>`) stay.
 
     Args:
         weight: Factor.
-        markers: Template name → its markers (`format_reward`), besides the 13 of `MARKERS`, which they override by
-            name. An empty list means a constant 1.
+        markers: Template name → its markers (`format_reward`), besides the 13 of `MARKERS`, which they
+            override by name. An empty list means a constant 1.
 
     Raises:
         ValueError: if a marker is empty, or a response comes from a template that has no format reward.
@@ -68,9 +68,12 @@ class TemplateFormatTerm:
         if unknown := sorted(set(names) - set(self.markers)):
             raise ValueError(
                 f"Expected a format reward for each template, but {', '.join(unknown)} has none; known are "
-                f"{', '.join(self.markers)}. Name its markers in rollout.reward_terms.format.markers, [] for none."
+                f"{', '.join(self.markers)}. Name its markers in rollout.reward_terms.format.markers, [] for "
+                "none."
             )
-        values = [format_reward(text, self.markers[name]) for name, text in zip(names, rollouts.text, strict=True)]
+        values = [
+            format_reward(text, self.markers[name]) for name, text in zip(names, rollouts.text, strict=True)
+        ]
         return self.weight * torch.tensor(values)
 
 
@@ -83,7 +86,8 @@ class SoftOverlongPenalty:
         ValueError: unless 0 < cache ≤ max_length.
 
     Args:
-        max_length: L_max, tokens. DAPO's is the length limit of sampling, so that a truncated response gets −1.
+        max_length: L_max, tokens. DAPO's is the length limit of sampling, so that a truncated response gets
+            −1.
         cache: L_cache, tokens. None is a fifth of `max_length`, DAPO's share (4,096 of 20,480).
         weight: Factor.
     """
@@ -116,8 +120,8 @@ class RewardNoise:
     """Noise: with some probability, a *wrong* response earns +1, like a right one.
 
     The term is 0 for all other responses. It is the control experiment of Pass@k training (arXiv 2508.10751,
-    Fig. 6a: 10, 30, 50 %). `correct` does not change. The draw is seeded by (seed, questions, response tokens),
-    whatever the rank, and after a resume too.
+    Fig. 6a: 10, 30, 50 %). `correct` does not change. The draw is seeded by (seed, questions, response
+    tokens), whatever the rank, and after a resume too.
 
     Args:
         probability: Probability of a reward for each wrong response, 0 … 1.

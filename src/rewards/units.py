@@ -87,7 +87,9 @@ _BELOW_HUNDRED = (
     + (rf"|{'|'.join(sorted(NUMBER_WORDS, key=len, reverse=True))})")
 )
 _BELOW_THOUSAND = rf"(?:(?:{_DIGIT}) hundred(?: (?:and )?{_BELOW_HUNDRED})?|{_BELOW_HUNDRED})"
-_IN_WORDS = re.compile(rf"(?:({_BELOW_THOUSAND}) million ?)?(?:({_BELOW_THOUSAND}) thousand ?)?({_BELOW_THOUSAND})?")
+_IN_WORDS = re.compile(
+    rf"(?:({_BELOW_THOUSAND}) million ?)?(?:({_BELOW_THOUSAND}) thousand ?)?({_BELOW_THOUSAND})?"
+)
 _FRACTION_IN_WORDS = re.compile(rf"({_BELOW_HUNDRED})[ -]({'|'.join(_FRACTIONS)})s?")
 
 _NO_NOUNS_TEXT = """
@@ -138,7 +140,9 @@ def number_in_words(text: str) -> Fraction | None:
     >>> [str(number_in_words(text)) for text in ("Twenty-five", "one hundred and six", "three fourths", "five six")]
     ['25', '106', '3/4', 'None']
     """
-    text = {"half": "one half", "a half": "one half", "a quarter": "one quarter"}.get(text.lower(), text.lower())
+    text = {"half": "one half", "a half": "one half", "a quarter": "one quarter"}.get(
+        text.lower(), text.lower()
+    )
     if found := _FRACTION_IN_WORDS.fullmatch(text):
         return Fraction(_below_thousand(found[1]), _FRACTIONS[found[2]])
     found = _IN_WORDS.fullmatch(text) if text else None
@@ -218,7 +222,9 @@ def unit_of(tail: str, amount: Fraction | None, spaced: bool) -> Unit | None:
         return Unit("", scale=scale) if scale > 1 else None
     powers = _powers(words)
     if powers is not None:
-        name = " ".join(unit if power == 1 else f"{unit}^{power}" for unit, power in sorted(powers.items()) if power)
+        name = " ".join(
+            unit if power == 1 else f"{unit}^{power}" for unit, power in sorted(powers.items()) if power
+        )
         return Unit(name, certain=scale > 1 or _certain(words, spaced), scale=scale)
     noun = _noun(words, amount if scale == 1 else None)
     return None if noun is None else Unit(noun, is_noun=True, scale=scale)
@@ -305,22 +311,32 @@ def _noun(text: str, amount: Fraction | None) -> str | None:
     if not 1 <= len(words) <= 3 or not all(re.fullmatch(r"[a-z]{3,}(?:-[a-z]+)?", word) for word in words):
         return None
     *modifiers, noun = words
-    if noun in _NO_NOUNS or any(word in _NO_MODIFIERS | _NO_NOUNS or word.endswith("ly") for word in modifiers):
+    if noun in _NO_NOUNS or any(
+        word in _NO_MODIFIERS | _NO_NOUNS or word.endswith("ly") for word in modifiers
+    ):
         return None
-    plural = noun in _PLURALS or (len(noun) > 3 and noun.endswith("s") and not noun.endswith(("ss", "us", "is")))
-    singular = amount in (1, -1) and noun + "s" not in _NO_NOUNS and noun not in _NO_MODIFIERS and noun not in SCALES
+    plural = noun in _PLURALS or (
+        len(noun) > 3 and noun.endswith("s") and not noun.endswith(("ss", "us", "is"))
+    )
+    singular = (
+        amount in (1, -1) and noun + "s" not in _NO_NOUNS and noun not in _NO_MODIFIERS and noun not in SCALES
+    )
     singular = singular and not noun.endswith("ly") and noun not in _JUDGMENTS
     return " ".join(words) if plural or singular else None
 
 
-def _noun_phrase(counted: list[str], preposition: str, whole: list[str], amount: Fraction | None) -> str | None:
+def _noun_phrase(
+    counted: list[str], preposition: str, whole: list[str], amount: Fraction | None
+) -> str | None:
     """Read `pieces of candy`, `students in the class`, `beats per minute` or `of the cake`.
 
     `of course` is no such phrase.
     """
     determined = bool(whole) and whole[0] in _DETERMINERS
     named = whole[1:] if determined else whole
-    if not 1 <= len(named) <= 3 or not all(word.isalpha() and word not in _NO_MODIFIERS | _NO_NOUNS for word in named):
+    if not 1 <= len(named) <= 3 or not all(
+        word.isalpha() and word not in _NO_MODIFIERS | _NO_NOUNS for word in named
+    ):
         return None
     if counted:
         return _noun(" ".join(counted), amount) if determined or preposition in ("of", "per") else None

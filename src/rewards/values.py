@@ -73,7 +73,9 @@ def formula(text: str) -> Formula:
     text = _fraction_of(text.removeprefix("+").strip())
     number = number_of(latex_of(text))
     polynomial = polynomial_of(text) if number is None else None
-    if polynomial is not None and not re.search(r"[A-Za-z]", polynomial.replace(r"\sqrt", "").replace(r"\frac", "")):
+    if polynomial is not None and not re.search(
+        r"[A-Za-z]", polynomial.replace(r"\sqrt", "").replace(r"\frac", "")
+    ):
         polynomial = None
     decimal = number is not None and (truncated or _DECIMAL.fullmatch(text) is not None)
     latex = ascending(tight(text))
@@ -97,7 +99,9 @@ def _fraction_of(text: str) -> str:
 def _repeating(sign: str, whole: str, start: str, block: str) -> str:
     """Spell a repeating decimal as a fraction."""
     scale = 10 ** len(start)
-    value = Fraction(int((whole or "0") + start), scale) + Fraction(int(block), (10 ** len(block) - 1) * scale)
+    value = Fraction(int((whole or "0") + start), scale) + Fraction(
+        int(block), (10 ** len(block) - 1) * scale
+    )
     return rf"{sign}\frac{{{value.numerator}}}{{{value.denominator}}}"
 
 
@@ -136,7 +140,10 @@ def _compound(text: str) -> Form | None:
     if len(parts) < 2:
         return None
     amounts = [_quantity(part.strip()) for part in parts]
-    if not all(isinstance(amount, Quantity) and amount.amount.number and not amount.unit.is_noun for amount in amounts):
+    if not all(
+        isinstance(amount, Quantity) and amount.amount.number and not amount.unit.is_noun
+        for amount in amounts
+    ):
         return None
     return Group("list", tuple(amount for amount in amounts if amount), latex=tight(latex_of(text)))
 
@@ -212,7 +219,9 @@ def _spelled_amount(text: str) -> Form | None:
     value = number_in_words(first)
     if value is None or not rest:
         return None
-    return _with_unit(text, str(value), "".join(f"{OPEN}{word}{CLOSE} " for word in rest.split()).strip(), spaced=True)
+    return _with_unit(
+        text, str(value), "".join(f"{OPEN}{word}{CLOSE} " for word in rest.split()).strip(), spaced=True
+    )
 
 
 def _with_unit(text: str, head: str, tail: str, *, spaced: bool) -> Form | None:
@@ -247,7 +256,9 @@ def _is_text(text: str) -> bool:
         return True
     has_matrix = r"\begin" in text
     bare = re.sub(rf"[_^] ?(?:\{{[^{{}}]*\}}|{OPEN}[^{CLOSE}]*{CLOSE}|[0-9A-Za-z])", "", text)
-    bare = re.sub(r"\\(?:operatorname|mathbb|begin|end) ?\{[^{}]*\}", "", bare).replace(f"{OPEN}degree{CLOSE}", "")
+    bare = re.sub(r"\\(?:operatorname|mathbb|begin|end) ?\{[^{}]*\}", "", bare).replace(
+        f"{OPEN}degree{CLOSE}", ""
+    )
     if (_ADJACENT.search(bare) and not has_matrix) or bare.count("|") % 2:
         return True
     tokens = [token for _, _, token in scanned(bare)]
@@ -270,14 +281,20 @@ def _is_word(run: str) -> bool:
     if len(run) < 3 or (run.isupper() and len(run) < 5):
         return False
     vowels = letters & _VOWELS
-    return len(run) > 3 or len(set(run)) < 3 or bool(vowels - {"a"}) or bool(vowels and not letters <= _FACTORS)
+    return (
+        len(run) > 3 or len(set(run)) < 3 or bool(vowels - {"a"}) or bool(vowels and not letters <= _FACTORS)
+    )
 
 
 def _letters(text: str) -> str:
     text = re.sub(r"\\(?:overline|overrightarrow|angle|triangle) ?(?:\{([A-Za-z ]*)\})?", r"\1", text)
     text = re.sub(r"^(?:an?|the) (?=[^ ]{3})", "", compact(text).casefold())
     text = re.sub(r"(?<=[0-9])(?:st|nd|rd|th)(?![a-z])", "", text)
-    inner = text.removeprefix("(").removesuffix(")").replace(" ", "") if _CAPITALS.fullmatch(text.upper()) else text
+    inner = (
+        text.removeprefix("(").removesuffix(")").replace(" ", "")
+        if _CAPITALS.fullmatch(text.upper())
+        else text
+    )
     return inner.rstrip(".")
 
 

@@ -2,8 +2,9 @@
 
 Time and memory of a comparison are bounded.
 
-The pools of `multiprocessing` and `pebble` are unsuitable: they fork this process with its threads and CUDA, or import
-its main module and torch in each worker, and bound wall time alone, so that a busy machine would change outcomes.
+The pools of `multiprocessing` and `pebble` are unsuitable: they fork this process with its threads and CUDA,
+or import its main module and torch in each worker, and bound wall time alone, so that a busy machine would
+change outcomes.
 """
 
 from __future__ import annotations
@@ -68,20 +69,22 @@ class Outcome(NamedTuple):
 class WorkerPool:
     """Pool of `workers` processes that run `compare(job)` of a Python file on batches of jobs.
 
-    Each worker is a separate interpreter (`sandbox.py`) that compares in forks of itself, so that the pool works from
-    any thread, beside CUDA and under any launcher. Limits hold per job: `cpu_seconds` (so that a busy machine does not
-    change outcomes), ten times as much wall time, and `memory_bytes` of private memory (RLIMIT_DATA; outside Linux it
-    may cover less). A job that exceeds one does not affect other jobs.
+    Each worker is a separate interpreter (`sandbox.py`) that compares in forks of itself, so that the pool
+    works from any thread, beside CUDA and under any launcher. Limits hold per job: `cpu_seconds` (so that a
+    busy machine does not change outcomes), ten times as much wall time, and `memory_bytes` of private memory
+    (RLIMIT_DATA; outside Linux it may cover less). A job that exceeds one does not affect other jobs.
 
-    Workers start with the first jobs, and `close` ends them at once. Otherwise they finish their batch and end when the
-    pool object or this process does; unless it is killed, this process waits for them. A worker that was killed from
-    outside is replaced, and its batch is repeated once. A forked copy of this process starts its own workers.
+    Workers start with the first jobs, and `close` ends them at once. Otherwise they finish their batch and
+    end when the pool object or this process does; unless it is killed, this process waits for them. A worker
+    that was killed from outside is replaced, and its batch is repeated once. A forked copy of this process
+    starts its own workers.
 
     Args:
         compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
         python: Interpreter of the workers.
         variables: Additional environment variables of the workers, by name.
-        inherited: Names of variables that the workers get from this process, besides those of `child_environment`.
+        inherited: Names of variables that the workers get from this process, besides those of
+            `child_environment`.
         start_seconds: Seconds in which a worker loads the file.
         source: Name of the workers' program in errors.
         remedy: What to do if the workers do not work, with the setting to change.
@@ -131,7 +134,8 @@ class WorkerPool:
                 self._workers = set()
                 weakref.finalize(self, _end_all, self._workers, self._pid).atexit = False
             batches = [
-                self._threads.submit(self._outcomes, jobs[start : start + size]) for start in range(0, len(jobs), size)
+                self._threads.submit(self._outcomes, jobs[start : start + size])
+                for start in range(0, len(jobs), size)
             ]
         return lambda: [outcome for batch in batches for outcome in batch.result()]
 
@@ -155,9 +159,9 @@ class WorkerPool:
                 expected = f"Expected the comparing process of {self._source} to answer"
                 raise RuntimeError(f"{expected}, but it {late}. {self._remedy}")
         raise RuntimeError(
-            f"A comparing process of {self._source} ended twice (exit code {code}) on a batch of {len(jobs)} jobs: "
-            f"{self._command}. If it printed a traceback above, what it imports is missing; otherwise the system "
-            f"killed it, most often for memory: use fewer workers. {self._remedy}"
+            f"A comparing process of {self._source} ended twice (exit code {code}) on a batch of {len(jobs)} "
+            f"jobs: {self._command}. If it printed a traceback above, what it imports is missing; otherwise "
+            f"the system killed it, most often for memory: use fewer workers. {self._remedy}"
         )
 
     def _reply(self, worker: _Worker, request: bytes, num_jobs: int) -> bytes | None:
@@ -236,7 +240,10 @@ class _Worker:
         os.set_blocking(process.input, False)
 
     def send(self, content: bytes, deadline: float, late: str) -> bool:
-        """Write to the process; False if it is gone. TimeoutError with the message `late` after the deadline."""
+        """Write to the process; False if it is gone.
+
+        TimeoutError with the message `late` after the deadline.
+        """
         try:
             writing = self.process.input
             poll = select.poll()
@@ -255,7 +262,10 @@ class _Worker:
         return True
 
     def next_line(self, deadline: float, late: str) -> bytes | None:
-        """Read a line; None if the process is gone. TimeoutError with the message `late` after the deadline."""
+        """Read a line; None if the process is gone.
+
+        TimeoutError with the message `late` after the deadline.
+        """
         try:
             return next_line(self.process.output, self.buffer, deadline, most=1 << 30)
         except TimeoutError:

@@ -71,7 +71,11 @@ class Generation:
     def from_state(cls, state: Mapping[str, Any]) -> Generation:
         """Restore this rank's responses, which are lost after a failure or with another number of ranks."""
         mine = state["ranks"][rank()] if len(state["ranks"]) == world_size() else None
-        return cls("", state["step"]) if mine is None else cls(mine["key"], state["step"], completions=unpacked(mine))
+        return (
+            cls("", state["step"])
+            if mine is None
+            else cls(mine["key"], state["step"], completions=unpacked(mine))
+        )
 
 
 class Block:
@@ -96,7 +100,9 @@ class Block:
         """Return the responses to one of the batches; the first call waits for all of them. Collective."""
         if self._completions is None:
             if self.finish is None:
-                raise EngineError("Expected the responses to several batches, but sampling them failed for the first.")
+                raise EngineError(
+                    "Expected the responses to several batches, but sampling them failed for the first."
+                )
             finish, self.finish = self.finish, None  # to be called once
             self._completions = finish()
         return self._completions[self.starts[number] : self.starts[number + 1]]

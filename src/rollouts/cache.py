@@ -35,7 +35,9 @@ class RolloutCache:
         try:
             check_torch_file(path)
         except DamagedFileError as damage:
-            warnings.warn(f"Skipping the damaged rollouts {path}: {damage}. They are made again.", stacklevel=2)
+            warnings.warn(
+                f"Skipping the damaged rollouts {path}: {damage}. They are made again.", stacklevel=2
+            )
             return None
         found = torch.load(path, weights_only=True)
         return unpacked(found["content"]) if found["key"] == key else None
@@ -48,7 +50,9 @@ class RolloutCache:
                 torch.save({"key": key, "content": packed(completions)}, partial_file)
         except (OSError, RuntimeError) as error:
             # Training can do without it; if the disk is full, the next checkpoint will say so.
-            message = f"Could not keep rollouts in {path}: {error}. After a crash they would be sampled again."
+            message = (
+                f"Could not keep rollouts in {path}: {error}. After a crash they would be sampled again."
+            )
             warnings.warn(message, stacklevel=2)
 
     def prune(self, before: int) -> None:

@@ -1,7 +1,8 @@
 """Dynamic sampling (DAPO, arXiv 2503.14476, §3.2): questions without gradient are replaced by others.
 
-DAPO draws until the batch is full. Here the number of draws is limited. When the limit is reached, which is logged,
-questions without gradient fill the batch up: its size, and with it the budget in optimizer steps, does not change.
+DAPO draws until the batch is full. Here the number of draws is limited. When the limit is reached, which is
+logged, questions without gradient fill the batch up: its size, and with it the budget in optimizer steps,
+does not change.
 """
 
 import warnings
@@ -34,20 +35,22 @@ class Filled(NamedTuple):
     batch: QuestionBatch  # as many questions as before
     draws: int  # batches drawn on top of the first, the same on every rank
     discarded: int  # questions of this rank that were sampled and thrown away
-    limit_reached: bool  # whether draws ran out on any rank, so that questions without gradient fill its batch up
+    # whether draws ran out on any rank, so that questions without gradient fill its batch up
+    limit_reached: bool
 
 
 class DynamicSampling:
     """Replacement of the questions of a batch that have no gradient.
 
     Args:
-        pool: Where values must differ for a question to have a gradient: in its whole pool (`question`: TA-GRPO), or
-            within the responses to at least one of its prompts (`prompt`: GRPO, TA-GRPO*).
+        pool: Where values must differ for a question to have a gradient: in its whole pool (`question`:
+            TA-GRPO), or within the responses to at least one of its prompts (`prompt`: GRPO, TA-GRPO*).
         max_draws: Largest number of batches drawn on top of the first. At 93 % of questions without gradient,
             the most in TA-GRPO's Fig. 3, a batch takes about 15 draws; with 64, even a batch of one question
             fails in less than 1 % of cases.
-        values: Values that must differ: the `rewards`, which decide whether there is a gradient, or the verdicts
-            (`correct`, DAPO's constraint). The two differ if reward terms tell responses of the same verdict apart.
+        values: Values that must differ: the `rewards`, which decide whether there is a gradient, or the
+            verdicts (`correct`, DAPO's constraint). The two differ if reward terms tell responses of the same
+            verdict apart.
 
     Raises:
         ValueError: if an option is out of its range.
@@ -67,7 +70,9 @@ class DynamicSampling:
         if max_draws < 1:
             raise ValueError(f"Expected dynamic_sampling.max_draws to be at least 1, but got {max_draws}.")
         if values not in ("rewards", "correct"):
-            raise ValueError(f"Expected dynamic_sampling.values to be rewards or correct, but got {values!r}.")
+            raise ValueError(
+                f"Expected dynamic_sampling.values to be rewards or correct, but got {values!r}."
+            )
         self.pool = pool
         self.max_draws = max_draws
         self.values = values
@@ -88,8 +93,8 @@ class DynamicSampling:
     def fill_up(self, batch: QuestionBatch, draw: Callable[[], QuestionBatch]) -> Filled:
         """Replace questions without gradient by others with one, in at most `max_draws` draws. Collective.
 
-        Every rank draws as often as the rank that lacks most questions, so that loaders and engines stay in step.
-        `batch` and the batches that `draw` returns are rolled out already.
+        Every rank draws as often as the rank that lacks most questions, so that loaders and engines stay in
+        step. `batch` and the batches that `draw` returns are rolled out already.
         """
         own = self.informative(_rollouts(batch))
         lacking, draws, discarded = len(batch.groups) - len(own), 0, 0
@@ -105,8 +110,9 @@ class DynamicSampling:
             self._warned = True
             warnings.warn(
                 f"Expected a batch of questions with gradient after at most {self.max_draws} further ones "
-                "(rollout.dynamic_sampling.max_draws), but some are lacking: questions without gradient fill it up. "
-                "Raise the limit, or accept it: dynamic_sampling/limit_reached logs where it happens.",
+                "(rollout.dynamic_sampling.max_draws), but some are lacking: questions without gradient "
+                "fill it up. Raise the limit, or accept it: dynamic_sampling/limit_reached logs where it "
+                "happens.",
                 stacklevel=2,
             )
         others = [row for row in range(len(batch.groups)) if row not in own.tolist()]
@@ -147,7 +153,9 @@ def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
     groups = list(accumulate((len(part.groups) for part in parts), initial=0))
     rows = list(accumulate((len(part.prompts) for part in parts), initial=0))
     prompts = [
-        p._replace(question=p.question + g) for part, g in zip(parts, groups, strict=False) for p in part.prompts
+        p._replace(question=p.question + g)
+        for part, g in zip(parts, groups, strict=False)
+        for p in part.prompts
     ]
     phases = chain(*(r.seconds for r in every))
     seconds = Seconds({phase: sum(r.seconds.get(phase, 0.0) for r in every) for phase in phases})
@@ -159,7 +167,9 @@ def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
         prompts=prompts,
         prompt=torch.cat([r.prompt + row for r, row in zip(every, rows, strict=False)]),
         question=torch.cat([r.question + g for r, g in zip(every, groups, strict=False)]),
-        reward_terms={name: torch.cat([r.reward_terms[name] for r in every]) for name in every[0].reward_terms},
+        reward_terms={
+            name: torch.cat([r.reward_terms[name] for r in every]) for name in every[0].reward_terms
+        },
         history=History.joined(r.history for r in every),
         seconds=seconds,
         **values,

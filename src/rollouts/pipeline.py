@@ -1,7 +1,7 @@
 """From weights and questions to scored responses: sync the engine, generate, score, `Rollouts`.
 
-Plain Python and torch; `RolloutCallback` connects it with a Lightning trainer. `examples/plain_torch.py` shows its main
-path in the open.
+Plain Python and torch; `RolloutCallback` connects it with a Lightning trainer. `examples/plain_torch.py`
+shows its main path in the open.
 """
 
 from collections import Counter
@@ -51,7 +51,8 @@ class RolloutPipeline:
     Every method is collective over ranks.
 
     Args:
-        engine: Makes the engine, on every rank at the first batch. Weights that have changed are sent before a batch.
+        engine: Makes the engine, on every rank at the first batch. Weights that have changed are sent before
+            a batch.
         verifier: Scores responses, while others are sampled if it works in the background.
         decode: Token ids of n responses → n texts.
         sampling: How training responses are drawn.
@@ -62,23 +63,28 @@ class RolloutPipeline:
         reformulator: Reformulates questions of a training batch; their responses join the batch.
         memory: Memory of the results on training questions; None keeps none, unless `replay` has a memory.
         seed: Seed of all sampling.
-        ahead: Batches that `sample_next` gets at a time, to be sampled while the policy learns from earlier ones; 0
-            samples each batch before it is learned from. Needs an asynchronous engine (`TransformersEngine`,
-            `VLLMServerEngine`). Not together with `replay`, nor above 1 with `dynamic_sampling` or a curriculum.
+        ahead: Batches that `sample_next` gets at a time, to be sampled while the policy learns from earlier
+            ones; 0 samples each batch before it is learned from. Needs an asynchronous engine
+            (`TransformersEngine`, `VLLMServerEngine`). Not together with `replay`, nor above 1 with
+            `dynamic_sampling` or a curriculum.
         weights: See `NamedWeights`.
         cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
-        verifier_reads: `answer`: verifiers get responses without their thoughts (`split_response`). `response`: they
-            get whole responses; the verifiers of this package skip thoughts by themselves.
+        verifier_reads: `answer`: verifiers get responses without their thoughts (`split_response`).
+            `response`: they get whole responses; the verifiers of this package skip thoughts by themselves.
 
     Attributes:
         iteration: Training batches so far.
         ledger: Prompts, rollouts, tokens and discarded questions so far, whether learned from or not.
         following: The generations of the next batches, complete or under way.
-        scalars: Name → value to log for the last training batch, over all ranks: `means_of`, those of `replay`, and
-            - `budget/{prompts,rollouts,tokens,discarded_questions}`: totals so far; `budget/updates`: optimizer steps.
-            - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without gradient;
-              `dynamic_sampling/limit_reached`: 1 if `max_draws` ran out and such questions remain, else 0.
-            - `rollout/staleness`: mean number of optimizer steps between the weights that sampled and those that learn.
+        scalars: Name → value to log for the last training batch, over all ranks: `means_of`, those of
+            `replay`, and
+            - `budget/{prompts,rollouts,tokens,discarded_questions}`: totals so far; `budget/updates`:
+                optimizer steps.
+            - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without
+              gradient; `dynamic_sampling/limit_reached`: 1 if `max_draws` ran out and such questions remain,
+              else 0.
+            - `rollout/staleness`: mean number of optimizer steps between the weights that sampled and those
+                that learn.
 
     Raises:
         TypeError: if engine, verifier, reformulator or a reward term lacks a member that is needed.
@@ -118,13 +124,14 @@ class RolloutPipeline:
             raise ValueError(f"Expected rollout.ahead to be 0 or a number of batches, but got {ahead}.")
         if ahead and replay is not None:
             raise ValueError(
-                "Expected rollout.replay=null with rollout.ahead, but got both: which successes are replayed depends "
-                "on the policy after the update. Switch one of them off."
+                "Expected rollout.replay=null with rollout.ahead, but got both: which successes are "
+                "replayed depends on the policy after the update. Switch one of them off."
             )
         if ahead > 1 and dynamic_sampling is not None:
             raise ValueError(
-                f"Expected rollout.ahead of at most 1 with dynamic sampling, but got {ahead}: what it draws takes the "
-                "questions of the batches that follow. Lower rollout.ahead, or set dynamic_sampling=none."
+                f"Expected rollout.ahead of at most 1 with dynamic sampling, but got {ahead}: what it draws "
+                "takes the questions of the batches that follow. Lower rollout.ahead, or set "
+                "dynamic_sampling=none."
             )
         self.engine = SyncedEngine(engine, weights, asynchronous=ahead > 0)
         self.verifier = verifier
@@ -142,7 +149,8 @@ class RolloutPipeline:
         self.verifier_reads = verifier_reads
         self.iteration = 0
         self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
-        self.failures: Counter[str] = Counter()  # `timeout`, … → responses on this rank without a verdict: wrong ones
+        # `timeout`, … → responses on this rank without a verdict: wrong ones
+        self.failures: Counter[str] = Counter()
         self.scalars: dict[str, float] = {}
         self.following = Queue()
 
@@ -165,7 +173,8 @@ class RolloutPipeline:
             policy: Policy whose weights sample.
             step: Optimizer steps that the policy has made.
             draw: Returns a further batch, out of turn; for dynamic sampling.
-            observe: Called with what `memory` recorded of each sampled batch, also of one that is not learned from.
+            observe: Called with what `memory` recorded of each sampled batch, also of one that is not learned
+                from.
             reformulated: Returns the prompts of the rephrasings of some questions; for the reformulator.
         """
         failed, before, numbers = self.failures.total(), self.ledger["rollouts"], count()
@@ -173,7 +182,9 @@ class RolloutPipeline:
         def rolled_out(batch: QuestionBatch, remembered: bool = True) -> QuestionBatch:
             batch = self._sampled(batch, policy, step, ("fit", self.iteration, next(numbers)))
             totals = sum_over_ranks(totals_of(batch))
-            self.ledger |= {name: self.ledger[name] + int(totals[name]) for name in ("prompts", "rollouts", "tokens")}
+            self.ledger |= {
+                name: self.ledger[name] + int(totals[name]) for name in ("prompts", "rollouts", "tokens")
+            }
             if self.memory is not None and remembered:
                 observe(self.memory.remember(batch))
             return batch
@@ -191,9 +202,14 @@ class RolloutPipeline:
         batch = rolled_out(batch)
         self.scalars = {} if self.replay is None else self.replay.observe(batch)
         if self.dynamic_sampling is not None:
-            batch, draws, discarded, limited = self.dynamic_sampling.fill_up(batch, lambda: rolled_out(draw()))
+            batch, draws, discarded, limited = self.dynamic_sampling.fill_up(
+                batch, lambda: rolled_out(draw())
+            )
             self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
-            self.scalars |= {"dynamic_sampling/draws": float(draws), "dynamic_sampling/limit_reached": float(limited)}
+            self.scalars |= {
+                "dynamic_sampling/draws": float(draws),
+                "dynamic_sampling/limit_reached": float(limited),
+            }
         if self.reformulator is not None:
             with own_code(self.reformulator, "rollout.reformulator"):
                 parts = self.reformulator.extend(batch, ask)
@@ -212,7 +228,9 @@ class RolloutPipeline:
             self.scalars["rollout/staleness"] = totals["staleness"] / totals["rollouts"]
         return batch
 
-    def sample_next(self, batches: Sequence[QuestionBatch], policy: nn.Module, step: int, seconds: Seconds) -> None:
+    def sample_next(
+        self, batches: Sequence[QuestionBatch], policy: nn.Module, step: int, seconds: Seconds
+    ) -> None:
         """Let the engine sample the batches after `following`, while the policy learns from earlier ones.
 
         Call this method when fewer than `ahead` generations are `following`: the engine is idle then. The
@@ -229,7 +247,9 @@ class RolloutPipeline:
         asked = [(batch, ("fit", number, 0)) for number, batch in enumerate(batches, first)]
         self.following += self._start(asked, policy, step, seconds, ahead=True)
 
-    def evaluate(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
+    def evaluate(
+        self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position
+    ) -> QuestionBatch:
         """Sample and score a batch, for example of validation or test, and return it with `rollouts`.
 
         Nothing is counted. Arguments are those of `roll_out`; `position` is `validate` or `test` and two
@@ -237,7 +257,9 @@ class RolloutPipeline:
         """
         return self._sampled(batch, policy, step, position)
 
-    def _sampled(self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position) -> QuestionBatch:
+    def _sampled(
+        self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position
+    ) -> QuestionBatch:
         """Return a copy of the batch with scored responses.
 
         They are the first generation of `following` if the batch is equal, else sampled now.
@@ -249,7 +271,9 @@ class RolloutPipeline:
         if generation is None:  # on every rank
             (generation,) = self._start([(batch, position)], policy, step, seconds, ahead=False)
         pairs = zip(batch.prompts, generation.result(seconds), strict=True)
-        completions = [samples if prompt.past is None else [*samples, prompt.past] for prompt, samples in pairs]
+        completions = [
+            samples if prompt.past is None else [*samples, prompt.past] for prompt, samples in pairs
+        ]
         with seconds.measure("score"):
             scoring = generation.scoring or Scoring(batch, self.verifier, self.decode, self.verifier_reads)
             texts, scores = scoring.scored(completions)
@@ -262,7 +286,12 @@ class RolloutPipeline:
         return rolled_out
 
     def _start(
-        self, asked: list[tuple[QuestionBatch, Position]], policy: nn.Module, step: int, seconds: Seconds, ahead: bool
+        self,
+        asked: list[tuple[QuestionBatch, Position]],
+        policy: nn.Module,
+        step: int,
+        seconds: Seconds,
+        ahead: bool,
     ) -> list[Generation]:
         """Return generations by the current weights, from the cache or the engine.
 
@@ -273,7 +302,9 @@ class RolloutPipeline:
         requests = [self._request(batch, position) for batch, position in asked]
         scorings = [Scoring(batch, self.verifier, self.decode, self.verifier_reads) for batch, _ in asked]
         block = Block(requests, scorings)
-        generations = [Generation(request_key(r), step, scoring) for r, scoring in zip(requests, scorings, strict=True)]
+        generations = [
+            Generation(request_key(r), step, scoring) for r, scoring in zip(requests, scorings, strict=True)
+        ]
         if self.cache is not None and all(position[0] == "fit" for _, position in asked):
             digest = self.engine.weights_digest(policy, step)
             for generation, (_, position) in zip(generations, asked, strict=True):

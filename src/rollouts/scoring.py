@@ -10,7 +10,16 @@ import torch
 from torch import Tensor
 
 from ..rewards.response import opens_thoughts, split_response
-from ..types import Completion, InvalidScoreError, QuestionBatch, RewardTerm, Rollouts, Score, Seconds, Verifier
+from ..types import (
+    Completion,
+    InvalidScoreError,
+    QuestionBatch,
+    RewardTerm,
+    Rollouts,
+    Score,
+    Seconds,
+    Verifier,
+)
 from ..types.checks import check_column, found, name_of, own_code
 
 Decode = Callable[[list[Tensor]], list[str]]
@@ -28,8 +37,8 @@ Reads = Literal["answer", "response"]
 class Scoring:
     """Scoring of one batch, made before sampling so that workers can score while the engine samples.
 
-    Verifiers get the answer of each response, without its thoughts (`split_response`). They get the whole response if
-    `verifier_reads` is `response` or `Verifier.reads_response` is true. Texts are always whole.
+    Verifiers get the answer of each response, without its thoughts (`split_response`). They get the whole
+    response if `verifier_reads` is `response` or `Verifier.reads_response` is true. Texts are always whole.
     """
 
     def __init__(
@@ -88,11 +97,13 @@ def checked_scores(verifier: Verifier, count: int, score: Callable[[], object]) 
 
     Raises:
         TypeError: if the verifier returns anything else, or builds a `Score` of invalid values.
-        ValueError: if the verifier returns another number of scores, or a text that UTF-8 can't encode: no file could
-            record it.
+        ValueError: if the verifier returns another number of scores, or a text that UTF-8 can't encode: no
+            file could record it.
         RuntimeError: if the verifier calls `sys.exit`.
     """
-    expected = f"Expected {name_of(verifier)} ({SETTING}) to return a Score for each of {count} responses, but got"
+    expected = (
+        f"Expected {name_of(verifier)} ({SETTING}) to return a Score for each of {count} responses, but got"
+    )
     try:
         with own_code(verifier, SETTING):
             scores = score()
@@ -105,7 +116,9 @@ def checked_scores(verifier: Verifier, count: int, score: Callable[[], object]) 
             raise TypeError(f"{expected} {found(one)} for response {row}.")
         for name, text in (("answer", one.answer), ("failure", one.failure)):
             if text and _has_surrogate(text):
-                raise ValueError(f"{expected} a lone surrogate in Score.{name}, {found(text)}, for response {row}.")
+                raise ValueError(
+                    f"{expected} a lone surrogate in Score.{name}, {found(text)}, for response {row}."
+                )
     if len(scores) != count:
         raise ValueError(f"{expected} {len(scores)} scores.")
     return list(scores)
@@ -177,8 +190,9 @@ def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, Rew
     for name, column in {**added, "*": rewards}.items():
         if others := int((column.abs() > LARGEST_REWARD).sum()):
             raise FloatingPointError(
-                f"Expected rollout.reward_terms.{name} to be at most {LARGEST_REWARD:g} in absolute value, but "
-                f"{others} of {len(column)} are not: they would overflow float32. Lower the weight of the term."
+                f"Expected rollout.reward_terms.{name} to be at most {LARGEST_REWARD:g} in absolute value, "
+                f"but {others} of {len(column)} are not: they would overflow float32. Lower the weight of "
+                "the term."
             )
     return replace(rollouts, rewards=rewards, reward_terms=added)
 
@@ -217,11 +231,12 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
     Means over the sampled responses of a training batch, replayed ones left out:
 
     - `rollout/reward`: verdict plus shaped terms; `rollout/reward_term/<name>`: one of the shaped terms.
-    - `rollout/correct`: share of correct responses; `rollout/{correct_original,correct_rephrasings}`: the same of the
-      responses to original questions, and of those to rephrasings.
+    - `rollout/correct`: share of correct responses; `rollout/{correct_original,correct_rephrasings}`: the
+      same of the responses to original questions, and of those to rephrasings.
     - `rollout/length`: tokens per response, stop token included.
     - `rollout/truncated`: share of responses that the length limit ended.
-    - `rollout/without_verdict`: share of all sampled responses, thrown-away ones too, that got no verdict (wrong).
+    - `rollout/without_verdict`: share of all sampled responses, thrown-away ones too, that got no verdict
+      (wrong).
     - `rollout/rephrasings`: rephrasings sampled per question.
     - `rollout/entropy`: −mean log-prob per token, nats; unbiased for the entropy at temperature 1.
     """
@@ -241,4 +256,6 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
         means["rollout/correct_original"] = totals["correct_original"] / originals
     if others:
         means["rollout/correct_rephrasings"] = (totals["correct"] - totals["correct_original"]) / others
-    return means | {f"rollout/{name}": sum_ / count for name, sum_ in totals.items() if name.startswith("reward_term/")}
+    return means | {
+        f"rollout/{name}": sum_ / count for name, sum_ in totals.items() if name.startswith("reward_term/")
+    }

@@ -48,7 +48,8 @@ def is_added(name: str, then: Mapping[str, Any], now: object) -> bool:
     if name in then:
         return False
     part, dot, _ = name.rpartition(".")
-    new_part = not any(other.startswith(part + dot) for other in then)  # every run has settings at the top level
+    # every run has settings at the top level
+    new_part = not any(other.startswith(part + dot) for other in then)
     if new_part:
         return False
     return any(now in values for pattern, values in ADDED.items() if fnmatchcase(name, pattern))
@@ -74,7 +75,9 @@ def with_moved(content: Any) -> Any:
     """
     if isinstance(content, Mapping):
         return {
-            key: MOVED.get(value, value) if key == "_target_" and isinstance(value, str) else with_moved(value)
+            key: MOVED.get(value, value)
+            if key == "_target_" and isinstance(value, str)
+            else with_moved(value)
             for key, value in content.items()
         }
     return [with_moved(value) for value in content] if isinstance(content, list) else content

@@ -117,7 +117,9 @@ class AtomicCheckpointIO(TorchCheckpointIO):
                 check_states(checkpoint)
                 raise
 
-    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
+    def load_checkpoint(
+        self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None
+    ) -> dict[str, Any]:
         """Load a checkpoint. A folder of shards is returned in the form of a single-process checkpoint."""
         if Path(path).is_dir():
             return unsharded(Path(path))
@@ -153,8 +155,8 @@ def check_state(state: object, owner: str) -> None:
     except Exception as error:
         reason = str(error).partition("\n")[0]
         raise TypeError(
-            f"Expected the state of {owner} to hold containers, numbers, texts and tensors alone, since a resume loads "
-            f"no other objects, but: {reason}. Return such a state from its `state_dict`."
+            f"Expected the state of {owner} to hold containers, numbers, texts and tensors alone, since a "
+            f"resume loads no other objects, but: {reason}. Return such a state from its `state_dict`."
         ) from error
 
 
@@ -193,12 +195,16 @@ def check_checkpoint(path: Path) -> None:
         if not (path / MARKER).is_file():  # reading a pipe of this name would wait for ever
             raise DamagedFileError(f"it has no {MARKER}")
         expected = read_seals(path)
-        missing = [name for name in (METADATA, *expected) if name not in expected or not (path / name).is_file()]
+        missing = [
+            name for name in (METADATA, *expected) if name not in expected or not (path / name).is_file()
+        ]
         if missing:
             raise DamagedFileError(f"it lacks {missing[0]}")
         for name, seal in seals_of([path / name for name in expected]).items():
             if expected[name] != tuple(seal):
-                raise DamagedFileError(f"{name} has size and checksum {seal} instead of {list(expected[name])}")
+                raise DamagedFileError(
+                    f"{name} has size and checksum {seal} instead of {list(expected[name])}"
+                )
         check_metadata(path)
 
 
@@ -209,7 +215,9 @@ def read_seals(path: Path) -> dict[str, tuple[int, int]]:
         ForeignDataError: if the file of seals is damaged.
     """
     text = (path / MARKER).read_bytes()
-    found = read_json(dict[Text, list[Count]], text, source=f"{path.name}/{MARKER}", remedy="Put a copy in its place.")
+    found = read_json(
+        dict[Text, list[Count]], text, source=f"{path.name}/{MARKER}", remedy="Put a copy in its place."
+    )
     return read(
         dict[Text, tuple[Count, Count]],
         {name: tuple(seal) for name, seal in found.items()},
@@ -231,16 +239,18 @@ class _GuardedUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if name == metadata.BytesStorageMetadata.__name__:
             raise pickle.UnpicklingError(
-                "Expected the shards of a checkpoint to hold tensors alone, but there are entries of bytes, which "
-                "torch would unpickle. Don't load it: it could run code."
+                "Expected the shards of a checkpoint to hold tensors alone, but there are entries of bytes, "
+                "which torch would unpickle. Don't load it: it could run code."
             )
         known = (module, name) in SHARD_TYPES
         known |= module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
-        known |= module == metadata.__name__ and getattr(getattr(metadata, name, None), "__module__", "") == module
+        known |= (
+            module == metadata.__name__ and getattr(getattr(metadata, name, None), "__module__", "") == module
+        )
         if not known:
             raise pickle.UnpicklingError(
-                f"Expected the metadata of a checkpoint to hold types of torch alone, but it names {module}.{name}. "
-                "Don't load it: it could run code."
+                "Expected the metadata of a checkpoint to hold types of torch alone, but it names "
+                f"{module}.{name}. Don't load it: it could run code."
             )
         return super().find_class(module, name)
 
@@ -252,7 +262,9 @@ def unsharded(path: Path) -> dict[str, Any]:
     for number, groups in enumerate(rest.pop("param_groups")):
         stored = tensors_of(path, f"optimizer_{number}.state.")
         names = [f"{name}." for group in groups for name in group["params"]]
-        state = [{key.removeprefix(name): x for key, x in stored.items() if key.startswith(name)} for name in names]
+        state = [
+            {key.removeprefix(name): x for key, x in stored.items() if key.startswith(name)} for name in names
+        ]
         places = iter(range(len(names)))
         numbered = [{**group, "params": [next(places) for _ in group["params"]]} for group in groups]
         optimizers.append({"state": dict(enumerate(state)), "param_groups": numbered})
@@ -296,7 +308,9 @@ def content_of(path: Path) -> dict[str, Any]:
         content = torch.load(path / REST, weights_only=True)
         stored = dcp.FileSystemReader(path).read_metadata().state_dict_metadata
         tensors = {
-            name.removeprefix("state_dict."): torch.empty(entry.size, dtype=entry.properties.dtype, device="meta")
+            name.removeprefix("state_dict."): torch.empty(
+                entry.size, dtype=entry.properties.dtype, device="meta"
+            )
             for name, entry in stored.items()
             if name.startswith("state_dict.") and isinstance(entry, metadata.TensorStorageMetadata)
         }
@@ -314,8 +328,12 @@ def check_content(content: object, path: Path) -> None:
     remedy = "Give another checkpoint as resume, or put a copy of this one in its place."
     expected: type[Content] = ShardedContent if path.is_dir() else WholeContent
     found = read(expected, content, source=source, remedy=remedy)
-    if missing := [name for name in STATES if "Checkpointer" in found.callbacks and name not in found.callbacks]:
-        raise ForeignDataError(f"Expected {source} to have callbacks.{missing[0]}, but it is missing. {remedy}")
+    if missing := [
+        name for name in STATES if "Checkpointer" in found.callbacks and name not in found.callbacks
+    ]:
+        raise ForeignDataError(
+            f"Expected {source} to have callbacks.{missing[0]}, but it is missing. {remedy}"
+        )
     for name, kind in STATES.items():
         if name in found.callbacks:
             read(kind, found.callbacks[name], source=f"callbacks.{name} of {source}", remedy=remedy)
@@ -364,16 +382,16 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
     if (path / "checkpoints").is_dir():
         if (found := newest(path / "checkpoints")) is None:
             raise FileNotFoundError(
-                f"Expected a complete checkpoint in {path / 'checkpoints'}, but there is none. Did the run end before "
-                f"its first one? Give another {setting}, or lower callbacks.checkpoint.every."
+                f"Expected a complete checkpoint in {path / 'checkpoints'}, but there is none. Did the run "
+                f"end before its first one? Give another {setting}, or lower callbacks.checkpoint.every."
             )
         return found
     try:
         check_checkpoint(path)
     except DamagedFileError as torn:
         raise DamagedFileError(
-            f"Expected a complete checkpoint at {path}, but {torn}. Give the directory of the run as {setting}, which "
-            "takes the newest complete one."
+            f"Expected a complete checkpoint at {path}, but {torn}. Give the directory of the run as "
+            f"{setting}, which takes the newest complete one."
         ) from torn
     return path
 
@@ -381,7 +399,8 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
 def resolve(resume: str | Path | None, directory: Path) -> Path | None:
     """Check and return the checkpoint that a run resumes from; None if a new run starts.
 
-    `resume` is `auto` for the newest intact checkpoint in `directory`, if any, or the path of a checkpoint or a run.
+    `resume` is `auto` for the newest intact checkpoint in `directory`, if any, or the path of a checkpoint or
+    a run.
 
     Raises:
         FileNotFoundError: if there is nothing at the path.
@@ -415,4 +434,6 @@ def set_aside(directory: Path, after: int) -> None:
     previous.mkdir()
     for path in later:
         path.replace(previous / path.name)
-    rank_zero_warn(f"Moved {len(later)} checkpoints of iterations after {after} to {previous}: this run makes its own.")
+    rank_zero_warn(
+        f"Moved {len(later)} checkpoints of iterations after {after} to {previous}: this run makes its own."
+    )

@@ -48,12 +48,14 @@ MAY_CHANGE = (
 COMPARED = ("model.path", "data.tokenizer")
 """Paths whose content a resume compares. A setting that refers to such a path may change with the path."""
 MONITORS = (
-    "LearningRateMonitor", "DeviceStatsMonitor", "ModelSummary", "RichModelSummary", "ThroughputMonitor",  # they read
+    # they read
+    "LearningRateMonitor", "DeviceStatsMonitor", "ModelSummary", "RichModelSummary", "ThroughputMonitor",
     "Timer", "EarlyStopping",  # how far
     "ModelCheckpoint", "RichProgressBar", "TQDMProgressBar",
 )  # fmt: skip
 """Lightning's callbacks that may change at a resume; others declare `shapes_learning`."""
-MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")  # though below `trainer`
+# though below `trainer`
+MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")
 Changes = dict[str, tuple[Any, Any]]
 """Dotted name of a setting → (value then, value now)."""
 _WANDB_IDS: dict[str, str] = {}  # directory → new W&B id of the run in it
@@ -118,7 +120,9 @@ def held(directory: Path) -> Iterator[None]:
     with (directory / ".lock").open("a+") as file:
         file.seek(0)
         before = file.read()
-        lock(file, f"It runs in this directory: {before.strip()}. Wait for it, end it, or set another `name`.")
+        lock(
+            file, f"It runs in this directory: {before.strip()}. Wait for it, end it, or set another `name`."
+        )
         _replace(file, f"process {os.getpid()} on {socket.gethostname()}\n")
         try:
             yield
@@ -148,21 +152,21 @@ def admit(cfg: DictConfig, directory: Path) -> Changes:
         keep_training(directory, "iterations=0")
         if cfg.resume not in (None, "auto"):
             raise ValueError(
-                f"Expected iterations above 0 with resume={cfg.resume}, but got 0, which trains nothing. To test that "
-                f"checkpoint, use `tagrpo-eval checkpoint={cfg.resume}`."
+                f"Expected iterations above 0 with resume={cfg.resume}, but got 0, which trains nothing. To "
+                f"test that checkpoint, use `tagrpo-eval checkpoint={cfg.resume}`."
             )
     continued = run_to_continue(cfg.resume, directory)
     kept = checkpoints_in(directory / "checkpoints")
     if continued == directory and (directory / FINISHED).exists() and not kept:
         raise FileExistsError(
-            f"Expected a checkpoint to go on from in {directory}, whose run has finished, but there is none. Give this "
-            "run another name=…, or delete the directory."
+            f"Expected a checkpoint to go on from in {directory}, whose run has finished, but there is none. "
+            "Give this run another name=…, or delete the directory."
         )
     left = any((directory / name).exists() for name in ("metrics.csv", "rollouts", "test.json"))
     if continued != directory and (kept or left):
         raise FileExistsError(
-            f"Expected {directory} to be unused by a run that starts anew, but there is one in it. Continue that one "
-            "with resume=auto, give this one another name=…, or delete the directory."
+            f"Expected {directory} to be unused by a run that starts anew, but there is one in it. Continue "
+            "that one with resume=auto, give this one another name=…, or delete the directory."
         )
     if continued is None:
         return {}
@@ -182,16 +186,17 @@ def admit(cfg: DictConfig, directory: Path) -> Changes:
     }
     if forbidden:
         raise ValueError(
-            f"Expected the settings of the run in {continued} that shape what it learns, but got others:\n"
-            f"{then_and_now(without_copies(forbidden))}\n"
-            "Set them as they were. A resumed run may change iterations, optimizer.lr, callbacks that only observe, "
-            "logger, the hardware (trainer, strategy, rollout.engine) and what evaluations ask. For another experiment "
-            "start a run of its own: name=…" + _undeclared(shaping, then, now)
+            f"Expected the settings of the run in {continued} that shape what it learns, but got "
+            f"others:\n{then_and_now(without_copies(forbidden))}\nSet them as they were. A resumed run may "
+            "change iterations, optimizer.lr, callbacks that only observe, logger, the hardware (trainer, "
+            "strategy, rollout.engine) and what evaluations ask. For another experiment start a run of its "
+            "own: name=…" + _undeclared(shaping, then, now)
         )
     if new:
         settings = ", ".join(f"{name}={value}" for name, (_, value) in without_copies(new).items())
         warnings.warn(
-            f"The run in {continued} was made before some settings existed. It goes on with {settings}.", stacklevel=2
+            f"The run in {continued} was made before some settings existed. It goes on with {settings}.",
+            stacklevel=2,
         )
     if noted := read_provenance(continued):
         changed |= changes(noted, provenance())
@@ -210,8 +215,8 @@ def check_kinds(directory: Path) -> None:
         for path in (directory / name for name in names):
             if os.path.lexists(path) and not is_right(path):
                 raise FileExistsError(
-                    f"Expected {path} to be a {kind}, as a run writes it, but it is something else. Move it away, or "
-                    "set another name=…"
+                    f"Expected {path} to be a {kind}, as a run writes it, but it is something else. Move it "
+                    "away, or set another name=…"
                 )
 
 
@@ -228,9 +233,9 @@ def keep_training(directory: Path, command: str) -> None:
         traces.append("metrics.csv")
     if traces:
         raise FileExistsError(
-            f"Expected a directory without a trained run for {command}, which trains nothing, but {directory} has "
-            f"{', '.join(traces)}: the results of that run would be replaced. Set another name=…; "
-            f"`tagrpo-eval checkpoint={directory}` tests its policy."
+            f"Expected a directory without a trained run for {command}, which trains nothing, but "
+            f"{directory} has {', '.join(traces)}: the results of that run would be replaced. Set another "
+            f"name=…; `tagrpo-eval checkpoint={directory}` tests its policy."
         )
 
 
@@ -251,9 +256,9 @@ def _miss_checkpoints(directory: Path) -> None:
     every = flat(read_config(path)).get("callbacks.checkpoint.every") if logged and path.exists() else None
     if isinstance(every, int) and logged > every:
         raise FileNotFoundError(
-            f"Expected a checkpoint in {directory / 'checkpoints'} to continue from, since metrics.csv has {logged} "
-            f"iterations and callbacks.checkpoint.every was {every}, but there is none. Put a copy back. To start "
-            "anew, set another name=…, or delete the directory."
+            f"Expected a checkpoint in {directory / 'checkpoints'} to continue from, since metrics.csv has "
+            f"{logged} iterations and callbacks.checkpoint.every was {every}, but there is none. Put a copy "
+            "back. To start anew, set another name=…, or delete the directory."
         )
 
 
@@ -264,7 +269,10 @@ def note_changes(cfg: DictConfig, changed: Changes, checkpoint: Path | None) -> 
     settings = {name: {"then": old, "now": new} for name, (old, new) in without_copies(changed).items()}
     time = datetime.now(UTC).isoformat(timespec="seconds")
     own = [{"time": time, "resumed_from": checkpoint.name, "changed": settings}] if changed else []
-    if history := [*read_config(checkpoint.absolute().parent.parent / "config.yaml").get("history", []), *own]:
+    if history := [
+        *read_config(checkpoint.absolute().parent.parent / "config.yaml").get("history", []),
+        *own,
+    ]:
         with open_dict(cfg):
             cfg.history = history
 
@@ -299,8 +307,8 @@ def existing(path: str | Path, setting: str) -> Path:
     """
     if not isinstance(path, str | Path) or not str(path).strip():
         raise ValueError(
-            f"Expected {setting} to be the path of a checkpoint, or of the directory of a run, but got {path!r}. "
-            f"Correct {setting}."
+            f"Expected {setting} to be the path of a checkpoint, or of the directory of a run, but got "
+            f"{path!r}. Correct {setting}."
         )
     path = Path(path).expanduser()
     if not os.path.lexists(path):
@@ -375,7 +383,9 @@ def _undeclared(names: set[str], then: Mapping[str, Any], now: Mapping[str, Any]
     """Return advice on third-party callbacks among the settings `names`; empty if there are none."""
     parts = sorted({name.split(".")[1] for name in names})
     targets = {part: _target_of(now, part) or _target_of(then, part) for part in parts}
-    foreign = [f"callbacks.{part} ({target})" for part, target in targets.items() if "tagrpo." not in str(target)]
+    foreign = [
+        f"callbacks.{part} ({target})" for part, target in targets.items() if "tagrpo." not in str(target)
+    ]
     if not foreign:
         return ""
     return f"\nIf {', '.join(foreign)} only observes, set `shapes_learning = False` in its class."
@@ -384,24 +394,28 @@ def _undeclared(names: set[str], then: Mapping[str, Any], now: Mapping[str, Any]
 def read_config(path: Path) -> dict[str, Any]:
     """Read the settings of a run as plain containers, with the present names of classes that have moved.
 
-    Interpolations are refused: a stranger may have written the file, and resolving them could read the environment.
+    Interpolations are refused: a stranger may have written the file, and resolving them could read the
+    environment.
     """
     if not path.is_file():
         raise FileNotFoundError(
-            f"Expected the settings of the run in {path}, but there is no such file. Leave checkpoints in the "
-            "directory of their run, beside its config.yaml; tagrpo-export takes it as --config too."
+            f"Expected the settings of the run in {path}, but there is no such file. Leave checkpoints in "
+            "the directory of their run, beside its config.yaml; tagrpo-export takes it as --config too."
         )
     try:
         content = with_moved(parsed(path.read_text(encoding="utf-8")))
         odd = [name for name, value in flat(content).items() if "${" in repr((name, value))]
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"Expected the settings of a run in {path}, but it can't be read: {error}") from error
+        raise ValueError(
+            f"Expected the settings of a run in {path}, but it can't be read: {error}"
+        ) from error
     if not isinstance(content, dict):
         raise ValueError(f"Expected the settings of a run in {path}, but it holds {str(content)[:80]!r}.")
     if odd:
         raise ValueError(
-            f"Expected settings in {path} as a run writes them, resolved, but {odd[0][:80]} holds an interpolation, "
-            "which could read secrets of this machine. If the file is yours, write the value in its place."
+            f"Expected settings in {path} as a run writes them, resolved, but {odd[0][:80]} holds an "
+            "interpolation, which could read secrets of this machine. If the file is yours, write the value "
+            "in its place."
         )
     return content
 
@@ -473,7 +487,10 @@ def provenance() -> dict[str, str]:
     for folder in (Path(__file__).parent, Path.cwd()):  # an installed package is in no repository
         if commit := _git(folder, "rev-parse", "HEAD"):
             changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
-            return found | {"git_commit": commit, "git_changed": ", ".join(line[3:] for line in changed.splitlines())}
+            return found | {
+                "git_commit": commit,
+                "git_changed": ", ".join(line[3:] for line in changed.splitlines()),
+            }
     return found
 
 
@@ -486,7 +503,10 @@ def read_provenance(directory: Path) -> dict[str, str]:
 
     try:
         return read_json(
-            dict[str, Text], path.read_bytes(), source=str(path), remedy="Nothing depends on it; you may delete it."
+            dict[str, Text],
+            path.read_bytes(),
+            source=str(path),
+            remedy="Nothing depends on it; you may delete it.",
         )
     except ForeignDataError as error:
         warnings.warn(f"{error} The earlier versions of code and packages are unknown.", stacklevel=2)

@@ -25,12 +25,24 @@ from ..files import folder_written_whole, write_json, write_text
 from ..foreign import Message, read_json
 from ..redaction import for_terminal, redacted
 
-OWN = ("job", "run.json", "log.txt", "finished", "test.json", "model", "rollouts", "rollout_cache", "wandb*", ".lock")
+OWN = (
+    "job",
+    "run.json",
+    "log.txt",
+    "finished",
+    "test.json",
+    "model",
+    "rollouts",
+    "rollout_cache",
+    "wandb*",
+    ".lock",
+)
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 10.0
 MOST_ROWS = 40  # of the table of runs
 Environment = Mapping[str, str | None]  # variables that a run gets besides those of its job; None removes one
-Launcher = Mapping[str, Any]  # `cluster`, `local` or `slurm`, and parameters of submitit's executor but null and 0
+# `cluster`, `local` or `slurm`, and parameters of submitit's executor but null and 0
+Launcher = Mapping[str, Any]
 
 
 class Note(Message):
@@ -76,19 +88,26 @@ class Training(Checkpointable):
         write_text(self.directory / "job" / "group", str(os.getpid()))
         # The signal that SLURM sends before the end is for submitit, but it reaches all processes of the job.
         command = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh", *self.command, "resume=auto"]
-        # One thread: several processes with threads on all cores slow each other down. No SLURM_NTASKS: it makes
+        # One thread: several processes with threads on all cores slow each other down. No SLURM_NTASKS: it
+        # makes
         # Lightning wait for SLURM to start the ranks of the run.
         merged = {"OMP_NUM_THREADS": "1", **os.environ, "SLURM_NTASKS": None, **self.environment}
         environment = {name: value for name, value in merged.items() if value is not None}
         with (self.directory / "log.txt").open("ab") as log:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
         code = self._process.wait()
         noted = read_note(self.directory)
         # A run that was told to stop ends with 0 too.
         finished = code == 0 and (self.directory / "test.json").exists()
-        write_note(self.directory, Note(settings=noted.settings, finished=finished, seconds=time.monotonic() - began))
+        write_note(
+            self.directory, Note(settings=noted.settings, finished=finished, seconds=time.monotonic() - began)
+        )
         if code:
-            raise RuntimeError(f"Expected the run to end without an error, but it ended with {code}: see log.txt.")
+            raise RuntimeError(
+                f"Expected the run to end without an error, but it ended with {code}: see log.txt."
+            )
 
     def checkpoint(self) -> DelayedSubmission:
         """Let the run finish its iteration, write a checkpoint and end; return the job to requeue."""
@@ -135,23 +154,29 @@ class GridRun:
             return
         if not (self.directory / "run.json").exists():
             raise ValueError(
-                f"Expected {self.directory} to be empty or to hold a run of this grid, but it holds other files. "
-                "Choose another `root`, or move them away."
+                f"Expected {self.directory} to be empty or to hold a run of this grid, but it holds other "
+                "files. Choose another `root`, or move them away."
             )
         noted = read_note(self.directory)
         then, now = noted.settings, self.settings
         if then != now:
             was, new = (" ".join(part for part in a if part not in b) for a, b in ((then, now), (now, then)))
-            differ = (new or "fewer settings", was or "fewer") if was or new else ("this order of settings", "another")
+            differ = (
+                (new or "fewer settings", was or "fewer")
+                if was or new
+                else ("this order of settings", "another")
+            )
             raise ValueError(
-                f"Expected {self.directory} to have been run with {differ[0]}, but it was run with {differ[1]}. Choose "
-                "another `root`, or delete that directory."
+                f"Expected {self.directory} to have been run with {differ[0]}, but it was run with "
+                f"{differ[1]}. Choose another `root`, or delete that directory."
             )
         if noted.finished:
             self.state, self.seconds = "kept", noted.seconds
             return
         for script in (self.directory / "job").glob("*_submission.sh"):  # only jobs of SLURM have one
-            job: submitit.Job[None] = submitit.SlurmJob(script.parent, script.name.removesuffix("_submission.sh"))
+            job: submitit.Job[None] = submitit.SlurmJob(
+                script.parent, script.name.removesuffix("_submission.sh")
+            )
             if not job.done(force_check=True):
                 self.state, self.job = "queued", job
 
@@ -230,14 +255,18 @@ def copy_run(directory: Path, to: Path) -> None:
         shutil.copytree(directory, partial, ignore=shutil.ignore_patterns(*OWN), dirs_exist_ok=True)
 
 
-def run_grid(runs: list[GridRun], launcher: Launcher, places: list[Environment], console: Console) -> list[GridRun]:
+def run_grid(
+    runs: list[GridRun], launcher: Launcher, places: list[Environment], console: Console
+) -> list[GridRun]:
     """Execute all runs that have not finished, one per place at a time; return the failed runs.
 
-    The console shows a table of all runs, and a line for each that ends. On an interrupt all jobs are stopped.
+    The console shows a table of all runs, and a line for each that ends. On an interrupt all jobs are
+    stopped.
     """
     for run in runs:
         run.prepare()
-    for place, run in enumerate([run for run in runs if run.active]):  # SLURM's queue has them from an earlier call
+    # SLURM's queue has them from an earlier call
+    for place, run in enumerate([run for run in runs if run.active]):
         run.place = place
     try:
         with Live(table_of(runs), console=console, auto_refresh=False) as live:

@@ -77,8 +77,8 @@ class MetricsCSV(ResumableLogger):
         found = len(read_csv(self.path, self._rows)[1])
         if found < self._rows and (self.path.exists() or (self.path.parent / "checkpoints").exists()):
             rank_zero_warn(
-                f"Expected the {self._rows} rows before the checkpoint in {self.path}, but found {found}: it has been "
-                "cut or deleted. The run goes on; reports on it lack these rows."
+                f"Expected the {self._rows} rows before the checkpoint in {self.path}, but found {found}: it "
+                "has been cut or deleted. The run goes on; reports on it lack these rows."
             )
 
 

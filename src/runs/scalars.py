@@ -14,7 +14,8 @@ class Stage(IntEnum):
 
     CHECKPOINT = 0  # before the others change anything
     CLOCK = 1  # measures the others
-    DIAGNOSTIC = 2  # reads and logs, in the order in which they were given; for callbacks that declare no stage
+    # reads and logs, in the order in which they were given; for callbacks that declare no stage
+    DIAGNOSTIC = 2
     ROLLOUT = 3  # samples, once the others have prepared the batch
     LOG = 4  # writes what the others have logged
 

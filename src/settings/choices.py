@@ -29,7 +29,9 @@ def check_choices(overrides: Sequence[str]) -> None:
     words = [word for word in overrides if not word.startswith("-") and ("=" in word or word.startswith("~"))]
     for override in OverridesParser.create().parse_overrides(words):
         if not override.key_or_group:
-            raise ValueError(f"Expected name=value, but got {override.input_line}. Write a setting before the =.")
+            raise ValueError(
+                f"Expected name=value, but got {override.input_line}. Write a setting before the =."
+            )
         options = _options(override.key_or_group)
         if options and override.package is None:
             _check_choice(override, options)
@@ -52,11 +54,13 @@ def _check_choice(override: Override, options: list[str]) -> None:
             f"{override.input_line}. Choose one, or leave it out for the default."
         )
     if left_out and not override.is_delete():
-        raise ValueError(f"Expected {group}=none for a run without {group}, but got {override.input_line}. Write none.")
+        raise ValueError(
+            f"Expected {group}=none for a run without {group}, but got {override.input_line}. Write none."
+        )
     if not override.is_delete() and not all(_names_options(each, group) for each in chosen):
         raise ValueError(
-            f"Expected {group} to be the name of an option, but got {override.input_line}. `--help {group}` lists the "
-            "options."
+            f"Expected {group} to be the name of an option, but got {override.input_line}. `--help {group}` "
+            "lists the options."
         )
 
 

@@ -66,7 +66,9 @@ def run_name(name: str, seed: int) -> str:
 def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictConfig) -> int:
     """Return the number of tokens of the longest possible prompt with response, in training or evaluation."""
     evaluated = data.max_evaluation_prompt_tokens or data.max_prompt_tokens
-    return int(max(data.max_prompt_tokens + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens))
+    return int(
+        max(data.max_prompt_tokens + sampling.max_new_tokens, evaluated + evaluation_sampling.max_new_tokens)
+    )
 
 
 def ranks_wait(engine: DictConfig | None) -> int:
@@ -138,8 +140,8 @@ def check_sections(cfg: DictConfig) -> None:
     """Refuse null, a text or a number in the place of settings that hold others.
 
     Raises:
-        ValueError: if one of `PARTS` is no mapping, or an optional part, one of `GROUPS` or a part in a group neither
-            null nor a mapping. The message names the setting.
+        ValueError: if one of `PARTS` is no mapping, or an optional part, one of `GROUPS` or a part in a group
+            neither null nor a mapping. The message names the setting.
     """
     for name in PARTS:
         part = OmegaConf.select(cfg, name)
@@ -149,13 +151,17 @@ def check_sections(cfg: DictConfig) -> None:
     for name in (*OPTIONAL, "data.train"):
         part = OmegaConf.select(cfg, name)
         if part is not None and not isinstance(part, DictConfig):
-            raise ValueError(f"Expected {name} to be null or a mapping of settings, but got {part!r}. Correct {name}.")
+            raise ValueError(
+                f"Expected {name} to be null or a mapping of settings, but got {part!r}. Correct {name}."
+            )
     for setting in GROUPS:
         group = OmegaConf.select(cfg, setting)
         if group is None:
             continue
         if not isinstance(group, DictConfig):
-            raise ValueError(f"Expected {setting} to be a mapping of names to parts, but got {group!r}. Correct it.")
+            raise ValueError(
+                f"Expected {setting} to be a mapping of names to parts, but got {group!r}. Correct it."
+            )
         for member in group:
             try:
                 part = group[member]
@@ -163,8 +169,8 @@ def check_sections(cfg: DictConfig) -> None:
                 continue
             if part is not None and not isinstance(part, DictConfig):
                 raise ValueError(
-                    f"Expected {setting}.{member!s} to be null, or the settings of a part, with a _target_, but got "
-                    f"{part!r}. Correct it."
+                    f"Expected {setting}.{member!s} to be null, or the settings of a part, with a _target_, "
+                    f"but got {part!r}. Correct it."
                 )
 
 
@@ -223,8 +229,8 @@ def instances(parts: DictConfig | None, setting: str, kind: Callable[..., T]) ->
     for name, part in built.items():
         if not isinstance(part, kind):  # type: ignore[arg-type]
             raise ValueError(
-                f"Expected {setting}.{name} to make a {kind.__module__.partition('.')[0]} {kind.__name__}, but its "
-                f"_target_ made {found(part)}. Correct {setting}.{name}._target_."
+                f"Expected {setting}.{name} to make a {kind.__module__.partition('.')[0]} {kind.__name__}, "
+                f"but its _target_ made {found(part)}. Correct {setting}.{name}._target_."
             )
     return list(built.values())
 
@@ -233,7 +239,8 @@ def build(cfg: DictConfig) -> Run:
     """Write a packaged model to its folder, and instantiate every part of a checked configuration.
 
     Raises:
-        ValueError: if parts contradict each other, or a part calls `sys.exit`, which would end the program in silence.
+        ValueError: if parts contradict each other, or a part calls `sys.exit`, which would end the program in
+            silence.
     """
     try:
         return _build(cfg)
@@ -283,9 +290,9 @@ def _build(cfg: DictConfig) -> Run:
     module = policy_module(cfg)
     if cfg.rollout.reward_terms and not module.advantage.reads_rewards:
         raise ValueError(
-            f"Expected a strategy that learns from shaped rewards, since rollout.reward_terms are "
-            f"{', '.join(cfg.rollout.reward_terms)}, but {type(module.advantage).__name__} reads verdicts alone. Use "
-            "another advantage, or 'reward_terms=[]'."
+            "Expected a strategy that learns from shaped rewards, since rollout.reward_terms are "
+            f"{', '.join(cfg.rollout.reward_terms)}, but {type(module.advantage).__name__} reads verdicts "
+            "alone. Use another advantage, or 'reward_terms=[]'."
         )
     datamodule = instantiate(cfg.data)
     if not isinstance(datamodule, QuestionDataModule):
@@ -327,32 +334,35 @@ def check_settings(cfg: DictConfig, trains: bool = True) -> None:
     check_numbers(cfg)
     if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
         raise ValueError(
-            f"Expected an experiment whose authors ran something else than their paper says, since recipe=authors, but "
-            f"there are no settings {settings} for {cfg.name}. Use recipe=paper."
+            "Expected an experiment whose authors ran something else than their paper says, since "
+            f"recipe=authors, but there are no settings {settings} for {cfg.name}. Use recipe=paper."
         )
     check_trainer(cfg.trainer)
     if trains and cfg.data.batch_size < cfg.policy.mini_batches:
         raise ValueError(
             f"Expected data.batch_size ≥ policy.mini_batches, but got {cfg.data.batch_size} and "
-            f"{cfg.policy.mini_batches}: each optimizer step learns from whole questions. Raise data.batch_size."
+            f"{cfg.policy.mini_batches}: each optimizer step learns from whole questions. Raise "
+            "data.batch_size."
         )
     made_by = cfg.model.get("made_by")
     if made_by and not (Path(cfg.model.path) / "config.json").is_file():
         raise ValueError(
-            f"Expected the starter policy of this task at {cfg.model.path}, but it has not been made yet. Make it in a "
-            f"copy of the repository, in minutes, with `{made_by}`, or set model.path to another policy."
+            f"Expected the starter policy of this task at {cfg.model.path}, but it has not been made yet. "
+            f"Make it in a copy of the repository, in minutes, with `{made_by}`, or set model.path to "
+            "another policy."
         )
     asked = f"{cfg.template.get('instruction', '')}{cfg.template.get('format', '')}"
     if "boxed" in asked and cfg.reward._target_.endswith("FinalAnswerReward"):
         raise ValueError(
-            "Expected a reward that reads boxes, since the template asks for \\boxed{}, but reward=final_answer reads "
-            f"what follows {cfg.reward.marker!r}. Use reward=mixed or reward=math."
+            "Expected a reward that reads boxes, since the template asks for \\boxed{}, but "
+            f"reward=final_answer reads what follows {cfg.reward.marker!r}. Use reward=mixed or reward=math."
         )
     temperature = cfg.rollout.sampling.temperature
     if temperature <= 0:
         raise ValueError(
-            f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses to a "
-            "prompt are all the same. Use rollout.evaluation_sampling.temperature=0 for greedy evaluation."
+            f"Expected rollout.sampling.temperature > 0 in training, but got {temperature}: greedy responses "
+            "to a prompt are all the same. Use rollout.evaluation_sampling.temperature=0 for greedy "
+            "evaluation."
         )
     if cfg.trainer.max_steps < 0 and (cfg.trainer.max_epochs or -1) < 0:
         raise ValueError(
@@ -362,8 +372,9 @@ def check_settings(cfg: DictConfig, trains: bool = True) -> None:
     ks = OmegaConf.select(cfg, "callbacks.pass_at_k.ks")
     if ks and min(ks) > cfg.data.evaluation_samples:
         raise ValueError(
-            f"Expected callbacks.pass_at_k.ks to hold a k of at most data.evaluation_samples = "
-            f"{cfg.data.evaluation_samples}, but got {list(ks)}: pass@k needs k samples. Lower one or raise the other."
+            "Expected callbacks.pass_at_k.ks to hold a k of at most data.evaluation_samples = "
+            f"{cfg.data.evaluation_samples}, but got {list(ks)}: pass@k needs k samples. Lower one or raise "
+            "the other."
         )
     if trains and cfg.data.train is not None:
         _check_pools("advantage", cfg.advantage, cfg.data)
@@ -386,8 +397,8 @@ def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
         size, settings = size * data.batch_size, f"{settings} · data.batch_size"
     if size < 2 or (k is not None and size <= k):
         raise ValueError(
-            f"Expected pools of more than {1 if k is None else k} responses, but {path}.group_by={pool} makes pools of "
-            f"{settings} = {size}: all advantages would be zero. Raise data.samples_per_prompt"
+            f"Expected pools of more than {1 if k is None else k} responses, but {path}.group_by={pool} "
+            f"makes pools of {settings} = {size}: all advantages would be zero. Raise data.samples_per_prompt"
             + (f", or lower {path}.k." if k is not None else f", or set {path}.group_by=batch.")
         )
 
@@ -428,12 +439,16 @@ def quiet() -> None:
     """
     ours, usual = str(Path(__file__).parents[1]), USUAL_FORMAT
     warnings.formatwarning = lambda message, category, filename, lineno, line=None: (
-        f"Warning: {message}\n" if filename.startswith(ours) else usual(message, category, filename, lineno, line)
+        f"Warning: {message}\n"
+        if filename.startswith(ours)
+        else usual(message, category, filename, lineno, line)
     )
     for name in ("lightning", "lightning.pytorch"):
         logging.getLogger(name).handlers.clear()
     for name in ("utilities.rank_zero", "trainer.connectors.checkpoint_connector"):
-        logging.getLogger(f"lightning.pytorch.{name}").addFilter(lambda record: not CHATTER.match(record.getMessage()))
+        logging.getLogger(f"lightning.pytorch.{name}").addFilter(
+            lambda record: not CHATTER.match(record.getMessage())
+        )
     for name in ("sentence_transformers", "httpx", "httpx2", "openai"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", r"`?isinstance\(treespec, LeafSpec\)")

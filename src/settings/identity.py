@@ -31,14 +31,18 @@ def identity_of(
     reward, template, sampling = (OmegaConf.to_container(part, resolve=True) for part in parts)
     model = policy.policy.model
     found = [model.config.to_dict(), model.generation_config.to_dict() if model.generation_config else {}]
-    configuration = [{k: x for k, x in part.items() if not k.startswith(("_", "transformers_"))} for part in found]
+    configuration = [
+        {k: x for k, x in part.items() if not k.startswith(("_", "transformers_"))} for part in found
+    ]
     engine = [str(cfg.rollout.engine.get(name, "")) for name in ("_target_", "dtype")]
     return {
         "weights": str(policy.loaded),
         "model": json_digest(configuration),
         "checkpoint": json_digest(_sums_of(checkpoint)) if checkpoint else "",
         "tokenizer": tokenizer_digest(data.tokenizer),
-        "data": json_digest({name: [tuple(group[:4]) for group in groups] for name, groups in splits.items()}),
+        "data": json_digest(
+            {name: [tuple(group[:4]) for group in groups] for name, groups in splits.items()}
+        ),
         "reward": json_digest([_without_workers(reward), _code_of(reward)]),
         "sampling": json_digest([sampling, engine, cfg.seed]),
         "protocol": json_digest([template, _code_of(template), cfg.data.evaluation_samples]),
@@ -58,7 +62,9 @@ def _sums_of(checkpoint: Path) -> Any:
 
         return read_seals(checkpoint)
     with zipfile.ZipFile(checkpoint) as archive:
-        return [(record.filename.partition("/")[2], record.file_size, record.CRC) for record in archive.infolist()]
+        return [
+            (record.filename.partition("/")[2], record.file_size, record.CRC) for record in archive.infolist()
+        ]
 
 
 def _code_of(settings: Any) -> list[Any]:
@@ -70,13 +76,15 @@ def _code_of(settings: Any) -> list[Any]:
 
     kinds = [get_object(name) for name in targets(settings)]
     folders = {Path(inspect.getfile(kind)).parent for kind in kinds}
-    files = [file.read_text(errors="replace") for folder in sorted(folders) for file in sorted(folder.glob("*.py"))]
+    files = [
+        file.read_text(errors="replace") for folder in sorted(folders) for file in sorted(folder.glob("*.py"))
+    ]
     imported = sources_of(sorted({kind.__module__ for kind in kinds}))
     if imported.open:
         warnings.warn(
             f"Expected the code of {', '.join(targets(settings))} to name the modules that it imports, but "
-            f"{', '.join(imported.open)} loads some at run time. If you change those, delete the counts of earlier "
-            "evaluations: otherwise they are used for the new code.",
+            f"{', '.join(imported.open)} loads some at run time. If you change those, delete the counts of "
+            "earlier evaluations: otherwise they are used for the new code.",
             stacklevel=2,
         )
     return [files, imported.digests]

@@ -53,7 +53,9 @@ class NumberRule:
         if value is None:
             return self.null
         if isinstance(value, list):
-            return (self.listed or self.others) and all(item is not None and self._takes_number(item) for item in value)
+            return (self.listed or self.others) and all(
+                item is not None and self._takes_number(item) for item in value
+            )
         return not self.listed and self._takes_number(value)
 
     def _takes_number(self, value: object) -> bool:
@@ -280,7 +282,9 @@ def _finite(value: object) -> bool:
     return not isinstance(value, float) or math.isfinite(value)
 
 
-def _leaves(node: DictConfig, referring: bool, name: str = "", known: bool = True) -> Iterator[tuple[str, Any, bool]]:
+def _leaves(
+    node: DictConfig, referring: bool, name: str = "", known: bool = True
+) -> Iterator[tuple[str, Any, bool]]:
     """Yield settings that refer to other settings, or those that do not.
 
     Each item is a dotted name, a value, and whether `RULES` apply.
@@ -298,7 +302,11 @@ def _leaves(node: DictConfig, referring: bool, name: str = "", known: bool = Tru
         try:
             value = node[key]
             is_part = isinstance(value, DictConfig) and (rule is None or rule.others)
-            plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) and not is_part else value
+            plain = (
+                OmegaConf.to_container(value, resolve=True)
+                if OmegaConf.is_config(value) and not is_part
+                else value
+            )
         except (OmegaConfBaseException, ValueError):  # it refers to a setting that is missing or wrong
             continue
         if is_part:

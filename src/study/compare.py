@@ -62,7 +62,9 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
         before: dict[str, Any] = {key: spec[key] for key in ("after", "longer") if spec.get(key) is not None}
         for key, other in before.items():
             if other not in found:
-                raise ValueError(f"Expected methods.{name}.{key} to be a method listed above it, but got {other!r}.")
+                raise ValueError(
+                    f"Expected methods.{name}.{key} to be a method listed above it, but got {other!r}."
+                )
         found[name] = Method([*spec.get("overrides", []), *spec.get(scale or "demo", [])], **before)
     return found
 
@@ -74,7 +76,9 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
         ValueError: if there are no methods, or the settings of a method do not compose.
     """
     if not methods:
-        raise ValueError("Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…]).")
+        raise ValueError(
+            "Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…])."
+        )
     GlobalHydra.instance().clear()  # contains the comparison's configuration, which has been read
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for name, method in methods.items():
@@ -83,13 +87,13 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
                 cfg = compose("train", [*shared, *method.overrides])
             except (ValueError, HydraException, OmegaConfBaseException) as error:
                 raise ValueError(
-                    f"Expected methods.{name} to have settings of tagrpo-train, but: {error}\nCorrect `methods` or "
-                    "`overrides`."
+                    f"Expected methods.{name} to have settings of tagrpo-train, but: {error}\nCorrect "
+                    "`methods` or `overrides`."
                 ) from error
             if not cfg.test:
                 raise ValueError(
-                    f"Expected methods.{name} to test at the end, since runs are compared by their tests, but got "
-                    "test=false. Correct `methods` or `overrides`."
+                    f"Expected methods.{name} to test at the end, since runs are compared by their tests, "
+                    "but got test=false. Correct `methods` or `overrides`."
                 )
 
 
@@ -99,7 +103,9 @@ def shared_overrides(cfg: DictConfig) -> list[str]:
     try:
         return [*chosen, *cfg.overrides_at_scale.get(cfg.scale or "demo", []), *cfg.overrides]
     except InterpolationToMissingValueError as error:
-        missing = "".join(f" {key}=…" for key in map(str, cfg) if OmegaConf.is_missing(cfg, key) and key in str(error))
+        missing = "".join(
+            f" {key}=…" for key in map(str, cfg) if OmegaConf.is_missing(cfg, key) and key in str(error)
+        )
         preset = HydraConfig.get().runtime.choices.get("compare")
         raise ValueError(
             f"Expected{missing}, which the preset {preset} needs at scale={cfg.scale}, but it was not given."
@@ -109,8 +115,8 @@ def shared_overrides(cfg: DictConfig) -> list[str]:
 def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides: list[str]) -> list[GridRun]:
     """Return a run of every method and seed, ordered by seed.
 
-    The order ensures that an interrupted comparison has complete seeds. All runs get `overrides`, which a method's own
-    overrides replace. A run that another run starts from exports its policy.
+    The order ensures that an interrupted comparison has complete seeds. All runs get `overrides`, which a
+    method's own overrides replace. A run that another run starts from exports its policy.
     """
     runs: dict[tuple[int, str | None], GridRun] = {}
     continued = {method.after for method in methods.values()}
@@ -119,7 +125,8 @@ def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides:
         own = [override("name", name), f"seed={seed}", override("hydra.run.dir", directory)]
         arguments = [*own, *overrides, *method.overrides]
         before = runs.get((seed, method.after or method.longer))
-        if name in continued and any(argument.startswith("export=") for argument in arguments):  # true by default
+        # true by default
+        if name in continued and any(argument.startswith("export=") for argument in arguments):
             arguments.append("export=true")
         arguments += [override("model.path", before.directory / "model")] if before and method.after else []
         command = [sys.executable, "-m", "tagrpo.cli.train", *arguments]
@@ -136,16 +143,20 @@ def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
         ValueError: if there are too few GPUs.
     """
     if not gpus_per_run:  # submitit would hide the GPUs
-        return [{"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")}] * (workers or os.cpu_count() or 1)
+        return [{"CUDA_VISIBLE_DEVICES": os.environ.get("CUDA_VISIBLE_DEVICES")}] * (
+            workers or os.cpu_count() or 1
+        )
     import torch
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", ",".join(map(str, range(torch.cuda.device_count()))))
     gpus = [name for name in visible.split(",") if name]
-    shares = [",".join(gpus[i : i + gpus_per_run]) for i in range(0, len(gpus) - gpus_per_run + 1, gpus_per_run)]
+    shares = [
+        ",".join(gpus[i : i + gpus_per_run]) for i in range(0, len(gpus) - gpus_per_run + 1, gpus_per_run)
+    ]
     if len(shares) < (wanted := workers or 1):
         raise ValueError(
-            f"Expected {wanted * gpus_per_run} GPUs for workers={wanted} and gpus_per_run={gpus_per_run}, but found "
-            f"{len(gpus)}. Lower one of them, or set gpus_per_run=0 to train on the CPU."
+            f"Expected {wanted * gpus_per_run} GPUs for workers={wanted} and gpus_per_run={gpus_per_run}, "
+            f"but found {len(gpus)}. Lower one of them, or set gpus_per_run=0 to train on the CPU."
         )
     return [{"CUDA_VISIBLE_DEVICES": share} for share in shares[:workers]]
 
@@ -166,7 +177,9 @@ def compare(
         console.print(f"\nReport: {page}; beside it report.md and results.json", soft_wrap=True)
     if failed:
         names = ", ".join(f"{run.method} seed {run.seed}" for run in failed)
-        console.print(f"\n{len(failed)} of {len(runs)} runs failed: {names}. The same command runs them again.")
+        console.print(
+            f"\n{len(failed)} of {len(runs)} runs failed: {names}. The same command runs them again."
+        )
     return failed
 
 
@@ -179,7 +192,8 @@ def main(cfg: DictConfig) -> None:
         check_fields(cfg, Compare)
         root = Path(cfg.root)
         check_numbers(cfg)
-        # Each run resolves values from the environment itself: they stand neither in its command nor in its files.
+        # Each run resolves values from the environment itself: they stand neither in its command nor in its
+        # files.
         written: DictConfig = OmegaConf.create(unread(OmegaConf.to_container(cfg)))
         methods = methods_of(written.methods, cfg.scale)
         launcher: Any = OmegaConf.to_container(cfg.launcher, resolve=True)

@@ -37,15 +37,29 @@ if TYPE_CHECKING:
     from ..modules.lightning.policy_module import PolicyModule
 
 QUARTERS = (0.25, 0.5, 0.75, 1.0)
-NEEDED = ("progress", "checkpoint", "embedding_diversity")  # callbacks for progress, an orderly end, and the encoder
-AS_TRAINED = ("seed", "model", "lora", "template", "reward", "data.train", "data.max_prompt_tokens", "rollout.sampling")
+# callbacks for progress, an orderly end, and the encoder
+NEEDED = ("progress", "checkpoint", "embedding_diversity")
+AS_TRAINED = (
+    "seed",
+    "model",
+    "lora",
+    "template",
+    "reward",
+    "data.train",
+    "data.max_prompt_tokens",
+    "rollout.sampling",
+)
 """Settings, with all settings below them, that must be equal to the run's."""
 MAY_DIFFER = ("data.train.num_rephrasings", "data.train.rephrasings")
 """Exceptions from `AS_TRAINED`: rephrasings can also be sampled for GRPO, which trains on none."""
 
 
 def evaluate(
-    module: PolicyModule, datamodule: QuestionDataModule, trainer: Trainer, *, checkpoint: str | Path | None = None
+    module: PolicyModule,
+    datamodule: QuestionDataModule,
+    trainer: Trainer,
+    *,
+    checkpoint: str | Path | None = None,
 ) -> dict[str, float]:
     """Sample and score the evaluation splits; return all logged values, `pass@k/<split>/<k>` and more.
 
@@ -107,8 +121,8 @@ def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
     counting = [callback for callback in run.trainer.callbacks if isinstance(callback, PassAtKEvaluator)]  # type: ignore[attr-defined]
     if not (counting or cfg.diagnose):
         raise ValueError(
-            "Expected callbacks.pass_at_k, which counts correct responses, but it is not among the callbacks. Use "
-            "callbacks=pass_at_k, or leave `callbacks` out."
+            "Expected callbacks.pass_at_k, which counts correct responses, but it is not among the "
+            "callbacks. Use callbacks=pass_at_k, or leave `callbacks` out."
         )
     for callback in counting:
         if callback.store is not None:
@@ -145,8 +159,8 @@ def ask_training_questions(cfg: DictConfig) -> None:
     run = Path(cfg.diagnose)
     if not (run / "config.yaml").is_file() or not runs.checkpoints_in(run / "checkpoints"):
         raise FileNotFoundError(
-            f"Expected `diagnose` to be the directory of a run with checkpoints, but {run} has no config.yaml or no "
-            "checkpoints/iteration-….ckpt. Give the directory that tagrpo-train wrote."
+            f"Expected `diagnose` to be the directory of a run with checkpoints, but {run} has no "
+            "config.yaml or no checkpoints/iteration-….ckpt. Give the directory that tagrpo-train wrote."
         )
     if cfg.exact or cfg.checkpoint:
         raise ValueError("Expected `diagnose` without exact and checkpoint, but got one or both. Drop them.")
@@ -155,13 +169,16 @@ def ask_training_questions(cfg: DictConfig) -> None:
     then = runs.read_config(run / "config.yaml")
     both = runs.changes(then, now)
     new = runs.added_in(both, then)
-    asked = {name: values for name, values in both.items() if f"{name}.".startswith(names) and name not in new}
+    asked = {
+        name: values for name, values in both.items() if f"{name}.".startswith(names) and name not in new
+    }
     same = {name for name in asked if name == "model.path" or not runs.may_change(name)}
     changed = {name: values for name, values in asked.items() if name in same and name not in MAY_DIFFER}
     if changed:
         raise ValueError(
-            f"Expected the settings with which {run} was trained, but got others:\n{runs.then_and_now(changed)}\n"
-            "Repeat those of its command: experiment=…, data=…, model=…, seed=…."
+            f"Expected the settings with which {run} was trained, but got "
+            f"others:\n{runs.then_and_now(changed)}\nRepeat those of its command: experiment=…, data=…, "
+            "model=…, seed=…."
         )
     with open_dict(cfg):
         cfg.rollout.evaluation_sampling = cfg.rollout.sampling
@@ -183,8 +200,12 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
 
     found = runs.checkpoints_in(run / "checkpoints")
     nearest = {share: min(found, key=lambda at: abs(at - share * max(found))) for share in QUARTERS}
-    if far := [f"{100 * share:.0f} %" for share, at in nearest.items() if abs(at / max(found) - share) > 0.05]:
-        print(f"No checkpoint is left near {', '.join(far)} of training: callbacks.checkpoint.fractions keeps them.")
+    if far := [
+        f"{100 * share:.0f} %" for share, at in nearest.items() if abs(at / max(found) - share) > 0.05
+    ]:
+        print(
+            f"No checkpoint is left near {', '.join(far)} of training: callbacks.checkpoint.fractions keeps them."
+        )
     return {at: checkpoint_at(found[at], "diagnose") for at in sorted(set(nearest.values()))}
 
 
@@ -206,7 +227,9 @@ def measured_in(path: Path) -> list[Point]:
     if not path.exists():
         return []
     try:
-        found = read_json(Diagnosis, path.read_bytes(), source=str(path), remedy="All checkpoints are measured again.")
+        found = read_json(
+            Diagnosis, path.read_bytes(), source=str(path), remedy="All checkpoints are measured again."
+        )
     except ForeignDataError as damage:
         warnings.warn(str(damage), stacklevel=2)
         return []

@@ -49,8 +49,8 @@ def name_of(part: object) -> str:
 def own_code(part: object, setting: str) -> Iterator[None]:
     """Turn a SystemExit or StopIteration of a part into an error, since both would pass silently.
 
-    The first one would end the run with exit code 0. The second one, which `next` raises for an empty iterator, would
-    end the epoch: Lightning takes it for the end of the data.
+    The first one would end the run with exit code 0. The second one, which `next` raises for an empty
+    iterator, would end the epoch: Lightning takes it for the end of the data.
 
     Raises:
         RuntimeError: the block has called `sys.exit`, or raised StopIteration.
@@ -65,8 +65,8 @@ def own_code(part: object, setting: str) -> Iterator[None]:
         ) from error
     except StopIteration:
         raise RuntimeError(
-            f"Expected {name_of(part)} ({setting}) to return or raise another error, but it raised StopIteration, as "
-            "`next` does for an empty iterator. Give `next` a default."
+            f"Expected {name_of(part)} ({setting}) to return or raise another error, but it raised "
+            "StopIteration, as `next` does for an empty iterator. Give `next` a default."
         ) from None  # contextlib would pass the StopIteration on if it were the cause
 
 
@@ -86,7 +86,12 @@ def check_column(value: object, size: int, part: object, setting: str, what: str
         FloatingPointError: a number is not finite, or too large for float32.
     """
     expected = f"Expected {name_of(part)} ({setting}) to return {what + ' as ' if what else ''}"
-    if not isinstance(value, Tensor) or value.is_complex() or value.is_nested or value.layout != torch.strided:
+    if (
+        not isinstance(value, Tensor)
+        or value.is_complex()
+        or value.is_nested
+        or value.layout != torch.strided
+    ):
         raise TypeError(f"{expected}a float tensor of shape [{size}], but got {found(value)}.")
     if value.shape != (size,) or value.device.type != "cpu":
         raise ValueError(f"{expected}a float tensor of shape [{size}] on cpu, but got {found(value)}.")

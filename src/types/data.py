@@ -1,7 +1,7 @@
 """The vocabulary: what flows from questions to rollouts to rewards to advantages to the loss.
 
-Symbols: B questions in a batch, P sample prompts, R responses, T tokens. A question has N rephrasings; the original and
-each rephrasing are sampled G times.
+Symbols: B questions in a batch, P sample prompts, R responses, T tokens. A question has N rephrasings; the
+original and each rephrasing are sampled G times.
 """
 
 from __future__ import annotations
@@ -112,7 +112,12 @@ class SamplingConfig:
     """Length limit of a response, stop token included."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.temperature < math.inf or not 0 < self.top_p <= 1 or self.top_k < 0 or self.max_new_tokens < 1:
+        if (
+            not 0 <= self.temperature < math.inf
+            or not 0 < self.top_p <= 1
+            or self.top_k < 0
+            or self.max_new_tokens < 1
+        ):
             raise ValueError(
                 "Expected a finite temperature ≥ 0, 0 < top_p ≤ 1, top_k ≥ 0 and max_new_tokens ≥ 1, "
                 f"but got {self}. Correct rollout.sampling."
@@ -150,7 +155,9 @@ class Completion:
         for name, (values, dtype) in kinds.items():
             if not isinstance(values, Tensor) or values.dtype != dtype or values.ndim != 1:
                 wanted = dtype_name(dtype)
-                raise TypeError(f"Expected Completion.{name} to be a {wanted} [T] tensor, but got {found(values)}.")
+                raise TypeError(
+                    f"Expected Completion.{name} to be a {wanted} [T] tensor, but got {found(values)}."
+                )
         if not len(self.token_ids) == len(self.logprobs) > 0:
             raise ValueError(
                 "Expected a Completion to have at least one token and a log-prob of each, but got "
@@ -257,7 +264,9 @@ class _ScoreFields(NamedTuple):
     answer: str | None
     """The normalised final answer; None if none was found."""
     failure: str | None = None
-    """Why no verdict was reached (`timeout`, `memory`, `crash`), so `correct` is false; None when there was one."""
+    """Why no verdict was reached (`timeout`, `memory`, `crash`), so `correct` is false; None when there was
+    one.
+    """
 
 
 class InvalidScoreError(TypeError):
@@ -267,8 +276,8 @@ class InvalidScoreError(TypeError):
 class Score(_ScoreFields):
     """The judgement of a verifier on one response.
 
-    `correct` is a bool of Python, numpy or torch. A number is refused: −1.0 means wrong elsewhere, but Python takes
-    every number but 0 as true.
+    `correct` is a bool of Python, numpy or torch. A number is refused: −1.0 means wrong elsewhere, but Python
+    takes every number but 0 as true.
 
     Raises:
         InvalidScoreError: a field has another type, or `correct` is true together with a `failure`.

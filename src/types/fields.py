@@ -39,6 +39,10 @@ class Fields:
             ) from None
         if key in NESTED:
             parts = enumerate(value) if isinstance(value, Sequence) else None
-            value = Fields(here, value) if parts is None else [Fields(f"{here}[{row}]", part) for row, part in parts]
+            value = (
+                Fields(here, value)
+                if parts is None
+                else [Fields(f"{here}[{row}]", part) for row, part in parts]
+            )
             setattr(self, key, value)  # so that many prompts are wrapped only once
         return value

@@ -97,8 +97,8 @@ class Engine(Protocol):
 
         Args:
             request: Prompts, numbers of samples, how to draw, and the seed.
-            deliver: Called once for each prompt that has samples, in any order and from any thread, never two at a
-                time, so that responses can be scored while others are sampled.
+            deliver: Called once for each prompt that has samples, in any order and from any thread, never two
+                at a time, so that responses can be scored while others are sampled.
 
         Returns:
             [P] of [num_samples[p]], in the order of the prompts.
@@ -111,8 +111,8 @@ class Engine(Protocol):
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
         """Start `generate` in the background. Do not call the engine again until `Finish` returns.
 
-        The background code must not call collectives, change torch's random state or share weights with the trainer.
-        `Finish` may be collective, and raises the errors of `generate`.
+        The background code must not call collectives, change torch's random state or share weights with the
+        trainer. `Finish` may be collective, and raises the errors of `generate`.
         """
         raise NotImplementedError(f"{type(self).__name__} can't sample while the policy is updated.")
 
@@ -237,7 +237,9 @@ def require(value: object, protocol: type, setting: str) -> None:
     if isinstance(value, protocol):
         return
     members = {*vars(protocol), *protocol.__annotations__}
-    missing = sorted(n for n in members if (n == "__call__" or not n.startswith("_")) and not hasattr(value, n))
+    missing = sorted(
+        n for n in members if (n == "__call__" or not n.startswith("_")) and not hasattr(value, n)
+    )
     raise TypeError(
         f"Expected {setting} to be a {protocol.__name__} ({protocol.__module__}), but {value!r} has no "
         f"{', '.join(missing)}. Derive its class from it: it has defaults for what is optional."

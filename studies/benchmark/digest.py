@@ -46,7 +46,9 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
         `success`: split → per question, in the order of the source, the probability of a correct response, or their
         number; `weights`: fingerprint of the trained parameters; `provenance`: commit and versions.
     """
-    noted, provenance = (json.loads((run.path / name).read_text()) for name in ("run.json", "provenance.json"))
+    noted, provenance = (
+        json.loads((run.path / name).read_text()) for name in ("run.json", "provenance.json")
+    )
     exact = run.exact[-1]["splits"] if run.exact else None
     counts = {split: run.counts(split) for split in run.test}
     return {
@@ -55,7 +57,9 @@ def entry_of(run: RunFiles) -> dict[str, Any]:
         "seconds": round(float(run.metrics.reindex(columns=list(PHASES)).sum().sum()), 1),
         "took": round(noted.get("seconds", 0.0), 1),
         "n": 0 if exact else int(next(iter(counts.values()))["n"].iloc[0]),
-        "success": {s: [float(f"{q['success']:.4g}") for q in content["questions"]] for s, content in exact.items()}
+        "success": {
+            s: [float(f"{q['success']:.4g}") for q in content["questions"]] for s, content in exact.items()
+        }
         if exact
         else {split: [int(c) for c in table["correct"]] for split, table in counts.items()},
         "weights": weights_fingerprint(run),
@@ -106,12 +110,17 @@ def setting_of(run: Mapping[str, Any]) -> str:
 
 def settings_of(runs: Runs) -> dict[str, Runs]:
     """`<task>/<regime>` → its runs."""
-    return {name: [run for run in runs if setting_of(run) == name] for name in dict.fromkeys(map(setting_of, runs))}
+    return {
+        name: [run for run in runs if setting_of(run) == name]
+        for name in dict.fromkeys(map(setting_of, runs))
+    }
 
 
 def table_of(runs: Runs, method: str, k: int) -> pd.DataFrame:
     """[seeds, questions] pass@k of a method in one setting, exact or without bias."""
-    found = {run["seed"]: _pass_at_k(run["success"][SPLIT], run["n"], k) for run in runs if run["method"] == method}
+    found = {
+        run["seed"]: _pass_at_k(run["success"][SPLIT], run["n"], k) for run in runs if run["method"] == method
+    }
     if not found:
         names = ", ".join(dict.fromkeys(run["method"] for run in runs))
         raise KeyError(f"Expected runs of {method}, but there are only {names}.")
@@ -139,7 +148,9 @@ def paired(ours: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
 
 def main() -> None:
     """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("root", type=Path, help="of the runs: <root>/<task>/<regime>/<method>/seed<k>")
     parser.add_argument("file", type=Path)
     chosen = parser.parse_args()

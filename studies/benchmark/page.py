@@ -45,7 +45,9 @@ class Method:
 
     def mean(self, name: str, settings: Sequence[str]) -> float:
         """Of a number of the ledger, over settings."""
-        values = ([run["ledger"][name] for run in self.runs if setting_of(run) == setting] for setting in settings)
+        values = (
+            [run["ledger"][name] for run in self.runs if setting_of(run) == setting] for setting in settings
+        )
         return float(np.mean([np.mean(of_setting) for of_setting in values]))
 
 
@@ -73,7 +75,10 @@ class Row:
 
 def kept() -> list[Runs]:
     """The digests beside the code: `benchmark.jsonl.gz`, then others with untrained policies of their own."""
-    return [read(path) for path in sorted(FOLDER.glob("*.jsonl.gz"), key=lambda path: path.stem != "benchmark.jsonl")]
+    return [
+        read(path)
+        for path in sorted(FOLDER.glob("*.jsonl.gz"), key=lambda path: path.stem != "benchmark.jsonl")
+    ]
 
 
 def methods_of(*digests: Runs) -> dict[str, Method]:
@@ -94,7 +99,8 @@ def rows_of(methods: Mapping[str, Method]) -> list[Row]:
     for name, method in methods.items():
         settings = list(method.gains[32])
         drawn = {
-            other: method.mean("rollouts", settings) / methods[other].mean("rollouts", settings) for other in REFERENCES
+            other: method.mean("rollouts", settings) / methods[other].mean("rollouts", settings)
+            for other in REFERENCES
         }
         reference = min(drawn, key=lambda other: abs(np.log(drawn[other])))
         theirs = methods[reference].gains[32]
@@ -131,7 +137,9 @@ def command(full: str) -> str:
     """The part of a run's command that defines the method: the experiment, and overrides after it."""
     parts = shlex.split(full)
     start = next(i for i, part in enumerate(parts) if part.startswith("experiment="))
-    shown = [part for part in parts[start:] if not part.startswith(("callbacks", "resume=", "hydra.", "export="))]
+    shown = [
+        part for part in parts[start:] if not part.startswith(("callbacks", "resume=", "hydra.", "export="))
+    ]
     return shlex.join(["tagrpo-train", "recipe=common", *shown])
 
 
@@ -141,7 +149,9 @@ def gains_of_experiments(rows: Sequence[Row]) -> dict[str, str]:
     The gain is the mean over tasks with its interval, or that of each task if their signs differ beyond noise.
     """
     least_changed = sorted(everywhere(rows), key=lambda row: len(shlex.split(row.command)), reverse=True)
-    return {shlex.split(row.command)[2].removeprefix("experiment="): row.gains[32].short for row in least_changed}
+    return {
+        shlex.split(row.command)[2].removeprefix("experiment="): row.gains[32].short for row in least_changed
+    }
 
 
 def page(rows: Sequence[Row], runs: Runs) -> str:
@@ -158,7 +168,9 @@ def page(rows: Sequence[Row], runs: Runs) -> str:
     differences = {row.name: row.corrected_difference for row in ranked if row.name != row.reference}
     decided = {name: found.mean for name, found in differences.items() if found.mean is not None}
     better = [name for name, mean in decided.items() if mean.low > 0]
-    gained = {task: np.mean([differences[name].tasks[task].value for name in better] or [0.0]) for task in TASKS}
+    gained = {
+        task: np.mean([differences[name].tasks[task].value for name in better] or [0.0]) for task in TASKS
+    }
     words = {
         "count": str(len(ranked)),
         "counts": "\n".join(table(COUNTED, counts)),
@@ -180,7 +192,9 @@ def page(rows: Sequence[Row], runs: Runs) -> str:
 
 def _below_without(row: Row, task: str, level: float) -> bool:
     """Whether the mean of the other tasks is below the untrained policy."""
-    others = {name: tables for name, tables in row.method.gains[32].items() if not name.startswith(f"{task}/")}
+    others = {
+        name: tables for name, tables in row.method.gains[32].items() if not name.startswith(f"{task}/")
+    }
     mean = over_tasks(others, level).mean
     return mean is not None and mean.high < 0
 
@@ -198,7 +212,9 @@ def _same(rows: Sequence[Row]) -> Iterator[str]:
         groups: dict[tuple[int, str], list[str]] = {}
         for row in rows:
             if runs := [run for run in row.method.runs if setting_of(run) == setting]:
-                groups.setdefault(min((run["seed"], run["weights"]) for run in runs), []).append(f"`{row.name}`")
+                groups.setdefault(min((run["seed"], run["weights"]) for run in runs), []).append(
+                    f"`{row.name}`"
+                )
         for (seed, _), names in groups.items():
             if len(names) > 1:
                 yield f"On `{setting}` the weights of {', '.join(names)} at seed {seed} are equal to the last bit."
@@ -245,7 +261,9 @@ def untrained(runs: Runs) -> list[str]:
 
 def draw_gains(rows: Sequence[Row], path: Path) -> None:
     """Gains in pass@32 with 95 % intervals: one line per method, one panel per task; 0 is the untrained policy."""
-    figure, axes = plt.subplots(1, len(TASKS), figsize=(11, 0.19 * len(rows) + 1), sharey=True, layout="constrained")
+    figure, axes = plt.subplots(
+        1, len(TASKS), figsize=(11, 0.19 * len(rows) + 1), sharey=True, layout="constrained"
+    )
     places = np.arange(len(rows))[::-1]
     for axis, task in zip(axes, TASKS, strict=True):
         axis.axvline(0, color="0.4", linewidth=1)
@@ -253,7 +271,9 @@ def draw_gains(rows: Sequence[Row], path: Path) -> None:
         low = [100 * estimate.low for estimate in estimates]
         high = [100 * estimate.high for estimate in estimates]
         axis.hlines(places, low, high, color="tab:blue", linewidth=1.2)
-        axis.plot([100 * estimate.value for estimate in estimates], places, "o", color="tab:blue", markersize=3)
+        axis.plot(
+            [100 * estimate.value for estimate in estimates], places, "o", color="tab:blue", markersize=3
+        )
         axis.tick_params(labelsize=7)
         axis.set_title(f"{task}: gain in pass@32", fontsize=9)
         axis.margins(y=0.01)

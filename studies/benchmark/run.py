@@ -61,7 +61,9 @@ class Own:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", self.name):
-            raise ValueError(f"Expected --method to be a letter and then letters, digits and _, but got {self.name!r}.")
+            raise ValueError(
+                f"Expected --method to be a letter and then letters, digits and _, but got {self.name!r}."
+            )
         if self.name in {run["method"] for runs in page.kept() for run in runs}:
             raise ValueError(
                 f"Expected --method to be a new name, but the benchmark has {self.name!r}. Choose another."
@@ -78,7 +80,9 @@ class Own:
             )
 
 
-def grid(preset: str, setting: str, seeds: Sequence[int], *changes: str, own: Own | None = None) -> list[GridRun]:
+def grid(
+    preset: str, setting: str, seeds: Sequence[int], *changes: str, own: Own | None = None
+) -> list[GridRun]:
     """The runs of a grid in one setting, seed by seed; with `own` of this method and the untrained policy alone.
 
     `changes` are of the grid, and are for all of its runs.
@@ -107,7 +111,9 @@ def execute(runs: Sequence[GridRun], workers: int) -> None:
 def make_starters(settings: Sequence[str], seeds: Sequence[int], workers: int) -> None:
     """Make the policies to start from that are missing, as `make starters` does, some minutes of one core each."""
     places = {
-        STARTERS / (task := setting.partition("/")[0]) / f"seed{n}": (task, n) for n in seeds for setting in settings
+        STARTERS / (task := setting.partition("/")[0]) / f"seed{n}": (task, n)
+        for n in seeds
+        for setting in settings
     }
     missing = [folder for folder in places if not (folder / "warmstart.json").exists()]
 
@@ -135,7 +141,9 @@ def beside(own: Runs) -> Iterator[str]:
     cells = [[cell.strip("`") for cell in row[:-1]] for row in (page.HEADER, *rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     yield from ("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
-    settings, seeds = (", ".join(map(str, dict.fromkeys(place))) for place in zip(*sorted(starts), strict=True))
+    settings, seeds = (
+        ", ".join(map(str, dict.fromkeys(place))) for place in zip(*sorted(starts), strict=True)
+    )
     yield f"\nOn {settings}, seeds {seeds}:"
     yield "gains in points of pass@k over the untrained policy that a run began with, and difference from the gain in"
     yield "pass@32 of the reference, with 95 % intervals over seeds and questions."
@@ -150,14 +158,18 @@ def bench(own: Own, settings: Sequence[str], seeds: Sequence[int], workers: int,
     make_starters(settings, seeds, workers)
     execute(runs, workers)
     root = runs[0].directory.parents[3]
-    found = [run for run in digest(root, (BASE, own.name)) if setting_of(run) in settings and run["seed"] in seeds]
+    found = [
+        run for run in digest(root, (BASE, own.name)) if setting_of(run) in settings and run["seed"] in seeds
+    ]
     write(found, root / f"{own.name}.jsonl.gz")
     return "\n".join([*beside(found), f"Digest: {root / own.name}.jsonl.gz"])
 
 
 def main() -> None:
     """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--method", metavar="NAME", help="a new name for a method of yours")
     which.add_argument("--all", action="store_true", help="every method of the grids, instead")
@@ -172,7 +184,9 @@ def main() -> None:
             own = Own(chosen.method, chosen.overrides, chosen.config_dir)
             print("\n" + bench(own, chosen.settings, chosen.seeds, chosen.workers))
             return
-        places = [(preset, setting) for preset, of in GRIDS.items() for setting in of if setting in chosen.settings]
+        places = [
+            (preset, setting) for preset, of in GRIDS.items() for setting in of if setting in chosen.settings
+        ]
         runs = [run for preset, setting in places for run in grid(preset, setting, chosen.seeds)]
         make_starters(chosen.settings, chosen.seeds, chosen.workers)
         execute(runs, chosen.workers)

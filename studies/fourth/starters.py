@@ -39,7 +39,9 @@ def measured(folder: Path) -> pd.DataFrame:
         told = {name: start[name] for name in ("task", "branch", "seed")}
         rows.append({**told, "gap": gap, "solved": original})
     if not rows:
-        raise FileNotFoundError(f"Expected untrained policies in {folder}, but there are none: run them first.")
+        raise FileNotFoundError(
+            f"Expected untrained policies in {folder}, but there are none: run them first."
+        )
     return pd.DataFrame(rows).set_index(["task", "seed", "branch"]).sort_index()
 
 
@@ -77,7 +79,9 @@ def faults(starts: pd.DataFrame) -> pd.Series:
 
 def main() -> None:
     """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="of the runs")
     found = faults(measured(parser.parse_args().folder)).reset_index(name="why")
     for task, seed, why in found.itertuples(index=False):

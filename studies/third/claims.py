@@ -46,11 +46,18 @@ class Claim(Hypothesis):
 
 
 def chosen(
-    runs: pd.DataFrame, arm: str, wording: str, kind: str = "wording", path: str = "sampled", point: str = "end"
+    runs: pd.DataFrame,
+    arm: str,
+    wording: str,
+    kind: str = "wording",
+    path: str = "sampled",
+    point: str = "end",
 ) -> pd.DataFrame:
     """The rows of an arm, one for each task, branch and seed."""
     point = "start" if arm == UNTRAINED else point
-    kind = kind if arm == UNTRAINED or ARMS[arm].reformulations else KINDS[0]  # the others run once for all kinds
+    kind = (
+        kind if arm == UNTRAINED or ARMS[arm].reformulations else KINDS[0]
+    )  # the others run once for all kinds
     same = {"arm": arm, "kind": kind, "wording": wording, "path": path, "point": point}
     rows = runs[np.logical_and.reduce([runs[name] == value for name, value in same.items()])]
     return rows.set_index(["task", "branch", "seed"])
@@ -80,7 +87,13 @@ def between(
 
 
 def rise(
-    ours: str, theirs: str, k: int, *, gaps: Sequence[str] = GAPS, wording: str = "original", point: str = "end"
+    ours: str,
+    theirs: str,
+    k: int,
+    *,
+    gaps: Sequence[str] = GAPS,
+    wording: str = "original",
+    point: str = "end",
 ) -> Pair:
     """How much pass@k of ours − theirs rises over some gaps, which grow in equal steps."""
     steps = np.linspace(0, 1, len(gaps))
@@ -88,13 +101,19 @@ def rise(
     def rises(runs: pd.DataFrame) -> Differences:
         found = _difference(runs, ours, theirs, k, wording, "wording", point)
         of_gaps = found.unstack("branch").reindex(columns=list(gaps)).dropna()
-        lines = pd.Series(np.polyfit(steps, of_gaps.to_numpy().T, 1)[0] if len(of_gaps) else [], of_gaps.index, float)
-        return _several({f"{task}/rise": of.droplevel("task").to_frame() for task, of in lines.groupby("task")})
+        lines = pd.Series(
+            np.polyfit(steps, of_gaps.to_numpy().T, 1)[0] if len(of_gaps) else [], of_gaps.index, float
+        )
+        return _several(
+            {f"{task}/rise": of.droplevel("task").to_frame() for task, of in lines.groupby("task")}
+        )
 
     return rises
 
 
-def _difference(runs: pd.DataFrame, ours: str, theirs: str, k: int, wording: str, kind: str, point: str) -> pd.Series:
+def _difference(
+    runs: pd.DataFrame, ours: str, theirs: str, k: int, wording: str, kind: str, point: str
+) -> pd.Series:
     sides = []
     for arm, _, path in (name.partition("@") for name in (ours, theirs)):
         sides.append(chosen(runs, arm, wording, kind, path or "sampled", point)[f"pass@{k}"])
@@ -108,8 +127,14 @@ def _several(settings: Differences) -> Differences:
 
 def of(pair: Callable[..., Pair], ours: str, theirs: str, k: int, **rest: Any) -> Mapping[str, Pair]:
     """One difference with its label."""
-    told = [value if isinstance(value, str) else "–".join({value[0]: 0, value[-1]: 0}) for value in rest.values()]
-    return {f"{pair.__name__}: {ours} − {theirs} ({', '.join([f'pass@{k}', *told])})": pair(ours, theirs, k, **rest)}
+    told = [
+        value if isinstance(value, str) else "–".join({value[0]: 0, value[-1]: 0}) for value in rest.values()
+    ]
+    return {
+        f"{pair.__name__}: {ours} − {theirs} ({', '.join([f'pass@{k}', *told])})": pair(
+            ours, theirs, k, **rest
+        )
+    }
 
 
 MOST: Mapping[str, Any] = {"branches": GAPS[-1:]}
@@ -189,8 +214,12 @@ def mistakes(runs: pd.DataFrame) -> list[str]:
     """What a table has other than the plan: each run once, at its points and on all wordings."""
     planned = Counter[tuple[Any, ...]]()
     for run in chain.from_iterable(runs_of(*cell) for cell in product(RECIPES, STARTERS, SEEDS)):
-        points, kinds = (["start"], kinds_of(run.branch)) if run.arm == UNTRAINED else (POINTS_OF_RUNS, [run.kind])
-        planned.update((replace(run, kind=kind).file, *rest) for kind, *rest in product(kinds, points, WORDINGS))
+        points, kinds = (
+            (["start"], kinds_of(run.branch)) if run.arm == UNTRAINED else (POINTS_OF_RUNS, [run.kind])
+        )
+        planned.update(
+            (replace(run, kind=kind).file, *rest) for kind, *rest in product(kinds, points, WORDINGS)
+        )
     told = runs[[field.name for field in fields(Run)]].to_dict("records")
     files = [Run(**{str(name): value for name, value in row.items()}).file for row in told]
     there = Counter[tuple[Any, ...]](zip(files, runs["point"], runs["wording"], strict=True))

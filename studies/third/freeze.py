@@ -21,7 +21,10 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 PLAN = HERE / "plan.json"
 FROZEN = (
-    *(f"studies/third/{name}.py" for name in ("claims", "design", "freeze", "power", "results", "run", "verdicts")),
+    *(
+        f"studies/third/{name}.py"
+        for name in ("claims", "design", "freeze", "power", "results", "run", "verdicts")
+    ),
     "studies/third/plan.md",
     "examples/expected_gradient.py",
     "examples/starters/*.py",
@@ -40,7 +43,9 @@ FROZEN = (
 def fingerprints() -> dict[str, str]:
     """File → SHA-256 of what it holds."""
     files = sorted(path for pattern in FROZEN for path in ROOT.glob(pattern))
-    return {path.relative_to(ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    return {
+        path.relative_to(ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files
+    }
 
 
 def differing() -> list[str]:
@@ -51,10 +56,16 @@ def differing() -> list[str]:
 
 def main() -> None:
     """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--write", action="store_true")
     if not parser.parse_args().write:
-        sys.exit("\n".join(["These files are not what the plan froze:", *found]) if (found := differing()) else None)
+        sys.exit(
+            "\n".join(["These files are not what the plan froze:", *found])
+            if (found := differing())
+            else None
+        )
     git = ["git", "-C", str(ROOT)]
     if PLAN.exists() or subprocess.check_output([*git, "status", "--porcelain"]):
         sys.exit(f"Expected a clean tree and no {PLAN.name}: a plan is frozen once.")

@@ -78,7 +78,9 @@ def gaps_of(runs: pd.DataFrame) -> pd.Series:
 
 
 @styled
-def draw(runs: pd.DataFrame, rows: Sequence[tuple[int, str]], lines: Mapping[str, Line], label: str) -> Figure:
+def draw(
+    runs: pd.DataFrame, rows: Sequence[tuple[int, str]], lines: Mapping[str, Line], label: str
+) -> Figure:
     """Draw differences by the gap, with 95 % intervals: a row of panels for each of `rows`, a column for each task.
 
     Args:
@@ -142,7 +144,9 @@ def gains_table(runs: pd.DataFrame) -> Iterator[str]:
         one = over_tasks(over_untrained(arm, 1, point)(runs))
         stopped = "–" if point == "end" else kept(runs, arm, point)
         rows.append([f"`{arm}`", name, *cells(found), one.short, stopped])
-    yield from table(["arm", "point", "pass@32", *(f"… `{task}`" for task in RECIPES), "pass@1", "kept"], rows)
+    yield from table(
+        ["arm", "point", "pass@32", *(f"… `{task}`" for task in RECIPES), "pass@1", "kept"], rows
+    )
 
 
 def kept(runs: pd.DataFrame, arm: str, point: str) -> str:
@@ -164,7 +168,8 @@ def claims_table(runs: pd.DataFrame, findings: Sequence[Sequence[Finding]]) -> I
     for number, (claim, found) in enumerate(zip(CLAIMS, findings, strict=True), 1):
         tables = claim.tables(runs)
         effects = [
-            "; ".join(each) for each in zip(*(_effects(each, tables[each.label]) for each in found), strict=True)
+            "; ".join(each)
+            for each in zip(*(_effects(each, tables[each.label]) for each in found), strict=True)
         ]
         told = [_word(each, excluded(claim, each.label, runs)) for each in found]
         if len(set(told)) == 1:
@@ -243,7 +248,9 @@ def gaps_table(runs: pd.DataFrame) -> Iterator[str]:
     for task in RECIPES:
         of = 100 * starts.loc[task].groupby("branch")[["gap", "pass@1", "pass@32"]].mean().loc[list(GAPS)]
         each = (f"{gap:+.0f}: {one:.0f}, {many:.0f}".replace("-", "−") for gap, one, many in of.to_numpy())
-        rows.append([f"`{task}`", *each, *(per_gap(runs, task, *others).signed for others in ((), ("pass@1",)))])
+        rows.append(
+            [f"`{task}`", *each, *(per_gap(runs, task, *others).signed for others in ((), ("pass@1",)))]
+        )
     yield from table(["", *GAPS, "rise per ten points of gap", "… at equal pass@1"], rows)
 
 
@@ -308,7 +315,10 @@ def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
         for part, each in zip("abc", found, strict=False):
             numbers[f"claim{number}{part}"] = over_tasks(tables[each.label]).short
     spent = runs[runs["arm"] != UNTRAINED].drop_duplicates(list(RUN))
-    hours, listed = spent.filter(like="seconds/").sum().sum() / 3600, spent.groupby("task")["training/listed"].mean()
+    hours, listed = (
+        spent.filter(like="seconds/").sum().sum() / 3600,
+        spent.groupby("task")["training/listed"].mean(),
+    )
     of_prediction, of_gap = predictions(runs, predicted)
     estimates = [each.value for each in findings[9][0].tasks.values()]
     lines = LEADS["rise"](runs)["shortest_path/rise"].iloc[:, 0]
@@ -327,7 +337,9 @@ def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
         "pass_at_k_most": f"{100 * max(estimates):.1f}",
         "steepest": ", ".join(f"{points(float(steepest[seed]))} in seed {seed}" for seed in steepest.index),
         "law": LAW_WORDS[law],
-        "missed": "; ".join(f"p = {p:.4f} in claim {number}, needed {level:.4f}" for number, p, level in missed(runs)),
+        "missed": "; ".join(
+            f"p = {p:.4f} in claim {number}, needed {level:.4f}" for number, p, level in missed(runs)
+        ),
         "of_prediction": of_prediction,
         "of_gap": of_gap,
         "runs": f"{len(spent):,}",

@@ -103,7 +103,9 @@ def simulated(
 def report(pilot: pd.DataFrame, seeds: Sequence[int], rounds: int) -> Iterator[str]:
     """Shares of studies in which each claim, and the law, has a word that is true; and those with a false one."""
     measured = [claim.tables(pilot) for claim in CLAIMS]
-    claims, tables = zip(*((c, t) for c, t in zip(CLAIMS, measured, strict=True) if any(t.values())), strict=True)
+    claims, tables = zip(
+        *((c, t) for c, t in zip(CLAIMS, measured, strict=True) if any(t.values())), strict=True
+    )
     law = sum(claim.law for claim in claims)
 
     def share(of: Sequence[bool]) -> str:
@@ -115,26 +117,37 @@ def report(pilot: pd.DataFrame, seeds: Sequence[int], rounds: int) -> Iterator[s
             for skew, shape in {0: "normal", 1: "skewed to the right", -1: "skewed to the left"}.items():
                 studies = list(simulated(claims, tables, effect, count, rounds, skew))
                 laws = [conjunction([word for of in words[:law] for word in of]) for words, _ in studies]
-                no_law = share([effect <= 0 and word in ("reproduces", "smaller than claimed") for word in laws])
+                no_law = share(
+                    [effect <= 0 and word in ("reproduces", "smaller than claimed") for word in laws]
+                )
                 wrong.append([f"{effect:g} δ, {shape}", no_law,
                               *(share([any(false[part]) for _, false in studies])
                                 for part in (slice(law), slice(law, None)))])  # fmt: skip
                 if not skew:
                     decided = [
-                        share([not false[row] and {*words[row]}.isdisjoint(UNDECIDED) for words, false in studies])
+                        share(
+                            [
+                                not false[row] and {*words[row]}.isdisjoint(UNDECIDED)
+                                for words, false in studies
+                            ]
+                        )
                         for row in range(len(claims))
                     ]
                     columns.append([*decided, share([word not in UNDECIDED for word in laws])])
         yield f"\n{count} seeds: % of studies in which a true word is decided, by the true effect\n"
         names = [*(f"{row + 1}. {claim.statement}" for row, claim in enumerate(claims)), "The law, any word."]
-        yield from table(["claim", *(f"{effect:g} δ" for effect in EFFECTS)], list(zip(names, *columns, strict=True)))
+        yield from table(
+            ["claim", *(f"{effect:g} δ" for effect in EFFECTS)], list(zip(names, *columns, strict=True))
+        )
         yield "\n% of studies with a false word\n"
         yield from table(["true effects", "on the law", "on one of its claims", "on another claim"], wrong)
 
 
 def main() -> None:
     """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("pilot", type=Path, help="table of its runs")
     parser.add_argument("--seeds", nargs="*", type=int, default=[len(SEEDS)])
     parser.add_argument("--rounds", type=int, default=100)

@@ -35,7 +35,9 @@ def direction(arm: Arm, success: tuple[float, ...]) -> float:
     alike = Arm(samples=arm.samples, pool=arm.pool, k=arm.k)
     pools = [success] if arm.pool == "question" else [(p,) for p in success]
     given = [pair for pool in pools for pair in advantages(alike, pool)]
-    pushed = [up * p * (1 - first) - down * (1 - p) * first for p, (up, down) in zip(success, given, strict=True)]
+    pushed = [
+        up * p * (1 - first) - down * (1 - p) * first for p, (up, down) in zip(success, given, strict=True)
+    ]
     return sum(pushed if arm.anchor == "original" else pushed[:1]) / len(success)
 
 
@@ -62,7 +64,9 @@ def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="of the runs")
     parser.add_argument("table", type=Path, help="to write; what it has of other cells stays")
     chosen = parser.parse_args()

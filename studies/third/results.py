@@ -48,10 +48,16 @@ def rows_of(folder: Path) -> Iterator[dict[str, Any]]:
             if run["arm"] != UNTRAINED:
                 before = start["tests"][run["kind"]]
                 told = {name: run[name] for name in RUN} | {"gap": mean[run["kind"]] - mean["original"]}
-                told |= {f"training/{name}": sum(of) / len(of) for name, of in run["training"].items() if name in KEPT}
+                told |= {
+                    f"training/{name}": sum(of) / len(of)
+                    for name, of in run["training"].items()
+                    if name in KEPT
+                }
                 told |= {f"seconds/{phase}": spent for phase, spent in run["seconds"].items()}
                 for point, iteration in run["points"].items():
-                    yield from _rows(told | {"iteration": iteration}, point, run["tests"][str(iteration)], before)
+                    yield from _rows(
+                        told | {"iteration": iteration}, point, run["tests"][str(iteration)], before
+                    )
 
 
 def _rows(
@@ -60,14 +66,18 @@ def _rows(
     for wording, success in tests.items():
         p = torch.tensor(success, dtype=torch.float64)
         after = exact_pass_at_k(p, KS)
-        gained, lost = support_change(exact_pass_at_k(torch.tensor(before[wording], dtype=torch.float64), KS), after)
+        gained, lost = support_change(
+            exact_pass_at_k(torch.tensor(before[wording], dtype=torch.float64), KS), after
+        )
         columns: dict[str, tuple[Sequence[float], Tensor]] = {
             "pass": (KS, after.mean(0)),
             "cover": (TAUS, cover_at_tau(p, TAUS).mean(0)),
             "gained": (KS, gained),
             "lost": (KS, lost),
         }
-        values = {f"{name}@{k}": float(x) for name, (ks, of) in columns.items() for k, x in zip(ks, of, strict=True)}
+        values = {
+            f"{name}@{k}": float(x) for name, (ks, of) in columns.items() for k, x in zip(ks, of, strict=True)
+        }
         yield {**told, "point": point, "wording": wording, **values}
 
 
@@ -80,7 +90,9 @@ def added(rows: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 def main() -> None:
     """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path, help="of the runs")
     parser.add_argument("table", type=Path, help="to write")
     chosen = parser.parse_args()

@@ -75,7 +75,9 @@ class Cell:
         self.starter = starter(folder, task, branch, seed)
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(self.starter)
         self.verifier = self.task.verifier()
-        self.renderer = PromptRenderer(PromptAugmentation({"plain": PlainTemplate("{question} <sep>")}), self.tokenizer)
+        self.renderer = PromptRenderer(
+            PromptAugmentation({"plain": PlainTemplate("{question} <sep>")}), self.tokenizer
+        )
         self.training = self._source("train", recipe.questions, seed).load()
         self.validation = self.asked(self._source("validation", recipe.validation_questions).load())
 
@@ -118,13 +120,18 @@ class Cell:
     def batches(self, arm: Arm, kind: str) -> QuestionLoader:
         """Training batches; of every arm the same questions in the same order."""
         groups = [
-            of_kind(group, kind) if arm.reformulations else group.select_rephrasings([]) for group in self.training
+            of_kind(group, kind) if arm.reformulations else group.select_rephrasings([])
+            for group in self.training
         ]
 
         def batch(groups: Sequence[QuestionGroup], epoch: int) -> QuestionBatch:
-            return QuestionBatch(groups=list(groups), prompts=self.renderer.prompts(groups, epoch, arm.samples))
+            return QuestionBatch(
+                groups=list(groups), prompts=self.renderer.prompts(groups, epoch, arm.samples)
+            )
 
-        return QuestionLoader(groups, batch, self.recipe.batch_size, shuffle=True, drop_last=True, seed=self.seed)
+        return QuestionLoader(
+            groups, batch, self.recipe.batch_size, shuffle=True, drop_last=True, seed=self.seed
+        )
 
     def pipeline(self) -> RolloutPipeline:
         """Samples and scores with the weights that it is given."""
@@ -139,7 +146,9 @@ class Cell:
 
 def starter(folder: Path, task: str, branch: str, seed: int) -> Path:
     """The policy to start from, made where it is missing."""
-    return Starters(folder / "starters" / task / f"seed{seed}", ExposedConfig(task=task, seed=seed)).folder(branch)
+    return Starters(folder / "starters" / task / f"seed{seed}", ExposedConfig(task=task, seed=seed)).folder(
+        branch
+    )
 
 
 def success(policy: CausalPolicy, asked: Asked) -> Tensor:
@@ -180,7 +189,9 @@ def expected_step(cell: Cell, policy: CausalPolicy, arm: Arm, optimizer: torch.o
         prompts = [prompt._replace(num_samples=DRAWS) for prompt in batch.prompts]
         drawn = drawing.roll_out(replace(batch, prompts=prompts), policy.model, number).rollouts
         found: list[dict[tuple[int, ...], Tensor]] = [{} for _ in prompts]
-        for row, ids, right in zip(drawn.prompt.tolist(), drawn.token_ids, drawn.correct.tolist(), strict=True):
+        for row, ids, right in zip(
+            drawn.prompt.tolist(), drawn.token_ids, drawn.correct.tolist(), strict=True
+        ):
             if not right:
                 found[row][tuple(ids.tolist())] = ids
         return [list(different.values()) for different in found]
@@ -189,7 +200,10 @@ def expected_step(cell: Cell, policy: CausalPolicy, arm: Arm, optimizer: torch.o
         by_question = [cell.correct(group) for group in batch.groups]
         correct = [by_question[prompt.question] for prompt in batch.prompts]
         if pipeline is None:
-            p, listed = add_expected_gradient(scorer, batch.prompts, correct, strategy, MAX_LENGTH), torch.ones(1)
+            p, listed = (
+                add_expected_gradient(scorer, batch.prompts, correct, strategy, MAX_LENGTH),
+                torch.ones(1),
+            )
         else:
             wrong = wrong_responses(batch, number, pipeline)
             p, listed = add_anchored_gradient(scorer, batch.prompts, correct, wrong, strategy, MAX_LENGTH)
@@ -310,13 +324,17 @@ def run_cells(folder: Path, cells: Sequence[Sequence[Run]], recipe: Recipe) -> i
 
 def main() -> None:
     """Console entry point."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
     parser.add_argument("--tasks", nargs="*", default=list(RECIPES), choices=RECIPES)
     parser.add_argument("--branches", nargs="*", default=list(STARTERS), choices=STARTERS)
     parser.add_argument("--seeds", nargs="*", type=int, default=list(SEEDS))
     parser.add_argument("--arms", nargs="*", default=list(ARMS), choices=ARMS)
-    parser.add_argument("--rate", type=float, help="learning rate of all arms, sampled only; the plan's without it")
+    parser.add_argument(
+        "--rate", type=float, help="learning rate of all arms, sampled only; the plan's without it"
+    )
     parser.add_argument("--iterations", type=int, help="those of the plan without it")
     parser.add_argument("--workers", type=int, default=1)
     chosen = parser.parse_args()
@@ -327,7 +345,10 @@ def main() -> None:
             runs = (list(runs_of(task, b, seed, chosen.arms, chosen.rate)) for b in chosen.branches)
             jobs.append(pool.submit(run_cells, chosen.folder, list(runs), replace(RECIPES[task], **changes)))
         for job in as_completed(jobs):
-            print(f"{job.result()} runs made, {sum(each.done() for each in jobs)} of {len(jobs)} jobs done", flush=True)
+            print(
+                f"{job.result()} runs made, {sum(each.done() for each in jobs)} of {len(jobs)} jobs done",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

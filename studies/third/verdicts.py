@@ -86,7 +86,10 @@ class Moments(NamedTuple):
     def passes(self, side: int, bound: float, level: float) -> bool:
         """Whether the mean lies above (`side` 1) or below (−1) a bound, by all tests."""
         quantile, skew = stats.t.isf(level, self.freedom), side * self.third / self.error**3
-        if not side * (self.mean - bound) / self.error > quantile - min(0.0, skew) * (2 * quantile**2 + 1) / 6:
+        if (
+            not side * (self.mean - bound) / self.error
+            > quantile - min(0.0, skew) * (2 * quantile**2 + 1) / 6
+        ):
             return False
         flipped = 2.0 ** -len(self.weights) <= level and len(self.weights) <= FLIPPED
         return not flipped or flips(side * (self.shares - bound * self.weights)) <= level
@@ -227,7 +230,8 @@ class Finding:
 def findings_of(claims: Sequence[tuple[Hypothesis, Tables]]) -> list[list[Finding]]:
     """Of each claim, the findings on its differences that have settings."""
     counts = {
-        law: sum(sum(map(bool, of.values())) for claim, of in claims if claim.law == law) for law in (True, False)
+        law: sum(sum(map(bool, of.values())) for claim, of in claims if claim.law == law)
+        for law in (True, False)
     }
 
     def finding(claim: Hypothesis, label: str, by_setting: Mapping[str, pd.DataFrame]) -> Finding:

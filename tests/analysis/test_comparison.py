@@ -13,7 +13,11 @@ from tagrpo.analysis.runs import by_method, find_runs
 from tagrpo.analysis.sections import sections
 
 # Correct of 8 responses to three questions, by seed.
-CORRECT = {"base": {0: [1, 2, 3]}, "grpo": {0: [2, 2, 4], 1: [4, 4, 4]}, "ta_grpo": {0: [4, 4, 4], 7: [8, 8, 8]}}
+CORRECT = {
+    "base": {0: [1, 2, 3]},
+    "grpo": {0: [2, 2, 4], 1: [4, 4, 4]},
+    "ta_grpo": {0: [4, 4, 4], 7: [8, 8, 8]},
+}
 SETTINGS = {
     "grpo": {"policy": {"anchor": "own"}, "lr": 1e-6, "optimizer": {"lr": 1e-6}, "seed": 0},
     "ta_grpo": {"policy": {"anchor": "original"}, "lr": 1e-5, "optimizer": {"lr": 1e-5}, "seed": 5},
@@ -26,7 +30,9 @@ def methods(tmp_path, write_run):
         for seed, correct in seeds.items():
             path = write_run(tmp_path, method, seed, correct, zero=50.0 + seed)
             config = {**SETTINGS.get(method, {}), "name": method, "seed": seed, "data": {"batch_size": 2}}
-            (path / "config.yaml").write_text(yaml.safe_dump({**config, "trainer": {"default_root_dir": str(path)}}))
+            (path / "config.yaml").write_text(
+                yaml.safe_dump({**config, "trainer": {"default_root_dir": str(path)}})
+            )
     (tmp_path / "base" / "seed0" / "ledger.json").unlink()
     return Methods(by_method(find_runs(tmp_path), list(CORRECT)))
 
@@ -97,7 +103,9 @@ def test_an_average_is_compared_as_the_splits_are(averaged):
 def test_comparisons_are_corrected_together_and_keep_their_order(averaged):
     found = averaged.comparisons
     raw = [
-        averaged.difference(splits, "ta_grpo", "grpo", k).p_value for splits in averaged.parts.values() for k in (1, 8)
+        averaged.difference(splits, "ta_grpo", "grpo", k).p_value
+        for splits in averaged.parts.values()
+        for k in (1, 8)
     ]
     raw.append(1.0)  # both logged 50 % without gradient in each iteration
     ranked = sorted(raw)
@@ -130,7 +138,11 @@ def test_the_rate_of_questions_without_gradient_is_told_of_the_first_fifth_too(t
 
 
 def test_methods_that_differ_in_their_questions_alone_are_a_series(tmp_path, write_run):
-    for method, kept, source, lr in (("more", 96, "both", 1), ("less", 64, "math", 1), ("other", 64, "math", 2)):
+    for method, kept, source, lr in (
+        ("more", 96, "both", 1),
+        ("less", 64, "math", 1),
+        ("other", 64, "math", 2),
+    ):
         path = write_run(tmp_path, method, 0, [1, 2])
         config = {"name": method, "data": {"train": {"path": source}}, "lr": lr}
         (path / "config.yaml").write_text(yaml.safe_dump(config))

@@ -59,8 +59,13 @@ def test_a_run_says_how_to_repeat_it(tmp_path, write_run):
         "task": ["seed=0", "name=x", "data.train.path=a b.jsonl", "resume=auto"],
         "hydra": ["hydra.run.dir=x", "hydra.mode=RUN", "hydra.searchpath=[file:///more]"],
     }
-    sources = [{"path": "tagrpo.configs", "provider": "main"}, {"path": "/my configs", "provider": "command-line"}]
-    noted = {"hydra": {"job": {"name": "train"}, "overrides": overrides, "runtime": {"config_sources": sources}}}
+    sources = [
+        {"path": "tagrpo.configs", "provider": "main"},
+        {"path": "/my configs", "provider": "command-line"},
+    ]
+    noted = {
+        "hydra": {"job": {"name": "train"}, "overrides": overrides, "runtime": {"config_sources": sources}}
+    }
     (path / ".hydra" / "hydra.yaml").write_text(yaml.safe_dump(noted))
     folders = "'--config-dir=/my configs' 'hydra.searchpath=[file:///more]'"
     command = f"tagrpo-train {folders} seed=0 'data.train.path=a b.jsonl' name=grpo-again"
@@ -85,7 +90,10 @@ def test_a_resumed_run_counts_what_it_measured_twice_once(tmp_path, write_run):
 def test_seconds_belong_to_their_iteration_and_none_is_left_out(tmp_path, write_run):
     """They are logged with the next iteration; those of the last one have a row of their own."""
     path = write_run(tmp_path, "grpo", 0, [1])
-    late = [{"step": 1, "seconds/update": 2.0, "seconds/iteration": 3.0}, {"step": 2, "seconds/iteration": 5.0}]
+    late = [
+        {"step": 1, "seconds/update": 2.0, "seconds/iteration": 3.0},
+        {"step": 2, "seconds/iteration": 5.0},
+    ]
     frame = pd.read_csv(path / "metrics.csv").filter(regex="^(?!seconds)")
     pd.concat([frame, pd.DataFrame(late)]).to_csv(path / "metrics.csv", index=False)
     run = find_runs(tmp_path)[0]
@@ -104,7 +112,9 @@ def test_tables_are_by_seed_and_question_or_iteration(tmp_path, write_run):
     zero = Methods(by_method(seeds)).zero_gradient["grpo"]
     assert zero.to_dict("index") == {0: {0: 10.0, 1: 10.0}, 3: {0: 30.0, 1: 30.0}}
     pd.DataFrame({"step": [0], "rollout/reward": [1.0]}).to_csv(seeds[0].path / "metrics.csv", index=False)
-    assert list(Methods(by_method(find_runs(tmp_path))).zero_gradient["grpo"].index) == [3], "the others logged none"
+    assert list(Methods(by_method(find_runs(tmp_path))).zero_gradient["grpo"].index) == [3], (
+        "the others logged none"
+    )
 
 
 def test_seeds_on_different_questions_are_refused(tmp_path, write_run):
@@ -115,7 +125,9 @@ def test_seeds_on_different_questions_are_refused(tmp_path, write_run):
 
 
 def test_an_empty_root_and_broken_files_are_named(tmp_path, write_run):
-    with pytest.raises(FileNotFoundError, match=r"Expected test\.json, exact\.json, metrics\.csv, .* but found none"):
+    with pytest.raises(
+        FileNotFoundError, match=r"Expected test\.json, exact\.json, metrics\.csv, .* but found none"
+    ):
         find_runs(tmp_path)
     path = write_run(tmp_path, "grpo", 0, [1])
     (path / "test.json").unlink()
@@ -133,7 +145,10 @@ def test_an_empty_root_and_broken_files_are_named(tmp_path, write_run):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("step,rollout/reward\n0,0.5\n1,half\n", r"metrics\.csv, but it can't be read: could not convert .*'half'"),
+        (
+            "step,rollout/reward\n0,0.5\n1,half\n",
+            r"metrics\.csv, but it can't be read: could not convert .*'half'",
+        ),
         ("step,rollout/reward\n0,0.5\n1,0.5,7\n", "Expected 2 fields in line 3, saw 3"),
     ],
 )

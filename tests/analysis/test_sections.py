@@ -53,7 +53,10 @@ def test_a_gain_within_noise_is_not_called_one(tmp_path, write_run):
 def test_a_single_method_has_its_pass_at_k(tmp_path, write_run):
     write_run(tmp_path, "grpo", 0, [4, 4])
     (sentence,) = answer(Methods(by_method(find_runs(tmp_path)))).sentences
-    assert sentence == "grpo solves 50.0 [50.0, 50.0] % of test_id at pass@1; there is nothing here to compare with."
+    assert (
+        sentence
+        == "grpo solves 50.0 [50.0, 50.0] % of test_id at pass@1; there is nothing here to compare with."
+    )
 
 
 def test_before_an_evaluation_there_is_the_course_of_training(tmp_path, write_run):

@@ -74,7 +74,9 @@ def whole(tmp_path_factory):
     directory = tmp_path_factory.mktemp("whole")
     run = trained(directory, export=directory / "model")
     weights, start = weights_of(run), dict(run.module.load_model().named_parameters())
-    assert not any(torch.equal(weights[name], start[name]) for name in weights), "every weight must be trained"
+    assert not any(torch.equal(weights[name], start[name]) for name in weights), (
+        "every weight must be trained"
+    )
     return directory, weights
 
 
@@ -95,7 +97,9 @@ def failing(original, calls, at):
 def test_rollouts_are_not_sampled_twice_when_their_update_fails(whole, tmp_path, monkeypatch):
     updates, generations = [], []
     monkeypatch.setattr(PolicyModule, "training_step", failing(PolicyModule.training_step, updates, at=2))
-    monkeypatch.setattr(TransformersEngine, "generate", failing(TransformersEngine.generate, generations, at=-1))
+    monkeypatch.setattr(
+        TransformersEngine, "generate", failing(TransformersEngine.generate, generations, at=-1)
+    )
     options = ["callbacks.checkpoint.every=10", "trainer.limit_val_batches=0"]
     with pytest.raises(Broken):
         trained(tmp_path, *options)
@@ -111,7 +115,9 @@ def test_rollouts_are_not_sampled_twice_when_their_update_fails(whole, tmp_path,
 def test_rollouts_of_other_weights_are_not_used(tmp_path, monkeypatch):
     generations = []
     monkeypatch.setattr(PolicyModule, "training_step", failing(PolicyModule.training_step, [], at=2))
-    monkeypatch.setattr(TransformersEngine, "generate", failing(TransformersEngine.generate, generations, at=-1))
+    monkeypatch.setattr(
+        TransformersEngine, "generate", failing(TransformersEngine.generate, generations, at=-1)
+    )
     options = ["callbacks.checkpoint.every=10", "trainer.limit_val_batches=0"]
     with pytest.raises(Broken):
         trained(tmp_path, *options)
@@ -122,7 +128,9 @@ def test_rollouts_of_other_weights_are_not_used(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("at", [1, 2, 4])
-def test_an_engine_that_fails_leaves_a_checkpoint_of_the_state_before_the_batch(at, whole, tmp_path, monkeypatch):
+def test_an_engine_that_fails_leaves_a_checkpoint_of_the_state_before_the_batch(
+    at, whole, tmp_path, monkeypatch
+):
     # Calls: iteration 0, iteration 1, validation, iteration 2.
     real = TransformersEngine.generate
     monkeypatch.setattr(TransformersEngine, "generate", failing(real, [], at=at))
@@ -133,7 +141,9 @@ def test_an_engine_that_fails_leaves_a_checkpoint_of_the_state_before_the_batch(
         assert names(tmp_path) == [f"iteration-{at // 2:06d}.ckpt"]
     resumed = trained(tmp_path, resume="auto")
     assert_equal(weights_of(resumed), whole[1])
-    pd.testing.assert_frame_equal(logged(tmp_path).reset_index(drop=True), logged(whole[0]).reset_index(drop=True))
+    pd.testing.assert_frame_equal(
+        logged(tmp_path).reset_index(drop=True), logged(whole[0]).reset_index(drop=True)
+    )
     assert (tmp_path / "ledger.json").read_text() == (whole[0] / "ledger.json").read_text()
 
 
@@ -156,7 +166,9 @@ def test_an_interrupt_or_an_error_while_a_checkpoint_is_written_leaves_none_of_i
         trained(tmp_path)
     assert names(tmp_path) == [f"iteration-{number:06d}.ckpt" for number in range(1, at)]
     assert_equal(weights_of(trained(tmp_path, resume="auto")), whole[1])
-    pd.testing.assert_frame_equal(logged(tmp_path).reset_index(drop=True), logged(whole[0]).reset_index(drop=True))
+    pd.testing.assert_frame_equal(
+        logged(tmp_path).reset_index(drop=True), logged(whole[0]).reset_index(drop=True)
+    )
 
 
 def test_what_a_failed_batch_has_counted_is_not_in_its_checkpoint(tmp_path, monkeypatch):
@@ -282,7 +294,9 @@ def test_another_model_or_tokenizer_is_refused_and_the_same_ones_elsewhere_are_n
 
 def test_a_checkpoint_is_evaluated_whatever_weights_it_replaces(whole, tmp_path):
     run = run_of(tmp_path, f"model.path={whole[0] / 'model'}")
-    evaluate(run.module, run.datamodule, run.trainer, checkpoint=whole[0] / "checkpoints" / "iteration-000003.ckpt")
+    evaluate(
+        run.module, run.datamodule, run.trainer, checkpoint=whole[0] / "checkpoints" / "iteration-000003.ckpt"
+    )
     assert_equal(weights_of(run), whole[1])
 
 
@@ -308,7 +322,10 @@ def test_the_strategy_may_change_over_a_resume_and_for_an_evaluation(whole, tmp_
     assert json.dumps(ours["param_groups"]) == json.dumps(theirs["param_groups"]), "but for tuples"
     assert ours["state"].keys() == theirs["state"].keys()
     pairs = [(found["state_dict"], expected["state_dict"])]
-    for part, other in [*pairs, *((ours["state"][number], theirs["state"][number]) for number in theirs["state"])]:
+    for part, other in [
+        *pairs,
+        *((ours["state"][number], theirs["state"][number]) for number in theirs["state"]),
+    ]:
         assert part.keys() == other.keys()
         assert_equal(part, other)
     run = run_of(tmp_path / "evaluated")
@@ -365,7 +382,9 @@ def test_a_run_that_samples_ahead_and_is_killed_meanwhile_ends_as_an_undisturbed
     resumed = trained(tmp_path, *AHEAD, resume="auto")
     assert_equal(weights_of(resumed), whole_ahead[1])
     pd.testing.assert_frame_equal(
-        logged(tmp_path).reset_index(drop=True), logged(whole_ahead[0]).reset_index(drop=True), check_exact=True
+        logged(tmp_path).reset_index(drop=True),
+        logged(whole_ahead[0]).reset_index(drop=True),
+        check_exact=True,
     )
     assert (tmp_path / "ledger.json").read_text() == (whole_ahead[0] / "ledger.json").read_text()
     assert not list((tmp_path / "rollout_cache").iterdir())
@@ -379,7 +398,9 @@ def test_tensorboard_forgets_what_came_after_the_checkpoint(tmp_path):
     assert [event.step for event in events.Scalars("train/loss")] == [0, 1, 2]
 
 
-def test_tensorboard_shows_each_step_once_where_a_run_ended_before_its_first_checkpoint(tmp_path, monkeypatch):
+def test_tensorboard_shows_each_step_once_where_a_run_ended_before_its_first_checkpoint(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(PolicyModule, "training_step", failing(PolicyModule.training_step, [], at=2))
     with pytest.raises(Broken):
         trained(tmp_path, "callbacks.checkpoint.every=10")
@@ -407,7 +428,9 @@ def test_checkpoints_at_fractions_of_training_are_kept_also_by_a_run_that_is_res
     trained(tmp_path / "run", "iterations=8", *options, resume="auto")
     assert names(tmp_path / "run") == [f"iteration-{number:06d}.ckpt" for number in (2, 8)]
     trained(tmp_path / "run", "iterations=8", *options, resume="auto")
-    assert names(tmp_path / "run") == [f"iteration-{number:06d}.ckpt" for number in (2, 8)], "nothing left to train"
+    assert names(tmp_path / "run") == [f"iteration-{number:06d}.ckpt" for number in (2, 8)], (
+        "nothing left to train"
+    )
 
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.5, 25])
@@ -419,10 +442,14 @@ def test_fractions_are_between_zero_and_one(fraction):
 @pytest.mark.parametrize("under_way", [False, True])
 def test_the_state_before_a_batch_is_kept_unless_it_would_have_to_be_waited_for(under_way):
     following = SimpleNamespace(under_way=under_way)
-    callback = RolloutCallback(lambda **_: SimpleNamespace(following=following, state_dict=lambda: {"iteration": 1}))
+    callback = RolloutCallback(
+        lambda **_: SimpleNamespace(following=following, state_dict=lambda: {"iteration": 1})
+    )
     checkpointer = Checkpointer()
     checkpointer._done = 1
-    trainer = SimpleNamespace(callbacks=[callback], datamodule=None, lightning_module=None, max_steps=-1, max_epochs=-1)
+    trainer = SimpleNamespace(
+        callbacks=[callback], datamodule=None, lightning_module=None, max_steps=-1, max_epochs=-1
+    )
     checkpointer.on_train_batch_start(trainer)
     kept = {"callbacks": {callback.state_key: {"iteration": 1}}}
     assert checkpointer._before == (None if under_way else kept)

@@ -154,7 +154,8 @@ def test_a_line_is_of_one_evaluation():
     | st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=3),
         lambda inner: (
-            st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["split", "id", "counts", "n"]), inner)
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["split", "id", "counts", "n"]), inner)
         ),
     ).map(sealed)
 )

@@ -133,7 +133,10 @@ def test_what_the_step_returns_says_why_a_gradient_is_missing(tmp_path, make_bat
     clipped = torch.tensor([float("nan")] * 12 + [0.0, 1.0, 1.0, 0.0])
     assert rows == 16
     (row,) = fit(tmp_path, [batch], ZeroGradientMonitor(), masked=masked, clipped=clipped).to_dict("records")
-    shares = {name: row[f"zero_gradient/{name}"] for name in ("all_right", "all_wrong", "clipped", "without_gradient")}
+    shares = {
+        name: row[f"zero_gradient/{name}"]
+        for name in ("all_right", "all_wrong", "clipped", "without_gradient")
+    }
     assert shares == {"all_right": 25, "all_wrong": 25, "clipped": 25, "without_gradient": 75}
     assert row["zero_gradient/percentage"] == 50, "their advantages are not zero"
     (plain,) = fit(tmp_path / "plain", [batch], ZeroGradientMonitor()).to_dict("records")
@@ -175,7 +178,9 @@ def test_kinds_are_told_apart_where_questions_name_them(tmp_path, make_batch):
     rates = {kind: found[f"kind/{kind}/correct"] for kind in ("original", "hint", "harder")}
     assert rates == {"original": 0.5, "hint": 3 / 4, "harder": 0}
     assert not [
-        name for name in fit(tmp_path / "none", [batch], RephrasingSuccessMonitor()) if name.startswith("kind/")
+        name
+        for name in fit(tmp_path / "none", [batch], RephrasingSuccessMonitor())
+        if name.startswith("kind/")
     ]
 
 
@@ -200,7 +205,9 @@ def test_questions_without_rephrasings_do_not_count_as_uniform_rephrasings(tmp_p
 
 def test_embedding_distances_are_logged_and_written_per_question(tmp_path, make_batch):
     directions = {"answer 0": [1.0, 0.0], "answer 1": [0.0, 1.0], "answer 2": [-1.0, 0.0]}
-    monitor = EmbeddingDiversityMonitor(lambda: lambda texts: torch.tensor([directions[text] for text in texts]))
+    monitor = EmbeddingDiversityMonitor(
+        lambda: lambda texts: torch.tensor([directions[text] for text in texts])
+    )
     # Texts cycle 0 1 2 0: the original's pair is orthogonal, the rephrasing's (2, 0) opposite.
     metrics = fit(tmp_path, [make_batch([[[1.0, 0.0], [1.0, 0.0]]])], monitor)
     assert metrics["embedding_distance/original"][0] == pytest.approx(1)
@@ -247,7 +254,9 @@ def test_sampling_questions_leaves_the_mean_distance_unbiased(make_batch):
 def test_throughput_adds_up_to_the_iteration(tmp_path, make_batch):
     metrics = fit(tmp_path, [make_batch(REWARDS)] * 3, ThroughputMonitor())
     rows = metrics.dropna(subset=["seconds/iteration"])
-    assert rows["step"].tolist() == [1, 2, 3], "an iteration is known when the next one starts, or training ends"
+    assert rows["step"].tolist() == [1, 2, 3], (
+        "an iteration is known when the next one starts, or training ends"
+    )
     phases = [f"seconds/{name}" for name in ("sync", "generate", "score", "update", "other")]
     torch.testing.assert_close(rows[phases].sum(axis=1).tolist(), rows["seconds/iteration"].tolist())
     assert rows["seconds/update"].tolist() == [0.25] * 3
@@ -271,7 +280,9 @@ def test_the_figures_of_the_last_iteration_are_in_the_checkpoint_and_logged_once
     monitor.measure(trainer, SimpleNamespace(rollouts=rollouts), {"seconds_update": 0.25})
     state = monitor.state_dict()
     assert (state["figures"]["seconds/generate"], state["figures"]["seconds/update"]) == (0.5, 0.25)
-    assert all(type(figure) is float for figure in state["figures"].values()), "checkpoints hold no other numbers"
+    assert all(type(figure) is float for figure in state["figures"].values()), (
+        "checkpoints hold no other numbers"
+    )
 
     extended, finished = ThroughputMonitor(), ThroughputMonitor()
     for resumed in (extended, finished):
@@ -301,7 +312,9 @@ def test_the_share_of_the_peak_is_of_the_useful_work_and_missing_where_no_peak_i
 def test_the_peak_is_that_of_the_product_a_cpu_has_just_made_and_that_stated_of_a_gpu(monkeypatch):
     seconds = iter([0.0, 4.0, 10.0, 12.0, 20.0, 23.0, 30.0, 35.0])
     monkeypatch.setattr(throughput.time, "perf_counter", lambda: next(seconds))
-    assert throughput.peak_rate(torch.device("cpu")) == 2 * 1024**3 / 2.0, "the fastest of four took two seconds"
+    assert throughput.peak_rate(torch.device("cpu")) == 2 * 1024**3 / 2.0, (
+        "the fastest of four took two seconds"
+    )
     names = {
         "NVIDIA H100 80GB HBM3": 989e12,
         "NVIDIA H100 PCIe": 756e12,
@@ -336,7 +349,9 @@ def test_the_recorder_writes_every_response(tmp_path, make_batch):
     assert len(first) == len(second) == 16
     assert first["question"].tolist() == [f"q{i}" for i in range(4) for _ in range(4)]
     assert first["rephrasing"].tolist() == [0, 0, 1, 1] * 4
-    assert first["reward"].tolist() == [r for question in REWARDS for rephrasing in question for r in rephrasing]
+    assert first["reward"].tolist() == [
+        r for question in REWARDS for rephrasing in question for r in rephrasing
+    ]
     assert first["logprob"].tolist() == [-float(length) for length in first["length"]]
     assert first["advantage"][:4].tolist() == pytest.approx(
         [0.75**0.5, 0.75**0.5, -(0.75**0.5), -(0.75**0.5)], abs=1e-5
@@ -382,7 +397,9 @@ def test_without_an_encoder_training_ends_before_anything_is_sampled(tmp_path, m
         enable_checkpointing=False,
         callbacks=[EmbeddingDiversityMonitor(partial(sentence_encoder, str(tmp_path / "none")))],
     )
-    with pytest.raises(OSError, match=r"take sentence_encoder\(model='package'\), give the path of a model's folder"):
+    with pytest.raises(
+        OSError, match=r"take sentence_encoder\(model='package'\), give the path of a model's folder"
+    ):
         trainer.fit(Sampler(), DataLoader(range(2)))
     assert sampled == []
 

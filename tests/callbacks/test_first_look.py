@@ -25,7 +25,9 @@ def warned(tmp_path, batches, **options):
 
 
 def unread(batch):
-    return replace(batch, rollouts=replace(batch.rollouts, answers=[None] * 4, text=[f"well, {i}" for i in range(4)]))
+    return replace(
+        batch, rollouts=replace(batch.rollouts, answers=[None] * 4, text=[f"well, {i}" for i in range(4)])
+    )
 
 
 def test_no_answer_in_a_batch_is_told_with_three_responses(tmp_path, make_batch):

@@ -37,12 +37,16 @@ class Sample(Callback):
             raise RuntimeError("the machine went away")
         whole = self.batches[batch_idx]
         ids = [group.id for group in batch.groups]
-        rows = torch.tensor([row for row, group in enumerate(whole.groups) if group.id in ids], dtype=torch.long)
+        rows = torch.tensor(
+            [row for row, group in enumerate(whole.groups) if group.id in ids], dtype=torch.long
+        )
         batch.rollouts = take_questions(whole, rows).rollouts
         self.sampled += ids
 
 
-def evaluate(folder, batches, *, fail_at=None, ks=(1, 2, 4, 8), averages=None, store=None, identify=None, taus=()):
+def evaluate(
+    folder, batches, *, fail_at=None, ks=(1, 2, 4, 8), averages=None, store=None, identify=None, taus=()
+):
     sample = Sample(batches, fail_at)
     evaluator = PassAtKEvaluator(ks, averages, store, taus)
     if evaluator.store is not None:
@@ -56,14 +60,20 @@ def evaluate(folder, batches, *, fail_at=None, ks=(1, 2, 4, 8), averages=None, s
         enable_model_summary=False,
         enable_checkpointing=False,
     )
-    trainer.test(Module(), DataLoader([replace(b, rollouts=None) for b in batches], batch_size=None), verbose=False)
+    trainer.test(
+        Module(), DataLoader([replace(b, rollouts=None) for b in batches], batch_size=None), verbose=False
+    )
     return sample.sampled, trainer
 
 
 @pytest.fixture
 def batches(make_batch):
     """Three batches of two splits with question ids of their own."""
-    rewards = [[[1.0, 0.0, 0.0, 0.0]], [[0.0] * 4]], [[[1.0, 1.0, 0.0, 0.0]]], [[[1.0] * 4], [[0.0, 1.0, 0.0, 0.0]]]
+    rewards = (
+        [[[1.0, 0.0, 0.0, 0.0]], [[0.0] * 4]],
+        [[[1.0, 1.0, 0.0, 0.0]]],
+        [[[1.0] * 4], [[0.0, 1.0, 0.0, 0.0]]],
+    )
     made = []
     for number, (values, split) in enumerate(zip(rewards, ("easy", "hard", "hard"), strict=True)):
         batch = make_batch(list(values), seed=number)
@@ -78,12 +88,17 @@ def test_pass_at_k_is_reported_with_its_counts(tmp_path, batches):
     values = {split: {k: x["value"] for k, x in s["pass_at_k"].items()} for split, s in report.items()}
     assert values["easy"] == {"1": 0.125, "2": 0.25, "4": 0.5}, "k=8 exceeds the four samples"
     assert values["hard"]["2"] == pytest.approx((5 / 6 + 1 + 0.5) / 3)
-    assert [(q["id"], q["n"], q["correct"]) for q in report["easy"]["questions"]] == [("0-0", 4, 1), ("0-1", 4, 0)]
+    assert [(q["id"], q["n"], q["correct"]) for q in report["easy"]["questions"]] == [
+        ("0-0", 4, 1),
+        ("0-1", 4, 0),
+    ]
     assert trainer.callback_metrics["pass@k/hard/2"] == pytest.approx((5 / 6 + 1 + 0.5) / 3)
     assert (tmp_path / "evaluations" / "test-000000.json").read_text() == (tmp_path / "test.json").read_text()
 
 
-def test_cover_is_the_share_of_questions_that_reach_each_threshold_and_only_where_it_is_asked_for(tmp_path, batches):
+def test_cover_is_the_share_of_questions_that_reach_each_threshold_and_only_where_it_is_asked_for(
+    tmp_path, batches
+):
     _, trainer = evaluate(tmp_path, batches, taus=[0.25, 0.5, 1])
     report = json.loads((tmp_path / "test.json").read_text())["splits"]
     found = {split: {tau: x["value"] for tau, x in s["cover_at_tau"].items()} for split, s in report.items()}
@@ -156,7 +171,9 @@ def test_where_the_store_has_too_few_samples_all_are_drawn_anew(tmp_path, batche
 
 def test_counts_of_another_identity_are_left_aside_and_found_again(tmp_path, batches, caplog):
     def sampled(weights):
-        return evaluate(tmp_path, batches[:1], store=tmp_path / "counts", identify=lambda: {"weights": weights})[0]
+        return evaluate(
+            tmp_path, batches[:1], store=tmp_path / "counts", identify=lambda: {"weights": weights}
+        )[0]
 
     assert sampled("a") == ["0-0", "0-1"]
     assert sampled("a") == []
@@ -168,8 +185,15 @@ def test_counts_of_another_identity_are_left_aside_and_found_again(tmp_path, bat
 
 def as_mapping(batch):
     """The batch of another project: a mapping, with prompts that are mappings."""
-    prompts = [{name: getattr(prompt, name) for name in ("question", "num_samples")} for prompt in batch.prompts]
-    return {"split": batch.split, "groups": list(batch.groups), "prompts": prompts, "rollouts": batch.rollouts}
+    prompts = [
+        {name: getattr(prompt, name) for name in ("question", "num_samples")} for prompt in batch.prompts
+    ]
+    return {
+        "split": batch.split,
+        "groups": list(batch.groups),
+        "prompts": prompts,
+        "rollouts": batch.rollouts,
+    }
 
 
 def test_a_store_takes_batches_that_are_mappings(tmp_path, batches):
@@ -180,7 +204,10 @@ def test_a_store_takes_batches_that_are_mappings(tmp_path, batches):
             batch["rollouts"] = view.rollouts
 
     def run(folder, fail_at=None):
-        evaluator, sample = PassAtKEvaluator((1, 2, 4), store=folder / "counts"), SampleMapping(batches, fail_at)
+        evaluator, sample = (
+            PassAtKEvaluator((1, 2, 4), store=folder / "counts"),
+            SampleMapping(batches, fail_at),
+        )
         trainer = Trainer(
             default_root_dir=folder, callbacks=[evaluator, sample], logger=False, accelerator="cpu",
             enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
@@ -193,7 +220,9 @@ def test_a_store_takes_batches_that_are_mappings(tmp_path, batches):
         run(tmp_path, fail_at=2)
     assert run(tmp_path) == ["2-0", "2-1"]
     evaluate(tmp_path / "objects", batches, ks=(1, 2, 4))
-    ours, theirs = (json.loads((folder / "test.json").read_text()) for folder in (tmp_path, tmp_path / "objects"))
+    ours, theirs = (
+        json.loads((folder / "test.json").read_text()) for folder in (tmp_path, tmp_path / "objects")
+    )
     assert ours == theirs
 
 
@@ -203,7 +232,13 @@ def test_an_id_in_two_batches_is_refused_where_counts_are_stored(tmp_path, batch
         evaluate(tmp_path, [batches[0], again], store=tmp_path / "counts")
 
 
-STRAYS = ("copied", "copied under a name", "of another evaluation", "of questions that are not asked", "not JSON")
+STRAYS = (
+    "copied",
+    "copied under a name",
+    "of another evaluation",
+    "of questions that are not asked",
+    "not JSON",
+)
 
 
 @pytest.mark.parametrize("stray", STRAYS)
@@ -223,7 +258,9 @@ def test_what_is_not_of_an_evaluation_or_is_of_it_twice_does_not_change_its_resu
         (other,) = (tmp_path / "other" / "counts").glob("*/0.counts")
         shutil.copy(other, file.with_name("1.counts"))
     elif stray == "of questions that are not asked":
-        more = replace(batches[0], groups=[group._replace(id=f"new {group.id}") for group in batches[0].groups])
+        more = replace(
+            batches[0], groups=[group._replace(id=f"new {group.id}") for group in batches[0].groups]
+        )
         run(tmp_path, asked=[more])
     else:
         file.with_name("1.counts").write_bytes(b"\xff\x00\n00000000\t{}\n")
@@ -235,7 +272,9 @@ def test_what_is_not_of_an_evaluation_or_is_of_it_twice_does_not_change_its_resu
 @pytest.mark.parametrize("text", ["{", "[]", '{"weights": 1}', "\xff"])
 def test_the_damage_of_another_evaluation_harms_nobody(text, tmp_path, batches):
     def run(weights):
-        return evaluate(tmp_path, batches[:1], store=tmp_path / "counts", identify=lambda: {"weights": weights})[0]
+        return evaluate(
+            tmp_path, batches[:1], store=tmp_path / "counts", identify=lambda: {"weights": weights}
+        )[0]
 
     run("a")
     (identity,) = (tmp_path / "counts").glob("*/identity.json")

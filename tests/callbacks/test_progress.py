@@ -49,7 +49,9 @@ def run(tmp_path, progress, steps=12, fit=True):
 
 
 def lines_of(capsys):
-    return [line for line in capsys.readouterr().out.splitlines() if line.startswith(("iteration", "test batch"))]
+    return [
+        line for line in capsys.readouterr().out.splitlines() if line.startswith(("iteration", "test batch"))
+    ]
 
 
 def test_lines_say_how_far_a_run_is_and_what_it_is_like(tmp_path, capsys):
@@ -70,7 +72,9 @@ def test_a_test_counts_the_batches_of_all_its_splits(tmp_path, capsys):
 
 
 def test_a_run_without_an_end_shows_none(tmp_path):
-    trainer = Trainer(max_steps=-1, max_epochs=-1, logger=False, enable_checkpointing=False, accelerator="cpu")
+    trainer = Trainer(
+        max_steps=-1, max_epochs=-1, logger=False, enable_checkpointing=False, accelerator="cpu"
+    )
     assert total_iterations(trainer, Module()) is None
 
 

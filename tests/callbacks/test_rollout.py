@@ -277,7 +277,8 @@ def test_retired_questions_are_not_served_again_also_not_after_a_resume(tmp_path
     class ThreeIsHard(types.Verifier):
         def score_batch(self, responses, references):
             return [
-                Score(reference != ("3",), response) for response, reference in zip(responses, references, strict=True)
+                Score(reference != ("3",), response)
+                for response, reference in zip(responses, references, strict=True)
             ]
 
     def run(folder, epochs, resume=None):
@@ -285,7 +286,12 @@ def test_retired_questions_are_not_served_again_also_not_after_a_resume(tmp_path
         data.loader.groups = [group._replace(answer=(group.id,)) for group in data.loader.groups]
         replay = SuccessReplay(start=1.0)
         callback = RolloutCallback(made_by(lambda: engine, ThreeIsHard(), replay=replay))
-        options = {"max_epochs": epochs, "limit_val_batches": 0, "enable_checkpointing": False, "logger": False}
+        options = {
+            "max_epochs": epochs,
+            "limit_val_batches": 0,
+            "enable_checkpointing": False,
+            "logger": False,
+        }
         trainer = Trainer(accelerator="cpu", default_root_dir=folder, callbacks=[callback], barebones=False,
                           enable_progress_bar=False, enable_model_summary=False, **options)  # fmt: skip
         trainer.fit(Policy(), data, ckpt_path=resume, weights_only=False if resume else None)
@@ -333,8 +339,12 @@ def test_each_batch_is_sampled_beside_the_update_by_the_weights_from_before_it(t
     assert sorted(sum(asked(module.batches)[3:], [])) == list(range(6))
     logged = pd.read_csv(tmp_path / "metrics.csv")
     assert logged["rollout/staleness"].dropna().tolist() == [0, 3, 3, 3, 3, 3]
-    assert logged["budget/rollouts"].dropna().tolist() == [4, 8, 12, 16, 20, 24], "counted when it is learned from"
-    assert logged["seconds/wait"].notna().sum() == 5, "what is waited for is a phase of the iteration that waits"
+    assert logged["budget/rollouts"].dropna().tolist() == [4, 8, 12, 16, 20, 24], (
+        "counted when it is learned from"
+    )
+    assert logged["seconds/wait"].notna().sum() == 5, (
+        "what is waited for is a phase of the iteration that waits"
+    )
 
 
 def test_two_batches_at_a_time_are_sampled_in_one_request_with_weights_sent_every_other_iteration(tmp_path):
@@ -342,7 +352,14 @@ def test_two_batches_at_a_time_are_sampled_in_one_request_with_weights_sent_ever
     engine, module = WaitingEngine(updated), Policy(updated)
     fit(tmp_path, make_callback(engine, ahead=2), module, max_epochs=2)
     assert [sampled_by(batch) for batch in module.batches] == [0, 0, 0, 3, 3, 9]
-    assert [batch.rollouts.staleness.unique().tolist() for batch in module.batches] == [[0], [3], [6], [6], [9], [6]]
+    assert [batch.rollouts.staleness.unique().tolist() for batch in module.batches] == [
+        [0],
+        [3],
+        [6],
+        [6],
+        [9],
+        [6],
+    ]
     first, *others = asked(module.batches)
     pairs = [others[0] + others[1], others[2] + others[3], others[4]]
     assert [call[2] for call in engine.calls] == [first, *pairs], "the last one has no other beside it"
@@ -362,13 +379,18 @@ def test_the_same_prompts_and_seeds_are_asked_for_as_without(tmp_path):
 
 @pytest.mark.parametrize(
     ("options", "begun"),
-    [({"max_epochs": -1, "max_steps": 2 * UPDATES}, 1), ({"max_epochs": -1, "max_steps": 2 * UPDATES + 1}, 2)],
+    [
+        ({"max_epochs": -1, "max_steps": 2 * UPDATES}, 1),
+        ({"max_epochs": -1, "max_steps": 2 * UPDATES + 1}, 2),
+    ],
 )
 @pytest.mark.parametrize("ahead", [1, 2, 3])
 def test_nothing_is_sampled_after_the_last_optimizer_step(tmp_path, options, begun, ahead):
     engine, module = WaitingEngine(), Policy()
     fit(tmp_path, make_callback(engine, ahead=ahead), module, **options)
-    sampled = [question for kind, _, questions in engine.calls if kind == "generate_async" for question in questions]
+    sampled = [
+        question for kind, _, questions in engine.calls if kind == "generate_async" for question in questions
+    ]
     assert sampled == sum(asked(module.batches)[1:], [])
     assert len(module.batches) == 1 + begun
 
@@ -388,7 +410,9 @@ def test_draws_of_dynamic_sampling_come_from_the_weights_that_learn_from_them(tm
     names = [call[0] for call in engine.calls]
     assert names == ["generate", "generate", "generate_async", "generate"]
     assert [call[1] for call in engine.calls] == [0, 0, 0, 3]
-    assert sorted(sum((call[2] for call in engine.calls), [])) == list(range(8)), "no question twice, none left out"
+    assert sorted(sum((call[2] for call in engine.calls), [])) == list(range(8)), (
+        "no question twice, none left out"
+    )
     assert set(module.batches[1].rollouts.seconds) >= {"generate", "sync", "score"}
 
 
@@ -399,7 +423,9 @@ def test_a_failure_is_raised_when_the_batch_is_needed_and_not_before(tmp_path, l
     with pytest.raises(EngineError, match="gone"):
         fit(tmp_path, make_callback(engine, ahead=True), module, **options)
     assert [sampled_by(batch) for batch in module.batches] == [0, 0]
-    assert len(module.evaluated) == (2 if limit_val_batches else 0), "the second update's validation comes before"
+    assert len(module.evaluated) == (2 if limit_val_batches else 0), (
+        "the second update's validation comes before"
+    )
 
 
 def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_path):
@@ -486,7 +512,9 @@ def test_the_engine_gets_a_wrapped_policy_under_its_own_names(tiny_policy):
     assert engine.model.model.norm.weight.tolist() == [3.0] * 32
     assert [name for name, _ in weights_of(module)] == [name for name, _ in module.actor.named_parameters()]
     with pytest.raises(ValueError, match=r"Strip the prefix: RolloutCallback\(…, policy='actor'\)"):
-        engine.sync((f"actor.{name}", parameter.detach()) for name, parameter in module.actor.named_parameters())
+        engine.sync(
+            (f"actor.{name}", parameter.detach()) for name, parameter in module.actor.named_parameters()
+        )
 
 
 def test_of_several_trained_models_one_must_be_named(tiny_policy):

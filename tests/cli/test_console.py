@@ -42,18 +42,39 @@ def test_a_command_begins_without_what_only_reads_foreign_data():
 
 def test_next_commands_fit_what_the_run_has_left_behind():
     run = Path("runs/a")
-    overrides = ["scale=paper", "model=qwen3_4b", "name=a b", "iterations=5", "resume=auto", "optimizer.lr=1e-6"]
+    overrides = [
+        "scale=paper",
+        "model=qwen3_4b",
+        "name=a b",
+        "iterations=5",
+        "resume=auto",
+        "optimizer.lr=1e-6",
+    ]
     export, report, longer = following(run, overrides, "a-seed0", 5, {"checkpoints"})
     assert export == ["tagrpo-export", "runs/a", "runs/a/model"]
     assert report == ["tagrpo-report", "runs/a"]
     kept = ["scale=paper", "model=qwen3_4b", "name=a b", "optimizer.lr=1e-6"]
     assert longer == ["tagrpo-train", *kept, "hydra.run.dir=runs/a", "resume=auto", "iterations=10"]
-    assert len(following(run, overrides, "a-seed0", None, {"checkpoints"})) == 2, "it has no number of iterations"
-    overrides += ["experiment=dapo", "recipe=common", "data_path=x", "~data.evaluation.b", "+data.evaluation.c=1"]
+    assert len(following(run, overrides, "a-seed0", None, {"checkpoints"})) == 2, (
+        "it has no number of iterations"
+    )
+    overrides += [
+        "experiment=dapo",
+        "recipe=common",
+        "data_path=x",
+        "~data.evaluation.b",
+        "+data.evaluation.c=1",
+    ]
     folders = ["--config-dir=/mine", "hydra.searchpath=[file:///more]"]
     evaluate, *_ = following(run, [*folders, *overrides], "a-seed0", 5, {"model"})
     carried = [*folders, "scale=paper", *overrides[-5:]]
-    assert evaluate == ["tagrpo-eval", "name=a-seed0", *carried, "model=pretrained", "model.path=runs/a/model"]
+    assert evaluate == [
+        "tagrpo-eval",
+        "name=a-seed0",
+        *carried,
+        "model=pretrained",
+        "model.path=runs/a/model",
+    ]
     carried = ["data/evaluation=pass_at_k", "trainer=gpu", "strategy=ddp"]
     evaluate, *_ = following(run, [*carried, "logger/x=1"], "a-seed0", 5, {"model"})
     assert evaluate[2:-2] == carried
@@ -77,19 +98,25 @@ def test_printed_commands_run_as_printed_from_a_folder_with_commas_spaces_and_um
         assert code == 0, f"{command}\n{output}"
         return output
 
-    said = run(shlex.join(["tagrpo-train", "-m", "experiment=grpo", *SMALL, override("hydra.sweep.dir", "Ü, ü")]))
+    said = run(
+        shlex.join(["tagrpo-train", "-m", "experiment=grpo", *SMALL, override("hydra.sweep.dir", "Ü, ü")])
+    )
     (swept,) = find_directories(folder)
     printed = [line.strip() for line in said.splitlines() if line.startswith("  tagrpo-")]
     assert [line.split()[0] for line in printed] == ["tagrpo-eval", "tagrpo-report", "tagrpo-train"]
     for line in (*printed, swept.command):
         run(line)
-    assert json.loads((swept.path / "ledger.json").read_text())["iterations"] == 2, "the run itself was made longer"
+    assert json.loads((swept.path / "ledger.json").read_text())["iterations"] == 2, (
+        "the run itself was made longer"
+    )
     assert {run.method for run in find_directories(folder)} == {"grpo", "grpo-seed0", "grpo-again"}
 
 
 def test_the_commit_and_what_differs_from_it_are_told(tmp_path, monkeypatch):
     def git(*arguments):
-        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=tmp_path, check=True)
+        subprocess.run(
+            ["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=tmp_path, check=True
+        )
 
     (tmp_path / "code.py").write_text("1")
     git("init", "-q")

@@ -8,7 +8,9 @@ from tagrpo.cli import diff
 
 
 def test_what_differs_has_both_values(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["tagrpo-diff", "experiment=grpo", "experiment=grpo optimizer.lr=0.5 threads=3"])
+    monkeypatch.setattr(
+        sys, "argv", ["tagrpo-diff", "experiment=grpo", "experiment=grpo optimizer.lr=0.5 threads=3"]
+    )
     diff.main()
     shown = [line.split("│")[1:4] for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
     assert [[cell.strip() for cell in row] for row in shown] == [
@@ -40,9 +42,9 @@ def test_settings_are_resolved_and_those_to_be_given_are_named():
 def test_a_setting_that_others_follow_is_shown_once(capsys, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["tagrpo-diff", "experiment=grpo", "experiment=grpo loss.clip_high=0.3"])
     diff.main()
-    assert [line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("│")] == [
-        "loss.clip_high"
-    ]
+    assert [
+        line.split("│")[1].strip() for line in capsys.readouterr().out.splitlines() if line.startswith("│")
+    ] == ["loss.clip_high"]
 
 
 def test_lists_and_paths_are_shown_as_they_are(capsys, monkeypatch):

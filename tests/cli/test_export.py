@@ -26,7 +26,11 @@ from tagrpo.starter import starter_path
 
 
 def config_of(lora: LoraSettings | None = None):
-    load = {"_target_": "tagrpo.modules.policy.model.load_causal_lm", "_partial_": True, "path": str(starter_path())}
+    load = {
+        "_target_": "tagrpo.modules.policy.model.load_causal_lm",
+        "_partial_": True,
+        "path": str(starter_path()),
+    }
     if lora is not None:
         load["lora"] = {"_target_": "tagrpo.modules.policy.lora.LoraSettings", "rank": lora.rank}
     return OmegaConf.create({"model": {"load": load}, "data": {"tokenizer": str(starter_path())}})
@@ -44,8 +48,13 @@ def trained_weights(lora: LoraSettings | None = None) -> dict[str, torch.Tensor]
 
 
 def run_with_checkpoint(directory: Path, weights: dict[str, torch.Tensor], sharded: bool, lora=None) -> Path:
-    if "policy.model.model.embed_tokens.weight" in weights:  # the head is tied to it, and both are in a state dict
-        weights = {**weights, "policy.model.lm_head.weight": weights["policy.model.model.embed_tokens.weight"]}
+    if (
+        "policy.model.model.embed_tokens.weight" in weights
+    ):  # the head is tied to it, and both are in a state dict
+        weights = {
+            **weights,
+            "policy.model.lm_head.weight": weights["policy.model.model.embed_tokens.weight"],
+        }
     (directory / "checkpoints").mkdir(parents=True)
     OmegaConf.save(config_of(lora), directory / "config.yaml")
     path = directory / "checkpoints" / "iteration-000002.ckpt"
@@ -95,7 +104,9 @@ def test_an_export_that_failed_or_was_killed_leaves_nothing_behind(tmp_path, mon
     (tmp_path / ".partial-model").mkdir()
     (tmp_path / ".partial-model" / ".tmpAbCdEf").touch()  # of a process that could not clean up
     export(path, model)
-    assert {file.name: file.read_bytes() for file in model.iterdir()} == before, "with the file of somebody else"
+    assert {file.name: file.read_bytes() for file in model.iterdir()} == before, (
+        "with the file of somebody else"
+    )
     assert {file.name for file in tmp_path.iterdir()} == {"run", "model"}
 
 
@@ -155,12 +166,16 @@ FOREIGN = st.recursive(
     ),
     max_leaves=6,
 )
-LOADS = st.dictionaries(st.sampled_from(["_target_", "lora", "dtype", "_args_", "trust_remote_code"]), FOREIGN)
+LOADS = st.dictionaries(
+    st.sampled_from(["_target_", "lora", "dtype", "_args_", "trust_remote_code"]), FOREIGN
+)
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    return run_with_checkpoint(tmp_path_factory.mktemp("foreign") / "run", {"policy.x": torch.zeros(1)}, sharded=False)
+    return run_with_checkpoint(
+        tmp_path_factory.mktemp("foreign") / "run", {"policy.x": torch.zeros(1)}, sharded=False
+    )
 
 
 @given(load=LOADS, other=FOREIGN)
@@ -171,7 +186,10 @@ def test_of_a_strangers_configuration_nothing_is_called(checkpoint, load, other)
     canary = mock.Mock()
     content = {"model": {"load": {**load, "path": "missing"}}, "loss": other, "data": {"tokenizer": "x"}}
     (checkpoint.parents[1] / "config.yaml").write_text(yaml.safe_dump(content))
-    with mock.patch.dict(sys.modules, canary=canary), pytest.raises((FileNotFoundError, TypeError, ValueError)):
+    with (
+        mock.patch.dict(sys.modules, canary=canary),
+        pytest.raises((FileNotFoundError, TypeError, ValueError)),
+    ):
         export(checkpoint, checkpoint.parent / "out")
     assert not canary.mock_calls
 
@@ -197,7 +215,9 @@ class Hub:
         return f"https://huggingface.co/{repo_id}"
 
     def upload_folder(self, *, repo_id, repo_type, folder_path, allow_patterns):
-        names = filter_repo_objects([path.name for path in Path(folder_path).iterdir()], allow_patterns=allow_patterns)
+        names = filter_repo_objects(
+            [path.name for path in Path(folder_path).iterdir()], allow_patterns=allow_patterns
+        )
         self.asked.append(("upload", repo_type, repo_id, sorted(names)))
 
 

@@ -46,13 +46,17 @@ class Shapes(Callback):
 def tree(directory: Path) -> dict[str, str]:
     """Path of each file and folder below a directory → digest of the file's content."""
     return {
-        path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+        path.relative_to(directory).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
+        if path.is_file()
+        else ""
         for path in sorted(directory.rglob("*"))
     }
 
 
 def train(folder: Path, *overrides: str) -> tuple[int, str]:
-    return forked("train", "hydra.run.dir=run", f"model.path={folder / 'policy'}", *SMALL, *overrides, folder=folder)
+    return forked(
+        "train", "hydra.run.dir=run", f"model.path={folder / 'policy'}", *SMALL, *overrides, folder=folder
+    )
 
 
 @pytest.fixture(scope="module")
@@ -216,12 +220,24 @@ REFUSALS = [
     (nothing, ["iterations=4"], r"resume=auto"),
     (nothing, ["iterations=5", "resume=auto", "seed=1"], r"seed: 0 then, 1 now"),
     (nothing, ["iterations=5", "resume=auto", "loss.clip_low=0.1"], r"loss.clip_low"),
-    (nothing, ["iterations=5", "resume=auto", "callbacks.adaptive_entropy.least=5e-3"], r"adaptive_entropy.least"),
-    (nothing, ["iterations=5", "resume=auto", "callbacks.adaptive_entropy.target=9"], r"adaptive_entropy.target"),
+    (
+        nothing,
+        ["iterations=5", "resume=auto", "callbacks.adaptive_entropy.least=5e-3"],
+        r"adaptive_entropy.least",
+    ),
+    (
+        nothing,
+        ["iterations=5", "resume=auto", "callbacks.adaptive_entropy.target=9"],
+        r"adaptive_entropy.target",
+    ),
     (nothing, ["iterations=5", "resume=auto", "~callbacks.adaptive_entropy"], r"adaptive_entropy._target_"),
     (nothing, ["iterations=5", "resume=auto", "callbacks.adaptive_entropy=null"], r"adaptive_entropy"),
     (nothing, ["iterations=5", "resume=auto", "+callbacks.mine={_target_: own.Shapes}"], r"callbacks.mine"),
-    (nothing, ["iterations=5", "resume=auto", "+callbacks.mine={_target_: own.Undeclared}"], "shapes_learning = False"),
+    (
+        nothing,
+        ["iterations=5", "resume=auto", "+callbacks.mine={_target_: own.Undeclared}"],
+        "shapes_learning = False",
+    ),
     (
         nothing,
         [
@@ -285,11 +301,15 @@ def test_monitors_may_change_over_a_resume_and_a_damaged_provenance_is_a_warning
     assert code == 0, output
     assert json.loads((copied / "run" / "provenance.json").read_text())["version/torch"]
     timed = pd.read_csv(copied / "run" / "metrics.csv").dropna(subset=["seconds/iteration"])
-    assert timed["step"].tolist() == [1, 2, 3, 4, 5], "also that of the iteration after which the run had finished"
+    assert timed["step"].tolist() == [1, 2, 3, 4, 5], (
+        "also that of the iteration after which the run had finished"
+    )
     history = yaml.safe_load(settings.read_text())["history"]
     assert history[0]["resumed_from"] == checkpoint_name(4)
     assert "callbacks.mine._target_" in history[0]["changed"]
-    code, output = train(copied, "iterations=6", "resume=auto", *monitors, "callbacks.mine._target_=own.Shapes")
+    code, output = train(
+        copied, "iterations=6", "resume=auto", *monitors, "callbacks.mine._target_=own.Shapes"
+    )
     assert code == 1, output
     assert "callbacks.mine" in output
 
@@ -325,7 +345,13 @@ def test_a_run_at_its_last_iteration_says_so_and_is_tested_again(copied, trained
     assert code == 0, output
     assert "Nothing is left to train" in output
     after = tree(copied / "run")
-    same = ("test.json", "finished", "model/model.safetensors", "ledger.json", f"checkpoints/{checkpoint_name(4)}")
+    same = (
+        "test.json",
+        "finished",
+        "model/model.safetensors",
+        "ledger.json",
+        f"checkpoints/{checkpoint_name(4)}",
+    )
     assert {name: after[name] for name in same} == {name: before[name] for name in same}
 
 
@@ -341,7 +367,9 @@ def test_a_run_at_its_last_iteration_says_so_and_is_tested_again(copied, trained
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
-def test_a_command_that_trains_nothing_does_not_replace_the_results_of_a_run(program, arguments, said, copied, trained):
+def test_a_command_that_trains_nothing_does_not_replace_the_results_of_a_run(
+    program, arguments, said, copied, trained
+):
     settings = copied / "run" / "config.yaml"
     settings.write_text(settings.read_text().replace(str(trained), str(copied)))
     before = tree(copied / "run"), tree(copied / "policy")

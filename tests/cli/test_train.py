@@ -95,7 +95,9 @@ def test_a_run_leaves_its_files(undisturbed):
 def test_the_exported_folder_holds_the_trained_policy(undisturbed):
     directory, run = undisturbed
     exported = dict(AutoModelForCausalLM.from_pretrained(directory / "model").named_parameters())
-    start = dict(AutoModelForCausalLM.from_pretrained(run.module.load_model.keywords["path"]).named_parameters())
+    start = dict(
+        AutoModelForCausalLM.from_pretrained(run.module.load_model.keywords["path"]).named_parameters()
+    )
     moved = 0
     for name, parameter in run.module.full_parameters():
         assert torch.equal(exported[name], parameter)
@@ -116,7 +118,9 @@ def test_resuming_in_the_middle_of_an_epoch_changes_nothing(undisturbed, tmp_pat
     directory, whole = undisturbed
     checkpoint = directory / "checkpoints" / "iteration-000002.ckpt"
     resumed = trained(tmp_path, resume=str(checkpoint))
-    for (name, a), (_, b) in zip(resumed.module.full_parameters(), whole.module.full_parameters(), strict=True):
+    for (name, a), (_, b) in zip(
+        resumed.module.full_parameters(), whole.module.full_parameters(), strict=True
+    ):
         assert torch.equal(a, b), name
     expected = metrics_of(directory)
     expected = expected[expected["step"] >= 2].reset_index(drop=True)
@@ -153,7 +157,9 @@ def test_adaptive_rephrasings_go_on_from_the_rates_of_the_checkpoint(tmp_path):
 
 def test_replay_goes_on_from_the_successes_of_the_checkpoint(tmp_path):
     expected = whole_and_resumed(tmp_path, "experiment=exgrpo", "rollout.replay.start=0")
-    assert expected["budget/rollouts"].diff().iloc[3] < expected["budget/rollouts"].iloc[0], "something is replayed"
+    assert expected["budget/rollouts"].diff().iloc[3] < expected["budget/rollouts"].iloc[0], (
+        "something is replayed"
+    )
 
 
 def test_demonstrations_go_on_from_a_checkpoint(tmp_path):
@@ -163,8 +169,14 @@ def test_demonstrations_go_on_from_a_checkpoint(tmp_path):
 
 
 def test_variations_that_the_policy_writes_go_on_from_a_checkpoint(tmp_path):
-    echo = ("rollout.reformulator.instruction='{response}'", "rollout.reformulator.form='(.+)'", "data.batch_size=8")
-    expected = whole_and_resumed(tmp_path, "experiment=svs", *echo, "callbacks=[rephrasing_success,checkpoint]")
+    echo = (
+        "rollout.reformulator.instruction='{response}'",
+        "rollout.reformulator.form='(.+)'",
+        "data.batch_size=8",
+    )
+    expected = whole_and_resumed(
+        tmp_path, "experiment=svs", *echo, "callbacks=[rephrasing_success,checkpoint]"
+    )
     for kind in ("synthesis", "variation"):
         assert expected[f"kind/{kind}/correct"].dropna().between(0, 1, inclusive="neither").all()
     fewest = expected["budget/rollouts"].dropna().diff().dropna().min()
@@ -182,7 +194,9 @@ def test_credit_by_lot_and_a_correction_go_on_from_a_checkpoint(tmp_path):
     """Other credit by token has no state and draws nothing."""
     overrides = ["experiment=clip_cov", "credit.share=0.3", "credit.low=-1", "mismatch=token_tis"]
     expected = whole_and_resumed(tmp_path, *overrides)
-    assert expected["rollout/mismatch_ess"].dropna().between(0.99, 1.0).all(), "the engine is nearly the trainer"
+    assert expected["rollout/mismatch_ess"].dropna().between(0.99, 1.0).all(), (
+        "the engine is nearly the trainer"
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,7 +235,10 @@ class Spy(Callback):
 
 def test_success_format_and_length_of_each_template_are_in_the_metrics(tmp_path):
     run = run_of(
-        tmp_path, "experiment=prompt_augmentation", "callbacks=[rephrasing_success,checkpoint]", "iterations=2"
+        tmp_path,
+        "experiment=prompt_augmentation",
+        "callbacks=[rephrasing_success,checkpoint]",
+        "iterations=2",
     )
     run.trainer.callbacks.append(spy := Spy())
     train(run.module, run.datamodule, run.trainer, test=False)
@@ -243,7 +260,9 @@ def test_success_format_and_length_of_each_template_are_in_the_metrics(tmp_path)
             assert row[columns].tolist() == pytest.approx(means, abs=1e-6)
         earned = [value[2] for values in by_template.values() for value in values]
         assert row["rollout/reward_term/format"] == pytest.approx(sum(earned) / len(earned), abs=1e-6)
-        assert row["rollout/reward"] == pytest.approx(row["rollout/correct"] + row["rollout/reward_term/format"])
+        assert row["rollout/reward"] == pytest.approx(
+            row["rollout/correct"] + row["rollout/reward_term/format"]
+        )
     assert len(names) > 1
 
 

@@ -44,14 +44,18 @@ def without(tmp_path, monkeypatch):
     """A function that deletes folders from a copy of `contrib`, which is used in its place."""
 
     def delete(*folders):
-        shutil.copytree(methods.CONTRIB, tmp_path / "contrib", ignore=shutil.ignore_patterns("__pycache__", *folders))
+        shutil.copytree(
+            methods.CONTRIB, tmp_path / "contrib", ignore=shutil.ignore_patterns("__pycache__", *folders)
+        )
         monkeypatch.setattr(methods, "CONTRIB", tmp_path / "contrib")
 
     return delete
 
 
 def test_every_folder_is_a_method_and_names_no_option_twice():
-    folders = {path.name for path in methods.CONTRIB.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    folders = {
+        path.name for path in methods.CONTRIB.iterdir() if path.is_dir() and path.name != "__pycache__"
+    }
     assert folders == set(FOLDERS)
     every = [*CORE, *(option for options in OPTIONS.values() for option in options)]
     assert len(set(every)) == len(every)
@@ -62,7 +66,9 @@ def test_nothing_else_imports_or_names_it(name):
     own = methods.CONTRIB / name
     for path in SOURCE.rglob("*.py"):
         if own not in path.parents:
-            assert not [module for module in imported(path) if module.startswith(f"tagrpo.contrib.{name}.")], path
+            assert not [
+                module for module in imported(path) if module.startswith(f"tagrpo.contrib.{name}.")
+            ], path
     for path in [*methods.CONTRIB.rglob("*.yaml"), *methods.configs().rglob("*.yaml")]:
         if own not in path.parents:
             named = re.search(rf"contrib\.{name}\.|settings: {name}/|/settings/{name}/", path.read_text())
@@ -84,7 +90,9 @@ def test_without_any_of_them_the_core_composes_its_own_experiments(without):
     without(*FOLDERS)
     left = methods.experiments()
     assert {"grpo", "ta_grpo", "pass_at_k", "prompt_augmentation", "dapo"} <= set(left)
-    assert {f"experiment/{name}" for name in [*left, "none"]} == {o for o in CORE if o.startswith("experiment/")}
+    assert {f"experiment/{name}" for name in [*left, "none"]} == {
+        o for o in CORE if o.startswith("experiment/")
+    }
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for experiment in left:
             assert compose("train", [f"experiment={experiment}"]).name == experiment

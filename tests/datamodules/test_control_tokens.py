@@ -53,7 +53,9 @@ def test_every_special_token_in_a_question_is_text(chat_template):
 def test_what_a_question_spells_never_changes_the_turns(data):
     chat_template = data.draw(st.sampled_from(TEMPLATES))
     tokenizer = chat_model(chat_template)
-    pieces = st.sampled_from([*SPECIAL[chat_template], "<think>", "<|", "|>", "<", "user\n", "x", " ", "é", "\n\n"])
+    pieces = st.sampled_from(
+        [*SPECIAL[chat_template], "<think>", "<|", "|>", "<", "user\n", "x", " ", "é", "\n\n"]
+    )
     question = "".join(data.draw(st.lists(pieces, min_size=1, max_size=6))).strip() or "x"
     control = PromptEncoder(tokenizer).control
     ids = ids_of(tokenizer, question)

@@ -39,7 +39,9 @@ def named(batch, *ids, answers=None):
 
 def test_verdicts_and_answers_are_counted_by_question_and_verdicts_by_rephrasing_too(make_batch):
     memory = QuestionMemory()
-    batch = named(make_batch([[[1.0, 0.0], [1.0, 1.0]], [[0.0, 0.0]]]), "a", "b", answers=[*"5755", "5", None])
+    batch = named(
+        make_batch([[[1.0, 0.0], [1.0, 1.0]], [[0.0, 0.0]]]), "a", "b", answers=[*"5755", "5", None]
+    )
     assert memory.remember(batch) == [Visit((2, 2), (1, 2)), Visit((2, 0), (0, 0))]
     assert memory["a"] == Record(4, 3, False, [Visit((2, 2), (1, 2))], {"5": 3, "7": 1})
     assert memory["b"] == Record(2, 0, False, [Visit((2, 0), (0, 0))], {"5": 1, None: 1})
@@ -56,7 +58,11 @@ def test_a_batch_is_told_what_was_known_before_it(make_batch):
     memory.remember(first)
     assert [column.tolist() for column in first.rollouts.history] == [[0] * 4] * 3
     second = named(
-        make_batch([[[0.0, 0.0], [0.0]], [[1.0]], [[0.0]]]), "a", "new", "b", answers=["7", "8", "5", "7", None]
+        make_batch([[[0.0, 0.0], [0.0]], [[1.0]], [[0.0]]]),
+        "a",
+        "new",
+        "b",
+        answers=["7", "8", "5", "7", None],
     )
     memory.remember(second)
     assert second.rollouts.history.samples.tolist() == [3, 3, 3, 0, 1]
@@ -74,7 +80,10 @@ def test_replayed_responses_are_no_news(make_batch):
 
 def test_every_rank_remembers_the_questions_of_all(make_batch, monkeypatch):
     memories = [QuestionMemory(), QuestionMemory()]
-    shares = [named(make_batch([[[1.0, 0.0]], [[1.0]]], seed=1), "a", "b"), named(make_batch([[[0.0]]], seed=2), "a")]
+    shares = [
+        named(make_batch([[[1.0, 0.0]], [[1.0]]], seed=1), "a", "b"),
+        named(make_batch([[[0.0]]], seed=2), "a"),
+    ]
     on_two_ranks(monkeypatch, lambda rank: memories[rank].remember(shares[rank]), module)
     assert memories[0].records == memories[1].records
     assert (memories[0]["a"].samples, memories[0]["a"].correct) == (3, 1), "asked on both ranks"
@@ -109,7 +118,9 @@ def test_long_answers_are_told_apart_but_not_kept(make_batch):
 
 def test_a_rank_without_questions_has_nothing_to_tell(make_batch):
     memory, batch = QuestionMemory(), make_batch([[[1.0]]])
-    columns = {name: getattr(batch.rollouts, name)[:0] for name in ("question", "rephrasing", "replayed", "correct")}
+    columns = {
+        name: getattr(batch.rollouts, name)[:0] for name in ("question", "rephrasing", "replayed", "correct")
+    }
     batch.groups, batch.rollouts = [], replace(batch.rollouts, answers=[], **columns)
     assert memory.remember(batch) == []
     assert memory.records == {}
@@ -117,7 +128,9 @@ def test_a_rank_without_questions_has_nothing_to_tell(make_batch):
 
 def test_the_state_is_a_copy_in_plain_containers(make_batch, tmp_path):
     memory, again = QuestionMemory(), QuestionMemory()
-    memory.remember(named(make_batch([[[1.0, 0.0], [1.0]], [[1.0]]]), "a", "b", answers=["5", None, "7", "7"]))
+    memory.remember(
+        named(make_batch([[[1.0, 0.0], [1.0]], [[1.0]]]), "a", "b", answers=["5", None, "7", "7"])
+    )
     torch.save(memory.state_dict(), tmp_path / "state.pt")
     before = memory.state_dict()
     again.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
@@ -167,7 +180,9 @@ def test_a_data_module_serves_what_its_curriculum_wants_by_what_is_remembered():
     assert len(first) == 8
     solved = first[:3]
     datamodule.memory.records = {id: visited(4 if id in solved else 1) for id in first}
-    assert len({group.id for batch in loader for group in batch.groups} - set(solved)) == 4, "five make two batches"
+    assert len({group.id for batch in loader for group in batch.groups} - set(solved)) == 4, (
+        "five make two batches"
+    )
 
 
 class Counting(Curriculum):

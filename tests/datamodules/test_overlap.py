@@ -34,7 +34,9 @@ def test_a_copy_is_found_whatever_its_formatting():
         TEXT.replace(" ", "\u00a0"),
     ]
     for copy in copies:
-        assert only([group("What is 1 + 1?", "other"), group(copy, "copy")], TEXT) == [("x", "copy", 1.0, True)]
+        assert only([group("What is 1 + 1?", "other"), group(copy, "copy")], TEXT) == [
+            ("x", "copy", 1.0, True)
+        ]
 
 
 def test_a_light_rewording_is_near_and_other_numbers_are_told():
@@ -61,7 +63,10 @@ def test_the_most_similar_training_question_is_named_and_rephrasings_count():
 
 
 def test_short_questions_overlap_with_the_same_words_alone():
-    train = [group("Compute $2 + 3$.", "same"), group("Now compute 2 + 3 and then double what you have got.", "in")]
+    train = [
+        group("Compute $2 + 3$.", "same"),
+        group("Now compute 2 + 3 and then double what you have got.", "in"),
+    ]
     assert [overlap.train for overlap in only(train, "compute 2+3")] == ["same"]
     assert only(train[1:], "compute 2+3") == []
     assert only([group("…", "empty")], "…") == [], "texts without a word are not alike"
@@ -90,7 +95,9 @@ def test_the_similarity_is_the_highest_of_all_pairs(train, test, n, threshold):
     def share(text, other):
         return round(len(grams(text) & grams(other)) / max(len(grams(text)), 1), 3)
 
-    found = find_overlaps([group(text, text) for text in train], {"test": [group(t, t) for t in test]}, n, threshold)
+    found = find_overlaps(
+        [group(text, text) for text in train], {"test": [group(t, t) for t in test]}, n, threshold
+    )
     expected = [(text, max((share(text, other) for other in train), default=0)) for text in test]
     assert [(o.test, o.similarity) for o in found["test"]] == [
         (text, best) for text, best in expected if best >= threshold
@@ -103,7 +110,9 @@ def test_a_layout_that_many_questions_have_does_not_count(kinds, alike):
     def asked(start, count):
         return [
             group(
-                " ".join(f"{chr(97 + i % kinds)}{chr(97 + word % 26)}{chr(97 + word // 26)}" for word in range(60))
+                " ".join(
+                    f"{chr(97 + i % kinds)}{chr(97 + word % 26)}{chr(97 + word // 26)}" for word in range(60)
+                )
                 + " ".join(f" {i} {word}" for word in "abcdefghij"),
                 str(i),
             )
@@ -117,7 +126,9 @@ def test_a_layout_that_many_questions_have_does_not_count(kinds, alike):
 def made_from_layouts(count, layouts, values, seed):
     """Questions of 40 words, three of which vary."""
     fixed = random.Random(0)
-    texts = [[f"w{fixed.choice('abcdefgh')}{fixed.choice('abcdefgh')}" for _ in range(40)] for _ in range(layouts)]
+    texts = [
+        [f"w{fixed.choice('abcdefgh')}{fixed.choice('abcdefgh')}" for _ in range(40)] for _ in range(layouts)
+    ]
     varying = random.Random(seed)
     questions = []
     for number in range(count):

@@ -59,10 +59,15 @@ def test_a_system_prompt_that_is_used_is_not_told(chat_template):
 @pytest.mark.parametrize("chat_template", [GEMMA, MISTRAL])
 def test_a_system_prompt_that_is_refused_is_an_error_that_names_the_setting(chat_template):
     template, tokenizer = ChatTemplate(system="Be brief."), chat_model(chat_template)
-    for use in (lambda: told(chat_template, system="Be brief."), lambda: template.render("1 + 1 ?", tokenizer)):
+    for use in (
+        lambda: told(chat_template, system="Be brief."),
+        lambda: template.render("1 + 1 ?", tokenizer),
+    ):
         with pytest.raises(ValueError, match=r"template\.system=null") as error:
             use()
-        assert re.search("not supported|must alternate", str(error.value)), "with the chat template's own words"
+        assert re.search("not supported|must alternate", str(error.value)), (
+            "with the chat template's own words"
+        )
 
 
 def test_a_system_prompt_that_is_left_out_is_told():
@@ -104,7 +109,10 @@ def test_a_template_of_ones_own_has_the_question_once():
 
     with pytest.raises(ValueError, match="question once"):
         list(check_prompt(Own(), chat_model(CHATML)))
-    assert list(check_prompt(PlainTemplate("{question} <sep>"), AutoTokenizer.from_pretrained(starter_path()))) == []
+    assert (
+        list(check_prompt(PlainTemplate("{question} <sep>"), AutoTokenizer.from_pretrained(starter_path())))
+        == []
+    )
 
 
 def test_a_missing_generation_prompt_is_refused_with_the_prefill_that_replaces_it():
@@ -164,7 +172,10 @@ def test_thoughts_that_are_opened_twice_are_told(mark):
         (said,) = check_prompt(ChatTemplate(prefill=prefill), tokenizer)
         assert mark in said
         assert "template.prefill=''." in said
-    assert list(check_prompt(ChatTemplate(prefill=mark, instruction=f"Write {mark} first."), chat_model(CHATML))) == []
+    assert (
+        list(check_prompt(ChatTemplate(prefill=mark, instruction=f"Write {mark} first."), chat_model(CHATML)))
+        == []
+    )
 
 
 def test_thoughts_that_are_closed_and_opened_again_are_told():

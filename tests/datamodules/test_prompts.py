@@ -51,7 +51,9 @@ def test_each_question_is_rendered_once_per_template(tokenizer):
             return super().render(question, tokenizer)
 
     templates = {"a": Counted("{question} <sep>"), "b": Counted("? {question}")}
-    PromptRenderer(PromptAugmentation(templates, draw="response"), tokenizer).prompts([GROUP], 0, num_samples=64)
+    PromptRenderer(PromptAugmentation(templates, draw="response"), tokenizer).prompts(
+        [GROUP], 0, num_samples=64
+    )
     questions = {question for _, question in rendered}
     assert questions == {GROUP.question, *GROUP.rephrasings, STAND_IN}
     assert len(rendered) == 2 * len(questions)
@@ -81,7 +83,9 @@ def test_the_longest_template_decides_what_fits(tokenizer):
 def test_a_plain_template_that_the_model_does_not_know_is_told(tokenizer, monkeypatch):
     def told(format, chat_template=None):
         monkeypatch.setattr(tokenizer, "chat_template", chat_template)
-        return [text.replace(tokenizer.name_or_path, "model") for text in renderer(tokenizer, format).cautions()]
+        return [
+            text.replace(tokenizer.name_or_path, "model") for text in renderer(tokenizer, format).cautions()
+        ]
 
     assert told("{question} <sep>") == []
     assert told("{question} <think>") == [

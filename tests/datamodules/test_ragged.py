@@ -59,7 +59,9 @@ class Engine(types.Engine):
             answer = self.batch.groups[prompt.question].answer[0]
             texts = [f"#### {answer if next(self.right) else 99}" for _ in range(count)]
             ids = [torch.tensor(self.tokenizer(text)["input_ids"]) for text in texts]
-            sampled.append([Completion(token_ids=i, logprobs=torch.zeros(len(i)), truncated=False) for i in ids])
+            sampled.append(
+                [Completion(token_ids=i, logprobs=torch.zeros(len(i)), truncated=False) for i in ids]
+            )
         return sampled
 
 

@@ -44,7 +44,10 @@ def make_datamodule(train, **evaluation):
 
 
 def test_fingerprints_know_content_and_neither_order_nor_ids():
-    one, two = QuestionGroup("a", "1 + 1?", ("1 plus 1?",), ("2", "two")), QuestionGroup("b", "x?", (), ("3",))
+    one, two = (
+        QuestionGroup("a", "1 + 1?", ("1 plus 1?",), ("2", "two")),
+        QuestionGroup("b", "x?", (), ("3",)),
+    )
     whole = fingerprint([one, two])
     assert fingerprint([two, one._replace(id="z", question=" 1  +\n1?")]) == whole
     changed = [
@@ -61,7 +64,10 @@ def test_fingerprints_know_content_and_neither_order_nor_ids():
 
 def test_what_a_source_left_out_and_expected_is_warned_of_and_reported():
     told = SourceReport(
-        origin="hub/name", read=9, excluded={"without_answer": [f"q{i}" for i in range(7)]}, warnings=["2 instead of 9"]
+        origin="hub/name",
+        read=9,
+        excluded={"without_answer": [f"q{i}" for i in range(7)]},
+        warnings=["2 instead of 9"],
     )
     datamodule = make_datamodule(Fixed(("a", COPY), report=told))
     with pytest.warns(UserWarning, match="train: ") as caught:
@@ -76,7 +82,9 @@ def test_what_a_source_left_out_and_expected_is_warned_of_and_reported():
 
 
 def test_copies_of_test_questions_in_the_training_set_are_warned_of_and_patterns_reported():
-    tests = Fixed(("copy", COPY.replace(".", ";")), ("pattern", COPY.replace("3", "8")), ("own", "compute 1 + 2 = ?"))
+    tests = Fixed(
+        ("copy", COPY.replace(".", ";")), ("pattern", COPY.replace("3", "8")), ("own", "compute 1 + 2 = ?")
+    )
     datamodule = make_datamodule(Fixed(("t", COPY)), test=tests)
     with pytest.warns(
         UserWarning, match=r"test: 1 of 3 questions share .* with a training question: copy \(t\)\. 1 more"
@@ -86,7 +94,9 @@ def test_copies_of_test_questions_in_the_training_set_are_warned_of_and_patterns
     assert "out of data.train or data.evaluation.test" in said
     assert said.splitlines()[1:] == [f"- {tests.groups[0].question!r}"], "with the text of the copy"
     datamodule.setup("fit")
-    assert [facts["cautions"] for facts in datamodule.report.values()] == [[], [said]], "once, also for the report"
+    assert [facts["cautions"] for facts in datamodule.report.values()] == [[], [said]], (
+        "once, also for the report"
+    )
     overlaps = datamodule.report["test"]["train_overlap"]
     assert [(o["test"], o["train"], o["same_numbers"]) for o in overlaps] == [
         ("copy", "t", True),
@@ -97,7 +107,9 @@ def test_copies_of_test_questions_in_the_training_set_are_warned_of_and_patterns
 def test_a_caution_about_a_template_is_noted_once_where_it_is_used():
     datamodule = make_datamodule(Fixed(("t", COPY)), a=Fixed(("x", "1 + 1 = ?")), b=Fixed(("y", "1 + 2 = ?")))
     datamodule.evaluation_templates = PromptAugmentation({"other": PlainTemplate("{question} <|end|>")})
-    with pytest.warns(UserWarning, match=r"Template other has <\|end\|>, which .* reads as \d+ tokens") as caught:
+    with pytest.warns(
+        UserWarning, match=r"Template other has <\|end\|>, which .* reads as \d+ tokens"
+    ) as caught:
         datamodule.setup("fit")
     (said,) = [str(warning.message) for warning in caught]
     assert {split: facts["cautions"] for split, facts in datamodule.report.items()} == {
@@ -123,7 +135,11 @@ def test_questions_that_the_run_of_a_policy_was_trained_on_are_warned_of_once(tm
     trained.setup("fit")
     (tmp_path / "data.json").write_text(json.dumps(trained.report))
     tests = Fixed(
-        ("x", COPY.replace(".", " ;")), ("y", "3  + 3 = ?"), ("z", "1 + 2 = ?"), ("w", "add 2"), ("v", "2 + 2 =")
+        ("x", COPY.replace(".", " ;")),
+        ("y", "3  + 3 = ?"),
+        ("z", "1 + 2 = ?"),
+        ("w", "add 2"),
+        ("v", "2 + 2 ="),
     )
     datamodule = make_datamodule(None, other=Fixed(("n", "7 + 7 = ?")), test=tests)
     datamodule.setup("test")
@@ -166,10 +182,16 @@ class Nothing(LightningModule):
 def test_the_report_is_written_into_the_run_directory(tmp_path):
     datamodule = make_datamodule(None, test=Fixed(("a", COPY)))
     trainer = Trainer(
-        accelerator="cpu", logger=False, default_root_dir=tmp_path / "run", enable_progress_bar=False, barebones=False
+        accelerator="cpu",
+        logger=False,
+        default_root_dir=tmp_path / "run",
+        enable_progress_bar=False,
+        barebones=False,
     )
     trainer.test(Nothing(), datamodule=datamodule, verbose=False)
-    assert json.loads((tmp_path / "run" / "data.json").read_text()) == json.loads(json.dumps(datamodule.report))
+    assert json.loads((tmp_path / "run" / "data.json").read_text()) == json.loads(
+        json.dumps(datamodule.report)
+    )
 
 
 def file_of(path, *rows):
@@ -235,7 +257,9 @@ def test_control_tokens_that_a_tokenizer_cannot_read_as_text_are_refused_by_row(
 
 
 def test_one_prompt_of_each_template_is_in_the_report(tmp_path):
-    datamodule = make_datamodule(Fixed(("a", "1 + 1 = ?"), ("b", "2 + 2 = ?")), test=Fixed(("c", "3 + 3 = ?")))
+    datamodule = make_datamodule(
+        Fixed(("a", "1 + 1 = ?"), ("b", "2 + 2 = ?")), test=Fixed(("c", "3 + 3 = ?"))
+    )
     datamodule.templates = PromptAugmentation({"x": PlainTemplate("{question} <sep>"), "y": PlainTemplate()})
     datamodule.setup("fit")
     assert datamodule.report["train"]["sample_prompt"] == {"x": "1 + 1 = ? <sep>", "y": "1 + 1 = ?"}
@@ -256,7 +280,11 @@ def test_what_a_prompt_lacks_is_told_or_refused_before_training():
     ("templates", "evaluation", "setting"),
     [
         (ChatTemplate(options={"x": 1}), None, "template"),
-        (PromptAugmentation({"a": ChatTemplate(options={"x": 1}), "b": PlainTemplate()}), None, "template.templates.a"),
+        (
+            PromptAugmentation({"a": ChatTemplate(options={"x": 1}), "b": PlainTemplate()}),
+            None,
+            "template.templates.a",
+        ),
         (PlainTemplate(), ChatTemplate(options={"x": 1}), "data.evaluation_template"),
     ],
 )
@@ -292,7 +320,9 @@ class Noting(Verifier):
 
 
 def test_a_reference_that_nothing_matches_is_refused_by_file_and_row(tmp_path):
-    one = file_of(tmp_path / "one.jsonl", {"question": "1 + 1 = ?", "answer": "2"}, {"question": "x", "answer": "y?"})
+    one = file_of(
+        tmp_path / "one.jsonl", {"question": "1 + 1 = ?", "answer": "2"}, {"question": "x", "answer": "y?"}
+    )
     two = file_of(tmp_path / "two.jsonl", {"question": "1 + 2 = ?", "answer": ["z?"]})
     datamodule = make_datamodule(ConcatenatedSource({"one": one, "two": two}))
     datamodule.setup("fit")

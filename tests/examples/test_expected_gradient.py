@@ -34,7 +34,8 @@ def scorer():
 def prompts_of(*texts, samples=3):
     ids = [torch.tensor(TOKENIZER(text).input_ids) for text in texts]
     return [
-        Prompt(0, n, "plain", text, row, ids[0], samples) for n, (text, row) in enumerate(zip(texts, ids, strict=True))
+        Prompt(0, n, "plain", text, row, ids[0], samples)
+        for n, (text, row) in enumerate(zip(texts, ids, strict=True))
     ]
 
 
@@ -67,7 +68,11 @@ def test_all_probabilities_sum_to_one(scorer):
 
 @pytest.mark.parametrize(
     "strategy",
-    [GroupAdvantage("prompt", scale="none"), GroupAdvantage("question"), PassAtKAdvantage(2, group_by="question")],
+    [
+        GroupAdvantage("prompt", scale="none"),
+        GroupAdvantage("question"),
+        PassAtKAdvantage(2, group_by="question"),
+    ],
     ids=["mean", "pooled", "pass@2"],
 )
 def test_it_is_the_mean_over_every_draw_of_every_response(scorer, strategy):
@@ -115,7 +120,9 @@ def test_anchored_to_the_original_it_is_the_mean_over_every_response_too(scorer,
     verdict = torch.tensor([response == right for response in every_response()])
     wrong = [torch.tensor(response) for response in every_response() if response != right]
     strategy = GroupAdvantage(group_by)
-    success, listed = add_anchored_gradient(scorer, prompts, [[torch.tensor(right)]] * 2, [wrong] * 2, strategy, 5)
+    success, listed = add_anchored_gradient(
+        scorer, prompts, [[torch.tensor(right)]] * 2, [wrong] * 2, strategy, 5
+    )
     found = gradient(scorer)
     scorer.policy.zero_grad()
 

@@ -23,7 +23,9 @@ def test_lines_have_the_questions_and_all_correct_responses(task, capsys):
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     source, verifier = TASKS[task]
     groups = source(split="test_id", size=3).load()
-    assert [(row["question"], tuple(row["answers"])) for row in rows] == [(g.question, g.answer) for g in groups]
+    assert [(row["question"], tuple(row["answers"])) for row in rows] == [
+        (g.question, g.answer) for g in groups
+    ]
     for row in rows:
         assert all(verifier(response, row["answers"]).correct for response in row["responses"])
         assert bool(row["responses"]) == (verifier is not None)

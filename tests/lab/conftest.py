@@ -35,7 +35,12 @@ def directions(tmp_path_factory):
         problem = sample_problem(rng, range(1, 3))
         return SupervisedExample(FAMILIES["plain"].tell(problem, rng), rng.choice(problem.answers), "plain")
 
-    fit(model, islice(batches(lambda: problem_sequence(tokenizer, rng, short), 16, rng), 150), 150, learning_rate=2e-3)
+    fit(
+        model,
+        islice(batches(lambda: problem_sequence(tokenizer, rng, short), 16, rng), 150),
+        150,
+        learning_rate=2e-3,
+    )
     model.save_pretrained(path)
     tokenizer.save_pretrained(path)
     return path

@@ -114,7 +114,9 @@ def deviations(name: str, groups: int, count: int = 10) -> Tensor:
         def drawn(correct: Tensor, draw: int = draw) -> Tensor:
             # A strategy that loops over questions looks through all responses for each of them.
             parts = enumerate(correct.split(100), start=draw * 10_000)
-            return torch.cat([strategy(each_a_question(part, number)).view_as(part) for number, part in parts])
+            return torch.cat(
+                [strategy(each_a_question(part, number)).view_as(part) for number, part in parts]
+            )
 
         mean, error = simulated(table or drawn, rates, groups, generator)
         difference = mean - expected_weights(strategy, rates, SAMPLES)

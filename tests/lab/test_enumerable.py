@@ -71,10 +71,18 @@ def by_all_draws(ages, strategy, loss, options):
         def read(table, prompts, tokens=tokens):
             return torch.cat([table[p, t] for p, t in zip(prompts, tokens, strict=True)])
 
-        weights = (read(own["old"], prompt) - read(own["sampler"], prompt)).exp().clamp(max=options.staleness_cap)
+        weights = (
+            (read(own["old"], prompt) - read(own["sampler"], prompt)).exp().clamp(max=options.staleness_cap)
+        )
         if options.prompt_correction is not None:
-            change = (read(own["old"], score) - read(own["old"], prompt)).exp().clamp(max=options.prompt_correction)
-            weights = torch.where((prompt == score).repeat_interleave(WORDS.lengths[response]), 1, change) * weights
+            change = (
+                (read(own["old"], score) - read(own["old"], prompt))
+                .exp()
+                .clamp(max=options.prompt_correction)
+            )
+            weights = (
+                torch.where((prompt == score).repeat_interleave(WORDS.lengths[response]), 1, change) * weights
+            )
         inputs = LossInputs(
             logprobs=read(current, score),
             old_logprobs=read(own["old"], score),
@@ -168,7 +176,9 @@ class Table(torch.nn.Module):
         self.table = torch.nn.Parameter(table.clone())
 
     def forward(self, packed, entropy="none", loss=None):
-        return TokenScores(*(f(self.table, WORDS)[tuple(packed.place)] for f in (token_logprobs, token_entropies)))
+        return TokenScores(
+            *(f(self.table, WORDS)[tuple(packed.place)] for f in (token_logprobs, token_entropies))
+        )
 
 
 def updated(ages, response, prompt, strategy, loss, options):
@@ -179,7 +189,11 @@ def updated(ages, response, prompt, strategy, loss, options):
     correct = CORRECT[response]
     policy = Table(ages.current)
     update = PolicyUpdate(
-        TableScorer(policy, ages.reference), strategy, loss, torch.optim.SGD(policy.parameters(), lr=1.0), options
+        TableScorer(policy, ages.reference),
+        strategy,
+        loss,
+        torch.optim.SGD(policy.parameters(), lr=1.0),
+        options,
     )
     update(
         Rollouts(
@@ -188,7 +202,9 @@ def updated(ages, response, prompt, strategy, loss, options):
             question=torch.zeros_like(prompt),
             rephrasing=prompt,
             token_ids=[words[row] for row in response],
-            logprobs=[engine[p, spans[WORDS.response == r]].float() for p, r in zip(prompt, response, strict=True)],
+            logprobs=[
+                engine[p, spans[WORDS.response == r]].float() for p, r in zip(prompt, response, strict=True)
+            ],
             truncated=torch.zeros_like(correct),
             text=[""] * len(response),
             correct=correct,
@@ -203,7 +219,9 @@ def updated(ages, response, prompt, strategy, loss, options):
 
 
 @pytest.mark.parametrize(
-    "options", [{"anchor": "own"}, {"anchor": "original"}, {"anchor": "original", "prompt_correction": 1.2}], ids=str
+    "options",
+    [{"anchor": "own"}, {"anchor": "original"}, {"anchor": "original", "prompt_correction": 1.2}],
+    ids=str,
 )
 def test_the_update_of_training_is_this_on_average(options):
     strategy, loss = GroupAdvantage("question"), PolicyLoss(kl_coef=0.1)
@@ -219,7 +237,9 @@ def test_the_update_of_training_is_this_on_average(options):
 
 
 @pytest.mark.parametrize("responses", [all_responses(16), all_responses(4, 4)], ids=["one token", "words"])
-@pytest.mark.parametrize("strategy", [GroupAdvantage("prompt"), GroupAdvantage("question"), PassAtKAdvantage(3)])
+@pytest.mark.parametrize(
+    "strategy", [GroupAdvantage("prompt"), GroupAdvantage("question"), PassAtKAdvantage(3)]
+)
 def test_under_its_own_prompt_a_method_ascends_its_weights(responses, strategy):
     parameters = logits(5, 3, responses).requires_grad_()
     correct = torch.arange(len(responses.lengths)) % 5 == 0
@@ -302,7 +322,9 @@ def test_token_means_are_normalised_by_the_expected_number_of_tokens():
 # ---------------------------------------------------------------------- responses
 
 
-@pytest.mark.parametrize(("vocabulary", "length", "count"), [(2, 1, 2), (4096, 1, 4096), (4, 3, 40), (3, 11, 4095)])
+@pytest.mark.parametrize(
+    ("vocabulary", "length", "count"), [(2, 1, 2), (4096, 1, 4096), (4, 3, 40), (3, 11, 4095)]
+)
 def test_all_responses_have_a_probability_of_one(vocabulary, length, count):
     responses = all_responses(vocabulary, length)
     assert len(responses.lengths) == count
@@ -314,7 +336,9 @@ def test_all_responses_have_a_probability_of_one(vocabulary, length, count):
     ("vocabulary", "length", "count"), [(4097, 1, "4,097"), (4, 8, "9,841"), (1, 2, "1"), (4, 0, "1")]
 )
 def test_too_many_responses_and_none_are_refused(vocabulary, length, count):
-    with pytest.raises(ValueError, match=f"at most 4,096 responses, but got {vocabulary} and {length}, .* {count}"):
+    with pytest.raises(
+        ValueError, match=f"at most 4,096 responses, but got {vocabulary} and {length}, .* {count}"
+    ):
         all_responses(vocabulary, length)
 
 

@@ -34,7 +34,9 @@ def success_of(folder):
     groups = ShortestPathSource("test_id", "hard", size=6).load()
     prompts = [torch.tensor(tokenizer(prompt_text(group.question)).input_ids) for group in groups]
     correct = [correct_tokens(group.answer, tokenizer, [tokenizer.eos_token_id], 8) for group in groups]
-    return dict(zip([group.id for group in groups], exact_success(scorer, prompts, correct).tolist(), strict=True))
+    return dict(
+        zip([group.id for group in groups], exact_success(scorer, prompts, correct).tolist(), strict=True)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +59,14 @@ def test_what_is_written_is_the_exact_success_of_the_trained_and_the_untrained_p
     assert split["pass_at_k"]["1"]["low"] <= mean <= split["pass_at_k"]["1"]["high"]
     for k in (100, 1000, 10_000):
         reach = [[1 - (1 - p) ** k >= 0.5 for p in side.values()] for side in (untrained, after)]
-        assert split["support_gained"][str(k)] == sum(now and not then for then, now in zip(*reach, strict=True)) / 6
-        assert split["support_lost"][str(k)] == sum(then and not now for then, now in zip(*reach, strict=True)) / 6
+        assert (
+            split["support_gained"][str(k)]
+            == sum(now and not then for then, now in zip(*reach, strict=True)) / 6
+        )
+        assert (
+            split["support_lost"][str(k)]
+            == sum(then and not now for then, now in zip(*reach, strict=True)) / 6
+        )
 
 
 def test_it_is_logged_at_every_validation_and_in_the_test(trained):
@@ -68,7 +76,9 @@ def test_it_is_logged_at_every_validation_and_in_the_test(trained):
     assert (trained / "evaluations" / "exact-000001.json").exists()
 
 
-def test_a_resumed_run_compares_with_the_policy_that_the_first_started_from(trained, directions, small_run, tmp_path):
+def test_a_resumed_run_compares_with_the_policy_that_the_first_started_from(
+    trained, directions, small_run, tmp_path
+):
     run = small_run(tmp_path, "iterations=3")
     checkpoint = sorted((trained / "checkpoints").iterdir())[0]
     train(run.module, run.datamodule, run.trainer, resume=checkpoint, test=False)
@@ -78,7 +88,9 @@ def test_a_resumed_run_compares_with_the_policy_that_the_first_started_from(trai
 
 def test_evaluation_without_sampling(trained, small_run, tmp_path, monkeypatch, capsys):
     arguments = [*small_run.overrides, f"model.path={trained / 'model'}", "exact=true"]
-    arguments = [argument for argument in arguments if "callbacks" not in argument and "progress" not in argument]
+    arguments = [
+        argument for argument in arguments if "callbacks" not in argument and "progress" not in argument
+    ]
     success = sorted(read_success(trained)["test_id"].values())
     between = (success[3] + success[4]) / 2
     arguments.append(f"exact_evaluator.taus=[{between},1]")
@@ -91,7 +103,11 @@ def test_evaluation_without_sampling(trained, small_run, tmp_path, monkeypatch, 
     assert "test_id" in said
     assert not (tmp_path / "test.json").exists()
     assert [x["value"] for x in split["cover_at_tau"].values()] == pytest.approx([2 / 6, 0])
-    rows = [line.split("│")[1:-1] for line in said.split("Cover@τ, in percent")[1].splitlines() if "test_id" in line]
+    rows = [
+        line.split("│")[1:-1]
+        for line in said.split("Cover@τ, in percent")[1].splitlines()
+        if "test_id" in line
+    ]
     assert [[cell.strip() for cell in row] for row in rows] == [["test_id", "33.3", "0.0"]]
     assert "cover_at_tau" not in (trained / "exact.json").read_text()
 
@@ -100,7 +116,9 @@ def test_what_makes_it_inexact_is_refused_when_the_run_is_built():
     with pytest.raises(TypeError, match="reward to be a EnumeratingVerifier .* has no correct_responses"):
         ExactPassAtK(FinalAnswerReward(), SamplingConfig())
     for change in ({"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 5}):
-        with pytest.raises(ValueError, match="whole distribution .* Set temperature above 0, top_p=1 and top_k=0"):
+        with pytest.raises(
+            ValueError, match="whole distribution .* Set temperature above 0, top_p=1 and top_k=0"
+        ):
             ExactPassAtK(ShortestPathReward(), SamplingConfig(**change))
     with pytest.raises(ValueError, match="taus between 0 and 1"):
         ExactPassAtK(ShortestPathReward(), SamplingConfig(), taus=[-0.5])

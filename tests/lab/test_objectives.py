@@ -47,7 +47,9 @@ def one(strategy, rate, samples):
 @pytest.mark.parametrize("samples", [1, 2, 7])
 def test_without_scale_the_mean_as_baseline_weighs_every_prompt_alike(samples):
     weights = expected_weights(GroupAdvantage("prompt", scale="none"), RATES, samples)
-    torch.testing.assert_close(weights, torch.full_like(RATES, (samples - 1) / samples / 4), rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        weights, torch.full_like(RATES, (samples - 1) / samples / 4), rtol=0, atol=1e-14
+    )
 
 
 @pytest.mark.parametrize("group_by", ["prompt", "question", "batch"])
@@ -65,7 +67,9 @@ def test_the_mean_of_a_pool_loses_one_response_of_all():
 def test_pass_at_k_tends_to_the_gradient_of_pass_at_k_over_its_deviation(k):
     for p in (0.02, 0.1, 0.3):
         fails = (1 - p) ** k
-        limit = (1 - p) ** (k - 1) / np.sqrt(fails * (1 - fails))  # k (1 − p)^(k−1) is the gradient, over k and σ
+        limit = (1 - p) ** (k - 1) / np.sqrt(
+            fails * (1 - fails)
+        )  # k (1 − p)^(k−1) is the gradient, over k and σ
         few, many = (one(PassAtKAdvantage(k), p, n) / limit - 1 for n in (256, 1024))
         assert abs(many) < 0.03
         assert abs(many) < 0.4 * abs(few)
@@ -234,7 +238,9 @@ def test_rates_of_zero_and_one_are_limits(name):
 def test_the_weights_of_a_pool_are_the_gradient_of_a_utility_of_its_count(name):
     samples = torch.tensor([2, 4, 1, 3])
     rates = RATES.clone().requires_grad_()
-    count = torch.ones(1, dtype=torch.float64)  # distribution of the number of correct responses, one after the other
+    count = torch.ones(
+        1, dtype=torch.float64
+    )  # distribution of the number of correct responses, one after the other
     for p in rates.repeat_interleave(samples):
         nothing = torch.zeros(1, dtype=torch.float64)
         count = torch.cat([count, nothing]) * (1 - p) + torch.cat([nothing, count]) * p
@@ -299,8 +305,14 @@ def test_simulated_random_groups_agree_with_their_expectation(name):
     ("strategy", "name"),
     [
         (EntropyAdaptiveAdvantage(2), "EntropyAdaptiveAdvantage needs more"),
-        (DifficultyWeightedAdvantage(base=EntropyAdaptiveAdvantage(2)), "DifficultyWeightedAdvantage needs more"),
-        (DifficultyWeightedAdvantage(base=PassAtKAdvantage(2, "bootstrap")), "DifficultyWeighted.* random choices"),
+        (
+            DifficultyWeightedAdvantage(base=EntropyAdaptiveAdvantage(2)),
+            "DifficultyWeightedAdvantage needs more",
+        ),
+        (
+            DifficultyWeightedAdvantage(base=PassAtKAdvantage(2, "bootstrap")),
+            "DifficultyWeighted.* random choices",
+        ),
     ],
 )
 def test_strategies_that_cannot_be_summed_are_refused_by_name(strategy, name):

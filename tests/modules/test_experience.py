@@ -8,7 +8,13 @@ import pytest
 import torch
 
 from tagrpo.modules import experience
-from tagrpo.modules.experience import Experience, MicroBatch, TokenColumns, join_reward_groups, split_by_question
+from tagrpo.modules.experience import (
+    Experience,
+    MicroBatch,
+    TokenColumns,
+    join_reward_groups,
+    split_by_question,
+)
 from tagrpo.packing.batch import pack
 from tagrpo.types import LossOutputs, RewardGroups
 
@@ -50,7 +56,8 @@ def test_mini_batches_hold_whole_questions_and_everything_once():
 
 
 @pytest.mark.parametrize(
-    ("questions", "mini_batches", "ranks", "sizes"), [(1, 8, 8, [1] * 8), (3, 2, 2, [3, 3]), (8, 16, 4, [2] * 16)]
+    ("questions", "mini_batches", "ranks", "sizes"),
+    [(1, 8, 8, [1] * 8), (3, 2, 2, [3, 3]), (8, 16, 4, [2] * 16)],
 )
 def test_ranks_take_turns_with_larger_mini_batches_so_that_no_step_is_empty(
     questions, mini_batches, ranks, sizes, monkeypatch
@@ -72,7 +79,9 @@ def test_ranks_do_not_share_groups():
             progress=0.5,
         )  # fmt: skip
 
-    joined = join_reward_groups([part([1.0, 0.0, 1.0], [0, 0, 1], [0, 1, 2]), part([0.0, 1.0], [0, 1], [0, 2])])
+    joined = join_reward_groups(
+        [part([1.0, 0.0, 1.0], [0, 0, 1], [0, 1, 2]), part([0.0, 1.0], [0, 1], [0, 2])]
+    )
     assert joined.question.tolist() == [0, 0, 1, 2, 3]
     assert joined.prompt.tolist() == [0, 1, 2, 3, 5]
     assert joined.rewards.tolist() == [1, 0, 1, 0, 1]
@@ -94,7 +103,9 @@ def test_a_micro_batch_has_the_columns_of_its_tokens_and_its_parts(make_batch):
     batch = MicroBatch(experience, packed, loss, totals, None, staleness_log_cap=0.0)
     expected = torch.cat([places.split(experience.lengths.tolist())[row] for row in packed.rows.tolist()])
     assert torch.equal(experience.tokens(packed.rows), expected)
-    assert batch.columns.prompt_weights.tolist() == batch.columns.mismatch_weights.tolist() == expected.tolist()
+    assert (
+        batch.columns.prompt_weights.tolist() == batch.columns.mismatch_weights.tolist() == expected.tolist()
+    )
     assert (batch.columns.terms, batch.columns.reference_logprobs) == ({}, None)
     first = int(packed.lengths[0])
     current = torch.full((len(expected) - first,), -2.0)
@@ -103,12 +114,18 @@ def test_a_micro_batch_has_the_columns_of_its_tokens_and_its_parts(make_batch):
     assert inputs.weights.tolist() == expected[first:].square().tolist()
     assert inputs.old_logprobs.tolist() == current.tolist(), "not known: the current ones"
     assert inputs.response.tolist() == [1] * len(current)
-    assert (inputs.num_responses, inputs.num_tokens, inputs.lengths.tolist()) == (7.0, 9.0, packed.lengths.tolist())
+    assert (inputs.num_responses, inputs.num_tokens, inputs.lengths.tolist()) == (
+        7.0,
+        9.0,
+        packed.lengths.tolist(),
+    )
 
 
 def test_one_step_of_age_is_stale(make_batch):
     batch = make_batch([[[1.0, 0.0, 1.0]]])
-    rollouts = replace(batch.rollouts, staleness=torch.tensor([0, 1, 2]), replayed=torch.tensor([False, False, True]))
+    rollouts = replace(
+        batch.rollouts, staleness=torch.tensor([0, 1, 2]), replayed=torch.tensor([False, False, True])
+    )
     experience = Experience(rollouts, "own")
     assert experience.any_token(experience.columns.stale).tolist() == [False, True, False]
 

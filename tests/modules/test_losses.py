@@ -99,7 +99,9 @@ def test_credit_per_token_stands_for_the_advantage_and_its_terms_are_added():
     share = penalty.flip(0)
     weights = torch.linspace(0.5, 1.5, 11, dtype=torch.float64)
     found = PolicyLoss(0.2, 0.28, kl_coef=0.0)(
-        replace(inputs, token_advantages=credit, token_terms={"log_ratio": penalty, "nll": share}, weights=weights)
+        replace(
+            inputs, token_advantages=credit, token_terms={"log_ratio": penalty, "nll": share}, weights=weights
+        )
     ).loss
     expected = 0.0
     for t, response in enumerate(inputs.response.tolist()):
@@ -109,7 +111,9 @@ def test_credit_per_token_stands_for_the_advantage_and_its_terms_are_added():
         term += float(penalty[t]) * abs(d) - float(share[t]) * float(inputs.logprobs[t].detach())
         expected += term / (4 * int(inputs.lengths[response]))
     assert float(found.detach()) == pytest.approx(expected, abs=1e-10)
-    with pytest.raises(ValueError, match=r"Expected credit\.terms to be one of log_ratio, nll, but got 'hope'"):
+    with pytest.raises(
+        ValueError, match=r"Expected credit\.terms to be one of log_ratio, nll, but got 'hope'"
+    ):
         PolicyLoss(kl_coef=0.0)(replace(inputs, token_terms={"hope": share}))
 
 
@@ -139,7 +143,9 @@ def method_by_rows(method, logprobs, inputs, low, high, dual=math.inf):
     if method == "cispo":
         weight = torch.clip((x - old).exp(), 1 - low, 1 + high).detach()
         return mean(weight * advantages * x)
-    assert method == "geometric"  # sign(A) · (Π |min(ρ A, clip(ρ) A)|)^(1/|o|), the range being (e^−low, e^high)
+    assert (
+        method == "geometric"
+    )  # sign(A) · (Π |min(ρ A, clip(ρ) A)|)^(1/|o|), the range being (e^−low, e^high)
     bounds = math.exp(-low), math.exp(high)
     ratio = (x - old).exp()
     term = torch.minimum(ratio * advantages, torch.clip(ratio, *bounds) * advantages).abs()
@@ -171,7 +177,9 @@ def test_every_method_is_its_papers_formula(method, seed):
 def test_the_sequence_ratio_has_the_gradient_of_its_token_form_under_every_aggregation(method, aggregation):
     inputs = make_inputs(seed=3)
     max_length = 9 if aggregation == "constant" else None
-    loss = PolicyLoss(kl_coef=0.0, aggregation=aggregation, max_length=max_length, **METHODS[method])(inputs).loss
+    loss = PolicyLoss(kl_coef=0.0, aggregation=aggregation, max_length=max_length, **METHODS[method])(
+        inputs
+    ).loss
     logprobs = inputs.logprobs.detach().requires_grad_()
     sums = method_by_rows(method, logprobs, inputs, 0.2, 0.2) * inputs.lengths
     expected = -sums.sum() / (inputs.num_tokens if aggregation == "token_mean" else 9 * inputs.num_responses)
@@ -196,11 +204,15 @@ def test_dual_clip_bounds_the_loss_of_bad_responses(method):
 @pytest.mark.parametrize("method", METHODS)
 def test_without_bounds_nothing_is_clipped(method):
     inputs = make_inputs(seed=2)
-    inputs = replace(inputs, logprobs=(inputs.old_logprobs + 3 * inputs.advantages[inputs.response]).requires_grad_())
+    inputs = replace(
+        inputs, logprobs=(inputs.old_logprobs + 3 * inputs.advantages[inputs.response]).requires_grad_()
+    )
     outputs = PolicyLoss(None, None, kl_coef=0.0, **METHODS[method])(inputs)
     (gradient,) = torch.autograd.grad(outputs.loss, inputs.logprobs)
     logprobs = inputs.logprobs.detach().requires_grad_()
-    means = torch.stack([part.mean() for part in (logprobs - inputs.old_logprobs).split(inputs.lengths.tolist())])
+    means = torch.stack(
+        [part.mean() for part in (logprobs - inputs.old_logprobs).split(inputs.lengths.tolist())]
+    )
     ratios = {
         "token": torch.stack([p.exp().mean() for p in (logprobs - inputs.old_logprobs).split(inputs.lengths.tolist())]),
         "cispo": torch.stack([
@@ -216,7 +228,9 @@ def test_without_bounds_nothing_is_clipped(method):
 
 
 def test_one_bound_leaves_the_other_side_free():
-    inputs = make_inputs((1, 1), logprobs=torch.tensor([1.0, -1.0]), old_logprobs=torch.zeros(2), entropy=None)
+    inputs = make_inputs(
+        (1, 1), logprobs=torch.tensor([1.0, -1.0]), old_logprobs=torch.zeros(2), entropy=None
+    )
     inputs = replace(inputs, reference_logprobs=None, advantages=torch.tensor([1.0, -1.0]))
     low, high = (PolicyLoss(*c, kl_coef=0.0)(inputs) for c in ((0.2, None), (None, 0.2)))
     assert float(low.loss) == pytest.approx(-(math.e - 0.8) / 2)
@@ -227,9 +241,15 @@ def test_one_bound_leaves_the_other_side_free():
 def test_the_entropy_term_may_be_a_token_mean_beside_any_aggregation(aggregation):
     inputs = make_inputs(seed=6)
     inputs = replace(inputs, entropy=inputs.entropy.requires_grad_())
-    options = {"kl_coef": 0.3, "aggregation": aggregation, "max_length": 8 if aggregation == "constant" else None}
+    options = {
+        "kl_coef": 0.3,
+        "aggregation": aggregation,
+        "max_length": 8 if aggregation == "constant" else None,
+    }
     value = PolicyLoss(**options, entropy_coef=0.1, entropy_aggregation="token_mean")(inputs).loss
-    expected = loop(inputs, 0.2, 0.2, 0.3, aggregation, options["max_length"]) - 0.1 * float(inputs.entropy.mean())
+    expected = loop(inputs, 0.2, 0.2, 0.3, aggregation, options["max_length"]) - 0.1 * float(
+        inputs.entropy.mean()
+    )
     assert float(value.detach()) == pytest.approx(expected, abs=1e-12)
     (gradient,) = torch.autograd.grad(value, inputs.entropy)
     torch.testing.assert_close(gradient, torch.full_like(gradient, -0.1 / 11), atol=1e-15, rtol=0)
@@ -271,7 +291,9 @@ def test_the_first_mini_batch_has_a_ratio_of_one_and_the_plain_policy_gradient(m
 def test_micro_batches_add_up_to_the_whole(method, aggregation, dtype):
     inputs = make_inputs(dtype=dtype)
     max_length = 9 if aggregation == "constant" else None
-    loss = PolicyLoss(aggregation=aggregation, kl_coef=0.2, entropy_coef=0.1, max_length=max_length, **METHODS[method])
+    loss = PolicyLoss(
+        aggregation=aggregation, kl_coef=0.2, entropy_coef=0.1, max_length=max_length, **METHODS[method]
+    )
     whole_outputs = loss(inputs)
     (whole,) = torch.autograd.grad(whole_outputs.loss, inputs.logprobs)
     parts, total, sums = [], 0.0, dict.fromkeys(whole_outputs.sums, 0.0)
@@ -300,7 +322,9 @@ def test_micro_batches_add_up_to_the_whole(method, aggregation, dtype):
 @pytest.mark.parametrize("method", METHODS)
 def test_token_losses_add_up_over_parts_that_split_responses(method):
     inputs = make_inputs()
-    inputs = replace(inputs, weights=inputs.old_logprobs.exp(), replayed=torch.tensor([False, True, False, False]))
+    inputs = replace(
+        inputs, weights=inputs.old_logprobs.exp(), replayed=torch.tensor([False, True, False, False])
+    )
     loss = PolicyLoss(**METHODS[method], kl_coef=0.3, entropy_coef=0.1)
     assert loss.by_token == (loss.ratio == "token")
     whole = loss(inputs)
@@ -394,7 +418,9 @@ def test_k3_never_pushes_a_token_further_from_the_reference():
     (gradient,) = torch.autograd.grad(kl.sum(), logprobs)
     within = logprobs.detach() > -MAX_LOG_RATIO
     assert (gradient * logprobs.detach() >= 0).all()
-    assert (gradient[within & (logprobs.detach() < 0)] < 0).all()  # kept where verl's clamp at 10 would drop it
+    assert (
+        gradient[within & (logprobs.detach() < 0)] < 0
+    ).all()  # kept where verl's clamp at 10 would drop it
     exact = torch.exp(-logprobs.detach()) - 1 + logprobs.detach()
     torch.testing.assert_close(kl.detach()[within], exact[within], rtol=1e-12, atol=1e-12)
 
@@ -403,7 +429,9 @@ def test_k3_keeps_its_digits_near_the_reference():
     difference = torch.tensor([1e-4, -1e-4])
     inputs = make_inputs((2,), logprobs=torch.zeros(2), reference_logprobs=difference, dtype=torch.float32)
     # d²/2 + d³/6; exp(d) − 1 − d in float32 would be off by half.
-    torch.testing.assert_close(token_kl(inputs, "k3"), torch.tensor([5.0002e-9, 4.9998e-9]), rtol=2e-3, atol=0)
+    torch.testing.assert_close(
+        token_kl(inputs, "k3"), torch.tensor([5.0002e-9, 4.9998e-9]), rtol=2e-3, atol=0
+    )
 
 
 def test_missing_inputs_are_named():
@@ -466,7 +494,11 @@ def test_flags_of_the_clip_range_token_by_token():
     advantages = torch.tensor([1.0, 0.5, 0.0, -1.0], dtype=torch.float64)
     old = -torch.ones(12, dtype=torch.float64)
     inputs = make_inputs(
-        (3, 3, 3, 3), logprobs=old + log_ratios, old_logprobs=old, advantages=advantages, reference_logprobs=None
+        (3, 3, 3, 3),
+        logprobs=old + log_ratios,
+        old_logprobs=old,
+        advantages=advantages,
+        reference_logprobs=None,
     )
     # Bounds of zero: a ratio of exactly 1 lies within them.
     for options, low, high in (

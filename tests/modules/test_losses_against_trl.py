@@ -90,7 +90,9 @@ def trainer_of(folder, model, beta=0.0, **options):
             reward_funcs=lambda completions, **_: [0.0] * len(completions),
             args=arguments,
             train_dataset=Dataset.from_list([{"prompt": "x"}] * len(LENGTHS)),
-            processing_class=PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="</s>"),
+            processing_class=PreTrainedTokenizerFast(
+                tokenizer_object=words, pad_token="<pad>", eos_token="</s>"
+            ),
         )
     # Set afterwards: at construction it would load a reference model, whose log-probs are given here.
     trainer.beta = beta
@@ -163,11 +165,16 @@ def rows_of(inputs, rows):
     columns = ("logprobs", "old_logprobs", "reference_logprobs", "entropy")
     per_token = {name: getattr(inputs, name)[tokens] for name in columns}
     response = torch.repeat_interleave(lengths)
-    return replace(inputs, **per_token, advantages=inputs.advantages[rows], response=response, lengths=lengths)
+    return replace(
+        inputs, **per_token, advantages=inputs.advantages[rows], response=response, lengths=lengths
+    )
 
 
 @settings(max_examples=25)
-@given(seed=st.integers(0, 2**31), parts=st.lists(st.integers(0, 2), min_size=len(LENGTHS), max_size=len(LENGTHS)))
+@given(
+    seed=st.integers(0, 2**31),
+    parts=st.lists(st.integers(0, 2), min_size=len(LENGTHS), max_size=len(LENGTHS)),
+)
 def test_loss_and_gradient_equal_trls_under_any_split_into_micro_batches(method, seed, parts):
     trainer, loss = method
     drawn = draw(seed)
@@ -201,7 +208,9 @@ def test_a_training_step_of_trl_leaves_the_gradient_of_the_packed_prefix_shared_
     expected = {name: p.grad.clone() for name, p in model.named_parameters()}
 
     model = tiny_model()
-    packed = pack([prompt], torch.zeros(len(LENGTHS), dtype=torch.long), responses, torch.arange(len(LENGTHS)))
+    packed = pack(
+        [prompt], torch.zeros(len(LENGTHS), dtype=torch.long), responses, torch.arange(len(LENGTHS))
+    )
     logprobs = CausalPolicy(model)(packed).logprobs
     PolicyLoss(kl_coef=0.0)(inputs_of(logprobs, old, None, advantages)).loss.backward()
     for name, parameter in model.named_parameters():

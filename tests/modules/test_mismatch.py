@@ -33,7 +33,12 @@ PRESETS = {
     "sequence_mis": ("sequence", 2.0, "seq_sum_k1", (0.5, 2.0)),
     "geometric_rs": (None, None, "seq_mean_k1", (0.999, 1.001)),
     "geometric_rs mismatch.weight=token mismatch.cap=2.0": ("token", 2.0, "seq_mean_k1", (0.999, 1.001)),
-    "geometric_rs mismatch.weight=sequence mismatch.cap=2.0": ("sequence", 2.0, "seq_mean_k1", (0.999, 1.001)),
+    "geometric_rs mismatch.weight=sequence mismatch.cap=2.0": (
+        "sequence",
+        2.0,
+        "seq_mean_k1",
+        (0.999, 1.001),
+    ),
     "divergence_rs": (None, None, "seq_mean_k3", 0.01),
     "divergence_rs mismatch.weight=token mismatch.cap=2.0": ("token", 2.0, "seq_mean_k3", 0.01),
     "divergence_rs mismatch.weight=sequence mismatch.cap=2.0": ("sequence", 2.0, "seq_mean_k3", 0.01),
@@ -115,7 +120,9 @@ def test_geometric_weights_are_those_of_the_mean_log_ratio():
     found = MismatchCorrection(weight="geometric", cap=1.05)(logprobs, sampled, mask).weights
     for row in range(len(mask)):
         mean = float((logprobs - sampled)[row][mask[row]].mean())
-        assert found[row][mask[row]].tolist() == pytest.approx([min(math.exp(mean), 1.05)] * int(mask[row].sum()))
+        assert found[row][mask[row]].tolist() == pytest.approx(
+            [min(math.exp(mean), 1.05)] * int(mask[row].sum())
+        )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +146,9 @@ def test_impossible_options_are_refused(options, message):
 
 def test_weights_are_capped_at_2_unless_another_cap_is_given_which_may_be_1():
     ratios, response = torch.tensor([0.5, 1.5, 2.5, 4.0]), torch.arange(4)
-    assert MismatchCorrection().of_tokens(ratios.log(), response).weights.tolist() == pytest.approx([0.5, 1.5, 2, 2])
+    assert MismatchCorrection().of_tokens(ratios.log(), response).weights.tolist() == pytest.approx(
+        [0.5, 1.5, 2, 2]
+    )
     below = MismatchCorrection(cap=1.0).of_tokens(ratios.log(), response)
     assert below.weights.tolist() == pytest.approx([0.5, 1, 1, 1])
     for given, name in ((below, "weights"), (MismatchCorrection(), "cap")):
@@ -197,7 +206,9 @@ def test_a_foreign_lightning_module_needs_three_lines(tmp_path):
     pull = torch.tensor([1.0, 2.0, 0.0, -3.0, -1.6, 0.0, 0.0]) / 5
     torch.testing.assert_close(module.table.detach(), pull - pull.sum() / 7)
     logged = {name: float(value) for name, value in trainer.logged_metrics.items()}
-    assert logged == pytest.approx({"weight": 1.06, "rejected": 0.2, "truncated": 0.2, "ess": 5.3**2 / (5 * 7.89)})
+    assert logged == pytest.approx(
+        {"weight": 1.06, "rejected": 0.2, "truncated": 0.2, "ess": 5.3**2 / (5 * 7.89)}
+    )
 
 
 # ---------------------------------------------------------------------- through an update
@@ -276,7 +287,9 @@ def test_an_update_weighs_responses_as_verl_does(tiny_policy, recorded, name, an
     logged = stats.metrics()
     tokens = mask > 0
     assert logged["rollout/mismatch_rejected"] == pytest.approx(1 - float(kept[tokens].mean()), abs=1e-6)
-    assert logged["rollout/mismatch_weight"] == pytest.approx(float((weights * kept)[tokens].mean()), abs=1e-5)
+    assert logged["rollout/mismatch_weight"] == pytest.approx(
+        float((weights * kept)[tokens].mean()), abs=1e-5
+    )
     assert 0 < logged["rollout/mismatch_ess"] < 1
 
 
@@ -302,14 +315,20 @@ def test_replayed_responses_keep_the_ratio_to_what_sampled_them(tiny_policy, rec
 
 
 @pytest.mark.parametrize(("anchor", "forwards"), [("own", 1), ("original", 2)])
-def test_it_costs_one_forward_which_own_prompts_need_anyway(tiny_policy, recorded, anchor, forwards, monkeypatch):
+def test_it_costs_one_forward_which_own_prompts_need_anyway(
+    tiny_policy, recorded, anchor, forwards, monkeypatch
+):
     batch, _ = recorded
     calls, score = [], Scorer.score
-    monkeypatch.setattr(Scorer, "score", lambda self, given, rows: calls.append(len(rows)) or score(self, given, rows))
+    monkeypatch.setattr(
+        Scorer, "score", lambda self, given, rows: calls.append(len(rows)) or score(self, given, rows)
+    )
     updated(tiny_policy, batch, None, anchor=anchor, mini_batches=2, advantage=GroupAdvantage())
     assert len(calls) == 1, "old log-probs alone"
     calls.clear()
-    updated(tiny_policy, batch, preset("token_tis"), anchor=anchor, mini_batches=2, advantage=GroupAdvantage())
+    updated(
+        tiny_policy, batch, preset("token_tis"), anchor=anchor, mini_batches=2, advantage=GroupAdvantage()
+    )
     assert len(calls) == forwards
 
 
@@ -372,7 +391,9 @@ def test_half_precision_is_corrected_as_the_same_numbers_in_float32(options, dty
 
 
 @pytest.mark.parametrize("options", CORRECTIONS, ids=str)
-@pytest.mark.parametrize("pair", [(math.nan, -1.0), (-1.0, math.nan), (-math.inf, -math.inf), (-1.0, -math.inf)])
+@pytest.mark.parametrize(
+    "pair", [(math.nan, -1.0), (-1.0, math.nan), (-math.inf, -math.inf), (-1.0, -math.inf)]
+)
 def test_logprobs_that_say_nothing_are_refused_where_they_count(options, pair):
     current, sampled = torch.zeros(2, 3), torch.zeros(2, 3)
     current[1, 1], sampled[1, 1] = pair
@@ -400,7 +421,10 @@ def test_a_batch_without_tokens_has_no_weights_and_finite_metrics(options):
     nothing = MismatchCorrection(**options)(torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 3))
     assert nothing.weights.tolist() == [[0.0] * 3] * 2
     assert set(nothing.metrics().values()) == {0.0}
-    assert len(MismatchCorrection(**options).of_tokens(torch.zeros(0), torch.zeros(0, dtype=torch.long)).weights) == 0
+    assert (
+        len(MismatchCorrection(**options).of_tokens(torch.zeros(0), torch.zeros(0, dtype=torch.long)).weights)
+        == 0
+    )
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,9 @@ def normalised(values):
     return (values - values.mean()) / (values.std(ddof=1) + 1e-6)
 
 
-@pytest.mark.parametrize(("anchor", "group_by"), [("original", "question"), ("own", "prompt"), ("own", "question")])
+@pytest.mark.parametrize(
+    ("anchor", "group_by"), [("original", "question"), ("own", "prompt"), ("own", "question")]
+)
 def test_one_step_equals_plain_pytorch_on_padded_batches(tiny_policy, make_batch, anchor, group_by):
     batch = make_batch(REWARDS)
     rollouts = batch.rollouts
@@ -140,7 +142,9 @@ def test_a_replayed_response_keeps_the_log_probs_of_the_policy_that_sampled_it(t
     rollouts = replace(batch.rollouts, replayed=replayed)
     batch.rollouts = rollouts
     loss = PolicyLoss(kl_coef=0.0, replay_shaping=0.2)
-    update = make_update(tiny_policy, loss=loss, mini_batches=2, advantage=GroupAdvantage(scale="none"), lr=0.5)
+    update = make_update(
+        tiny_policy, loss=loss, mini_batches=2, advantage=GroupAdvantage(scale="none"), lr=0.5
+    )
 
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
     with torch.no_grad():
@@ -268,7 +272,9 @@ def test_the_prompt_correction_is_the_truncated_ratio_of_the_two_prompts(tiny_po
     expected = torch.exp(anchored - sampled).clamp(max=1.5)[mask > 0]
     weights = torch.cat([x.weights for x in seen])
     torch.testing.assert_close(weights.sort().values, expected.sort().values, atol=1e-4, rtol=1e-4)
-    assert (weights == 1).sum() >= int(batch.rollouts.lengths[:2].sum()), "samples of the original keep their weight"
+    assert (weights == 1).sum() >= int(batch.rollouts.lengths[:2].sum()), (
+        "samples of the original keep their weight"
+    )
 
 
 def test_a_gradient_that_is_not_finite_is_skipped_and_too_many_stop_the_run(tiny_policy, make_batch):
@@ -348,7 +354,9 @@ def test_progress_is_zero_unless_it_is_told_and_a_response_with_an_advantage_of_
 def test_old_logprobs_are_scored_for_later_mini_batches_alone(tiny_policy, make_batch, monkeypatch):
     update = make_update(tiny_policy, mini_batches=2)
     scored, score = [], update.scorer.score
-    monkeypatch.setattr(update.scorer, "score", lambda e, rows: scored.append(rows.tolist()) or score(e, rows))
+    monkeypatch.setattr(
+        update.scorer, "score", lambda e, rows: scored.append(rows.tolist()) or score(e, rows)
+    )
     batch = make_batch(REWARDS)
     update(batch.rollouts, len(batch.groups))
     second = (batch.rollouts.question == 1).nonzero()[:, 0].tolist()
@@ -426,7 +434,9 @@ def test_updates_are_told_apart(tiny_policy):
     assert update != copy(update)
 
 
-@pytest.mark.parametrize("terms", [{"entropy_coef": 1.0, "kl_coef": 0.0}, {"entropy_coef": 0.0, "kl_coef": 1.0}])
+@pytest.mark.parametrize(
+    "terms", [{"entropy_coef": 1.0, "kl_coef": 0.0}, {"entropy_coef": 0.0, "kl_coef": 1.0}]
+)
 def test_other_terms_learn_from_responses_without_an_advantage(tiny_policy, make_batch, terms):
     update = make_update(tiny_policy, loss=PolicyLoss(**terms), mini_batches=2)
     batch = make_batch([[[1.0, 1.0]], [[0.0, 0.0]]])
@@ -446,7 +456,9 @@ def test_a_norm_at_its_limit_is_not_skipped(tiny_policy, make_batch):
     assert again.skipped == 0
 
 
-def test_losses_are_multiplied_by_the_number_of_ranks_that_average_gradients(tiny_policy, make_batch, monkeypatch):
+def test_losses_are_multiplied_by_the_number_of_ranks_that_average_gradients(
+    tiny_policy, make_batch, monkeypatch
+):
     batch = make_batch(REWARDS)
     (alone,) = learn(make_update(tiny_policy, mini_batches=1), batch)
     monkeypatch.setattr(update_module, "world_size", lambda: 2)
@@ -503,7 +515,9 @@ def test_no_gradients_are_kept_after_an_update(tiny_policy, make_batch):
         lambda rewards: rewards.double() + 1e39,
     ],
 )  # fmt: skip
-def test_advantages_of_another_kind_are_refused_with_the_class_of_the_strategy(tiny_policy, make_batch, returned):
+def test_advantages_of_another_kind_are_refused_with_the_class_of_the_strategy(
+    tiny_policy, make_batch, returned
+):
     class Mine(AdvantageStrategy):
         def __call__(self, groups):
             return returned(groups.rewards)
@@ -527,8 +541,12 @@ def test_a_strategy_or_loss_that_ends_the_program_is_an_error(tiny_policy, make_
         learn(make_update(tiny_policy, loss=LeavingLoss(kl_coef=0.0)), make_batch(REWARDS))
 
 
-@pytest.mark.parametrize("options", [{}, {"aggregation": "token_mean"}, {"aggregation": "constant", "max_length": 8}])
-def test_an_update_in_which_every_response_is_masked_leaves_the_policy_alone(tiny_policy, make_batch, options):
+@pytest.mark.parametrize(
+    "options", [{}, {"aggregation": "token_mean"}, {"aggregation": "constant", "max_length": 8}]
+)
+def test_an_update_in_which_every_response_is_masked_leaves_the_policy_alone(
+    tiny_policy, make_batch, options
+):
     batch = make_batch(REWARDS)
     batch.rollouts = replace(batch.rollouts, truncated=torch.ones_like(batch.rollouts.truncated))
     update = make_update(tiny_policy, loss=PolicyLoss(kl_coef=0.1, **options), mask_truncated=True)

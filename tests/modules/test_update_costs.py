@@ -48,7 +48,9 @@ def test_layers_multiply_distinct_tokens_three_times_and_four_times_where_they_a
     assert costs.product_flop - head <= 4 / 3 * least
 
 
-def test_an_update_with_a_kl_term_costs_one_and_a_half_forwards_beyond_forward_and_backward(tiny_policy, make_batch):
+def test_an_update_with_a_kl_term_costs_one_and_a_half_forwards_beyond_forward_and_backward(
+    tiny_policy, make_batch
+):
     """The reference of all responses, and the old log-probs of the second of two mini-batches."""
     model = load_causal_lm(tiny_policy)
     policy, reference = CausalPolicy(model).train(), CausalPolicy(load_causal_lm(tiny_policy)).eval()

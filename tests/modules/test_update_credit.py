@@ -23,7 +23,12 @@ from tagrpo.packing.policy import CausalPolicy
 from tagrpo.types import Credit, Loss, TokenCredit
 
 # The second question is solved by all responses, the third by none.
-REWARDS = [[[0.0, 1.0], [1.0]], [[1.0, 1.0], [1.0, 1.0]], [[0.0, 0.0], [0.0]], [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]]]
+REWARDS = [
+    [[0.0, 1.0], [1.0]],
+    [[1.0, 1.0], [1.0, 1.0]],
+    [[0.0, 0.0], [0.0]],
+    [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0]],
+]
 
 
 def make_update(folder, credit=None, loss=None, advantage=None, token_budget=60, lr=0.5, **options):
@@ -139,13 +144,17 @@ def test_clip_cov_silences_and_the_advantages_that_are_shown_are_means_over_toke
     credit = Spied(0.5, -1.0, 1.0)
     _, result = learned(make_update(tiny_policy, credit, mini_batches=1), make_batch(REWARDS))
     for row, advantage in enumerate(result.experience.advantages.tolist()):
-        assert advantage == pytest.approx(float(credit.given.advantages[credit.response == row].mean()), abs=1e-6)
+        assert advantage == pytest.approx(
+            float(credit.given.advantages[credit.response == row].mean()), abs=1e-6
+        )
 
 
 def test_a_response_learns_if_any_of_its_tokens_does_even_where_they_cancel(tiny_policy, make_batch):
     class Cancels(TokenCredit):
         def __call__(self, inputs):
-            place = torch.cat([torch.arange(n) - (n - 1) / 2 for n in torch.bincount(inputs.response).tolist() if n])
+            place = torch.cat(
+                [torch.arange(n) - (n - 1) / 2 for n in torch.bincount(inputs.response).tolist() if n]
+            )
             return Credit(place)
 
     class Penalises(TokenCredit):
@@ -178,7 +187,9 @@ def test_likelihood_alone_is_plain_supervised_learning(tiny_policy, make_batch, 
 
     class Imitates(TokenCredit):
         def __call__(self, inputs):
-            return Credit(torch.zeros_like(inputs.logprobs), {"nll": inputs.groups.correct[inputs.response].float()})
+            return Credit(
+                torch.zeros_like(inputs.logprobs), {"nll": inputs.groups.correct[inputs.response].float()}
+            )
 
     batch = make_batch(REWARDS)
     rollouts = batch.rollouts
@@ -200,7 +211,9 @@ def test_likelihood_alone_is_plain_supervised_learning(tiny_policy, make_batch, 
 
 def scored_by(update, batch, monkeypatch):
     calls, score = [], update.scorer.score
-    monkeypatch.setattr(update.scorer, "score", lambda given, rows: calls.append(rows.tolist()) or score(given, rows))
+    monkeypatch.setattr(
+        update.scorer, "score", lambda given, rows: calls.append(rows.tolist()) or score(given, rows)
+    )
     learned(update, batch)
     return calls
 
@@ -213,7 +226,9 @@ def test_one_forward_serves_strategy_credit_and_old_log_probs_and_none_is_made_w
     assert scored_by(make_update(tiny_policy, mini_batches=1), batch, monkeypatch) == []
     assert scored_by(make_update(tiny_policy, KLCovCredit(0.3)), batch, monkeypatch) == [everything]
     unlikely = UnlikelinessAdvantage(GroupAdvantage("question"))
-    assert scored_by(make_update(tiny_policy, KLCovCredit(0.3), advantage=unlikely), batch, monkeypatch) == [everything]
+    assert scored_by(make_update(tiny_policy, KLCovCredit(0.3), advantage=unlikely), batch, monkeypatch) == [
+        everything
+    ]
 
 
 def test_masked_responses_are_neither_scored_nor_counted(tiny_policy, make_batch, monkeypatch):
@@ -226,7 +241,9 @@ def test_masked_responses_are_neither_scored_nor_counted(tiny_policy, make_batch
 
 
 def test_what_cannot_work_is_refused_by_name(tiny_policy, make_batch):
-    with pytest.raises(ValueError, match=r"loss\.ratio=token does, but got PolicyLoss with credit=KLCovCredit"):
+    with pytest.raises(
+        ValueError, match=r"loss\.ratio=token does, but got PolicyLoss with credit=KLCovCredit"
+    ):
         make_update(tiny_policy, KLCovCredit(), loss=PolicyLoss(ratio="sequence", kl_coef=0.0))
 
     class Blind(Loss):

@@ -93,7 +93,9 @@ def weights_by_hand(model, batch, sampled, cap):
     for row, prompt in enumerate(sampled):
         difference = logprobs_of(model, prompt, batch.rollouts.token_ids[row]) - batch.rollouts.logprobs[row]
         stale = bool(batch.rollouts.staleness[row])
-        ratios.append(np.minimum(np.exp(difference.double().numpy()), cap) if stale else np.ones(len(difference)))
+        ratios.append(
+            np.minimum(np.exp(difference.double().numpy()), cap) if stale else np.ones(len(difference))
+        )
     return ratios
 
 
@@ -132,7 +134,9 @@ def test_weights_compare_both_policies_under_the_prompt_that_was_sampled(
     stale = np.concatenate([w for w, s in zip(expected, batch.rollouts.staleness.tolist(), strict=True) if s])
     assert logged["rollout/staleness_weight"] == pytest.approx(stale.mean(), abs=1e-5)
     assert logged["rollout/staleness_truncated"] == pytest.approx((stale >= CAP - 1e-9).mean(), abs=1e-6)
-    assert 0.05 < logged["rollout/staleness_truncated"] < 0.6, "the cap must matter for the test to say anything"
+    assert 0.05 < logged["rollout/staleness_truncated"] < 0.6, (
+        "the cap must matter for the test to say anything"
+    )
     assert logged["rollout/staleness_kl"] > 0.005
     if mini_batches == 1 and anchor == "own":
         rows = [row for row, s in enumerate(batch.rollouts.staleness.tolist()) if s]
@@ -190,7 +194,9 @@ def test_the_expected_gradient_over_stale_samples_is_the_on_policy_one(tiny_poli
         )  # fmt: skip
         # Each response stands for its share of the samples: its probability takes the place of a count.
         shares = torch.stack([drawn[v][t] for v, t in rows])
-        batch = QuestionBatch(groups=[QuestionGroup("q", "q", ("r",), ("1",))], prompts=prompts, rollouts=rollouts)
+        batch = QuestionBatch(
+            groups=[QuestionGroup("q", "q", ("r",), ("1",))], prompts=prompts, rollouts=rollouts
+        )
         model, _ = step(
             tiny_policy, batch, advantage=lambda groups: groups.rewards * shares * len(shares), mini_batches=1,
             staleness_cap=math.inf,

@@ -46,7 +46,8 @@ def test_combination_lies_between_its_parts_where_all_is_easy():
 def test_strategies_that_need_more_than_rewards_are_measured_too():
     # A single question does not rank above others: it explores.
     assert torch.equal(
-        sum_of_absolute_advantage(EntropyAdaptiveAdvantage(4), 8), sum_of_absolute_advantage(PassAtKAdvantage(4), 8)
+        sum_of_absolute_advantage(EntropyAdaptiveAdvantage(4), 8),
+        sum_of_absolute_advantage(PassAtKAdvantage(4), 8),
     )
 
 
@@ -56,4 +57,7 @@ def test_no_responses_are_refused():
 
 
 def test_one_response_is_enough_to_be_measured():
-    assert sum_of_absolute_advantage(GroupAdvantage("batch", baseline="none", scale="none"), 1).tolist() == [0.0, 1.0]
+    assert sum_of_absolute_advantage(GroupAdvantage("batch", baseline="none", scale="none"), 1).tolist() == [
+        0.0,
+        1.0,
+    ]

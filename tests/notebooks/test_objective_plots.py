@@ -24,7 +24,9 @@ def test_methods_of_one_curve_share_a_line():
     assert labels == [["GRPO, GSPO", "RLOO"], ["TA-GRPO"]]
     assert figure.axes[0].lines[1].get_ydata() == pytest.approx([1.0] * 3)
     half = torch.tensor([0.5], dtype=torch.float64)
-    assert figure.axes[1].lines[0].get_ydata()[1] == pytest.approx(float(weight_curve(settings["TA-GRPO"], half)))
+    assert figure.axes[1].lines[0].get_ydata()[1] == pytest.approx(
+        float(weight_curve(settings["TA-GRPO"], half))
+    )
 
 
 def test_pooling_with_easy_rephrasings_leaves_no_question_silent_and_weighs_the_original_less():
@@ -49,4 +51,7 @@ def test_the_share_about_the_verdict_is_a_squared_correlation():
 
 def test_the_map_of_pooling_has_two_panels():
     figure = plot_pooling(num_rephrasings=1, samples=2, points=3)
-    assert [ax.get_title() for ax in figure.axes[:2]] == ["weight, pooled / alone", "share about the verdict, pooled"]
+    assert [ax.get_title() for ax in figure.axes[:2]] == [
+        "weight, pooled / alone",
+        "share about the verdict, pooled",
+    ]

@@ -41,7 +41,9 @@ def test_the_runs_own_strategy_gives_the_advantages_that_were_saved(run):
 
 
 def test_pooling_rescues_a_question_whose_prompts_are_uniform(run):
-    result = replay(read_rollouts(run), {"prompt": PER_PROMPT, "question": POOLED}).set_index(["strategy", "iteration"])
+    result = replay(read_rollouts(run), {"prompt": PER_PROMPT, "question": POOLED}).set_index(
+        ["strategy", "iteration"]
+    )
     assert result.loc[("prompt", 0), "zero_gradient"] == pytest.approx(200 / 3)
     assert result.loc[("question", 0), "zero_gradient"] == pytest.approx(100 / 3)
     assert result["questions"].tolist() == [3, 3, 3, 3]
@@ -116,6 +118,8 @@ def test_effective_weights_by_hand():
 
 def test_pass_at_k_puts_its_weight_on_hard_questions():
     rows = rollouts([[[1, 0, 0, 0, 0, 0, 0, 0]], [[1, 1, 1, 1, 1, 1, 1, 0]]])
-    hard = replay(rows, {"1": PassAtKAdvantage(k=1), "4": PassAtKAdvantage(k=4)}).set_index("strategy")["hard"]
+    hard = replay(rows, {"1": PassAtKAdvantage(k=1), "4": PassAtKAdvantage(k=4)}).set_index("strategy")[
+        "hard"
+    ]
     assert hard["1"] == pytest.approx(0.5)
     assert hard["4"] == 1

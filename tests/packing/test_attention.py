@@ -9,7 +9,14 @@ import sys
 import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
-from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from tagrpo.packing import attention
 from tagrpo.packing.attention import (
@@ -20,18 +27,31 @@ from tagrpo.packing.attention import (
 )
 from tagrpo.packing.batch import block_mask, pack, visible_blocks
 
-SMALL = {"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 1}
+SMALL = {
+    "vocab_size": 9,
+    "hidden_size": 8,
+    "intermediate_size": 8,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 1,
+}
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 8}
 
 
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (lambda: MistralForCausalLM(MistralConfig(**SMALL, num_key_value_heads=1, sliding_window=4)), "sliding window"),
+        (
+            lambda: MistralForCausalLM(MistralConfig(**SMALL, num_key_value_heads=1, sliding_window=4)),
+            "sliding window",
+        ),
         (
             lambda: Qwen3ForCausalLM(
                 Qwen3Config(
-                    **SMALL, num_key_value_heads=1, use_sliding_window=True, sliding_window=4, max_window_layers=1
+                    **SMALL,
+                    num_key_value_heads=1,
+                    use_sliding_window=True,
+                    sliding_window=4,
+                    max_window_layers=1,
                 )
             ),
             "sliding window",
@@ -113,7 +133,9 @@ def test_neighbours_change_no_bit_of_a_response():
 
 @pytest.mark.parametrize("repeated", [False, True])
 @pytest.mark.parametrize("block_size", [1, 4, 16, 512])
-def test_no_block_with_a_visible_pair_is_left_out_and_none_with_a_hidden_one_is_called_full(block_size, repeated):
+def test_no_block_with_a_visible_pair_is_left_out_and_none_with_a_hidden_one_is_called_full(
+    block_size, repeated
+):
     saved = 0
     for seed in range(12):
         batch = packed(seed, repeated)
@@ -155,7 +177,9 @@ def test_sparse_attention_has_the_values_and_gradients_of_blocked_attention(repe
         out = function(*inputs, batch, 0.3, **options)
         return [out, *torch.autograd.grad(out, inputs, upstream)]
 
-    torch.testing.assert_close(run(sparse_attention, fused=False), run(blocked_attention), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        run(sparse_attention, fused=False), run(blocked_attention), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_sparse_attention_takes_the_type_of_the_values(traced):
@@ -201,7 +225,9 @@ def test_short_batches_never_take_the_kernel_for_decoding(monkeypatch):
 @pytest.mark.parametrize("heads", [(16, 8), (32, 8), (9, 3), (28, 4), (4, 4)])
 def test_attention_of_any_length_and_ratio_of_heads_compiles_on_a_gpu(length, heads):
     prompt = torch.ones(length // 2, dtype=torch.long)
-    batch = pack([prompt], torch.zeros(1, dtype=torch.long), [torch.ones(length - length // 2, dtype=torch.long)])
+    batch = pack(
+        [prompt], torch.zeros(1, dtype=torch.long), [torch.ones(length - length // 2, dtype=torch.long)]
+    )
     batch = batch.to("cuda")
     torch.manual_seed(0)
     torch.compiler.reset()  # a kernel of an earlier shape must not serve this one
@@ -218,7 +244,9 @@ def test_attention_of_any_length_and_ratio_of_heads_compiles_on_a_gpu(length, he
 def test_compiled_attention_on_a_gpu_equals_plain_attention_in_float32(seed):
     batch = packed(seed, responses=20, longest=700).to("cuda")
     torch.manual_seed(seed)
-    exact = [torch.randn(1, h, batch.input_ids.shape[1], 128, device="cuda", requires_grad=True) for h in (8, 4, 4)]
+    exact = [
+        torch.randn(1, h, batch.input_ids.shape[1], 128, device="cuda", requires_grad=True) for h in (8, 4, 4)
+    ]
     upstream = torch.randn_like(exact[0])
     half = [x.detach().bfloat16().requires_grad_() for x in exact]
     assert attention.compiles_attention(half[2])
@@ -305,11 +333,15 @@ def blocks_token_by_token(batch, size):
     some, full = (torch.zeros(len(blocks), len(blocks), dtype=torch.bool) for _ in range(2))
     for q, queries in enumerate(blocks):
         for k, keys in enumerate(blocks[: q + 1]):
-            prefix = max((prompt[t] for t in keys if owner[t] < 0), default=-1) >= min(prompt[t] for t in queries)
+            prefix = max((prompt[t] for t in keys if owner[t] < 0), default=-1) >= min(
+                prompt[t] for t in queries
+            )
             first = min((owner[t] for t in queries if owner[t] >= 0), default=len(prompt))
             some[q, k] = prefix or max(owner[t] for t in keys) >= first
             prompts, owners = {prompt[t] for t in (*queries, *keys)}, {owner[t] for t in (*queries, *keys)}
-            one = (len(prompts) == 1 and all(owner[t] < 0 for t in keys)) or (len(owners) == 1 and -1 not in owners)
+            one = (len(prompts) == 1 and all(owner[t] < 0 for t in keys)) or (
+                len(owners) == 1 and -1 not in owners
+            )
             full[q, k] = one and k < q and len(queries) == size
     return some, full
 

@@ -110,9 +110,14 @@ def test_two_prompts_are_packed_token_by_token():
 def test_a_batch_moves_with_all_tensors_but_its_rows_and_lengths():
     packed = pack([torch.tensor([7])], torch.tensor([0]), [torch.tensor([1])], torch.tensor([0]))
     moved = packed.to("meta")
-    kept = {name for name, value in vars(moved).items() if isinstance(value, torch.Tensor) and not value.is_meta}
+    kept = {
+        name for name, value in vars(moved).items() if isinstance(value, torch.Tensor) and not value.is_meta
+    }
     assert kept == {"rows", "lengths"}
-    assert {name for name, value in vars(moved).items() if isinstance(value, torch.Tensor)} > {"rows", "targets"}
+    assert {name for name, value in vars(moved).items() if isinstance(value, torch.Tensor)} > {
+        "rows",
+        "targets",
+    }
     assert moved.spans == packed.spans
     assert packed.blocks is packed.blocks  # made once
     with pytest.raises(FrozenInstanceError):
@@ -148,7 +153,8 @@ def test_blocks_show_every_token_what_it_may_see(heads, responses):
     blocks, slots = packed.blocks
     owner, of = packed.owner.tolist(), packed.prompt.tolist()
     expected = [
-        (q, [k for k in range(q + 1) if of[k] == of[q] and owner[k] in (-1, owner[q])]) for q in range(len(owner))
+        (q, [k for k in range(q + 1) if of[k] == of[q] and owner[k] in (-1, owner[q])])
+        for q in range(len(owner))
     ]
     assert seen_by(blocks, slots) == expected
     lengths = {1: 8, 8: 8, 9: 11}  # of prompts and responses as drawn here
@@ -163,7 +169,12 @@ def test_the_shape_of_attention_follows_from_a_sequence_alone():
     shapes = [(tuple(block.queries.shape), block.keys.shape[1]) for block in blocks]
     # Prompts of 4 and 6, of 9; responses of 8 and 6, of 9, of 12, of 13, which answers the longest prompt.
     assert shapes == [((2, 8), 8), ((1, 11), 11), ((2, 8), 16), ((1, 11), 19), ((1, 15), 23), ((1, 15), 26)]
-    assert [len(block.mask) for block in blocks[2:]] == [1, 1, 1, 1]  # prompts of one length: one mask for all
+    assert [len(block.mask) for block in blocks[2:]] == [
+        1,
+        1,
+        1,
+        1,
+    ]  # prompts of one length: one mask for all
 
 
 @pytest.mark.parametrize(
@@ -211,7 +222,9 @@ def test_without_sharing_a_padded_batch_keeps_the_budget(lengths, budget):
 
 
 def test_responses_of_a_prompt_stay_together_where_they_fit():
-    plan = plan_micro_batches(torch.tensor([10, 10]), torch.tensor([0, 1, 0, 1]), torch.tensor([5, 5, 5, 5]), 20)
+    plan = plan_micro_batches(
+        torch.tensor([10, 10]), torch.tensor([0, 1, 0, 1]), torch.tensor([5, 5, 5, 5]), 20
+    )
     assert [part.tolist() for part in plan] == [[0, 2], [1, 3]]
 
 
@@ -222,4 +235,6 @@ def test_a_budget_that_is_met_exactly_is_not_left():
     assert len(plan_micro_batches(heads, torch.tensor([0, 1]), torch.tensor([4, 4]), 9)) == 2
     plan = plan_micro_batches(heads, torch.tensor([0, 1]), torch.tensor([4, 4]), 10, share_prefix=False)
     assert [part.tolist() for part in plan] == [[0, 1]]
-    assert len(plan_micro_batches(heads, torch.tensor([0, 1]), torch.tensor([4, 4]), 9, share_prefix=False)) == 2
+    assert (
+        len(plan_micro_batches(heads, torch.tensor([0, 1]), torch.tensor([4, 4]), 9, share_prefix=False)) == 2
+    )

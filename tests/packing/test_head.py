@@ -37,7 +37,9 @@ both = pytest.mark.parametrize("taken", [inside, outside])
 
 @both
 @pytest.mark.parametrize("entropy", ["none", "detached", "grad"])
-@pytest.mark.parametrize(("chunk_size", "temperature"), [(1, 1.0), (4, 0.7), (3, 2.0), (99, 1.3), (None, 0.7)])
+@pytest.mark.parametrize(
+    ("chunk_size", "temperature"), [(1, 1.0), (4, 0.7), (3, 2.0), (99, 1.3), (None, 0.7)]
+)
 def test_the_chunked_head_equals_autograd_through_all_logits(taken, entropy, chunk_size, temperature):
     torch.manual_seed(0)
     inputs = hidden, weight = [torch.randn(10, 6).requires_grad_(), (torch.randn(20, 6) * 2).requires_grad_()]
@@ -73,7 +75,9 @@ def test_a_backward_from_log_probs_or_entropies_alone_costs_nothing_for_the_othe
     targets, upstream = torch.randint(20, (10,)), torch.randn(10)
     modes = []
     multiply = head.Head._multiply
-    monkeypatch.setattr(head.Head, "_multiply", lambda self, rows: modes.append(self.entropy) or multiply(self, rows))
+    monkeypatch.setattr(
+        head.Head, "_multiply", lambda self, rows: modes.append(self.entropy) or multiply(self, rows)
+    )
     ours = getattr(head_scores(hidden, weight, targets, 0.7, "grad", 4), used)
     plain = getattr(token_scores(hidden @ weight.T, targets, 0.7, "grad"), used)
     found, expected = (torch.autograd.grad(x, [hidden, weight], upstream) for x in (ours, plain))

@@ -44,7 +44,9 @@ def test_the_compiled_head_moves_at_most_half_of_the_bytes(entropy, monkeypatch)
         return make_boxed_func(graph.forward)
 
     def compiled(function):
-        return torch.compile(function, backend=lambda graph, inputs: compile_fx(graph, inputs, inner_compile=count))
+        return torch.compile(
+            function, backend=lambda graph, inputs: compile_fx(graph, inputs, inner_compile=count)
+        )
 
     monkeypatch.setattr(head, "compiled", compiled)
     with torch._dynamo.config.patch(disable=False):

@@ -76,7 +76,9 @@ def plain(model, prompts, responses, temperature=1.0):
     """[R] of [T_r] log-probs and entropies, one unpadded forward per response."""
     logprobs, entropies = [], []
     for p, response in zip(PROMPT.tolist(), responses, strict=True):
-        logits = model(torch.cat([prompts[p], response])[None]).logits[0, len(prompts[p]) - 1 : -1] / temperature
+        logits = (
+            model(torch.cat([prompts[p], response])[None]).logits[0, len(prompts[p]) - 1 : -1] / temperature
+        )
         distribution = torch.distributions.Categorical(logits=logits)
         logprobs.append(distribution.log_prob(response))
         entropies.append(distribution.entropy())
@@ -98,7 +100,9 @@ def test_scores_and_gradients_equal_plain_forwards(kind, sequences, checkpointin
     prompts, responses = sequences
     model = build(kind)
     logprobs, entropies = plain(model, prompts, responses, temperature=0.8)
-    weight = [torch.randn(len(r), generator=torch.Generator().manual_seed(i)) for i, r in enumerate(responses)]
+    weight = [
+        torch.randn(len(r), generator=torch.Generator().manual_seed(i)) for i, r in enumerate(responses)
+    ]
     sum(((a + 0.3 * h) * w).sum() for a, h, w in zip(logprobs, entropies, weight, strict=True)).backward()
     expected = gradient(model)
 
@@ -184,11 +188,15 @@ def test_responses_behind_learned_prompts_of_peft_are_scored_one_by_one(family, 
     prompts, responses = sequences
     expected = []
     for p, response in zip(PROMPT.tolist(), responses, strict=True):
-        logits = model(input_ids=torch.cat([prompts[p], response])[None]).logits[0, 2 + len(prompts[p]) - 1 : -1]
+        logits = model(input_ids=torch.cat([prompts[p], response])[None]).logits[
+            0, 2 + len(prompts[p]) - 1 : -1
+        ]
         expected.append(torch.distributions.Categorical(logits=logits).log_prob(response))
     batch = pack(prompts, PROMPT, responses, torch.arange(7))
     found = CausalPolicy(model)(batch).logprobs
-    torch.testing.assert_close(found, torch.cat([expected[r] for r in batch.rows.tolist()]), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(
+        found, torch.cat([expected[r] for r in batch.rows.tolist()]), atol=1e-5, rtol=1e-5
+    )
 
 
 def test_the_padded_path_is_one_forward_and_makes_no_logits_for_columns_of_prompts_alone(sequences):
@@ -196,7 +204,9 @@ def test_the_padded_path_is_one_forward_and_makes_no_logits_for_columns_of_promp
     prompts = [torch.full((n,), 3) for n in (11, 7, 5, 4)]
     policy = CausalPolicy(build("gpt2"))
     shapes = []
-    policy.model.lm_head.register_forward_hook(lambda module, inputs, output: shapes.append(tuple(output.shape)))
+    policy.model.lm_head.register_forward_hook(
+        lambda module, inputs, output: shapes.append(tuple(output.shape))
+    )
     policy(pack(prompts, PROMPT, responses, torch.arange(7)))
     # Rows are 12 … 20 tokens; the shortest prompt has 5, so that column 4 is the first to predict a response token.
     assert shapes == [(7, 20 - 4, 50)]
@@ -263,7 +273,9 @@ def test_no_tensor_of_tokens_times_vocabulary_ever_exists(sequences, largest_ten
             scores = policy(batch, entropy)
             (scores.logprobs.sum() + (scores.entropy.sum() if entropy == "grad" else 0)).backward()
     weights = {p.data_ptr() for p in model.parameters()}
-    assert max(t.numel() for t in saved if t.data_ptr() not in weights) < vocabulary, "a row of logits was kept"
+    assert max(t.numel() for t in saved if t.data_ptr() not in weights) < vocabulary, (
+        "a row of logits was kept"
+    )
     assert largest.numel == chunk * vocabulary
 
 
@@ -272,7 +284,10 @@ def compiled_and_plain(device, compile, seed=0):
     torch.manual_seed(seed)
     wide = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "vocab_size": 5000}
     model, reference = (build("qwen3", **wide).to(device) for _ in range(2))
-    uncompiled, compiled = CausalPolicy(model, chunk_size=64), CausalPolicy(copy.deepcopy(model), chunk_size=64).train()
+    uncompiled, compiled = (
+        CausalPolicy(model, chunk_size=64),
+        CausalPolicy(copy.deepcopy(model), chunk_size=64).train(),
+    )
     references = [CausalPolicy(reference), CausalPolicy(copy.deepcopy(reference)).eval()]
     for policy in (compiled, references[1]):
         compile(policy)
@@ -359,7 +374,9 @@ def test_the_comparison_of_compiled_layers_finds_none_where_nothing_is_compiled_
         ("olmo2", {"attention_dropout": 0.1}, "attention_dropout"),
     ],
 )
-def test_dropout_that_packed_responses_would_share_is_refused_in_training_alone(kind, options, named, sequences):
+def test_dropout_that_packed_responses_would_share_is_refused_in_training_alone(
+    kind, options, named, sequences
+):
     prompts, responses = sequences
     model, batch = build(kind, **options).eval(), pack(prompts, PROMPT, responses, torch.arange(7))
     logprobs, _ = plain(model, prompts, responses)
@@ -393,6 +410,8 @@ def test_padded_batches_have_the_dropout_of_the_models_own_forward(sequences):
     whole = torch.stack([torch.cat([prompts[0], response]) for response in twice])
     torch.manual_seed(5)
     logits = policy.model(input_ids=whole, attention_mask=torch.ones_like(whole), use_cache=False).logits
-    expected = logits[:, len(prompts[0]) - 1 : -1].log_softmax(-1).gather(2, torch.stack(twice)[..., None])[..., 0]
+    expected = (
+        logits[:, len(prompts[0]) - 1 : -1].log_softmax(-1).gather(2, torch.stack(twice)[..., None])[..., 0]
+    )
     torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(scores[0], scores[1], atol=1e-3), "each row has its own noise"

@@ -116,7 +116,9 @@ def scores(trainer, inputs, **options):
     logprobs, entropies, aux = found
     assert aux is None
     mask = inputs["completion_mask"]
-    ((logprobs.exp() + 0.3 * entropies) * mask * torch.arange(mask.numel()).view(mask.shape).cos()).sum().backward()
+    (
+        (logprobs.exp() + 0.3 * entropies) * mask * torch.arange(mask.numel()).view(mask.shape).cos()
+    ).sum().backward()
     return logprobs.detach(), entropies.detach(), gradient(trainer)
 
 
@@ -165,7 +167,9 @@ def test_a_prompt_of_one_token(tmp_path):
 def test_each_distinct_prompt_is_encoded_once_and_logits_are_those_of_completions(tmp_path, monkeypatch):
     trainer, inputs, lengths, predicted = make_trainer(tmp_path), batch(), [], []
     share_prefixes(trainer)
-    trainer.model.model.layers[0].mlp.register_forward_pre_hook(lambda _, x: lengths.append(x[0].shape[:2].numel()))
+    trainer.model.model.layers[0].mlp.register_forward_pre_hook(
+        lambda _, x: lengths.append(x[0].shape[:2].numel())
+    )
     head = packing.head_scores
     monkeypatch.setattr(packing, "head_scores", lambda x, *rest: predicted.append(len(x)) or head(x, *rest))
     scores(trainer, inputs)
@@ -293,14 +297,19 @@ def test_copies_of_a_model_score_and_sample_with_weights_of_their_own(family, wh
     rows = torch.cat([ids[:1]] * 4)
     config = copy.deepcopy(trainer.generation_config)
     config.do_sample = False
-    drawn = [m.generate(input_ids=rows, attention_mask=rows > 0, generation_config=config) for m in (found, expected)]
+    drawn = [
+        m.generate(input_ids=rows, attention_mask=rows > 0, generation_config=config)
+        for m in (found, expected)
+    ]
     assert torch.equal(*drawn)
     if when != "before":
         packed = pack([ids[0, :5]], torch.zeros(2, dtype=torch.long), [ids[0, 5:], ids[1, 5:]])
         alone = expected(torch.stack([ids[0], torch.cat([ids[0, :5], ids[1, 5:]])])).logits.log_softmax(-1)
         targets = torch.stack([ids[0, 5:], ids[1, 5:]])
         ours = packed_logprobs(found, packed).view(2, 4)
-        torch.testing.assert_close(ours, alone[:, 4:-1].gather(-1, targets[..., None])[..., 0], atol=2e-6, rtol=0)
+        torch.testing.assert_close(
+            ours, alone[:, 4:-1].gather(-1, targets[..., None])[..., 0], atol=2e-6, rtol=0
+        )
     implementation = found.config._attn_implementation
     assert implementation == trainer.model.config._attn_implementation != PREFIX_ATTENTION
     assert torch.equal(trainer.model(ids).logits, before)
@@ -368,7 +377,9 @@ def test_rows_of_an_optimizer_step_are_ordered_by_prompt_and_stay_in_it(options,
         found, expected = (rows(parts[start : start + window]) for parts in (ours, theirs))
         assert sorted(found) == sorted(expected)
         together = sorted(tuple(prompt) for _, _, prompt, _ in expected)
-        assert distinct[start : start + window] == [len({*together[n : n + 3]}) for n in range(0, 3 * window, 3)]
+        assert distinct[start : start + window] == [
+            len({*together[n : n + 3]}) for n in range(0, 3 * window, 3)
+        ]
     if window == 4:
         assert distinct == [1, 2, 2, 1]  # aaa abb bbc ccc
     assert all(torch.equal(part["num_items_in_batch"], ours[0]["num_items_in_batch"]) for part in ours)
@@ -396,7 +407,9 @@ def test_generation_is_as_before(tmp_path):
 def test_sampling_draws_what_trl_draws_and_encodes_each_prompt_once(family, lora, tmp_path):
     model, seen = tiny_model(family), []
     trainer = make_trainer(tmp_path, model, lora=lora)
-    model.register_forward_hook(lambda _, __, options, ___: seen.append(options["input_ids"].numel()), with_kwargs=True)
+    model.register_forward_hook(
+        lambda _, __, options, ___: seen.append(options["input_ids"].numel()), with_kwargs=True
+    )
 
     def sampled(prompts):
         torch.manual_seed(0)
@@ -411,7 +424,9 @@ def test_sampling_draws_what_trl_draws_and_encodes_each_prompt_once(family, lora
     assert [tokens for tokens, _ in after] == [tokens for tokens, _ in before]
     assert len({tuple(tokens) for tokens in before[0][0]}) > 3, "they were drawn"
     assert [first for _, first in before] == [24, 4, 2]
-    assert [first for _, first in after] == [9, 4, 2], "three prompts without their last token; nothing to share"
+    assert [first for _, first in after] == [9, 4, 2], (
+        "three prompts without their last token; nothing to share"
+    )
 
 
 @pytest.mark.parametrize("of_model", [False, True])
@@ -427,7 +442,9 @@ def test_other_ways_to_sample_are_left_alone(options, of_model, tmp_path):
         prepare(trainer)
         torch.manual_seed(0)
         config = trainer.generation_config
-        drawn.append(trainer.model.generate(input_ids=prompts, attention_mask=prompts > 0, generation_config=config))
+        drawn.append(
+            trainer.model.generate(input_ids=prompts, attention_mask=prompts > 0, generation_config=config)
+        )
     assert torch.equal(*drawn)
 
 
@@ -474,7 +491,9 @@ def test_what_cannot_be_packed_is_left_to_trl_with_one_warning(obstacle, reason,
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert call(trainer.model, *arguments(inputs), **options) is first
-    assert [given["options"] for given in asked] == [{"batch_size": None, "compute_entropy": False, **options}] * 2
+    assert [given["options"] for given in asked] == [
+        {"batch_size": None, "compute_entropy": False, **options}
+    ] * 2
 
 
 def bind(trainer, asked):
@@ -494,11 +513,19 @@ def bind(trainer, asked):
 
 
 def accelerator_with(trainer, plugin):
-    return SimpleNamespace(state=SimpleNamespace(fsdp_plugin=plugin), unwrap_model=trainer.accelerator.unwrap_model)
+    return SimpleNamespace(
+        state=SimpleNamespace(fsdp_plugin=plugin), unwrap_model=trainer.accelerator.unwrap_model
+    )
 
 
 def override(
-    model, input_ids, attention_mask, logits_to_keep, batch_size=None, compute_entropy=False, compute_aux_loss=False
+    model,
+    input_ids,
+    attention_mask,
+    logits_to_keep,
+    batch_size=None,
+    compute_entropy=False,
+    compute_aux_loss=False,
 ):
     """What a class of somebody else may have made of the method."""
 
@@ -521,9 +548,21 @@ def test_models_and_trainers_that_cannot_share_are_refused_and_unchanged(tmp_pat
         (tiny_model(attention_dropout=0.1), None, "attention_dropout=0"),
         (tiny_model(), LoraConfig(target_modules=["q_proj"], lora_dropout=0.1), "lora_dropout=0"),
         (with_dropout(tiny_model()), None, "disable_dropout=True"),
-        (tiny_model(), LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]), "head is .*ModulesToSave"),
-        (tiny_model(), PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2), "PROMPT_TUNING adapter puts"),
-        (tiny_model(), LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=[5]), "LORA adapter begins behind"),
+        (
+            tiny_model(),
+            LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]),
+            "head is .*ModulesToSave",
+        ),
+        (
+            tiny_model(),
+            PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
+            "PROMPT_TUNING adapter puts",
+        ),
+        (
+            tiny_model(),
+            LoraConfig(task_type="CAUSAL_LM", alora_invocation_tokens=[5]),
+            "LORA adapter begins behind",
+        ),
     ):
         trainer = make_trainer(tmp_path, get_peft_model(model, adapter) if adapter else model)
         with pytest.raises(ValueError, match=reason):
@@ -535,7 +574,11 @@ def test_models_and_trainers_that_cannot_share_are_refused_and_unchanged(tmp_pat
     for holder, changed, reason in (
         (trainer, {METHOD: override}, "GRPOTrainer has a _get_per_token_logps_and_entropies of its own"),
         (trainer, {"is_deepspeed_enabled": True}, "DeepSpeed"),
-        (trainer, {"is_fsdp_enabled": True, "accelerator": accelerator_with(trainer, plugin)}, "version 2 alone"),
+        (
+            trainer,
+            {"is_fsdp_enabled": True, "accelerator": accelerator_with(trainer, plugin)},
+            "version 2 alone",
+        ),
         (trainer.args, {"torch_compile": True}, "torch_compile=False"),
         (trainer.args, {"neftune_noise_alpha": 5.0}, "neftune_noise_alpha"),
         (trainer.args, {"_n_gpu": 2}, "several GPUs by one process"),

@@ -59,7 +59,9 @@ def train(folder, shared, optim):
         logging_steps=1, bf16=False, use_cpu=True, report_to=[], save_strategy="no", disable_tqdm=True,
     )  # fmt: skip
     rows = [{"prompt": f"{group.question} <sep>", "reference": list(group.answer)} for group in groups]
-    policy, tokenizer = (kind.from_pretrained(starter_path()) for kind in (AutoModelForCausalLM, AutoTokenizer))
+    policy, tokenizer = (
+        kind.from_pretrained(starter_path()) for kind in (AutoModelForCausalLM, AutoTokenizer)
+    )
     trainer = trl.GRPOTrainer(policy, reward, args, Dataset.from_list(rows), processing_class=tokenizer)
     if shared:
         share_prefixes(trainer)
@@ -67,7 +69,9 @@ def train(folder, shared, optim):
     trainer.add_callback(first)
     trainer.train()
     history = [row for row in trainer.state.log_history if "reward" in row]
-    return Training([row["reward"] for row in history], [row["loss"] for row in history], first.gradient, first.update)
+    return Training(
+        [row["reward"] for row in history], [row["loss"] for row in history], first.gradient, first.update
+    )
 
 
 @pytest.mark.parametrize("optim", RATE)

@@ -53,16 +53,23 @@ def test_weights_gradients_and_moments_are_counted_by_hand():
     assert parts["activations"] == 1000 * (3 * 2 * 4 + whole + 2 * 3 * 8)
     some = in_bytes(replace(SETUP, checkpointing=0.5).updating())
     assert some["activations"] == 1000 * (2 * 2 * 4 + 2 * whole + 2 * 3 * 8), "half of three layers are two"
-    assert in_bytes(replace(SETUP, checkpointing=0.0).updating())["activations"] == 1000 * (3 * whole + 2 * 3 * 8)
+    assert in_bytes(replace(SETUP, checkpointing=0.0).updating())["activations"] == 1000 * (
+        3 * whole + 2 * 3 * 8
+    )
     assert parts["head"] == 1000 * 10 * 4
-    assert in_bytes(replace(SETUP, sharded=False).updating())["gradients"] == 2 * 4 * 60, "with the buckets of DDP"
+    assert in_bytes(replace(SETUP, sharded=False).updating())["gradients"] == 2 * 4 * 60, (
+        "with the buckets of DDP"
+    )
     assert in_bytes(replace(SETUP, sharded=False, ranks=1).updating())["gradients"] == 4 * 60
-    assert in_bytes(replace(SETUP, replicas=2).updating())["optimizer"] == 8 * 60 / 2, "shards are on half of the ranks"
+    assert in_bytes(replace(SETUP, replicas=2).updating())["optimizer"] == 8 * 60 / 2, (
+        "shards are on half of the ranks"
+    )
     assert replace(SETUP, offloaded=True).updating()["weights"] == 0
 
 
 @pytest.mark.parametrize(
-    ("hidden", "inner", "layers", "heads", "found"), [(2048, 6144, 28, 16, 12.47), (2560, 9728, 36, 32, 21.76)]
+    ("hidden", "inner", "layers", "heads", "found"),
+    [(2048, 6144, 28, 16, 12.47), (2560, 9728, 36, 32, 21.76)],
 )
 def test_the_peak_of_qwen3_is_near_what_torchs_tracker_finds(hidden, inner, layers, heads, found):
     """GiB of Qwen3-1.7B and 4B on 8 ranks under FSDP2, found with fake tensors while gradients are added up."""
@@ -83,7 +90,9 @@ def test_memory_is_that_of_training_reference_and_engine_in_both_phases():
 
 def test_the_first_nodes_memory_has_what_is_read_offloaded_and_put_to_sleep():
     assert in_bytes(SETUP.host()) == {"loading, export": 4 * 100, "offloaded": 0, "sleeping engines": 0}
-    assert in_bytes(replace(SETUP, sharded=False).host())["loading, export"] == 2 * 2 * 4 * 100, "each rank reads both"
+    assert in_bytes(replace(SETUP, sharded=False).host())["loading, export"] == 2 * 2 * 4 * 100, (
+        "each rank reads both"
+    )
     offloaded = replace(SETUP, offloaded=True)
     # Half of all shards: weights of policy and reference, gradients and two moments.
     assert in_bytes(offloaded.host())["offloaded"] == (4 * 100 * 2 + (4 + 8) * 60) / 2
@@ -143,7 +152,9 @@ def test_engines_read_weights_and_cache_in_every_step_as_often_as_the_cache_fill
     row = 0.001 * (100 + 100) / 2
     step = 0.004 + ((0.25 + 8 * row) * GIB / 1e9 + 8 * forward / 1e12) / 0.7
     last = 300 * (0.004 + 0.25 * GIB / 1e9 / 0.7)
-    assert SETUP.sampling_seconds() == pytest.approx(32 / 8 * 100 * step + last), "32 responses of each rank, 8 at once"
+    assert SETUP.sampling_seconds() == pytest.approx(32 / 8 * 100 * step + last), (
+        "32 responses of each rank, 8 at once"
+    )
     # A cache of 0.55 GiB holds five and a half; on servers four engines of two GPUs share all responses alike.
     small = replace(SETUP, awake=0.8, servers=8, team=2)
     step = 0.004 + ((0.25 + 5.5 * row) * GIB / 1e9 + 5.5 * forward / 2 / 1e12) / 0.7
@@ -229,7 +240,11 @@ def test_the_cache_must_hold_a_sequence_of_full_length():
     llama = qwen(parameters=8030261248, held=2 * 8030261248 / GIB, token=2**17 / GIB, context=131072)
     lines = needed(llama)
     assert value(lines[0]) == int((0.9 * 0.4 * 79.1 - 2 * 8030261248 / GIB) * 2**13) // 256 * 256
-    assert changes(lines) == ["rollout.engine.max_model_len", "rollout.engine.gpu_memory_utilization", "rollout"]
+    assert changes(lines) == [
+        "rollout.engine.max_model_len",
+        "rollout.engine.gpu_memory_utilization",
+        "rollout",
+    ]
     assert "a sequence of 131,072 tokens takes 16.0" in lines[0]
     assert needed(replace(llama, context=int(value(lines[0])))) == []
     assert needed(replace(llama, awake=value(lines[1]) * 79.1)) == []

@@ -56,7 +56,10 @@ def test_hours_are_told_with_a_range_that_a_known_length_narrows(tiny_policy):
         for more in ([], ["response_tokens=20"])
     ]
     found = [
-        [float(n) for n in re.search(r"GPU hours of 48 iterations: (\S+), from (\S+) to (\S+)\.\n", text).groups()]
+        [
+            float(n)
+            for n in re.search(r"GPU hours of 48 iterations: (\S+), from (\S+) to (\S+)\.\n", text).groups()
+        ]
         for text in texts
     ]
     for (middle, low, high), factor in zip(found, (1.97, 1.8), strict=True):
@@ -79,7 +82,9 @@ def test_a_run_on_several_nodes_is_planned_with_all_their_gpus(tmp_path):
     setup = plan(cfg)
     assert (setup.ranks, setup.nodes, setup.iterations, setup.checkpointing) == (16, 2, 2 * 10, True)
     assert (setup.kl, setup.copies, setup.replicas) == (True, 2, 1), "the loss has a KL term"
-    weights = 4 * (32000 * 4096 * 2 + 3 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 12288)) / 16 / 2**30
+    weights = (
+        4 * (32000 * 4096 * 2 + 3 * (4096 * (4096 + 2 * 1024) + 4096 * 4096 + 3 * 4096 * 12288)) / 16 / 2**30
+    )
     update = setup.updating()
     assert update["weights"] == pytest.approx(weights, rel=0.05)
     assert update["optimizer"] == pytest.approx(2 * weights, rel=0.05), "of a fused optimizer too"
@@ -106,15 +111,21 @@ def test_lora_servers_and_an_engine_in_transformers_are_seen(tiny_policy):
     assert workload_of(composed(*base, "policy.anchor=own"), 1)["prompts"] == 4 * 8
     gpu, large = composed(*base).gpus.h100, {"parameters": 2**32, "layers": 2, "keys": 32, "context": 4096}
     shared = engine_of(composed(*base, "rollout=vllm", "rollout.engine.tensor_parallel_size=4"), gpu, large)
-    assert (shared["asleep"], shared["held"], shared["team"]) == (0.0, 2.0, 4), "8 GiB in bfloat16 on four GPUs"
-    assert (shared["context"], shared["token"] * 2**30) == (128 + 40, 2 * 2 * 32 * 2 / 4), "as long as the data need"
+    assert (shared["asleep"], shared["held"], shared["team"]) == (0.0, 2.0, 4), (
+        "8 GiB in bfloat16 on four GPUs"
+    )
+    assert (shared["context"], shared["token"] * 2**30) == (128 + 40, 2 * 2 * 32 * 2 / 4), (
+        "as long as the data need"
+    )
     longer = engine_of(composed(*base, "rollout=vllm", "rollout.engine.max_model_len=9999"), gpu, large)
     assert (longer["context"], longer["servers"]) == (4096, 0), "as far as the model's context goes"
     unset = engine_of(composed(*base, "rollout=vllm", "rollout.engine.max_model_len=null"), gpu, large)
     assert unset["context"] == 4096
     own = engine_of(composed(*base), gpu, {**large, "parameters": 2**30})
     assert own["asleep"] == 4.0, "a copy of the weights in float32"
-    assert own["awake"] == pytest.approx(4.0 + 4 * 2 * 2 * 32 * 64 * (128 + 40) / 2**30), "and keys and values"
+    assert own["awake"] == pytest.approx(4.0 + 4 * 2 * 2 * 32 * 64 * (128 + 40) / 2**30), (
+        "and keys and values"
+    )
 
 
 def test_servers_are_told_with_their_gpus_their_time_and_what_is_idle(tiny_policy):
@@ -125,9 +136,7 @@ def test_servers_are_told_with_their_gpus_their_time_and_what_is_idle(tiny_polic
     assert (setup.servers, setup.team, setup.ahead, ahead.ahead) == (6, 2, False, True)
     assert setup.updating()["engine"] == setup.sampling()["engine"] == 0, "on GPUs of their own"
     learn, draw = setup.update_seconds(), setup.sampling_seconds()
-    numbers = (
-        r"hours of 48 iterations: (\S+), from .*\nIdle of these: (\S+) of 1 GPUs that train, (\S+) of 6 of servers"
-    )
+    numbers = r"hours of 48 iterations: (\S+), from .*\nIdle of these: (\S+) of 1 GPUs that train, (\S+) of 6 of servers"
     for each, seconds in ((setup, learn + draw), (ahead, max(learn, draw))):
         found = [float(n) for n in re.search(numbers, printed(each)).groups()]
         expected = [7 * seconds, seconds - learn, 6 * (seconds - draw)]
@@ -135,8 +144,15 @@ def test_servers_are_told_with_their_gpus_their_time_and_what_is_idle(tiny_polic
 
 
 def test_adapters_and_a_list_of_devices_are_planned(tiny_policy):
-    settings = ("experiment=ta_grpo", f"model.path={tiny_policy}", "rollout=vllm", "rollout.engine.sleep=false")
-    whole, adapted = (plan(composed(*settings, *more, "trainer.devices=[0,2]")) for more in ([], ["lora=default"]))
+    settings = (
+        "experiment=ta_grpo",
+        f"model.path={tiny_policy}",
+        "rollout=vllm",
+        "rollout.engine.sleep=false",
+    )
+    whole, adapted = (
+        plan(composed(*settings, *more, "trainer.devices=[0,2]")) for more in ([], ["lora=default"])
+    )
     assert whole.ranks == adapted.ranks == 2
     assert adapted.updating()["optimizer"] < whole.updating()["optimizer"]
 
@@ -159,12 +175,16 @@ def test_an_unknown_gpu_is_refused_and_one_of_ones_own_is_taken(tiny_policy):
 @pytest.mark.parametrize("name", ["gpus_per_node", "gpus_per_server"])
 def test_a_node_or_server_without_gpus_is_refused(tiny_policy, name):
     with pytest.raises(ValueError, match=f"Expected {name} to be a whole number of at least 1, but got 0"):
-        command.check(composed("experiment=ta_grpo", f"model.path={tiny_policy}", "rollout=vllm_server", f"{name}=0"))
+        command.check(
+            composed("experiment=ta_grpo", f"model.path={tiny_policy}", "rollout=vllm_server", f"{name}=0")
+        )
 
 
 @pytest.mark.parametrize("tokens", [0, 41, "many"])
 def test_a_mean_response_that_no_response_can_have_is_refused(tiny_policy, tokens):
-    with pytest.raises(ValueError, match=r"Expected response_tokens to be above 0 and at most .*=40, .*null\."):
+    with pytest.raises(
+        ValueError, match=r"Expected response_tokens to be above 0 and at most .*=40, .*null\."
+    ):
         plan(composed("experiment=ta_grpo", f"model.path={tiny_policy}", f"response_tokens={tokens}"))
 
 
@@ -210,7 +230,9 @@ def test_they_have_as_many_parameters_as_is_published(name, monkeypatch):
 def test_the_papers_run_is_planned_without_a_hub():
     setup = plan(composed(*PAPER, "model=qwen3_4b", "questions=7498"))
     assert needed(setup) == []
-    assert (setup.context, setup.iterations) == (4096 + 3072, 58), "the longest prompt and response of an evaluation"
+    assert (setup.context, setup.iterations) == (4096 + 3072, 58), (
+        "the longest prompt and response of an evaluation"
+    )
     assert sum(setup.sampling().values()) == pytest.approx(43.7, abs=0.05)
     # Estimated with other means: 25 GPU hours where responses have about 900 tokens.
     known = plan(composed(*PAPER, "model=qwen3_4b", "questions=7498", "response_tokens=900"))

@@ -29,10 +29,14 @@ MALFORMED = {
     "null content": completion_of({"role": "assistant", "content": None}),
     "number as content": completion_of({"content": 7}),
     "list content": completion_of({"content": [{"type": "text", "text": "hm"}]}),
-    "odd parts": completion_of({"content": [None, 3, {"type": "image_url", "text": 5}, [], {"type": ["text"]}]}),
+    "odd parts": completion_of(
+        {"content": [None, 3, {"type": "image_url", "text": 5}, [], {"type": ["text"]}]}
+    ),
     "text message": completion_of("Add 1 and 2."),
     "refusal": completion_of({"content": None, "refusal": "I can't help with that.\x1b[2J"}),
-    "call of a tool": completion_of({"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}),
+    "call of a tool": completion_of(
+        {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}
+    ),
     "thoughts alone": completion_of({"content": "<think><rephrasing>Add 1 and 2.</rephrasing>"}),
     "filtered": json.dumps(
         {"choices": [{"message": {"content": "<rephrasing>Add"}, "finish_reason": "content_filter"}]}
@@ -43,7 +47,9 @@ MALFORMED = {
     "byte order mark": "\ufeff".encode() + completion_of({"content": "?"}),
     "lone surrogate": completion_of({"content": "<rephrasing>Add 1 and 2, please \ud83d.</rephrasing>"}),
     "odd usage": completion_of({"content": "?"}, usage=[1]),
-    "infinite usage": completion_of({"content": "?"}, usage={"prompt_tokens": float("inf"), "completion_tokens": True}),
+    "infinite usage": completion_of(
+        {"content": "?"}, usage={"prompt_tokens": float("inf"), "completion_tokens": True}
+    ),
     "odd names": completion_of({"content": "?"}, model={"a": 1}, id=7),
     "empty error beside": completion_of({"content": "?"}, error={"message": None, "code": 0}),
     "no rephrasing": completion_of({"content": "I can't do that."}),
@@ -144,7 +150,11 @@ class Handler(BaseHTTPRequestHandler):
     def send_json(self, value: Any, status: int = 200, cut: int | None = None, **headers: str) -> None:
         content = value if isinstance(value, bytes) else json.dumps(value).encode()
         self.send_response(status)
-        for name, text in {"Content-Type": "application/json", "Content-Length": str(len(content)), **headers}.items():
+        for name, text in {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(content)),
+            **headers,
+        }.items():
             self.send_header(name.replace("_", "-"), text)
         self.end_headers()
         self.wfile.write(content[:cut])
@@ -213,7 +223,9 @@ def sums(body: dict[str, Any]) -> str:
     a, b = re.findall(r"\d+", user)[:2]
     if "You compare" in system:
         return f"As I see it.\nEQUIVALENT: {'no' if 'How much' in user else 'yes'}"
-    return rephrasings([f"Add {a} and {b}.", f"How much is {a} plus {b}?", f"Compute the sum of {a} and {b}."])
+    return rephrasings(
+        [f"Add {a} and {b}.", f"How much is {a} plus {b}?", f"Compute the sum of {a} and {b}."]
+    )
 
 
 @pytest.fixture
@@ -231,7 +243,11 @@ def questions(tmp_path: Path) -> Callable[[int], list[QuestionGroup]]:
 
     def make(count: int) -> list[QuestionGroup]:
         rows = [
-            {"id": f"q{i}", "question": f"What is the result of {i + 11} + {2 * i + 40}?", "answer": str(3 * i + 51)}
+            {
+                "id": f"q{i}",
+                "question": f"What is the result of {i + 11} + {2 * i + 40}?",
+                "answer": str(3 * i + 51),
+            }
             for i in range(count)
         ]
         (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -54,7 +54,10 @@ def test_a_well_formed_reply_is_read_whole():
         [{"type": "text", "text": "Add 1."}],
         {"type": "text", "text": "Add 1."},
         [{"type": "output_text", "text": "Add "}, {"text": "1."}],
-        [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "Add 1."}],
+        [
+            {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+            {"type": "text", "text": "Add 1."},
+        ],
         [{"type": "reasoning", "text": "hm"}, {"type": "text", "text": "Add 1."}, {"type": "image_url"}],
         [{"type": "text", "text": "<think>hm"}, {"type": "text", "text": "</think>Add 1."}],
     ],
@@ -100,14 +103,18 @@ def test_drafts_in_thoughts_are_no_rephrasings(marks):
     "opening", ["<think>", "<thought>", "<reasoning>", "[THINK]", "<|channel|>analysis<|message|>"]
 )
 def test_thoughts_that_never_end_hold_no_rephrasing(opening):
-    reply = read_reply(completion_of({"content": f"{opening}\n<rephrasing>A draft.</rephrasing> or"}).decode())
+    reply = read_reply(
+        completion_of({"content": f"{opening}\n<rephrasing>A draft.</rephrasing> or"}).decode()
+    )
     assert (reply.text, reply.fault) == ("", "it holds no text: it ends within its thoughts")
 
 
 @pytest.mark.parametrize(
     "reason", ["length", "max_tokens", "MAX_TOKENS", "model_length", "content_filter", "abort", "?"]
 )
-@pytest.mark.parametrize("content", ["<rephrasing>A draft.</rephrasing> or", "EQUIVALENT: yes", "", "<think>for ever"])
+@pytest.mark.parametrize(
+    "content", ["<rephrasing>A draft.</rephrasing> or", "EQUIVALENT: yes", "", "<think>for ever"]
+)
 def test_a_reply_that_did_not_finish_has_no_text(reason, content):
     reply = read_reply(json.dumps({"choices": [{"message": {"content": content}, "finish_reason": reason}]}))
     assert reply.text == ""
@@ -133,7 +140,11 @@ def test_why_there_is_no_text_is_said(text):
     [
         ('{"error": {"message": "m", "code": 402}}', 402, ""),
         ('{"error": {"message": "m", "code": "insufficient_quota"}}', 429, ""),
-        ('{"error": {"message": "m", "type": "invalid_request_error", "param": "max_tokens"}}', 400, "max_tokens"),
+        (
+            '{"error": {"message": "m", "type": "invalid_request_error", "param": "max_tokens"}}',
+            400,
+            "max_tokens",
+        ),
         ('{"error": {"message": "m", "type": "authentication_error"}}', 401, ""),
         ('{"error": {"message": "m", "status": "RESOURCE_EXHAUSTED"}}', 429, ""),
         ('{"error": {"message": "m", "code": 1302}}', None, ""),
@@ -184,7 +195,9 @@ def test_an_error_beside_a_choice_is_an_error(error):
 
 @pytest.mark.parametrize("reason", ["stop", "STOP", "end_turn", "end", "completed", "finished", None])
 def test_a_reply_that_finished_has_its_text(reason):
-    assert read_reply(json.dumps({"choices": [{"message": {"content": "Add 1."}, "finish_reason": reason}]})).text
+    assert read_reply(
+        json.dumps({"choices": [{"message": {"content": "Add 1."}, "finish_reason": reason}]})
+    ).text
 
 
 @pytest.mark.parametrize(
@@ -206,7 +219,9 @@ def test_rephrasings_stand_between_tags_and_mentions_do_not_count(reply):
 
 
 def test_what_a_server_says_is_shown_in_printable_characters():
-    error = read_error(json.dumps({"error": {"message": "\x1b]0;pwned\x07 \u202e\ud800 \x9b2J", "code": "a\x1b[2J"}}))
+    error = read_error(
+        json.dumps({"error": {"message": "\x1b]0;pwned\x07 \u202e\ud800 \x9b2J", "code": "a\x1b[2J"}})
+    )
     assert error.message == r"\x1b]0;pwned\x07 \u202e\ud800 \x9b2J"
     assert error.code == r"a\x1b[2J"
     odd = json.dumps({"choices": [{"message": {"content": "x"}, "finish_reason": "\x1b[2J"}]})
@@ -217,7 +232,16 @@ NAMES = [
     "choices", "message", "content", "finish_reason", "usage", "prompt_tokens", "completion_tokens", "model", "id",
     "error", "code", "type", "text", "refusal", "tool_calls", "param", "loc", "status", "equivalent",
 ]  # fmt: skip
-WORDS = ["\ud83d</think>", "text", "length", "stop", "error", "EQUIVALENT: yes", "<|channel|>final<|message|>", "\x1b["]
+WORDS = [
+    "\ud83d</think>",
+    "text",
+    "length",
+    "stop",
+    "error",
+    "EQUIVALENT: yes",
+    "<|channel|>final<|message|>",
+    "\x1b[",
+]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(WORDS),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4),

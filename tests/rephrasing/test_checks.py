@@ -30,7 +30,9 @@ def examples():
     """The eight pairs of question and rephrasing in the instruction of TA-GRPO (Box 1)."""
     lines = OmegaConf.load(BOX_1).task.splitlines()[1:]
     questions = [line.removeprefix("Question: ") for line in lines[::2]]
-    rephrasings = [line.removeprefix("Rephrasing it: ").removeprefix("the above question: ") for line in lines[1::2]]
+    rephrasings = [
+        line.removeprefix("Rephrasing it: ").removeprefix("the above question: ") for line in lines[1::2]
+    ]
     return list(zip(questions, rephrasings, strict=True))
 
 
@@ -87,7 +89,9 @@ def test_other_names_of_variables_and_persons_leave_the_problem_the_same(pair):
 def test_a_variable_renamed_in_one_place_alone_is_another_problem(pair):
     question = pair[0]
     other = renamed(question, NAMES)
-    places = [place for place, letters in enumerate(zip(question, other, strict=True)) if len(set(letters)) > 1]
+    places = [
+        place for place, letters in enumerate(zip(question, other, strict=True)) if len(set(letters)) > 1
+    ]
     for place in places:
         if [question[p] for p in places].count(question[place]) > 1:
             changed = question[:place] + other[place] + question[place + 1 :]
@@ -107,13 +111,16 @@ def test_changed_numbers_and_formulas_of_the_examples_are_refused(pair):
 
 
 def test_numbers_may_be_missing_of_an_example_alone_and_only_where_there_is_one():
-    question = "Each step adds 4. For example, 3 becomes 7 and 7 becomes 11. What becomes of 20 after 5 steps?"
+    question = (
+        "Each step adds 4. For example, 3 becomes 7 and 7 becomes 11. What becomes of 20 after 5 steps?"
+    )
     fewer = "In each of 5 steps 4 is added to 20. For instance, 3 turns into 7. What is the result?"
     assert numbers_kept(Pair(question, fewer)).passed
     assert numbers_kept(Pair(question, fewer.replace("into 7", "into 8"))).reason == "new: 8"
     assert numbers_kept(Pair(question, fewer.replace("of 5 steps", "step"))).reason == "missing: 5"
     assert (
-        numbers_kept(Pair(question, fewer.replace(" For instance, 3 turns into 7.", ""))).reason == "missing: 11, 3, 7"
+        numbers_kept(Pair(question, fewer.replace(" For instance, 3 turns into 7.", ""))).reason
+        == "missing: 11, 3, 7"
     )
 
 
@@ -121,10 +128,12 @@ def test_that_something_is_not_zero_may_be_told_in_words_and_must_be_told():
     question = "If $ab=12$ and $ab\\not=0$, find $a$."
     assert symbols_kept(Pair(question, "Find $a$ if $ab=12$, and $a$ and $b$ are nonzero.")).passed
     assert symbols_kept(Pair(question, "Find $a$ if $ab=12$.")).reason == "missing: ab!=0"
-    assert symbols_kept(Pair("For nonzero $c$: " + question, "For nonzero $c$ with $ab=12$, find $a$.")).reason == (
-        "missing: ab!=0"
+    assert symbols_kept(
+        Pair("For nonzero $c$: " + question, "For nonzero $c$ with $ab=12$, find $a$.")
+    ).reason == ("missing: ab!=0")
+    assert (
+        symbols_kept(Pair("Find $a$ if $ab=12$.", "Find $a$ if $ab=12$ and $a\\ne0$.")).reason == "new: a!=0"
     )
-    assert symbols_kept(Pair("Find $a$ if $ab=12$.", "Find $a$ if $ab=12$ and $a\\ne0$.")).reason == "new: a!=0"
 
 
 @pytest.mark.parametrize(
@@ -206,7 +215,12 @@ def test_renaming_is_allowed_one_to_one(question, rephrasing, kept):
     ("question", "rephrasing", "answer", "reason"),
     [
         ("Expand $(x+1)^2$.", "Expand $(t+1)^2$.", "x^2+2x+1", "the answer has such a letter"),
-        ("Find the x-intercept of $y=2x$.", "Find the x-intercept of $v=2u$.", "0", "outside of the formulas"),
+        (
+            "Find the x-intercept of $y=2x$.",
+            "Find the x-intercept of $v=2u$.",
+            "0",
+            "outside of the formulas",
+        ),
         (
             "Which $x$ solves $x+y=2$, $y=1$?",
             "Which $y$ solves $y+x=2$, $x=1$?",
@@ -239,7 +253,9 @@ def test_a_variable_that_is_renamed_in_one_formula_alone_is_seen():
 
 
 def test_the_search_for_a_renaming_ends():
-    before = {f"{a}+{b}" for a, b in zip("abcdefghijklmnopqrst", "bcdefghijklmnopqrsta", strict=True)}  # one ring
+    before = {
+        f"{a}+{b}" for a, b in zip("abcdefghijklmnopqrst", "bcdefghijklmnopqrsta", strict=True)
+    }  # one ring
     after = {
         f"{a}+{b}" for a, b in zip("abcdefghijklmnopqrst", "bcdefghijaklmnopqrstk"[:20], strict=True)
     }  # no such ring
@@ -261,7 +277,9 @@ def test_a_leak_is_new_text_and_not_what_the_question_says_anyway():
         Pair("Is it a prime?", r"Is 7, whose answer is $\frac12$, a prime?", (r"\frac{1}{2}",))
     ).passed
     assert answer_not_leaked(Pair("Which is larger, 2 or 3?", "Of 2 and 3, which is larger?", ("3",))).passed
-    assert answer_not_leaked(Pair("How many?", "How many in 123 days?", ("2",))).passed, "2 is a digit of 123 only"
+    assert answer_not_leaked(Pair("How many?", "How many in 123 days?", ("2",))).passed, (
+        "2 is a digit of 123 only"
+    )
 
 
 def test_copies_of_other_rephrasings_are_refused():
@@ -341,7 +359,9 @@ TEXTS = st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=12).map
 
 @given(TEXTS, TEXTS, TEXTS)
 def test_every_check_has_a_verdict_on_any_text(question, rephrasing, answer):
-    verdicts = review(Pair(question, rephrasing, (answer,), (question,)), {**TEXT_CHECKS, "symbols": symbols_kept})
+    verdicts = review(
+        Pair(question, rephrasing, (answer,), (question,)), {**TEXT_CHECKS, "symbols": symbols_kept}
+    )
     assert verdicts
     for verdict in verdicts:
         assert verdict.passed in (True, False, None)
@@ -353,7 +373,9 @@ def test_every_check_has_a_verdict_on_any_text(question, rephrasing, answer):
         st.none() | st.booleans() | st.integers() | st.text(max_size=4),
         lambda inner: (
             st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from(["text", "verdicts", "check", "passed", "reason", "value", "x"]), inner)
+            | st.dictionaries(
+                st.sampled_from(["text", "verdicts", "check", "passed", "reason", "value", "x"]), inner
+            )
         ),
     ),
     st.sampled_from(["provenance", "refused", "shortfall"]),
@@ -411,7 +433,9 @@ def test_hidden_text_and_control_tokens_are_refused_by_every_kind(hidden, form):
     assert (verdict.check, verdict.passed) == ("readable", False)
     assert verdict.reason.isprintable()
     assert accepted(review(pair._replace(rephrasing=clean), TEXT_CHECKS, harder))
-    assert not accepted(review(Pair(pair.rephrasing, pair.rephrasing + " Now."), TEXT_CHECKS)), "in the question too"
+    assert not accepted(review(Pair(pair.rephrasing, pair.rephrasing + " Now."), TEXT_CHECKS)), (
+        "in the question too"
+    )
 
 
 @pytest.mark.parametrize(
@@ -444,7 +468,11 @@ def test_an_order_to_ignore_the_text_before_is_refused_unless_the_question_gives
 
 @pytest.mark.parametrize(
     "text",
-    ["Ignore air resistance in the problem.", "Disregard the order of the digits above 5.", "He forgets a question."],
+    [
+        "Ignore air resistance in the problem.",
+        "Disregard the order of the digits above 5.",
+        "He forgets a question.",
+    ],
 )
 def test_to_ignore_something_else_is_no_order_about_the_text(text):
     assert well_formed(Pair("x" * len(text), text)).passed is True
@@ -453,7 +481,9 @@ def test_to_ignore_something_else_is_no_order_about_the_text(text):
 def test_special_tokens_of_the_policy_are_refused(tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     transformers = pytest.importorskip("transformers")
-    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "!": 1, "«stop»": 2, "<own_mark>": 3}, "a"))
+    inner = tokenizers.Tokenizer(
+        tokenizers.models.WordLevel({"a": 0, "!": 1, "«stop»": 2, "<own_mark>": 3}, "a")
+    )
     made = transformers.PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<own_mark>", pad_token="!")
     made.save_pretrained(tmp_path)
     tokens = special_tokens(str(tmp_path))

@@ -51,7 +51,13 @@ def test_retry_after_is_waited_for(server, tmp_path):
 
 @pytest.mark.parametrize(
     ("told", "answered"),
-    [("121", False), ("1e400", False), ("Fri, 31 Dec 99999999999 23:59:59 GMT", True), ("nan", True), ("-1", True)],
+    [
+        ("121", False),
+        ("1e400", False),
+        ("Fri, 31 Dec 99999999999 23:59:59 GMT", True),
+        ("nan", True),
+        ("-1", True),
+    ],
 )
 def test_an_absurd_retry_after_costs_its_own_call_at_most_and_nobody_waits_for_it(
     server, tmp_path, monkeypatch, told, answered
@@ -108,7 +114,10 @@ def test_a_broken_line_in_the_middle_is_named_and_costs_its_own_reply(server, tm
 
 
 def test_two_processes_cannot_pay_for_the_same_job(tmp_path):
-    with ReplyCache(tmp_path / "replies.jsonl"), pytest.raises(RuntimeError, match="another process is using it"):
+    with (
+        ReplyCache(tmp_path / "replies.jsonl"),
+        pytest.raises(RuntimeError, match="another process is using it"),
+    ):
         ReplyCache(tmp_path / "replies.jsonl")
     with ReplyCache(tmp_path / "replies.jsonl"):
         pass
@@ -123,7 +132,9 @@ def test_a_call_that_cannot_be_answered_costs_nobody_else(server, tmp_path):
     assert server.asked["What is 1 + 1?"] == 1, "such a failure is not repeated"
 
 
-@pytest.mark.parametrize(("trouble", "said"), [("401", "Error code: 401"), ("quota", "exceeded your current quota")])
+@pytest.mark.parametrize(
+    ("trouble", "said"), [("401", "Error code: 401"), ("quota", "exceeded your current quota")]
+)
 def test_a_refusal_ends_the_job_at_once_and_keeps_what_is_on_its_way(server, tmp_path, trouble, said):
     server.script = lambda text, n: trouble if text != "What is 0 + 1?" else "ok"
     server.reply = lambda body: time.sleep(0.3) or "<rephrasing>x</rephrasing>"
@@ -144,7 +155,10 @@ def test_a_dead_server_is_given_up(server, tmp_path):
         ask(server, tmp_path, calls(50), max_retries=1)
     assert sum(server.asked.values()) <= 2 * 8
     nowhere = Server(base_url="http://127.0.0.1:9/v1", max_retries=0)
-    with ReplyCache(tmp_path / "replies.jsonl") as cache, pytest.raises(ServerRefusedError, match="Connection error"):
+    with (
+        ReplyCache(tmp_path / "replies.jsonl") as cache,
+        pytest.raises(ServerRefusedError, match="Connection error"),
+    ):
         asyncio.run(Client(nowhere, cache).complete(calls(9)))
 
 
@@ -188,7 +202,9 @@ def test_an_error_that_stays_is_no_reply_and_the_next_session_asks_again(server,
 def test_errors_that_were_stored_as_replies_are_asked_again(server, tmp_path, caplog):
     rows = [
         {"key": call.key, "time": "2026-01-01T00:00:00+00:00", "body": body.decode()}
-        for call, body in zip(calls(3), [UNPAID["an error"], UNPAID["empty"], completion_of("Add.")], strict=True)
+        for call, body in zip(
+            calls(3), [UNPAID["an error"], UNPAID["empty"], completion_of("Add.")], strict=True
+        )
     ]
     (tmp_path / "replies.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     replies, failures = ask(server, tmp_path, calls(3))
@@ -244,13 +260,19 @@ PARAMETERS = {"max_tokens": 2048, "temperature": 0.0, "seed": 1, "top_k": 5}
             refused("Unsupported value: 'temperature' does not support 0.0.", param="temperature"),
             "parameters.temperature",
         ),
-        (422, b'{"detail": [{"loc": ["body", "top_k"], "msg": "extra fields not permitted"}]}', "parameters.top_k"),
+        (
+            422,
+            b'{"detail": [{"loc": ["body", "top_k"], "msg": "extra fields not permitted"}]}',
+            "parameters.top_k",
+        ),
         (400, refused("Unrecognized request argument supplied: top_k"), "~rephraser.parameters.top_k"),
         (400, refused("invalid", param="seed"), "rephraser.seed=null"),
         (400, refused("invalid model", param="model"), "rephraser.model"),
     ],
 )
-def test_a_parameter_that_the_server_refuses_ends_the_job_at_the_first_call(server, tmp_path, status, body, advice):
+def test_a_parameter_that_the_server_refuses_ends_the_job_at_the_first_call(
+    server, tmp_path, status, body, advice
+):
     server.script = lambda text, n: (status, body)
     with pytest.raises(ServerRefusedError) as refusal:
         ask(server, tmp_path, calls(40, parameters=PARAMETERS), concurrency=32)
@@ -326,7 +348,11 @@ def test_a_key_that_the_server_echoes_is_never_kept(server, tmp_path, monkeypatc
 
 
 def test_a_key_in_a_file_of_before_is_not_read(tmp_path):
-    row = {"key": "k", "time": "", "body": completion_of({"content": "Add 1."}, model="a key of mine").decode()}
+    row = {
+        "key": "k",
+        "time": "",
+        "body": completion_of({"content": "Add 1."}, model="a key of mine").decode(),
+    }
     (tmp_path / "replies.jsonl").write_text(json.dumps(row) + "\n")
     with ReplyCache(tmp_path / "replies.jsonl", secrets=["a key of mine"]) as cache:
         assert cache["k"].model == "<removed>"
@@ -369,7 +395,9 @@ def test_equal_calls_are_asked_once(server, tmp_path):
 
 
 def test_sampling_parameters_reach_the_server_as_they_are(server, tmp_path):
-    ask(server, tmp_path, calls(1, parameters={"temperature": 0.5, "seed": 3, "top_k": 7, "stop": ["</end>"]}))
+    ask(
+        server, tmp_path, calls(1, parameters={"temperature": 0.5, "seed": 3, "top_k": 7, "stop": ["</end>"]})
+    )
     (body,) = server.bodies
     assert body.pop("messages")[1] == {"role": "user", "content": "What is 0 + 1?"}
     assert body == {"model": "m", "temperature": 0.5, "seed": 3, "top_k": 7, "stop": ["</end>"]}

@@ -63,7 +63,9 @@ def start(tmp_path, server, paid_before_the_end):
     replies = tmp_path / "out.jsonl.work" / "replies.jsonl"
     deadline = time.monotonic() + 300
     # Some replies are on the disk, three calls are on their way.
-    while not (replies.exists() and replies.read_bytes().count(b"\n") == paid_before_the_end and server.holding == 3):
+    while not (
+        replies.exists() and replies.read_bytes().count(b"\n") == paid_before_the_end and server.holding == 3
+    ):
         assert process.poll() is None, process.stdout.read().decode()
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -83,7 +85,9 @@ def test_a_kill_in_the_middle_loses_nothing_and_pays_nothing_twice(server, quest
     assert not (tmp_path / "out.jsonl").exists(), "an unfinished job writes no output"
 
     server.released.set()
-    done = subprocess.run(command, capture_output=True, check=False, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    done = subprocess.run(
+        command, capture_output=True, check=False, env=os.environ | {"PYTHONIOENCODING": "ascii"}
+    )
     assert done.returncode == 0, done.stderr.decode()
     assert set(server.paid.values()) == {1}
     assert len(server.paid) == 9
@@ -98,7 +102,9 @@ def test_a_kill_in_the_middle_loses_nothing_and_pays_nothing_twice(server, quest
 
 
 @pytest.mark.parametrize("kind", MALFORMED)
-def test_a_malformed_reply_costs_its_own_question_at_most_and_is_paid_for_once(server, questions, tmp_path, kind):
+def test_a_malformed_reply_costs_its_own_question_at_most_and_is_paid_for_once(
+    server, questions, tmp_path, kind
+):
     groups = questions(3)
     server.script = lambda text, n: kind if groups[1].question in text else "ok"
     assert run(tmp_path, server, "rephraser.model=m")
@@ -116,7 +122,9 @@ def test_malformed_opinions_leave_the_judge_undecided(server, questions, tmp_pat
     questions(len(MALFORMED))
     kinds = iter(MALFORMED)
     given = {}
-    server.script = lambda text, n: given.setdefault(text, next(kinds, "ok")) if "Second statement" in text else "ok"
+    server.script = lambda text, n: (
+        given.setdefault(text, next(kinds, "ok")) if "Second statement" in text else "ok"
+    )
     assert run(tmp_path, server, "rephraser.model=m", "judge.model=j", "server.concurrency=1")
     written = rows(tmp_path / "out.jsonl")
     kept = [entry["verdicts"][-1] for row in written for entry in row["provenance"]]
@@ -129,7 +137,9 @@ def test_malformed_opinions_leave_the_judge_undecided(server, questions, tmp_pat
 def test_rephrasings_that_are_there_are_not_left_out_of_the_output(server, tmp_path):
     row = {"id": "a", "question": "1 + 1 ?", "answer": "2", "rephrasings": ["Add 1 and 1."]}
     (tmp_path / "questions.jsonl").write_text(json.dumps(row) + "\n")
-    with pytest.raises(ValueError, match=r"without rephrasings in .*questions.jsonl, but 1 have some, such as a"):
+    with pytest.raises(
+        ValueError, match=r"without rephrasings in .*questions.jsonl, but 1 have some, such as a"
+    ):
         run(tmp_path, server, "rephraser.model=m")
     assert not server.asked
     assert not (tmp_path / "out.jsonl").exists()
@@ -139,9 +149,7 @@ def test_wordings_that_a_check_is_not_for_pass_without_it(server, questions, tmp
     questions(1)
     server.reply = lambda *_: "<rephrasing>What do you get from eleven and forty?</rephrasing>"
     target = "_target_: tagrpo.rephrasing.rephraser.Instruction"
-    own = (
-        f"+rephraser.instructions.own={{{target}, count: 1, task: Rephrase., unchecked: [numbers_kept, symbols_kept]}}"
-    )
+    own = f"+rephraser.instructions.own={{{target}, count: 1, task: Rephrase., unchecked: [numbers_kept, symbols_kept]}}"
     assert run(tmp_path, server, "rephraser.model=m", own, "~rephraser.instructions.box1")
     (row,) = rows(tmp_path / "out.jsonl")
     (made,) = row["provenance"]
@@ -157,17 +165,24 @@ def test_a_question_with_a_broken_character_is_refused_before_anything_is_paid_f
     assert not server.asked
 
 
-def test_the_output_is_read_by_the_sources_and_says_where_each_rephrasing_comes_from(server, questions, tmp_path):
+def test_the_output_is_read_by_the_sources_and_says_where_each_rephrasing_comes_from(
+    server, questions, tmp_path
+):
     questions(2)
     run(tmp_path, server, "rephraser.model=m", "seed=7")
     groups = JsonLinesSource(tmp_path / "out.jsonl").load()
     assert [len(group.rephrasings) for group in groups] == [3, 3]
-    assert read_rephrasings(tmp_path / "out.jsonl")[groups[0].question]["rephrasings"] == groups[0].rephrasings
+    assert (
+        read_rephrasings(tmp_path / "out.jsonl")[groups[0].question]["rephrasings"] == groups[0].rephrasings
+    )
     for group, row in zip(groups, rows(tmp_path / "out.jsonl"), strict=True):
         assert row["answer"] == group.answer[0]
         for entry in row["provenance"]:
             assert (entry["model"], entry["instruction"], entry["seed"]) == ("m-2026", "box1", 7)
-            assert {verdict["check"] for verdict in entry["verdicts"]} >= {"numbers_kept", "answer_not_leaked"}
+            assert {verdict["check"] for verdict in entry["verdicts"]} >= {
+                "numbers_kept",
+                "answer_not_leaked",
+            }
             assert entry["time"].startswith("20")
     assert all(body["seed"] == 7 and body["model"] == "m" for body in server.bodies)
 
@@ -195,7 +210,9 @@ def test_the_first_version_asks_one_rephrasing_of_each_of_three_instructions(ser
     assert [entry["instruction"] for entry in row["provenance"]] == ["paraphrase", "renaming", "format"]
 
 
-def test_reformulations_have_their_kind_and_need_not_pass_the_checks_that_it_cannot(server, questions, tmp_path):
+def test_reformulations_have_their_kind_and_need_not_pass_the_checks_that_it_cannot(
+    server, questions, tmp_path
+):
     questions(1)
     texts = {
         "story": "On a day of wind, 7 sailors count 11 gulls and then 40 more. How many gulls is that?",
@@ -218,7 +235,9 @@ def test_reformulations_have_their_kind_and_need_not_pass_the_checks_that_it_can
     assert group.kinds == ("harder",) * 3
 
 
-def test_refused_rephrasings_are_asked_for_again_once_and_kept_with_their_reasons(server, questions, tmp_path):
+def test_refused_rephrasings_are_asked_for_again_once_and_kept_with_their_reasons(
+    server, questions, tmp_path
+):
     questions(1)
     bad, good = (
         ["Add 11 and 41.", "Add 11 and 40.", "The answer is 51. Add 11 and 40?"],
@@ -241,7 +260,12 @@ def test_the_judge_refuses_and_what_was_judged_is_not_paid_again(server, questio
     assert len(first["rephrasings"]) == 2
     (refused,) = first["refused"]
     assert "How much" in refused["text"]
-    assert refused["verdicts"][-1] == {"check": "judge", "passed": False, "reason": "As I see it.", "value": None}
+    assert refused["verdicts"][-1] == {
+        "check": "judge",
+        "passed": False,
+        "reason": "As I see it.",
+        "value": None,
+    }
     assert sum(server.paid.values()) == 2 * (1 + 3)
     run(tmp_path, server, "rephraser.model=m", "judge.model=j")
     assert sum(server.paid.values()) == 2 * (1 + 3)
@@ -260,7 +284,10 @@ def test_a_dry_run_estimates_and_asks_nothing(server, questions, tmp_path, capsy
     shown = capsys.readouterr().out
     assert not server.asked
     assert not (tmp_path / "out.jsonl").exists()
-    assert [line.split()[2] for line in shown.splitlines() if "rephrase" in line or "judge" in line] == ["4", "12"]
+    assert [line.split()[2] for line in shown.splitlines() if "rephrase" in line or "judge" in line] == [
+        "4",
+        "12",
+    ]
     assert "unknown, for lack of prices" in shown
     run(tmp_path, server, "rephraser.model=m")
     capsys.readouterr()
@@ -269,8 +296,15 @@ def test_a_dry_run_estimates_and_asks_nothing(server, questions, tmp_path, capsy
 
 
 def test_questions_that_read_the_same_share_their_rephrasings_and_are_asked_once(server, tmp_path):
-    texts = ["What is the result of 11 + 40?", "What is the  result of 11 + 40? ", "What is the result of 12 + 40?"]
-    lines = [json.dumps({"id": f"q{i}", "question": text, "answer": str(51 + i // 2)}) for i, text in enumerate(texts)]
+    texts = [
+        "What is the result of 11 + 40?",
+        "What is the  result of 11 + 40? ",
+        "What is the result of 12 + 40?",
+    ]
+    lines = [
+        json.dumps({"id": f"q{i}", "question": text, "answer": str(51 + i // 2)})
+        for i, text in enumerate(texts)
+    ]
     (tmp_path / "questions.jsonl").write_text("\n".join(lines))
     run(tmp_path, server, "rephraser.model=m")
     assert sum(server.asked.values()) == 2
@@ -359,9 +393,13 @@ def test_box_1_is_sent_word_for_word_and_only_the_form_of_the_reply_is_ours(serv
     run(tmp_path, server, "rephraser.model=m", "judge.model=null")
     system, user = (message["content"] for message in server.bodies[0]["messages"])
     first, *middle, last, ask = [line for line in system.splitlines() if line]
-    assert first.startswith("You are a helpful AI assistant. Given the question, your task is rephrasing it from")
+    assert first.startswith(
+        "You are a helpful AI assistant. Given the question, your task is rephrasing it from"
+    )
     assert [line.split(":")[0] for line in middle] == ["Question", "Rephrasing it"] * 8
-    assert last.startswith("Write each rephrasing between the tags <rephrasing> and </rephrasing>, and nothing")
+    assert last.startswith(
+        "Write each rephrasing between the tags <rephrasing> and </rephrasing>, and nothing"
+    )
     assert ask == "Write 3 rephrasings, each different from the others, of the question that follows."
     assert user == f"Question: {groups[0].question}"
 
@@ -372,11 +410,18 @@ def test_an_audit_refuses_what_would_not_be_obeyed(setting, tmp_path):
         rephrase.check_rephrasing(composed("audit", f"input={tmp_path}/x.jsonl", "judge.model=m", setting))
 
 
-def test_an_error_in_a_body_of_status_200_is_asked_again_by_the_same_command(server, questions, tmp_path, capsys):
+def test_an_error_in_a_body_of_status_200_is_asked_again_by_the_same_command(
+    server, questions, tmp_path, capsys
+):
     groups = questions(3)
-    server.script = lambda text, n: "an error in the choice" if groups[1].question in text and n == 1 else "ok"
+    server.script = lambda text, n: (
+        "an error in the choice" if groups[1].question in text and n == 1 else "ok"
+    )
     assert not run(tmp_path, server, "rephraser.model=m"), "it exits with 1"
-    assert "1 calls got no reply, one because: Error code: 429 - slow down. The same command" in capsys.readouterr().out
+    assert (
+        "1 calls got no reply, one because: Error code: 429 - slow down. The same command"
+        in capsys.readouterr().out
+    )
     assert run(tmp_path, server, "rephraser.model=m")
     assert [len(row["rephrasings"]) for row in rows(tmp_path / "out.jsonl")] == [3, 3, 3]
     assert set(server.paid.values()) == {1}
@@ -442,7 +487,9 @@ def test_no_kind_of_rephrasing_holds_control_tokens_or_what_the_reader_cannot_se
     assert reasons[texts[0]] == "holds <|im_end|>"
 
 
-def test_a_tokenizer_that_cannot_be_loaded_is_refused_before_anything_is_paid_for(server, questions, tmp_path):
+def test_a_tokenizer_that_cannot_be_loaded_is_refused_before_anything_is_paid_for(
+    server, questions, tmp_path
+):
     questions(1)
     with pytest.raises(Exception, match="Set `tokenizer`"):
         run(tmp_path, server, "rephraser.model=m", "tokenizer=no/such")
@@ -460,7 +507,9 @@ def test_an_echoed_key_and_escapes_of_a_terminal_reach_no_file_and_no_screen(
     }
     echo = completion_of(message, model=key)
     said = json.dumps({"error": {"message": f"\x1b]0;pwned\x07{key}\x1b[2J"}}).encode()
-    server.script = lambda text, n: (404 if n > 9 else 400, said) if groups[1].question in text else (200, echo)
+    server.script = lambda text, n: (
+        (404 if n > 9 else 400, said) if groups[1].question in text else (200, echo)
+    )
     run(tmp_path, server, "rephraser.model=m", "server.api_key_env=WHAT_I_PAY_WITH")
     run(tmp_path, server, "rephraser.model=m", "server.api_key_env=WHAT_I_PAY_WITH")
     call("audit", f"input={tmp_path}/out.jsonl", f"output={tmp_path}/good.jsonl")

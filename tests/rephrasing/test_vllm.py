@@ -31,8 +31,14 @@ def ready(vllm_server):
 def test_a_vllm_server_is_asked_once_and_refuses_clearly(ready, tiny_policy, tmp_path):
     parameters = {"max_tokens": 8, "seed": 1, "top_k": 5}
     user = "Tom has 3 apples. He buys 2. How many?"
-    one = ApiCall(purpose="rephrase", model=str(tiny_policy), system="Compute", user=user, parameters=parameters)
-    wanted = [one, dataclasses.replace(one, user="Mia has 3 apples."), dataclasses.replace(one, user="Tom " * 500)]
+    one = ApiCall(
+        purpose="rephrase", model=str(tiny_policy), system="Compute", user=user, parameters=parameters
+    )
+    wanted = [
+        one,
+        dataclasses.replace(one, user="Mia has 3 apples."),
+        dataclasses.replace(one, user="Tom " * 500),
+    ]
     settings = Server(base_url=f"{ready}/v1", api_key_env="TAGRPO_TOKEN", concurrency=1)
     with ReplyCache(tmp_path / "replies.jsonl") as cache:
         client = Client(settings, cache)

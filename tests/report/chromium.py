@@ -21,7 +21,11 @@ def missing() -> str:
         return "selenium is not installed: pip install selenium"
     if not (shutil.which("chromium") or shutil.which("google-chrome")):
         return "there is no Chromium here: apt-get install chromium chromium-driver"
-    return "" if shutil.which("chromedriver") else "there is no chromedriver here: apt-get install chromium-driver"
+    return (
+        ""
+        if shutil.which("chromedriver")
+        else "there is no chromedriver here: apt-get install chromium-driver"
+    )
 
 
 @contextmanager

@@ -60,7 +60,11 @@ def hostile(tmp_path_factory, make_batch):
     (directory / "rollouts").mkdir()
     pq.write_table(table, directory / "rollouts" / "000000-0.parquet")
     counts = [{"id": "1", "n": 2, "correct": 1}]
-    split = {"num_questions": 1, "pass_at_k": {"1": {"value": 0.5, "low": 0.0, "high": 1.0}}, "questions": counts}
+    split = {
+        "num_questions": 1,
+        "pass_at_k": {"1": {"value": 0.5, "low": 0.0, "high": 1.0}},
+        "questions": counts,
+    }
     (directory / "test.json").write_text(
         json.dumps({"stage": "test", "iteration": 1, "splits": {"lone \ud800 surrogate </script>": split}})
     )

@@ -27,10 +27,16 @@ def root(tmp_path_factory, write_run):
         write_run(root, "grpo_matched", seed, base, zero=25.0)
         write_run(root, "ta_grpo", seed, [c + 3 + (i + seed) % 2 for i, c in enumerate(base)], zero=5.0)
         for method in METHODS:
-            config = {"name": method, "seed": seed, "policy": {"anchor": "original" if method == "ta_grpo" else "own"}}
+            config = {
+                "name": method,
+                "seed": seed,
+                "policy": {"anchor": "original" if method == "ta_grpo" else "own"},
+            }
             (root / method / f"seed{seed}" / "config.yaml").write_text(yaml.safe_dump(config))
             made_with = {"git_commit": "0123456789abcdef", "git_changed": "", "version/torch": "2.13"}
-            made_with |= {"git_commit": "fedcba9876543210", "git_changed": "src/a.py"} if method == "grpo" else {}
+            made_with |= (
+                {"git_commit": "fedcba9876543210", "git_changed": "src/a.py"} if method == "grpo" else {}
+            )
             (root / method / f"seed{seed}" / "provenance.json").write_text(json.dumps(made_with))
     write_report(root, order=METHODS)
     return root
@@ -84,7 +90,8 @@ def test_the_report_says_what_was_matched_and_what_differs(root):
     report = (root / "report.md").read_text()
     assert re.search(r"\| grpo_matched \| 3 \| 2 \| 4 \| 8 \| 64 \| 1,000 \| 2 \| 25\.0 \|", report)
     assert (
-        "Equal in all trained runs: iterations, optimizer steps, prompts, sampled responses, response tokens." in report
+        "Equal in all trained runs: iterations, optimizer steps, prompts, sampled responses, response tokens."
+        in report
     )
     assert "| `policy.anchor` | own | own | original |" in report
     assert "noise between seeds is not measured" not in report
@@ -100,7 +107,9 @@ def test_every_report_says_which_code_the_runs_were_made_with(root, results, wri
     assert f"| {grpo} | fedcba987654 | src/a.py | torch 2.13 |" in report
     assert f"| {others} | 0123456789ab | none | torch 2.13 |" in report
     (table,) = [
-        t for t in read_blocks(root / "report.html")["index"]["index"]["tables"] if t["title"] == "Code and versions"
+        t
+        for t in read_blocks(root / "report.html")["index"]["index"]["tables"]
+        if t["title"] == "Code and versions"
     ]
     assert table["rows"] == [
         [grpo, "fedcba987654", "src/a.py", "torch 2.13"],
@@ -147,7 +156,8 @@ def test_splits_that_a_run_lacks_are_left_out(tmp_path, write_run):
     test["splits"].pop("test_id")
     path.write_text(json.dumps(test))
     with pytest.raises(
-        ValueError, match=r"test split that all runs have, but .*grpo/seed0 has test_id; .*ta_grpo/seed0 has more"
+        ValueError,
+        match=r"test split that all runs have, but .*grpo/seed0 has test_id; .*ta_grpo/seed0 has more",
     ):
         write_report(tmp_path)
 
@@ -169,7 +179,9 @@ def test_what_is_not_finite_is_null(tmp_path, write_run):
 
 def test_the_page_has_the_tables_and_the_numbers_of_every_figure(root):
     index = read_blocks(root / "report.html")["index"]["index"]
-    figures = {figure["title"].partition(" against")[0].partition(" (")[0]: figure for figure in index["figures"]}
+    figures = {
+        figure["title"].partition(" against")[0].partition(" (")[0]: figure for figure in index["figures"]
+    }
     assert list(figures) == [
         "Pass@k minus that of grpo", "Pass@k", "Pass@8", "Training", "Questions without gradient",
         "How different the responses to a question are",
@@ -194,7 +206,9 @@ def test_runs_without_a_common_split_are_shown_without_a_comparison(tmp_path, wr
     assert [run["splits"] for run in index["runs"]] == [["test_id"], ["other"], []]
     (table,) = index["tables"]
     assert "Expected a test split that all runs have" in table["notes"][0]
-    assert index["answer"]["sentences"] == ["These runs share no evaluation, so that none says more than another."]
+    assert index["answer"]["sentences"] == [
+        "These runs share no evaluation, so that none says more than another."
+    ]
 
 
 def test_what_a_run_has_warned_of_stands_before_all_tables(tmp_path, write_run):
@@ -203,13 +217,20 @@ def test_what_a_run_has_warned_of_stands_before_all_tables(tmp_path, write_run):
     (tmp_path / "grpo" / "seed0" / "warnings.md").write_text(
         "Iteration 1: No answer was found.\n- 'well', expected '1'\n"
     )
-    facts = {"train": {"kept": 2, "cautions": []}, "test": {"kept": 2, "cautions": ["test: 1 of 2 is seen:\n- 'x?'"]}}
+    facts = {
+        "train": {"kept": 2, "cautions": []},
+        "test": {"kept": 2, "cautions": ["test: 1 of 2 is seen:\n- 'x?'"]},
+    }
     (tmp_path / "grpo" / "seed0" / "data.json").write_text(json.dumps(facts))
     page = write_report(tmp_path)
     first = read_blocks(page)["index"]["index"]["tables"][0]
     assert first["title"] == "Warnings"
     seen = ["grpo, seed 0. test: 1 of 2 is seen:", "- 'x?'"]
-    assert first["notes"] == [*seen, "grpo, seed 0. Iteration 1: No answer was found.", "- 'well', expected '1'"]
+    assert first["notes"] == [
+        *seen,
+        "grpo, seed 0. Iteration 1: No answer was found.",
+        "- 'well', expected '1'",
+    ]
     text = page.with_name("report.md").read_text()
     assert text.index("## Warnings") < text.index("- 'well', expected '1'") < text.index("## Pass@k")
 
@@ -234,7 +255,9 @@ def test_the_same_method_and_seed_twice_is_told_apart_by_path(tmp_path, write_ru
     for name in ("monday", "tuesday"):
         write_run(tmp_path / name, "grpo", 0, [1, 2, 3])
     found = find_directories(tmp_path, tmp_path / "monday")
-    assert [run.method for run in found] == [f"grpo ({tmp_path}/{day}/grpo/seed0)" for day in ("monday", "tuesday")]
+    assert [run.method for run in found] == [
+        f"grpo ({tmp_path}/{day}/grpo/seed0)" for day in ("monday", "tuesday")
+    ]
 
 
 def test_exact_pass_at_k_is_drawn_from_the_probabilities(root, write_run, tmp_path):
@@ -244,7 +267,10 @@ def test_exact_pass_at_k_is_drawn_from_the_probabilities(root, write_run, tmp_pa
         for iteration, scale in ((1, 0.5), (2, 1.0)):
             questions = [{"id": f"q{i:03d}", "success": scale * p} for i, p in enumerate(rates)]
             curve = {"1": {"value": scale * sum(rates) / 2, "low": 0.0, "high": 1.0}}
-            content = {"iteration": iteration, "splits": {"test_id": {"questions": questions, "pass_at_k": curve}}}
+            content = {
+                "iteration": iteration,
+                "splits": {"test_id": {"questions": questions, "pass_at_k": curve}},
+            }
             (path / "evaluations" / f"exact-{iteration:06d}.json").write_text(json.dumps(content))
     figures = {figure["title"]: figure for figure in page_content(by_method(find_runs(tmp_path)))["figures"]}
     (series,) = figures["Exact pass@k"]["panels"][0]["series"]
@@ -276,7 +302,9 @@ def test_a_png_has_the_points_of_the_figure(root):
     lines = [container.lines[0].get_ydata().tolist() for container in curves.containers]
     assert lines == [one["y"] for one in figures["pass_at_k"]["panels"][0]["series"]]
     zero = draw(figures["zero_gradient"], shown.runs).axes[0]
-    labels, thick = zip(*[(x.get_label(), x.get_ydata()) for x in zero.lines if x.get_linewidth() > 1], strict=True)
+    labels, thick = zip(
+        *[(x.get_label(), x.get_ydata()) for x in zero.lines if x.get_linewidth() > 1], strict=True
+    )
     assert list(labels) == METHODS
     assert [values.tolist() for values in thick] == [[50, 50], [25, 25], [5, 5]]
     assert len(zero.lines) == 3 * (3 + 1), "three seeds and their mean of each method"

@@ -12,7 +12,9 @@ from nasty_texts import NASTY
 from tagrpo.report.assemble import explore
 
 pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
-VISIBLE = str.maketrans({c: f"U+{ord(c):04X}" for c in "\u202e\u202c\u200f\u2066\0\a\x1b\x7f\x85\u2028\ufeff"})
+VISIBLE = str.maketrans(
+    {c: f"U+{ord(c):04X}" for c in "\u202e\u202c\u200f\u2066\0\a\x1b\x7f\x85\u2028\ufeff"}
+)
 PANEL = "const panel = [...document.querySelectorAll('.panel')].find((p) => p.innerText.startsWith(arguments[0]));"
 PLACE = "const box = panel.querySelector('svg').getBoundingClientRect(); return [box.x, box.y, box.width, box.height];"
 
@@ -77,7 +79,9 @@ def click_point(driver, panel, share):
     left, top, width, height = driver.execute_script(PANEL + PLACE, panel)
     for down in range(4, 100, 4):  # until the pointer is near to a point
         actions = ActionChains(driver)
-        actions.w3c_actions.pointer_action.move_to_location(int(left + share * width), int(top + down / 100 * height))
+        actions.w3c_actions.pointer_action.move_to_location(
+            int(left + share * width), int(top + down / 100 * height)
+        )
         actions.perform()
         said = driver.execute_script(f"{PANEL} return panel.lastChild.innerText", panel)
         if ":" in said:
@@ -138,7 +142,12 @@ def test_original_and_rephrasings_stand_side_by_side_and_keys_walk_through_them(
 
 
 def test_the_colour_of_a_token_is_its_entropy(opened, recorded):
-    row = int(recorded["token_entropies"].map(lambda values: 0 if values is None else max(values)).to_numpy().argmax())
+    row = int(
+        recorded["token_entropies"]
+        .map(lambda values: 0 if values is None else max(values))
+        .to_numpy()
+        .argmax()
+    )
     theirs = recorded.iloc[row]
     question = list(dict.fromkeys(recorded["question"])).index(theirs["question"])
     go(opened, f"#/run/0/iteration/{theirs['iteration']}/question/{question}/response/{row}")
@@ -298,7 +307,9 @@ def test_the_answer_on_sixty_runs_names_the_best_and_unfolds_by_keys(driver, nar
     (write_run(tmp_path, "untrained", 0, [1] * 9) / "ledger.json").unlink()
     for method in range(12):
         for seed in range(5):
-            write_run(tmp_path, f"method_{method:02d}", seed, [min(8, 1 + method % 7 + i % 2) for i in range(9)])
+            write_run(
+                tmp_path, f"method_{method:02d}", seed, [min(8, 1 + method % 7 + i % 2) for i in range(9)]
+            )
     narrow(360, 640)
     driver.get(explore(tmp_path, output=tmp_path / "report.html").as_uri())
     ready(driver)
@@ -331,7 +342,12 @@ def test_no_place_is_wider_than_paper(opened, narrow):
     narrow(718, 1000)  # A4 in CSS pixels without its margins
     opened.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     try:
-        for place in ("#/", "#/run/0/iteration/0", "#/run/0/iteration/0/question/0/response/0", "#/run/0?responses"):
+        for place in (
+            "#/",
+            "#/run/0/iteration/0",
+            "#/run/0/iteration/0/question/0/response/0",
+            "#/run/0?responses",
+        ):
             go(opened, place)
             wait(opened, lambda: find(opened, "table, .token"))
             assert fits(opened), place

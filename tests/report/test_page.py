@@ -119,7 +119,9 @@ def test_cells_are_the_questions_of_an_iteration_and_their_rows(blocks):
 def test_the_figures_of_evaluations_are_those_of_the_files(blocks, trained):
     files = [*sorted((trained / "evaluations").glob("validation-*.json")), trained / "test.json"]
     theirs = [json.loads(file.read_text()) for file in files]
-    points = {e["iteration"]: e["splits"]["test_id"]["pass_at_k"]["1"] for e in theirs if "test_id" in e["splits"]}
+    points = {
+        e["iteration"]: e["splits"]["test_id"]["pass_at_k"]["1"] for e in theirs if "test_id" in e["splits"]
+    }
     figures = {figure["title"]: figure for figure in blocks["index"]["index"]["figures"]}
     curve = figures["Pass@k"]["panels"][0]["series"][0]
     assert curve["y"][0] == pytest.approx(100 * points[3]["value"])
@@ -175,7 +177,9 @@ def test_hostile_texts_come_back_as_they_were(hostile_page):
     assert [names["answer"][i] for i in blocks["run0/rows"]["answer"]] == [*NASTY[::-1][1:], None]
 
 
-@pytest.mark.parametrize(("given", "kept"), [("f8", "f8"), ("f4", "f4"), ("i4", "i4"), ("i8", "i4"), ("?", "u1")])
+@pytest.mark.parametrize(
+    ("given", "kept"), [("f8", "f8"), ("f4", "f4"), ("i4", "i4"), ("i8", "i4"), ("?", "u1")]
+)
 def test_blocks_give_numbers_back(given, kept, tmp_path):
     values = np.random.default_rng(0).normal(0, 100, 257).astype(given)
     page = tmp_path / "page.html"

@@ -43,7 +43,9 @@ def test_lines_are_printed_in_order_and_the_exit_code_is_the_programs(capfd):
 
 
 def test_a_terminal_obeys_nothing(capfd):
-    _, text = printed(capfd, "import os; os.write(2, b'\\x1b[2J\\x1b]0;title\\x07 \\xe2\\x80\\xae\\x00\\x9b1m\\n')")
+    _, text = printed(
+        capfd, "import os; os.write(2, b'\\x1b[2J\\x1b]0;title\\x07 \\xe2\\x80\\xae\\x00\\x9b1m\\n')"
+    )
     assert text.isascii()
     assert "".join(text.splitlines()).isprintable()
     assert r"\x1b[2J" in text
@@ -57,9 +59,13 @@ def test_a_traceback_is_printed_to_its_end(capfd):
 
 
 @pytest.mark.parametrize("variable", ["MINE_API_KEY", "WANDB_TOKEN", "AWS_SECRET_ACCESS_KEY", "OUR_SECRET"])
-@pytest.mark.parametrize("before", [0, LONGEST_LINE - 7, LONGEST_LINE, MOST_PRINTED - 7, MOST_PRINTED + 3 * KEPT])
+@pytest.mark.parametrize(
+    "before", [0, LONGEST_LINE - 7, LONGEST_LINE, MOST_PRINTED - 7, MOST_PRINTED + 3 * KEPT]
+)
 @pytest.mark.parametrize("filler", ["x", "y\n"])
-def test_a_key_of_the_environment_is_never_printed_wherever_it_stands(monkeypatch, capfd, variable, before, filler):
+def test_a_key_of_the_environment_is_never_printed_wherever_it_stands(
+    monkeypatch, capfd, variable, before, filler
+):
     monkeypatch.setenv(variable, KEY)
     script = f"""
         import os

@@ -21,7 +21,22 @@ from tagrpo.rewards.reading import read_answer
 TABLE = [json.loads(line) for line in Path(__file__).with_name("pairs.jsonl").read_text().splitlines()]
 STRICT = Conventions(bare_base=False, bare_unit=False, ordered_as_list=False, decimal_tolerance=0.0)
 """Without the conventions that let an answer leave something out."""
-ATOMS = ["1", "2", "1/2", "0.5", r"\frac{1}{2}", "x", "2x", r"\sqrt{8}", r"2\sqrt2", "-3", r"\pi", "x+1", "1+x", "3y"]
+ATOMS = [
+    "1",
+    "2",
+    "1/2",
+    "0.5",
+    r"\frac{1}{2}",
+    "x",
+    "2x",
+    r"\sqrt{8}",
+    r"2\sqrt2",
+    "-3",
+    r"\pi",
+    "x+1",
+    "1+x",
+    "3y",
+]
 
 
 def plan(reference, answer, conventions=DEFAULT):
@@ -41,7 +56,9 @@ def texts():
         st.tuples(values, st.sampled_from([r"\text{ cm}", " cm", r"\text{ apples}", r"\%"])).map("".join),
         values.map("y={}".format),
         st.tuples(st.sampled_from(["1010", "110", "11"]), st.integers(2, 4)).map("{0[0]}_{{{0[1]}}}".format),
-        st.sampled_from(["ACB", "BCA", "listen", r"\text{odd}", "A", "B", r"\begin{pmatrix}1\\2\end{pmatrix}"]),
+        st.sampled_from(
+            ["ACB", "BCA", "listen", r"\text{odd}", "A", "B", r"\begin{pmatrix}1\\2\end{pmatrix}"]
+        ),
     )
 
 
@@ -100,7 +117,20 @@ def test_a_hedge_is_wrong_against_either_of_its_values(hedge):
     assert hedge in ("4:5", "4 / 5", r"4\text{ to }5") or plan("4", hedge) is False
 
 
-WORDS = ["or", "perhaps", "maybe", "but", "else", "otherwise", "unless", "and", "not", "versus", "hopefully", "instead"]
+WORDS = [
+    "or",
+    "perhaps",
+    "maybe",
+    "but",
+    "else",
+    "otherwise",
+    "unless",
+    "and",
+    "not",
+    "versus",
+    "hopefully",
+    "instead",
+]
 
 
 @given(
@@ -235,7 +265,10 @@ HALVES = ["", r"\text{ a.m.}", " p.m.", " PM", r"\text{ AM}"]
 def test_times_agree_in_minutes_and_in_the_stated_half_of_the_day(hour, minute, one, other):
     halves = {half.lower().replace("text", "").strip(" \\{}.")[0] for half in (one, other) if half}
     assert plan(f"{hour}:{minute:02}{one}", f"{hour}:{minute:02}{other}") is (len(halves) < 2)
-    assert plan(f"{hour}:{minute:02}{one}", f"{hour}:{(minute + 1) % 60:02}{other}") is not True or not one + other
+    assert (
+        plan(f"{hour}:{minute:02}{one}", f"{hour}:{(minute + 1) % 60:02}{other}") is not True
+        or not one + other
+    )
     strict = plan(f"{hour}:{minute:02}{one}", f"{hour}:{minute:02}{other}", STRICT)
     assert strict is (len(halves) < 2 and bool(one) == bool(other))
 
@@ -309,7 +342,12 @@ def test_amounts_in_several_units_are_one_answer():
     reference = r"3\text{ hours }20\text{ minutes}"
     for answer in (r"3\text{ hours and }20\text{ minutes}", "3 h 20 min", "3 hours, 20 minutes"):
         assert compare(plan(reference, answer))
-    for answer in (r"3\text{ hours }2\text{ minutes}", r"20\text{ hours }3\text{ minutes}", r"3\text{ hours}", "320"):
+    for answer in (
+        r"3\text{ hours }2\text{ minutes}",
+        r"20\text{ hours }3\text{ minutes}",
+        r"3\text{ hours}",
+        "320",
+    ):
         assert not compare(plan(reference, answer))
 
 

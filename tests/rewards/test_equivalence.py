@@ -29,7 +29,11 @@ DIFFERENT = [
 ]
 
 
-TINY = [(r"\frac{x-x+1}{2004!}", r"\frac{1}{2006!}"), (r"2^{-1100}", r"2^{-1101}"), (r"e^{-1000}", r"e^{-1001}")]
+TINY = [
+    (r"\frac{x-x+1}{2004!}", r"\frac{1}{2006!}"),
+    (r"2^{-1100}", r"2^{-1101}"),
+    (r"e^{-1000}", r"e^{-1001}"),
+]
 SAME, OTHER = ["same", r"\sin 2x", r"2\sin x\cos x"], ["same", "x", "y"]
 PLANS = [
     (True, True),

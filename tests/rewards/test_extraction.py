@@ -225,7 +225,9 @@ def test_a_statement_that_is_doubted_is_no_answer(response, answer):
     assert extract_answer(response) == answer
 
 
-SEPARATORS = st.lists(st.sampled_from(["$", " ", ", ", " and ", " or ", ";", "\n", "\\quad "]), max_size=4).map("".join)
+SEPARATORS = st.lists(
+    st.sampled_from(["$", " ", ", ", " and ", " or ", ";", "\n", "\\quad "]), max_size=4
+).map("".join)
 
 
 @given(st.lists(st.integers(), min_size=2, max_size=5, unique=True), SEPARATORS)
@@ -389,7 +391,20 @@ def box_by_counting(solution):
     raise AssertionError(solution)
 
 
-ALL_VALUES = {334: 2, 504: 2, 3460: 2, 3694: 2, 3997: 2, 6780: 2, 6816: 2, 6843: 2, 6922: 3, 7225: 2, 7321: 3, 7414: 2}
+ALL_VALUES = {
+    334: 2,
+    504: 2,
+    3460: 2,
+    3694: 2,
+    3997: 2,
+    6780: 2,
+    6816: 2,
+    6843: 2,
+    6922: 3,
+    7225: 2,
+    7321: 3,
+    7414: 2,
+}
 """Rows of MATH whose questions ask for all values, which stand in several boxes, and how many there are."""
 EITHER = {4253, 5419, 5446, 6308, 7417, 7493}
 """Rows of MATH whose solutions have two answers in boxes of which either is right, or two spellings of one."""
@@ -418,7 +433,9 @@ def test_every_math_solution_with_an_answer_yields_it():
 @needs_data
 def test_every_gsm8k_solution_yields_its_number():
     for row in rows("gsm8k_train"):
-        assert extract_reference(row["answer"], row["question"]) == (re.search(r"#### (\S+)\Z", row["answer"])[1],)
+        assert extract_reference(row["answer"], row["question"]) == (
+            re.search(r"#### (\S+)\Z", row["answer"])[1],
+        )
 
 
 def test_statements_end_with_their_line_and_their_first_sentence():

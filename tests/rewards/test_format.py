@@ -29,7 +29,10 @@ FREE = ("abel", "lm_eval_prompt8", "simplerl", "qwen-math", "formal")
         # A tag that comes twice earns nothing; the others do.
         (LINES + "\n</answer>", {"open-r1": 3 / 4, "open-r1-teacher": 2 / 3, "deepseek-r1": 3 / 4}),
         # Cut off while thinking.
-        ("<think>\n1 + 1 is", {"open-r1": 1 / 4, "open-r1-teacher": 0, "deepseek-r1": 1 / 4, "deepseek-r1-teacher": 0}),
+        (
+            "<think>\n1 + 1 is",
+            {"open-r1": 1 / 4, "open-r1-teacher": 0, "deepseek-r1": 1 / 4, "deepseek-r1-teacher": 0},
+        ),
         # Order is not checked.
         ("</answer><answer></think><think>", {"deepseek-r1": 1, "deepseek-r1-teacher": 1}),
         # One line break serves two tags: the blank line may be left out.
@@ -49,7 +52,9 @@ FREE = ("abel", "lm_eval_prompt8", "simplerl", "qwen-math", "formal")
     ],
 )
 def test_tags_earn_their_share_when_they_occur_exactly_once(response, earned):
-    assert {name: format_reward(response, MARKERS[name]) for name in earned} == pytest.approx(earned, abs=1e-12)
+    assert {name: format_reward(response, MARKERS[name]) for name in earned} == pytest.approx(
+        earned, abs=1e-12
+    )
 
 
 def test_what_overlaps_is_counted_without_overlap():

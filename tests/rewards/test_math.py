@@ -114,7 +114,9 @@ def test_equal_answers_are_correct_however_they_are_written(reward):
 
 def test_different_answers_are_wrong_and_no_failure(reward):
     scores = scored(reward, DIFFERENT)
-    assert [pair for pair, score in zip(DIFFERENT, scores, strict=True) if score.correct or score.failure] == []
+    assert [
+        pair for pair, score in zip(DIFFERENT, scores, strict=True) if score.correct or score.failure
+    ] == []
 
 
 def test_a_response_without_an_answer_is_wrong(reward):
@@ -156,7 +158,16 @@ def test_each_distinct_comparison_is_made_once(counted):
 
 
 def test_numbers_and_polynomials_need_no_worker(counted):
-    references = ["12", r"\frac{1}{2}", r"\text{odd}", ("3", r"\frac{6}{4}"), r"2\sqrt2", "x^2+2x+1", "1, 2", "5 m"]
+    references = [
+        "12",
+        r"\frac{1}{2}",
+        r"\text{odd}",
+        ("3", r"\frac{6}{4}"),
+        r"2\sqrt2",
+        "x^2+2x+1",
+        "1, 2",
+        "5 m",
+    ]
     answers = ["13", r"\frac{4}{8}", "odd", "1.5e0", r"\sqrt{8}", "(1+x)^2", r"\frac42, 1", "5m"]
     scores = counted.score_batch([boxed(answer) for answer in answers], references)
     assert [score.correct for score in scores] == [False, *[True] * 7]
@@ -179,7 +190,9 @@ def test_verdicts_depend_on_the_pair_alone():
     read_answer.cache_clear()
     with closing(copy), closing(MathReward(workers=4)) as fresh:
         assert dict(zip(pairs, scored(fresh, pairs), strict=True)) == expected
-        assert dict(zip(pairs[:100], scored(copy, pairs[:100]), strict=True)) == {p: expected[p] for p in pairs[:100]}
+        assert dict(zip(pairs[:100], scored(copy, pairs[:100]), strict=True)) == {
+            p: expected[p] for p in pairs[:100]
+        }
 
 
 @pytest.mark.parametrize(
@@ -202,7 +215,11 @@ def test_the_table_of_labelled_pairs(reward):
     labelled = [row for row in TABLE if row["right"] is not None]
     assert len(labelled) >= 600
     scores = scored(reward, [(row["reference"], row["answer"]) for row in labelled])
-    wrong = [row for row, score in zip(labelled, scores, strict=True) if score.correct != row["right"] or score.failure]
+    wrong = [
+        row
+        for row, score in zip(labelled, scores, strict=True)
+        if score.correct != row["right"] or score.failure
+    ]
     assert wrong == []
 
 
@@ -213,9 +230,15 @@ CONVENTIONS = [
     ({"percent": "either"}, {(r"50\%", "50"): True, (r"50\%", "0.5"): True, (r"50\%", "5"): False}),
     ({"percent": "either"}, {(r"50i\%", "0"): False, ("0", r"50i\%"): False, (r"50i\%", "50i"): True}),
     ({"bare_base": True}, {("4210_5", "4210"): True, ("4210", "4210_5"): True, ("4210_5", "555"): False}),
-    ({"bare_base": False}, {("4210_5", "4210"): False, ("4210", "4210_5"): False, ("4210_5", "4210_{5}"): True}),
+    (
+        {"bare_base": False},
+        {("4210_5", "4210"): False, ("4210", "4210_5"): False, ("4210_5", "4210_{5}"): True},
+    ),
     ({"bare_unit": True}, {(r"5\text{ cm}", "5"): True, ("5", "5 cm"): True}),
-    ({"bare_unit": False}, {(r"5\text{ cm}", "5"): False, ("5", "5 cm"): False, ("5 cm", r"5\text{ cm}"): True}),
+    (
+        {"bare_unit": False},
+        {(r"5\text{ cm}", "5"): False, ("5", "5 cm"): False, ("5 cm", r"5\text{ cm}"): True},
+    ),
     ({"ordered_as_list": True}, {("(1,2)", "1, 2"): True, ("(1,2)", "2, 1"): False}),
     ({"ordered_as_list": False}, {("(1,2)", "1, 2"): False, ("1, 2", "2, 1"): True}),
     ({"decimal_tolerance": 1e-5}, {(r"\frac13", "0.333333"): True, (r"\frac13", "0.33"): False}),
@@ -226,7 +249,9 @@ CONVENTIONS = [
 @pytest.mark.parametrize(("settings", "verdicts"), CONVENTIONS)
 def test_conventions_are_options(settings, verdicts):
     with closing(MathReward(workers=1, **settings)) as reward:
-        assert {pair: score.correct for pair, score in zip(verdicts, scored(reward, verdicts), strict=True)} == verdicts
+        assert {
+            pair: score.correct for pair, score in zip(verdicts, scored(reward, verdicts), strict=True)
+        } == verdicts
 
 
 @pytest.mark.parametrize("settings", [{"percent": "both"}, {"decimal_tolerance": -1.0}])
@@ -343,7 +368,9 @@ def references(name):
     with (DATA / f"{name}.jsonl").open() as lines:
         rows = [json.loads(line) for line in lines]
     if name in ("math_train", "gsm8k_train"):
-        found = [extract_reference(row.get("solution") or row["answer"], row.get("problem", "")) for row in rows]
+        found = [
+            extract_reference(row.get("solution") or row["answer"], row.get("problem", "")) for row in rows
+        ]
         return [reference for reference in found if reference]
     return [tuple(a) if isinstance(a := row["answer"], list) else str(a) for row in rows]
 

@@ -234,7 +234,9 @@ def test_bad_settings_and_references_are_errors():
         MultipleChoiceReward()("Answer: A", "E")
 
 
-@pytest.mark.parametrize("text", ["A" + "*" * 10**5 + "x", "A" + " \t*" * 10**5 + "\nA*x", "answer " + "*" * 10**5])
+@pytest.mark.parametrize(
+    "text", ["A" + "*" * 10**5 + "x", "A" + " \t*" * 10**5 + "\nA*x", "answer " + "*" * 10**5]
+)
 def test_endless_decoration_is_read_in_linear_time(text):
     start = time.process_time()
     assert MultipleChoiceReward()(text, "A") == Score(False, None)
@@ -248,9 +250,21 @@ def mixed():
 
 
 def test_letters_are_scored_as_choices_and_the_rest_as_mathematics_in_place(mixed):
-    responses = [r"\boxed{\text{(b)}}", r"\boxed{\sqrt{4}}", "The answer is (C).", r"\boxed{B: 2}", r"\boxed{3}"]
+    responses = [
+        r"\boxed{\text{(b)}}",
+        r"\boxed{\sqrt{4}}",
+        "The answer is (C).",
+        r"\boxed{B: 2}",
+        r"\boxed{3}",
+    ]
     references = ["B", "2", ("A", "C"), "2", "A"]
-    assert [score.correct for score in mixed.score_batch(responses, references)] == [True, True, True, False, False]
+    assert [score.correct for score in mixed.score_batch(responses, references)] == [
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_each_verdict_is_that_of_its_own_verifier(mixed):

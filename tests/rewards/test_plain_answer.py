@@ -93,8 +93,12 @@ def test_the_number_of_a_response(response, answer):
 
 
 def test_numbers_are_equal_in_value_and_in_nothing_else():
-    assert all(NUMBER(text, "1000").correct for text in ("1000.0", "1,000", "1e3", "2000/2", "+1000", "01000"))
-    assert not any(NUMBER(text, "1000").correct for text in ("1000.1", "-1000", "100", "10000", "1000/7", "1 000 1"))
+    assert all(
+        NUMBER(text, "1000").correct for text in ("1000.0", "1,000", "1e3", "2000/2", "+1000", "01000")
+    )
+    assert not any(
+        NUMBER(text, "1000").correct for text in ("1000.1", "-1000", "100", "10000", "1000/7", "1 000 1")
+    )
     assert NUMBER("0.75", "3/4").correct
     assert NUMBER("5", ("4", "5")).correct
 

@@ -61,11 +61,15 @@ SPELLINGS = [
 
 
 def test_every_kind_of_mark_is_spelled_in_these_tests():
-    spelled = " ".join(opening + " " + closing for opening, closing in [*SPELLINGS, ("analysisWe", "assistantfinal")])
+    spelled = " ".join(
+        opening + " " + closing for opening, closing in [*SPELLINGS, ("analysisWe", "assistantfinal")]
+    )
     tags = {tag.lower() for tag in re.findall(r"<([\w:]+)>", spelled)}
     assert not [tag for tag in THOUGHT_TAGS if not any(re.fullmatch(tag, found) for found in tags)]
     for kind, (opening, closing) in THOUGHT_MARKS.items():
-        assert opening is None or kind == "harmony_text" or any(re.match(opening, o) for o, _ in SPELLINGS), kind
+        assert opening is None or kind == "harmony_text" or any(re.match(opening, o) for o, _ in SPELLINGS), (
+            kind
+        )
         assert re.search(closing, spelled), kind
 
 
@@ -172,7 +176,11 @@ def test_marks_in_prose_take_no_answer_away(text):
         ("<think>\\boxed{3}? <answer>2</answer> \\boxed{4}", "<answer>2</answer>", True),
         ("<think>I write <answer> later. \\boxed{4}", "", False),
         ("<think>I write <answer></answer> later. \\boxed{4}", "", False),
-        ("<|START_THINKING|>a\n<|START_RESPONSE|>2<|END_RESPONSE|>", "<|START_RESPONSE|>2<|END_RESPONSE|>", True),
+        (
+            "<|START_THINKING|>a\n<|START_RESPONSE|>2<|END_RESPONSE|>",
+            "<|START_RESPONSE|>2<|END_RESPONSE|>",
+            True,
+        ),
     ],
 )
 def test_an_answer_in_marks_ends_a_thought_that_was_not_closed(text, answer, finished):
@@ -184,11 +192,17 @@ def test_a_prompt_that_opened_a_thought_decides_what_a_response_without_marks_is
     text = r"Perhaps \boxed{4}. Let me"
     assert split_response(text, opened=True, truncated=True).answer == ""
     assert not split_response(text, opened=True, truncated=True).finished
-    assert split_response(text, opened=True) == split_response(text, truncated=True) == ResponseParts("", text, True)
+    assert (
+        split_response(text, opened=True)
+        == split_response(text, truncated=True)
+        == ResponseParts("", text, True)
+    )
     block = "Two. <answer>2</answer> And so on"
     assert split_response(block, opened=True, truncated=True).answer == "<answer>2</answer>"
     # A closing mark after the one that ends the prompt's thought is one too many.
-    assert split_response("4?</think>It is 5.</think>I am sure.", opened=True).answer == "It is 5.\nI am sure."
+    assert (
+        split_response("4?</think>It is 5.</think>I am sure.", opened=True).answer == "It is 5.\nI am sure."
+    )
     # What stands before a thought of its own belongs to the thought that the prompt opened.
     assert split_response("4? <think>a</think>It is 5.", opened=True).answer == "It is 5."
     assert split_response("4?</think>. It is 5.", opened=True).answer == ". It is 5."
@@ -346,7 +360,11 @@ def test_responses_in_a_template_have_the_answer_that_they_state(name):
     response = layout.removeprefix(prefill)
     opened = opens_thoughts(f"<|im_start|>assistant\n{prefill}")
     assert opened == (prefill.strip() == "<think>")
-    for text in (response, response.replace(r"\boxed{2}", r"\boxed{2}" * 2), response.replace("</think>", "")):
+    for text in (
+        response,
+        response.replace(r"\boxed{2}", r"\boxed{2}" * 2),
+        response.replace("</think>", ""),
+    ):
         read = split_response(text, opened=opened).answer
         assert extract_answer(read) == "2"
     if "<answer>" in response:

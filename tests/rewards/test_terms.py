@@ -40,7 +40,9 @@ def in_templates(batch, *names):
 
 
 def reward_groups(rollouts, rewards):
-    return RewardGroups(rewards=rewards, correct=rollouts.correct, question=rollouts.question, prompt=rollouts.prompt)
+    return RewardGroups(
+        rewards=rewards, correct=rollouts.correct, question=rollouts.question, prompt=rollouts.prompt
+    )
 
 
 # ------------------------------------------------------------------ format
@@ -78,7 +80,9 @@ def penalty(length, longest, cache):
 
 @pytest.mark.parametrize(("longest", "cache"), [(10, 4), (7, 7), (12, 1), (20480, 4096)])
 def test_the_overlong_penalty_is_equation_13(longest, cache):
-    lengths = torch.tensor([0, 1, *range(max(longest - cache - 2, 0), min(longest + 4, longest - cache + 40)), longest])
+    lengths = torch.tensor(
+        [0, 1, *range(max(longest - cache - 2, 0), min(longest + 4, longest - cache + 40)), longest]
+    )
     expected = torch.tensor([penalty(length, longest, cache) for length in lengths.tolist()])
     values = SoftOverlongPenalty(longest, cache)(SimpleNamespace(lengths=lengths), [])
     torch.testing.assert_close(values, expected)
@@ -192,14 +196,20 @@ def test_the_control_is_grpo_with_as_many_samples_as_pass_at_k_training(probabil
     reference = composed("experiment=pass_at_k")
     assert instantiate(cfg.rollout.reward_terms.noise).probability == probability
     assert instantiate(cfg.advantage).group_by == "prompt"
-    assert (cfg.data, cfg.loss, cfg.policy.anchor) == (reference.data, reference.loss, reference.policy.anchor)
+    assert (cfg.data, cfg.loss, cfg.policy.anchor) == (
+        reference.data,
+        reference.loss,
+        reference.policy.anchor,
+    )
 
 
 # ------------------------------------------------------------------ together
 
 
 def test_terms_are_chosen_by_name_and_add_up(make_batch):
-    cfg = composed("experiment=grpo", "reward_terms=[overlong,noise]", "rollout.reward_terms.noise.probability=1")
+    cfg = composed(
+        "experiment=grpo", "reward_terms=[overlong,noise]", "rollout.reward_terms.noise.probability=1"
+    )
     terms = instantiate(cfg.rollout.reward_terms)
     assert list(terms) == ["overlong", "noise"]
     batch = make_batch([[[1.0, 0.0]]])

@@ -43,7 +43,16 @@ def test_fractions_are_read_in_words():
 
 
 def test_other_words_are_no_number():
-    for words in ("", "five six", "twenty ten", "thousand", "one or two", "twenty-", "fivesix", "hundred hundred"):
+    for words in (
+        "",
+        "five six",
+        "twenty ten",
+        "thousand",
+        "one or two",
+        "twenty-",
+        "fivesix",
+        "hundred hundred",
+    ):
         assert number_in_words(words) is None
 
 

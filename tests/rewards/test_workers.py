@@ -143,7 +143,9 @@ def test_no_jobs_start_no_worker(compare):
 
 
 def test_jobs_of_one_batch_share_a_fork_until_one_of_them_ends_it(pool):
-    first, same, _, other = (outcome.value for outcome in outcomes_of(pool, ["pid", "pid", "segfault", "pid"]))
+    first, same, _, other = (
+        outcome.value for outcome in outcomes_of(pool, ["pid", "pid", "segfault", "pid"])
+    )
     assert first == same != other
 
 
@@ -264,14 +266,19 @@ def test_workers_import_neither_the_main_program_nor_torch(tmp_path):
         f"with closing(WorkerPool(Path({str(compare)!r}), 2, 1.0, 1 << 30)) as pool:\n"
         "    print(pool.submit(['torch', 'tagrpo', 'numpy'])())\n"
     )
-    output = subprocess.run([sys.executable, program], capture_output=True, text=True, timeout=300, check=True).stdout
+    output = subprocess.run(
+        [sys.executable, program], capture_output=True, text=True, timeout=300, check=True
+    ).stdout
     assert output == f"main\n{[Outcome(False, None)] * 3}\n"
 
 
 def test_a_file_that_does_not_load_is_an_error_and_no_wrong_answer(tmp_path, capfd):
     compare = tmp_path / "broken.py"
     compare.write_text("import there_is_no_such_module\n")
-    with closing(WorkerPool(compare, workers=1, **LIMITS)) as pool, pytest.raises(RuntimeError, match="ended twice"):
+    with (
+        closing(WorkerPool(compare, workers=1, **LIMITS)) as pool,
+        pytest.raises(RuntimeError, match="ended twice"),
+    ):
         outcomes_of(pool, [1])
     assert "there_is_no_such_module" in capfd.readouterr().err
 
@@ -281,7 +288,10 @@ def test_a_file_that_fails_prints_neither_escape_sequences_nor_keys(tmp_path, ca
     compare = tmp_path / "broken.py"
     noise = "print('\\x1b[2J out', flush=True)\nimport os; os.system('printf \"\\\\033[31m of a child\"')\n"
     compare.write_text(f"{noise}raise ValueError('\\x1b]0;title\\x07 ' + '4f9a0c7d' + '21b8')\n")
-    with closing(WorkerPool(compare, workers=1, **LIMITS)) as pool, pytest.raises(RuntimeError, match="ended twice"):
+    with (
+        closing(WorkerPool(compare, workers=1, **LIMITS)) as pool,
+        pytest.raises(RuntimeError, match="ended twice"),
+    ):
         outcomes_of(pool, [1])
     printed = capfd.readouterr().err
     assert "".join(printed.splitlines()).isprintable()
@@ -359,7 +369,9 @@ def hostile(tmp_path, monkeypatch):
         ("daemon", Outcome("daemon", None)),
     ],
 )
-def test_what_a_comparison_reads_writes_ignores_or_leaves_behind_changes_no_other_outcome(hostile, job, expected):
+def test_what_a_comparison_reads_writes_ignores_or_leaves_behind_changes_no_other_outcome(
+    hostile, job, expected
+):
     assert outcomes_of(hostile, [1, job, 2]) == [Outcome(1, None), expected, Outcome(2, None)]
 
 
@@ -386,7 +398,9 @@ def test_loading_has_a_time_limit_and_no_terminal(tmp_path, loading):
         assert not pool._workers
 
 
-@pytest.mark.parametrize("reply", [b"", b"{", b"3", b"null", b"[[1, null]]", b'[{"value": 1}]', b"[]", b"[" * 9000])
+@pytest.mark.parametrize(
+    "reply", [b"", b"{", b"3", b"null", b"[[1, null]]", b'[{"value": 1}]', b"[]", b"[" * 9000]
+)
 def test_a_worker_that_sends_something_else_than_outcomes_is_named(reply):
     with pytest.raises(ForeignDataError, match=r"environment 'mine'.*Set x\."):
         read_outcomes(reply, 1, "the environment 'mine'", "Set x.")

@@ -56,7 +56,9 @@ def test_the_engine_samples_beside_the_update_with_the_weights_from_before_it():
     for step in range(3):
         updated.clear()
         rollouts = pipeline.roll_out(asking(step), policy, 3 * step).rollouts
-        found.append((sampled_by(rollouts), rollouts.staleness.tolist(), pipeline.scalars["rollout/staleness"]))
+        found.append(
+            (sampled_by(rollouts), rollouts.staleness.tolist(), pipeline.scalars["rollout/staleness"])
+        )
         if step < 2:
             pipeline.sample_next([asking(step + 1)], policy, 3 * step, rollouts.seconds)
         update(policy)
@@ -126,7 +128,9 @@ def test_a_block_asks_for_all_prompts_at_once_and_gives_each_batch_its_own_respo
         def __init__(self, name):
             self.deliver = lambda prompt, completions: delivered.append((name, prompt, completions))
 
-    block = Block([request(1, 2, seed=5), request(7, seed=6), request(8, 10, seed=7)], [Recorded(n) for n in "abc"])
+    block = Block(
+        [request(1, 2, seed=5), request(7, seed=6), request(8, 10, seed=7)], [Recorded(n) for n in "abc"]
+    )
     assert [int(prompt) for prompt in block.request.prompts] == [1, 2, 7, 8, 10]
     assert (block.request.num_samples, block.request.seed) == ([1, 2, 1, 2, 1], 5)
     for prompt in (4, 0, 2, 3, 1):
@@ -159,7 +163,9 @@ def test_what_several_batches_have_sampled_survives_a_crash_as_a_whole(until, as
     assert [call[2] for call in engine.calls] == asked
     engine = WaitingEngine()
     assert run(engine, 6) == expected
-    assert [call[2] for call in engine.calls] == [[3, 4], [5, 6], [7, 8]], "what had been waited for comes from disk"
+    assert [call[2] for call in engine.calls] == [[3, 4], [5, 6], [7, 8]], (
+        "what had been waited for comes from disk"
+    )
 
 
 def test_after_a_failure_all_of_a_block_are_sampled_anew(recwarn):
@@ -237,7 +243,9 @@ def test_a_thread_samples_what_a_call_does(tiny_policy):
     engine = TransformersEngine(str(tiny_policy))
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
     engine.sync(model.named_parameters())
-    request = Request([torch.tensor([5, 6, 7]), torch.tensor([8, 9])], [4, 3], SamplingConfig(max_new_tokens=8), 1)
+    request = Request(
+        [torch.tensor([5, 6, 7]), torch.tensor([8, 9])], [4, 3], SamplingConfig(max_new_tokens=8), 1
+    )
     expected = engine.generate(request)
     state = torch.get_rng_state()
     delivered = []

@@ -20,7 +20,9 @@ from tagrpo.types import Completion, Request
 
 COMPLETIONS = [
     [
-        Completion(token_ids=torch.tensor([5, 6, 2]), logprobs=torch.tensor([-0.1, -0.25, -1e-8]), truncated=False),
+        Completion(
+            token_ids=torch.tensor([5, 6, 2]), logprobs=torch.tensor([-0.1, -0.25, -1e-8]), truncated=False
+        ),
         Completion(token_ids=torch.tensor([151_935]), logprobs=torch.tensor([-12.5]), truncated=True),
     ],
     [],
@@ -142,7 +144,9 @@ def test_a_key_is_the_same_in_another_process():
     assert found == request_key(Request([torch.arange(3)], [2], SamplingConfig(), 1))
 
 
-RESPONSES = st.lists(st.lists(st.tuples(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4), st.booleans())))
+RESPONSES = st.lists(
+    st.lists(st.tuples(st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=4), st.booleans()))
+)
 
 
 @given(RESPONSES, st.randoms())
@@ -150,7 +154,9 @@ def test_any_responses_come_back_bit_for_bit(responses, random):
     completions = [
         [
             Completion(
-                token_ids=torch.tensor(ids), logprobs=torch.tensor([random.uniform(-99, 0) for _ in ids]), truncated=cut
+                token_ids=torch.tensor(ids),
+                logprobs=torch.tensor([random.uniform(-99, 0) for _ in ids]),
+                truncated=cut,
             )
             for ids, cut in samples
         ]

@@ -36,7 +36,11 @@ def engines(request, tiny_policy):
         "transformers": lambda: TransformersEngine(str(tiny_policy)),
         "vllm": vllm,
         "vllm_server": lambda: VLLMServerEngine(
-            str(tiny_policy), request.getfixturevalue("vllm_server"), dtype="float32", timeout=60, patience=240
+            str(tiny_policy),
+            request.getfixturevalue("vllm_server"),
+            dtype="float32",
+            timeout=60,
+            patience=240,
         ),
     }
     made = {}
@@ -81,7 +85,9 @@ def tokens(results):
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_are_those_of_a_plain_forward(engine, tiny_policy, temperature):
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
-    results = generate(engine, PROMPTS, SAMPLES, SamplingConfig(max_new_tokens=12, temperature=temperature), seed=1)
+    results = generate(
+        engine, PROMPTS, SAMPLES, SamplingConfig(max_new_tokens=12, temperature=temperature), seed=1
+    )
     for prompt, samples in zip(PROMPTS, results, strict=True):
         for sample in samples:
             expected = logprobs_of(model, prompt, sample.token_ids, temperature)
@@ -115,7 +121,9 @@ def test_it_has_all_that_an_engine_needs(engine):
     assert isinstance(engine, Engine)
     engine.sleep()
     engine.sleep()
-    assert len(generate(engine, PROMPTS[:1], [2], SamplingConfig(max_new_tokens=2), 0)[0]) == 2, "and wakes up"
+    assert len(generate(engine, PROMPTS[:1], [2], SamplingConfig(max_new_tokens=2), 0)[0]) == 2, (
+        "and wakes up"
+    )
 
 
 def test_the_seed_decides(engine):
@@ -130,7 +138,9 @@ def test_frequencies_are_those_of_the_model(engine, tiny_policy):
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
     count = 2000
     samples = generate(engine, [PROMPTS[0]], [count], SamplingConfig(max_new_tokens=1), seed=0)[0]
-    observed = torch.bincount(torch.cat([s.token_ids for s in samples]), minlength=model.config.vocab_size) / count
+    observed = (
+        torch.bincount(torch.cat([s.token_ids for s in samples]), minlength=model.config.vocab_size) / count
+    )
     expected = model(PROMPTS[0][None]).logits[0, -1].softmax(-1)
     # Four standard deviations of a frequency.
     assert ((observed - expected).abs() < 4 * (expected * (1 - expected) / count).sqrt() + 2e-3).all()
@@ -138,12 +148,16 @@ def test_frequencies_are_those_of_the_model(engine, tiny_policy):
 
 def test_results_follow_the_order_of_the_prompts(engine):
     generator = torch.Generator().manual_seed(0)
-    prompts = [torch.randint(3, 60, (length,), generator=generator) for length in (9, 2, 30, 4, 17, 3, 30, 12)]
+    prompts = [
+        torch.randint(3, 60, (length,), generator=generator) for length in (9, 2, 30, 4, 17, 3, 30, 12)
+    ]
     greedy = SamplingConfig(max_new_tokens=10, temperature=0.0)
     counts = [1, 2, 1, 3, 1, 1, 2, 1]
     straight = tokens(generate(engine, prompts, counts, greedy, seed=0))
     order = [5, 2, 7, 0, 3, 6, 1, 4]
-    shuffled = tokens(generate(engine, [prompts[p] for p in order], [counts[p] for p in order], greedy, seed=0))
+    shuffled = tokens(
+        generate(engine, [prompts[p] for p in order], [counts[p] for p in order], greedy, seed=0)
+    )
     assert shuffled == [straight[p] for p in order]
     assert len({tuple(samples[0]) for samples in straight}) > 5, "most prompts have an answer of their own"
 
@@ -167,7 +181,10 @@ def fused(parameters):
     """Parameters under vLLM's names: q, k, v and gate, up one below the other; the tied head once more."""
     result = {}
     for name, tensor in parameters.items():
-        for parts, whole in ((("q_proj", "k_proj", "v_proj"), "qkv_proj"), (("gate_proj", "up_proj"), "gate_up_proj")):
+        for parts, whole in (
+            (("q_proj", "k_proj", "v_proj"), "qkv_proj"),
+            (("gate_proj", "up_proj"), "gate_up_proj"),
+        ):
             if any(f".{part}." in name for part in parts):
                 first = next(part for part in parts if f".{part}." in name)
                 stem = [name.replace(first, part) for part in parts]

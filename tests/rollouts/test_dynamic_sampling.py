@@ -54,7 +54,9 @@ def test_pooled_over_rephrasings_a_question_is_kept_whose_original_is_all_wrong_
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         cfg = compose("train", [f"experiment={experiment}", "dynamic_sampling=default"])
     sampling = cfg.rollout.dynamic_sampling
-    pools = [name for name in ("advantage.group_by", "advantage.base.group_by") if OmegaConf.select(cfg, name)]
+    pools = [
+        name for name in ("advantage.group_by", "advantage.base.group_by") if OmegaConf.select(cfg, name)
+    ]
     for name in pools:
         OmegaConf.update(cfg, name, "prompt")
     assert sampling.pool == ("prompt" if pools else "question")
@@ -67,7 +69,9 @@ def test_pooled_over_rephrasings_a_question_is_kept_whose_original_is_all_wrong_
 
 
 def test_a_pool_of_several_questions_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"'batch'.* follows advantage\.group_by; set rollout\.dynamic_sampling\.pool"):
+    with pytest.raises(
+        ValueError, match=r"'batch'.* follows advantage\.group_by; set rollout\.dynamic_sampling\.pool"
+    ):
         DynamicSampling("batch")
 
 
@@ -115,7 +119,9 @@ def test_draws_fill_the_batch_up_in_their_order(make_batch, max_draws, expected,
         named(make_batch([mixed, mixed, mixed, mixed], seed=2), "c"),
     ]
     sampling = DynamicSampling(max_draws=max_draws)
-    with pytest.warns(UserWarning, match=r"at most 1 further .*max_draws") if max_draws == 1 else nullcontext():
+    with (
+        pytest.warns(UserWarning, match=r"at most 1 further .*max_draws") if max_draws == 1 else nullcontext()
+    ):
         filled, *counts = sampling.fill_up(batch, iter(draws).__next__)
     assert [group.id for group in filled.groups] == expected
     assert counts == [min(max_draws, 2), discarded, max_draws == 1]
@@ -133,7 +139,9 @@ def test_a_batch_that_lacks_nothing_is_left_as_it_is(make_batch):
 def test_the_warning_comes_once_and_the_fact_every_time(make_batch):
     sampling = DynamicSampling(max_draws=1)
     with pytest.warns(UserWarning, match="max_draws") as warned:
-        filled = [sampling.fill_up(make_batch([[[1.0, 1.0]]]), lambda: make_batch([[[0.0, 0.0]]])) for _ in range(2)]
+        filled = [
+            sampling.fill_up(make_batch([[[1.0, 1.0]]]), lambda: make_batch([[[0.0, 0.0]]])) for _ in range(2)
+        ]
     assert (len(warned), [limit_reached for *_, limit_reached in filled]) == (1, [True, True])
 
 

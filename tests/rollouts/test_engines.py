@@ -87,9 +87,13 @@ def test_rows_per_batch_do_not_lose_or_mix_responses(tiny_policy):
             )
 
 
-def test_responses_are_computed_together_while_their_tokens_agree_and_are_drawn_as_if_alone(tmp_path, monkeypatch):
+def test_responses_are_computed_together_while_their_tokens_agree_and_are_drawn_as_if_alone(
+    tmp_path, monkeypatch
+):
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=4, n_embd=8, n_layer=1, n_head=2, n_positions=16, eos_token_id=1, bos_token_id=1)
+    config = GPT2Config(
+        vocab_size=4, n_embd=8, n_layer=1, n_head=2, n_positions=16, eos_token_id=1, bos_token_id=1
+    )
     model = GPT2LMHeadModel(config).eval()
     model.save_pretrained(tmp_path)
     engine = TransformersEngine(str(tmp_path), max_rows=8000)
@@ -103,7 +107,9 @@ def test_responses_are_computed_together_while_their_tokens_agree_and_are_drawn_
     prompts = [torch.tensor([2, 3]), torch.tensor([0])]
     results = engine.generate(Request(prompts, [4000, 4000], SamplingConfig(max_new_tokens=3), 0))
 
-    starts = {(p, *row.token_ids[:n].tolist()) for p, rows in enumerate(results) for row in rows for n in (1, 2)}
+    starts = {
+        (p, *row.token_ids[:n].tolist()) for p, rows in enumerate(results) for row in rows for n in (1, 2)
+    }
     assert sum(len(ids) for ids in computed[1:]) == len([start for start in starts if start[-1] != 1])
     for prompt, rows in zip(prompts, results, strict=True):
         drawn = Counter(tuple(row.token_ids.tolist()) for row in rows)
@@ -117,7 +123,9 @@ def test_responses_are_computed_together_while_their_tokens_agree_and_are_drawn_
 
 def test_another_architecture_samples_too(tmp_path):
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=64, eos_token_id=1, bos_token_id=1)
+    config = GPT2Config(
+        vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=64, eos_token_id=1, bos_token_id=1
+    )
     model = GPT2LMHeadModel(config).eval()
     model.save_pretrained(tmp_path)
     engine = TransformersEngine(str(tmp_path))
@@ -145,7 +153,9 @@ def test_shared_heads_of_keys_are_not_copied_and_nothing_changes(tiny_policy, mo
                 patch.setattr(
                     transformers_engine.F,
                     "scaled_dot_product_attention",
-                    lambda q, k, v, **options: heads.add((q.shape[1], k.shape[1])) or attend(q, k, v, **options),
+                    lambda q, k, v, **options: (
+                        heads.add((q.shape[1], k.shape[1])) or attend(q, k, v, **options)
+                    ),
                 )
             sampled.append(engine.generate(Request(PROMPTS, [3, 3, 3], SamplingConfig(max_new_tokens=8), 0)))
     assert heads == {(model.config.num_attention_heads, model.config.num_key_value_heads)}
@@ -157,7 +167,9 @@ def test_shared_heads_of_keys_are_not_copied_and_nothing_changes(tiny_policy, mo
 
 def test_a_model_with_recurrent_layers_is_refused(tmp_path):
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "state_size": 4}
-    MambaForCausalLM(MambaConfig(vocab_size=50, eos_token_id=1, bos_token_id=1, **sizes)).save_pretrained(tmp_path)
+    MambaForCausalLM(MambaConfig(vocab_size=50, eos_token_id=1, bos_token_id=1, **sizes)).save_pretrained(
+        tmp_path
+    )
     with pytest.raises(ValueError, match="Use rollout=vllm"):
         TransformersEngine(str(tmp_path))
 
@@ -211,7 +223,11 @@ def test_a_team_of_ranks_holds_one_engine_and_each_gets_the_responses_to_its_pro
     (tmp_path / "team.py").write_text(TEAM)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [*command, str(tmp_path / "team.py"), str(folder)], capture_output=True, text=True, timeout=400, check=False
+        [*command, str(tmp_path / "team.py"), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert [torch.load(folder / f"rank{rank}.pt") for rank in (0, 1)] == [[2, 2, 0] * 2, [1, 1, 2] * 2]
@@ -250,9 +266,13 @@ def test_the_last_bit_goes_with_the_order_of_sums_and_in_float64_it_comes_back(t
         for prompt, completions in zip(PROMPTS, engine.generate(request), strict=True):
             for completion in completions:
                 with torch.no_grad():
-                    logits = model(torch.cat([prompt, completion.token_ids])[None]).logits[0, len(prompt) - 1 : -1]
+                    logits = model(torch.cat([prompt, completion.token_ids])[None]).logits[
+                        0, len(prompt) - 1 : -1
+                    ]
                 plain = torch.log_softmax(logits.float() / 0.7, -1)
-                yield (completion.logprobs - plain[torch.arange(len(plain)), completion.token_ids]).abs().max()
+                yield (
+                    (completion.logprobs - plain[torch.arange(len(plain)), completion.token_ids]).abs().max()
+                )
 
     assert not any(differences(torch.float64))
     assert 0 < max(differences(torch.float32)) < 1e-5

@@ -49,7 +49,11 @@ class Engine(types.Engine):
         self.requests.append(request)
         return [
             [
-                Completion(token_ids=torch.tensor([i] * (i + 1)), logprobs=torch.full((i + 1,), -0.5), truncated=i == 2)
+                Completion(
+                    token_ids=torch.tensor([i] * (i + 1)),
+                    logprobs=torch.full((i + 1,), -0.5),
+                    truncated=i == 2,
+                )
                 for i in range(count)
             ]
             for count in request.num_samples
@@ -85,7 +89,9 @@ def decode(token_ids):
 
 
 def make_pipeline(engine, verifier=None, **options):
-    return RolloutPipeline(lambda: engine, verifier or Verifier(), decode, SamplingConfig(max_new_tokens=4), **options)
+    return RolloutPipeline(
+        lambda: engine, verifier or Verifier(), decode, SamplingConfig(max_new_tokens=4), **options
+    )
 
 
 def make_batch(split="train"):
@@ -98,7 +104,9 @@ def make_batch(split="train"):
 def asking(*names):
     """One prompt for each question, of two responses: 0, which is correct where the name has `mixed` in it, and 1."""
     groups = [QuestionGroup(name, "q", (), ("0",) if "mixed" in name else ("9",)) for name in names]
-    return QuestionBatch(groups=groups, prompts=[Prompt(i, 0, "plain", "q", IDS, IDS, 2) for i in range(len(names))])
+    return QuestionBatch(
+        groups=groups, prompts=[Prompt(i, 0, "plain", "q", IDS, IDS, 2) for i in range(len(names))]
+    )
 
 
 def make_policy():
@@ -137,13 +145,22 @@ def test_an_engine_that_returns_something_else_than_was_asked_for_is_refused():
     engine, policy = Broken(), make_policy()
     pipeline = make_pipeline(engine)
     engine.change = lambda found: [found[0][:-1], *found[1:]]
-    with pytest.raises(EngineError, match=r"Expected 8 responses .*\[3, 2, 3\] to the first prompts, but got 7"):
+    with pytest.raises(
+        EngineError, match=r"Expected 8 responses .*\[3, 2, 3\] to the first prompts, but got 7"
+    ):
         pipeline.roll_out(make_batch(), policy, 0)
-    engine.change = lambda found: [[replace(c, logprobs=c.logprobs * torch.nan) for c in found[0]], *found[1:]]
-    with pytest.raises(FloatingPointError, match=r"after 3 of 8 sequences.*overflows in rollout.engine.dtype"):
+    engine.change = lambda found: [
+        [replace(c, logprobs=c.logprobs * torch.nan) for c in found[0]],
+        *found[1:],
+    ]
+    with pytest.raises(
+        FloatingPointError, match=r"after 3 of 8 sequences.*overflows in rollout.engine.dtype"
+    ):
         pipeline.roll_out(make_batch(), policy, 0)
     policy.weight.data.fill_(torch.inf)
-    with pytest.raises(FloatingPointError, match="1 of its 1 parameters hold NaN or infinity, such as weight"):
+    with pytest.raises(
+        FloatingPointError, match="1 of its 1 parameters hold NaN or infinity, such as weight"
+    ):
         pipeline.evaluate(make_batch("test"), policy, 0, ("test", 0, 0))
 
 
@@ -165,7 +182,9 @@ def test_weights_are_streamed_only_after_the_policy_has_changed():
 
 def test_weights_go_to_the_engine_under_the_names_that_the_caller_gives_them():
     engine = Engine()
-    pipeline = make_pipeline(engine, weights=lambda policy, **_: [("model.weight", policy.weight.detach() + 5)])
+    pipeline = make_pipeline(
+        engine, weights=lambda policy, **_: [("model.weight", policy.weight.detach() + 5)]
+    )
     pipeline.roll_out(make_batch(), make_policy(), 0)
     assert {name: float(tensor) for name, tensor in engine.synced[0].items()} == {"model.weight": 5.0}
 
@@ -267,7 +286,9 @@ def test_a_replayed_success_joins_its_prompt_and_is_not_paid_for_again():
         (["flat", "flat 2"], [["flat 3", "mixed 1"], ["flat 4", "flat 5"]], ["flat", "mixed 1"], 4),
     ],
 )
-def test_questions_without_gradient_are_replaced_until_the_draws_are_used_up(first, later, expected, discarded):
+def test_questions_without_gradient_are_replaced_until_the_draws_are_used_up(
+    first, later, expected, discarded
+):
     draws, observed = [asking(*names) for names in later], []
     memory = QuestionMemory()
     pipeline = make_pipeline(Engine(), dynamic_sampling=DynamicSampling("prompt", max_draws=2), memory=memory)
@@ -275,7 +296,9 @@ def test_questions_without_gradient_are_replaced_until_the_draws_are_used_up(fir
 
     limit_reached = "flat" in expected
     with pytest.warns(UserWarning, match="max_draws") if limit_reached else nullcontext():
-        learned = pipeline.roll_out(batch, make_policy(), 0, draw=lambda: draws.pop(0), observe=observed.extend)
+        learned = pipeline.roll_out(
+            batch, make_policy(), 0, draw=lambda: draws.pop(0), observe=observed.extend
+        )
     assert pipeline.scalars["dynamic_sampling/limit_reached"] == limit_reached
     assert pipeline.scalars["dynamic_sampling/draws"] == discarded / 2
     assert [group.id for group in learned.groups] == expected
@@ -295,7 +318,9 @@ def test_the_verifier_is_asked_once_a_batch_and_closed():
     for step in range(2):
         pipeline.roll_out(make_batch(), make_policy(), step)
     assert (verifier.batches, verifier._closed) == (2, 0)
-    assert pipeline.failures == {"timeout": 6}, "the first response to each of the three prompts, in two batches"
+    assert pipeline.failures == {"timeout": 6}, (
+        "the first response to each of the three prompts, in two batches"
+    )
     assert pipeline.scalars["rollout/without_verdict"] == 3 / 8
     pipeline.close()
     assert (verifier._closed, engine.closed) == (1, 1)
@@ -394,8 +419,12 @@ def test_a_plain_loop_learns_with_a_real_engine(tiny_policy):
         batch = QuestionBatch(groups=[group], prompts=[Prompt(0, 0, "plain", "q", prompt, prompt, 256)])
         rollouts = pipeline.roll_out(batch, model, step).rollouts
         shares.append(float(rollouts.rewards.mean()))
-        logprobs = torch.log_softmax(model(prompt[None]).logits[0, -1], -1)[torch.cat(list(rollouts.token_ids))]
-        torch.testing.assert_close(logprobs.detach(), torch.cat(list(rollouts.logprobs)), atol=1e-4, rtol=1e-4)
+        logprobs = torch.log_softmax(model(prompt[None]).logits[0, -1], -1)[
+            torch.cat(list(rollouts.token_ids))
+        ]
+        torch.testing.assert_close(
+            logprobs.detach(), torch.cat(list(rollouts.logprobs)), atol=1e-4, rtol=1e-4
+        )
         optimizer.zero_grad()
         (-(rollouts.rewards - rollouts.rewards.mean()) * logprobs).sum().backward()
         optimizer.step()
@@ -437,7 +466,10 @@ class Varying(types.Reformulator):
 
 def reformulated(groups):
     """One prompt for the rephrasing of each question, of two responses."""
-    prompts = [Prompt(row, 1, "plain", g.rephrasings[0], IDS, IDS, 2, kind=g.kinds[0]) for row, g in enumerate(groups)]
+    prompts = [
+        Prompt(row, 1, "plain", g.rephrasings[0], IDS, IDS, 2, kind=g.kinds[0])
+        for row, g in enumerate(groups)
+    ]
     return QuestionBatch(groups=list(groups), prompts=prompts)
 
 
@@ -449,7 +481,12 @@ def test_what_is_reformulated_in_the_loop_joins_the_batch_as_questions_of_their_
     rollouts = batch.rollouts
     assert [group.id for group in batch.groups] == ["mixed", "flat", "mixed r", "flat r", "mixed s", "flat s"]
     assert rollouts.question.tolist() == rollouts.prompt.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
-    assert [(prompt.question, prompt.text) for prompt in batch.prompts[2:]] == [(2, "r"), (3, "r"), (4, "s"), (5, "s")]
+    assert [(prompt.question, prompt.text) for prompt in batch.prompts[2:]] == [
+        (2, "r"),
+        (3, "r"),
+        (4, "s"),
+        (5, "s"),
+    ]
     assert rollouts.prompts == batch.prompts
     assert rollouts.rephrasing.tolist() == [0] * 4 + [1] * 8
     assert rollouts.correct.tolist() == [True, False, False, False] * 3, "by the answers of their question"
@@ -470,7 +507,9 @@ def test_with_dynamic_sampling_only_reformulations_with_a_gradient_join():
     pipeline = make_pipeline(engine, reformulator=Varying("r"), **options)
     drawn = asking("flat 2", "mixed 2")
     drawn.groups[1] = drawn.groups[1]._replace(answer=("1",))
-    batch = pipeline.roll_out(asking("mixed", "flat"), make_policy(), 0, draw=lambda: drawn, reformulated=reformulated)
+    batch = pipeline.roll_out(
+        asking("mixed", "flat"), make_policy(), 0, draw=lambda: drawn, reformulated=reformulated
+    )
     assert [group.id for group in batch.groups] == ["mixed", "mixed 2", "mixed r", "mixed 2 r"]
     assert batch.rollouts.correct.tolist() == [True, False, False, True] * 2
     assert (pipeline.ledger["rollouts"], pipeline.ledger["discarded_questions"]) == (12, 2)
@@ -524,7 +563,10 @@ def test_tensors_of_an_engine_on_another_device_are_refused():
     class Elsewhere(Engine):
         def generate(self, request, deliver=types.ignore):
             found = super().generate(request)
-            return [[replace(sample, logprobs=sample.logprobs.to("meta")) for sample in samples] for samples in found]
+            return [
+                [replace(sample, logprobs=sample.logprobs.to("meta")) for sample in samples]
+                for samples in found
+            ]
 
     with pytest.raises(TypeError, match=r"Elsewhere \(rollout\.engine\).*float32 \[\d\] on meta"):
         make_pipeline(Elsewhere()).roll_out(asking("mixed"), make_policy(), 0)
@@ -563,7 +605,9 @@ def test_two_ranks_ask_what_one_process_asks(monkeypatch):
             return super().extend(own, ask)
 
     def rolled_out(*names):
-        pipeline = make_pipeline(Engine(), reformulator=Solved("r", "s"), memory=QuestionMemory(), reward_terms=TERMS)
+        pipeline = make_pipeline(
+            Engine(), reformulator=Solved("r", "s"), memory=QuestionMemory(), reward_terms=TERMS
+        )
         return pipeline, pipeline.roll_out(asking(*names), make_policy(), 0, reformulated=reformulated)
 
     def described(batch):

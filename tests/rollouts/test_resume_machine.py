@@ -29,11 +29,17 @@ class Engine(types.Engine):
 
     def generate(self, request, deliver=types.ignore):
         def sample(row, number):
-            generator = torch.Generator().manual_seed(derive_seed(request.seed, repr(self.weight), row, number))
+            generator = torch.Generator().manual_seed(
+                derive_seed(request.seed, repr(self.weight), row, number)
+            )
             ids = torch.randint(9, (int(torch.randint(1, 4, (), generator=generator)),), generator=generator)
-            return Completion(token_ids=ids, logprobs=-torch.rand(len(ids), generator=generator), truncated=False)
+            return Completion(
+                token_ids=ids, logprobs=-torch.rand(len(ids), generator=generator), truncated=False
+            )
 
-        return [[sample(row, number) for number in range(count)] for row, count in enumerate(request.num_samples)]
+        return [
+            [sample(row, number) for number in range(count)] for row, count in enumerate(request.num_samples)
+        ]
 
     def generate_async(self, request, deliver=types.ignore):
         completions = self.generate(request)
@@ -100,7 +106,11 @@ class Run:
         with torch.no_grad():
             self.policy.weight += rollouts.rewards.mean() + 0.1 * len(rollouts)
         self.step += 1
-        learned = {f.name: getattr(rollouts, f.name) for f in fields(rollouts) if f.name not in ("seconds", "prompts")}
+        learned = {
+            f.name: getattr(rollouts, f.name)
+            for f in fields(rollouts)
+            if f.name not in ("seconds", "prompts")
+        }
         return repr(
             (
                 self.loader.state_dict(),
@@ -112,7 +122,11 @@ class Run:
         )
 
     def save(self):
-        state = {"loader": self.loader.state_dict(), "pipeline": self.pipeline.state_dict(), "step": self.step}
+        state = {
+            "loader": self.loader.state_dict(),
+            "pipeline": self.pipeline.state_dict(),
+            "step": self.step,
+        }
         file = io.BytesIO()
         torch.save({**state, "policy": self.policy.state_dict()}, file)
         return file.getvalue()
@@ -130,7 +144,10 @@ class Training(RuleBasedStateMachine):
     """Whatever is saved and resumed when, each iteration is what it was the first time."""
 
     @initialize(
-        questions=st.integers(4, 9), batch_size=st.integers(1, 4), ahead=st.integers(0, 3), seed=st.integers(0, 99)
+        questions=st.integers(4, 9),
+        batch_size=st.integers(1, 4),
+        ahead=st.integers(0, 3),
+        seed=st.integers(0, 99),
     )
     def start(self, questions, batch_size, ahead, seed):
         self.options = (questions, batch_size, ahead, seed)

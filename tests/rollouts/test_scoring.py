@@ -25,7 +25,10 @@ def two_questions():
 
 def responses(num_samples):
     return [
-        [Completion(token_ids=torch.tensor([p, i]), logprobs=torch.zeros(2), truncated=False) for i in range(count)]
+        [
+            Completion(token_ids=torch.tensor([p, i]), logprobs=torch.zeros(2), truncated=False)
+            for i in range(count)
+        ]
         for p, count in enumerate(num_samples)
     ]
 
@@ -159,7 +162,13 @@ def scored_texts(verifier, prompts, *, truncated=False, verifier_reads="answer")
         groups=GROUPS[:1], prompts=[Prompt(0, 0, "plain", prompt, IDS, IDS, 1) for prompt, _ in prompts]
     )
     samples = [
-        [Completion(token_ids=torch.tensor(list(text.encode())), logprobs=torch.zeros(len(text)), truncated=truncated)]
+        [
+            Completion(
+                token_ids=torch.tensor(list(text.encode())),
+                logprobs=torch.zeros(len(text)),
+                truncated=truncated,
+            )
+        ]
         for _, text in prompts
     ]
     scoring = Scoring(batch, verifier, by_bytes, verifier_reads)
@@ -314,7 +323,9 @@ def test_a_verifier_may_return_a_tuple_of_scores():
 )  # fmt: skip
 def test_a_term_that_is_no_finite_number_for_each_response_is_named(make_batch, term):
     batch = make_batch([[[1.0, 0.0]]])
-    with pytest.raises((TypeError, ValueError, FloatingPointError, RuntimeError), match=r"rollout\.reward_terms\.mine"):
+    with pytest.raises(
+        (TypeError, ValueError, FloatingPointError, RuntimeError), match=r"rollout\.reward_terms\.mine"
+    ):
         with_terms(batch.rollouts, batch, {"mine": (lambda *_: leave(0)) if term is leave else term})
 
 

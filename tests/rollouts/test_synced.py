@@ -117,7 +117,9 @@ def test_one_bit_of_one_weight_makes_another_digest():
     for parameter in module.parameters():
         old = parameter.detach().clone()
         with torch.no_grad():
-            parameter.view(-1)[0] = torch.nextafter(parameter.view(-1)[0], torch.tensor(9.0).to(parameter.dtype))
+            parameter.view(-1)[0] = torch.nextafter(
+                parameter.view(-1)[0], torch.tensor(9.0).to(parameter.dtype)
+            )
         assert digest() != before
         with torch.no_grad():
             parameter.copy_(old)

@@ -81,7 +81,9 @@ def make_engine(monkeypatch, tiny_policy):
     return lambda **options: VLLMEngine(str(tiny_policy), **options)
 
 
-REQUEST = Request([torch.tensor([5, 6]), torch.tensor([7])], [3, 2], SamplingConfig(max_new_tokens=4), seed=11)
+REQUEST = Request(
+    [torch.tensor([5, 6]), torch.tensor([7])], [3, 2], SamplingConfig(max_new_tokens=4), seed=11
+)
 
 
 def test_on_gpus_every_sample_has_a_seed_of_its_own_that_follows_from_the_request(make_engine, monkeypatch):
@@ -121,7 +123,9 @@ def test_the_engine_leaves_every_random_state_and_the_number_of_threads_as_they_
     finally:
         torch.set_num_threads = set_num_threads
         torch.set_num_threads(before)
-    assert [[s.logprobs.tolist() for s in samples] for samples in results] == [[[-0.5, -0.25]] * n for n in (3, 2)]
+    assert [[s.logprobs.tolist() for s in samples] for samples in results] == [
+        [[-0.5, -0.25]] * n for n in (3, 2)
+    ]
 
 
 def test_on_cpus_no_request_has_a_seed_since_vllm_fails_on_one_when_a_prefill_is_cut(make_engine):
@@ -136,7 +140,9 @@ def test_the_head_is_float32_as_the_trainers_unless_options_say_otherwise(make_e
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_what_libraries_say_at_start_goes_to_the_log_file_of_the_run(make_engine, tmp_path, capfd, monkeypatch, log):
+def test_what_libraries_say_at_start_goes_to_the_log_file_of_the_run(
+    make_engine, tmp_path, capfd, monkeypatch, log
+):
     handler = logging.FileHandler(tmp_path / "train.log")
     monkeypatch.setattr(logging.getLogger(), "handlers", [handler] if log else [])
     make_engine()
@@ -173,7 +179,9 @@ engine.generate(REQUEST)
 def test_a_step_that_hangs_ends_the_process_and_says_where_and_how_to_go_on(tiny_policy):
     code = HANGS.format(root=str(Path(__file__).parents[2]), model=str(tiny_policy))
     began = time.monotonic()
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600
+    )
     assert done.returncode == 1, done.stderr
     assert "Expected a step of vLLM within 2 s, but it hangs there" in done.stderr
     assert "resume=auto" in done.stderr

@@ -160,7 +160,9 @@ def nest_marker(path: Path) -> None:
 
 def empty_metadata(path: Path) -> None:
     (path / ".metadata").write_bytes(b"")
-    write_json(path / "complete.json", seals_of([file for file in path.iterdir() if file.name != "complete.json"]))
+    write_json(
+        path / "complete.json", seals_of([file for file in path.iterdir() if file.name != "complete.json"])
+    )
 
 
 def metadata_as_pipe(path: Path) -> None:
@@ -250,7 +252,9 @@ def test_shards_whose_metadata_could_run_code_are_refused(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     path = write_shards(tmp_path, 10)
     (path / ".metadata").write_bytes(pickle.dumps({"state_dict_metadata": Harmful()}))
-    write_json(path / "complete.json", seals_of([file for file in path.iterdir() if file.name != "complete.json"]))
+    write_json(
+        path / "complete.json", seals_of([file for file in path.iterdir() if file.name != "complete.json"])
+    )
     with pytest.raises(pickle.UnpicklingError, match="it could run code"):
         check_checkpoint(path)
     assert not (tmp_path / "harmed").exists()
@@ -267,12 +271,18 @@ def test_shards_with_entries_of_bytes_are_refused_when_read_and_when_written(tmp
     monkeypatch.chdir(tmp_path)
     folder, path = tmp_path / ".partial-x", tmp_path / checkpoint_name(10)
     begin_folder(folder)
-    dcp.save({"state_dict": {"weight": torch.zeros(2), "extra": Harmful()}}, checkpoint_id=folder, no_dist=True)
+    dcp.save(
+        {"state_dict": {"weight": torch.zeros(2), "extra": Harmful()}}, checkpoint_id=folder, no_dist=True
+    )
     with pytest.raises(pickle.UnpicklingError, match="entries of bytes"):
         commit_folder(folder, path)
     write_json(folder / "complete.json", seals_of([*folder.iterdir()]))
     folder.rename(path)
-    for attempt in (lambda: check_checkpoint(path), lambda: newest(tmp_path), lambda: resolve(path, tmp_path)):
+    for attempt in (
+        lambda: check_checkpoint(path),
+        lambda: newest(tmp_path),
+        lambda: resolve(path, tmp_path),
+    ):
         with pytest.raises(pickle.UnpicklingError, match="Don't load it"):
             attempt()
     # It is no empty threat: this is what loading it would do.
@@ -296,12 +306,17 @@ UNLOADABLE = {
 
 
 @pytest.mark.parametrize("state", UNLOADABLE.values(), ids=UNLOADABLE)
-@pytest.mark.parametrize("save", [AtomicCheckpointIO().save_checkpoint, FullyShardedStrategy().save_checkpoint])
+@pytest.mark.parametrize(
+    "save", [AtomicCheckpointIO().save_checkpoint, FullyShardedStrategy().save_checkpoint]
+)
 def test_a_state_that_a_resume_would_not_load_is_refused_by_the_name_of_its_owner(tmp_path, save, state):
     before = write_file(tmp_path, 10)
     plain = CONTENT | {"callbacks": {"Plain": {"x": 1}}, "optimizer_states": []}
     mine = {"callbacks": {"Plain": {"x": 1}, "Mine{'every': 2}": {"x": state}}}
-    for content, owner in ((plain | mine, "callback Mine"), (plain | {"MyQuestions": {"x": state}}, "MyQuestions")):
+    for content, owner in (
+        (plain | mine, "callback Mine"),
+        (plain | {"MyQuestions": {"x": state}}, "MyQuestions"),
+    ):
         with pytest.raises(TypeError, match=rf"state of {owner}"):
             save(content, tmp_path / checkpoint_name(20))
         assert list(tmp_path.iterdir()) == [before]
@@ -361,7 +376,11 @@ def test_where_all_checkpoints_are_damaged_the_error_names_each_and_what_to_do(t
     paths = [write_file(folder, 10), write_shards(folder, 20)]
     tear_file(paths[0])
     lose_marker(paths[1])
-    for attempt in (lambda: newest(folder), lambda: resolve("auto", folder), lambda: resolve(tmp_path / "run", folder)):
+    for attempt in (
+        lambda: newest(folder),
+        lambda: resolve("auto", folder),
+        lambda: resolve(tmp_path / "run", folder),
+    ):
         with pytest.raises(DamagedFileError, match=r"(?s)all 2 are damaged.*000020\.ckpt.*000010\.ckpt"):
             attempt()
     with pytest.raises(DamagedFileError, match="name=…"):

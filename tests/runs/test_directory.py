@@ -73,7 +73,10 @@ def test_a_second_process_is_kept_out_until_the_first_has_died(tmp_path):
             signal.pause()
     os.read(read, 1)
     try:
-        with pytest.raises(RuntimeError, match=rf"another process .*process {child} on .*`name`"), held(tmp_path):
+        with (
+            pytest.raises(RuntimeError, match=rf"another process .*process {child} on .*`name`"),
+            held(tmp_path),
+        ):
             pass
     finally:
         os.kill(child, signal.SIGKILL)
@@ -145,7 +148,9 @@ def test_a_checkpoint_of_elsewhere_is_for_an_unused_directory(tmp_path):
 
 def test_what_may_not_change_is_refused_by_name_with_both_values(tmp_path):
     run = a_run_in(tmp_path)
-    cfg = settings(resume="auto", policy__mini_batches=4, data__batch_size=16, optimizer__lr=1e-3, iterations=9)
+    cfg = settings(
+        resume="auto", policy__mini_batches=4, data__batch_size=16, optimizer__lr=1e-3, iterations=9
+    )
     with pytest.raises(ValueError, match="that shape what it learns") as refused:
         admit(cfg, run)
     lines = [line.strip() for line in str(refused.value).splitlines()[1:-1]]
@@ -177,7 +182,12 @@ def test_a_text_with_a_slash_is_no_path(tmp_path):
     [
         ["experiment=ta_grpo"],
         ["experiment=greso", "scale=paper", "data=math", "lora=default"],
-        ["experiment=prompt_augmentation", "data=countdown", "curriculum=skip_uniform", "rollout=vllm_server"],
+        [
+            "experiment=prompt_augmentation",
+            "data=countdown",
+            "curriculum=skip_uniform",
+            "rollout=vllm_server",
+        ],
     ],
     ids=" ".join,
 )
@@ -191,7 +201,10 @@ def test_what_follows_a_setting_that_may_change_may_change_too(overrides):
             below = flat(OmegaConf.to_container(node)) if OmegaConf.is_config(node) else {"": None}
             for part in below:
                 suffix = f".{part}" if part else ""
-                assert may_change(name + suffix) or not may_change(reference + suffix), (name + suffix, reference)
+                assert may_change(name + suffix) or not may_change(reference + suffix), (
+                    name + suffix,
+                    reference,
+                )
 
 
 def test_without_its_settings_no_run_is_continued(tmp_path):
@@ -277,7 +290,9 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_anew(logged, refused, t
 @pytest.mark.parametrize("trace", ["rollouts", "ledger.json", "model", "metrics.csv", "checkpoints"])
 def test_what_trains_nothing_is_refused_where_a_run_has_trained(trace, tmp_path):
     if trace == "checkpoints":
-        AtomicCheckpointIO().save_checkpoint({"state_dict": {}}, tmp_path / "checkpoints" / checkpoint_name(2))
+        AtomicCheckpointIO().save_checkpoint(
+            {"state_dict": {}}, tmp_path / "checkpoints" / checkpoint_name(2)
+        )
     elif trace in FOLDERS:
         (tmp_path / trace).mkdir()
     else:

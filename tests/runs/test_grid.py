@@ -120,9 +120,7 @@ def test_as_many_runs_go_at_a_time_as_there_are_places(tmp_path, workers, most):
     assert max(at_once) == most
 
 
-PRINT_ENVIRONMENT = (
-    "print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ['OMP_NUM_THREADS'], 'SLURM_NTASKS' in os.environ); "
-)
+PRINT_ENVIRONMENT = "print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ['OMP_NUM_THREADS'], 'SLURM_NTASKS' in os.environ); "
 
 
 def test_each_place_has_devices_of_its_own_and_a_process_one_thread(tmp_path, monkeypatch):
@@ -137,7 +135,9 @@ def test_a_variable_is_removed_where_a_place_says_so(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     run = grid_run(tmp_path, "a", PRINT_ENVIRONMENT + FINISH)
     run_here([run], environments=[{"CUDA_VISIBLE_DEVICES": None}])
-    assert (run.directory / "log.txt").read_text() == "None 3 False\n", "not the empty list that submitit sets"
+    assert (run.directory / "log.txt").read_text() == "None 3 False\n", (
+        "not the empty list that submitit sets"
+    )
 
 
 def alive(pid):
@@ -175,7 +175,9 @@ def test_an_interrupt_ends_children_and_grandchildren(tmp_path, monkeypatch):
 
 
 def test_a_run_ends_even_when_it_is_stopped_before_its_process_is_there(tmp_path):
-    run = grid_run(tmp_path, "a", f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)")
+    run = grid_run(
+        tmp_path, "a", f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    )
     run.start(LOCAL, {})
     stop([run])
     assert run.job.done()
@@ -208,7 +210,9 @@ run_grid(runs, {{"cluster": "local", "timeout_min": 60}}, [{{}}], Console(quiet=
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_an_end_from_outside_leaves_no_run_behind(tmp_path, number):
     program = PROGRAM.format(pid=str(tmp_path / "pid"), root=str(tmp_path))
-    process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program], stderr=subprocess.PIPE, start_new_session=True
+    )
     pid = int(wait_until(lambda: content(tmp_path / "pid")))
     # A terminal sends Ctrl-C to its whole process group, submitit's processes among it.
     os.killpg(process.pid, number) if number == signal.SIGINT else os.kill(process.pid, number)

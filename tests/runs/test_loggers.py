@@ -60,9 +60,13 @@ def test_rows_that_have_gone_are_missed_on_a_resume(kept, tmp_path):
         logger.log_metrics({"a": 0.125 * step}, step=step)
     (tmp_path / "checkpoints").mkdir()
     content = path.read_text()
-    path.unlink() if kept is None else path.write_text(content[:kept] if kept > 1 else content.splitlines()[0])
+    path.unlink() if kept is None else path.write_text(
+        content[:kept] if kept > 1 else content.splitlines()[0]
+    )
     resumed = MetricsCSV(tmp_path)
-    with pytest.warns(UserWarning, match=rf"Expected the 3 rows .* found {2 if kept == 25 else 0}: it has been cut"):
+    with pytest.warns(
+        UserWarning, match=rf"Expected the 3 rows .* found {2 if kept == 25 else 0}: it has been cut"
+    ):
         resumed.load_state_dict(logger.state_dict())
     resumed.log_metrics({"a": 9.0}, step=3)
     assert rows_of(tmp_path)[-1] == "9.0,3"
@@ -143,7 +147,9 @@ def test_the_curve_of_a_run_does_not_depend_on_the_clocks_of_its_machines(clock,
     assert [(event.step, event.value) for event in events.Scalars("a")] == expected
 
 
-def test_a_writer_that_was_closed_is_followed_by_another_and_nothing_is_written_before_the_first_row(tmp_path):
+def test_a_writer_that_was_closed_is_followed_by_another_and_nothing_is_written_before_the_first_row(
+    tmp_path,
+):
     logger = ResumableTensorBoard(tmp_path, name="", version="tensorboard", default_hp_metric=False)
     logger.load_state_dict({"step": 3})
     logger.save()
@@ -155,7 +161,9 @@ def test_a_writer_that_was_closed_is_followed_by_another_and_nothing_is_written_
     assert [event.step for event in events.Scalars("a")] == [4, 5]
 
 
-ROWS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.floats(-9, 9), min_size=1), min_size=1, max_size=8)
+ROWS = st.lists(
+    st.dictionaries(st.sampled_from("abcd"), st.floats(-9, 9), min_size=1), min_size=1, max_size=8
+)
 
 
 @given(ROWS, st.integers(0, 8), st.integers(0, 3))

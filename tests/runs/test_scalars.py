@@ -10,7 +10,13 @@ from lightning.pytorch.callbacks import RichProgressBar
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader
 
-from tagrpo.callbacks import Checkpointer, PassAtKEvaluator, RolloutRecorder, ThroughputMonitor, ZeroGradientMonitor
+from tagrpo.callbacks import (
+    Checkpointer,
+    PassAtKEvaluator,
+    RolloutRecorder,
+    ThroughputMonitor,
+    ZeroGradientMonitor,
+)
 from tagrpo.runs.scalars import ScalarLog, Stage, in_order, log_scalars
 
 
@@ -48,7 +54,8 @@ class Talkative(Callback):
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         self.put(
-            pl_module, {f"{self.name}/sum": float(batch) + batch_idx, f"{self.name}/square": float(batch) ** 2 / 3}
+            pl_module,
+            {f"{self.name}/sum": float(batch) + batch_idx, f"{self.name}/square": float(batch) ** 2 / 3},
         )
         self.seen.append({name: float(value) for name, value in trainer.callback_metrics.items()})
 
@@ -81,7 +88,9 @@ def fitted(folder, log, *more, **options):
     return pd.read_csv(folder / "metrics.csv"), [callback.seen for callback in callbacks], left
 
 
-@pytest.mark.parametrize("options", [{}, {"log_every_n_steps": 2}, {"log_every_n_steps": 0}, {"max_steps": 7}])
+@pytest.mark.parametrize(
+    "options", [{}, {"log_every_n_steps": 2}, {"log_every_n_steps": 0}, {"max_steps": 7}]
+)
 def test_loggers_and_callbacks_see_what_lightnings_log_shows_them(options, tmp_path):
     expected, seen, left = fitted(
         tmp_path / "lightning", lambda module, values: module.log_dict(dict(values)), **options
@@ -121,7 +130,9 @@ def test_nothing_of_an_iteration_that_is_not_logged_comes_into_the_next_row(tmp_
 
     trainer = trainer_of(tmp_path, Rare(), ScalarLog(), max_epochs=1, log_every_n_steps=2)
     trainer.fit(Plain(log_scalars), DataLoader(torch.arange(4.0), batch_size=None))
-    assert {"batch1", "batch3"} == {name for name in pd.read_csv(tmp_path / "metrics.csv") if name.startswith("batch")}
+    assert {"batch1", "batch3"} == {
+        name for name in pd.read_csv(tmp_path / "metrics.csv") if name.startswith("batch")
+    }
 
 
 def test_scalars_do_not_pass_through_lightnings_log(tmp_path, monkeypatch):

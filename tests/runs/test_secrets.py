@@ -36,7 +36,9 @@ def composed(directory: Path, *overrides: str):
 
 
 def files_with(secret: str, directory: Path) -> list[str]:
-    return [str(path) for path in directory.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()]
+    return [
+        str(path) for path in directory.rglob("*") if path.is_file() and secret.encode() in path.read_bytes()
+    ]
 
 
 def test_no_file_of_a_run_holds_a_secret_of_the_environment(tmp_path, monkeypatch):
@@ -137,7 +139,13 @@ def test_a_directory_named_after_a_secret_variable_is_removed(tmp_path, monkeypa
 
 
 def test_what_a_run_prints_and_advises_holds_no_secret(tmp_path):
-    overrides = [*SMALL, "+notes=${oc.env:MY_API_KEY}", "test=false", "logger=csv", f"hydra.run.dir={tmp_path / 'run'}"]
+    overrides = [
+        *SMALL,
+        "+notes=${oc.env:MY_API_KEY}",
+        "test=false",
+        "logger=csv",
+        f"hydra.run.dir={tmp_path / 'run'}",
+    ]
     code, output = forked("train", *overrides, environment={"MY_API_KEY": HIDDEN})
     assert code == 0, output[-2000:]
     assert HIDDEN not in output
@@ -165,7 +173,9 @@ def test_a_comparison_hands_on_where_a_secret_is_and_not_what_it_is(tmp_path, mo
         return []
 
     monkeypatch.setattr(compare, "compare", stand_in)
-    methods = "methods={a: ['+notes=${oc.env:MY_API_KEY}'], b: {overrides: ['+model.note=${oc.env:MY_API_KEY}x']}}"
+    methods = (
+        "methods={a: ['+notes=${oc.env:MY_API_KEY}'], b: {overrides: ['+model.note=${oc.env:MY_API_KEY}x']}}"
+    )
     overrides = ["overrides=['+other=${oc.env:MY_API_KEY}','optimizer.lr=${lr}']", "+lr=0.5", methods]
     monkeypatch.setattr(sys, "argv", ["tagrpo-compare", f"root={tmp_path}", *overrides])
     with pytest.raises(SystemExit) as left:
@@ -197,7 +207,8 @@ def test_redaction_finds_secrets_by_their_spelling():
 
 @given(
     st.recursive(
-        st.text() | st.none() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+        st.text() | st.none() | st.integers(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     )
 )
 def test_any_settings_can_be_searched_and_redacted(content):
@@ -206,7 +217,9 @@ def test_any_settings_can_be_searched_and_redacted(content):
     assert redacted(redacted(settings)) == redacted(settings)
 
 
-@pytest.mark.parametrize("unit", ["a", "=", "-sk-a", "-eyJa", "://a:", "?key", "Bearer ", "a=", "a: ", "&_", "${"])
+@pytest.mark.parametrize(
+    "unit", ["a", "=", "-sk-a", "-eyJa", "://a:", "?key", "Bearer ", "a=", "a: ", "&_", "${"]
+)
 def test_long_settings_are_searched_in_linear_time(unit):
     text = unit * (200_000 // len(unit))
     assert redacted({"a": [text]}) is not None

@@ -31,11 +31,21 @@ def written(tmp_path, monkeypatch):
         path.write_text(text)
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("mine", "helpers", "deep", "plain")]:
+    for name in [
+        name for name in sys.modules if name.partition(".")[0] in ("mine", "helpers", "deep", "plain")
+    ]:
         del sys.modules[name]
 
 
-USED = ["mine", "mine.verifier", "mine.sibling", "helpers", "helpers.parse", "helpers.cycle", "deep.inside.leaf"]
+USED = [
+    "mine",
+    "mine.verifier",
+    "mine.sibling",
+    "helpers",
+    "helpers.parse",
+    "helpers.cycle",
+    "deep.inside.leaf",
+]
 
 
 def test_imports_are_followed_through_packages_cycles_and_functions(written):
@@ -82,7 +92,9 @@ def test_the_identity_of_a_reward_covers_what_it_imports_from_another_folder(wri
         ("this is no Python", False, False),
     ],
 )
-def test_modules_that_are_loaded_at_run_time_are_followed_if_the_source_names_them(line, followed, hidden, written):
+def test_modules_that_are_loaded_at_run_time_are_followed_if_the_source_names_them(
+    line, followed, hidden, written
+):
     (written / "plain.py").write_text(f"{line}\n")
     found = sources_of(["plain"])
     assert ("helpers.parse" in found.digests) == followed

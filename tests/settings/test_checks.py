@@ -29,7 +29,9 @@ def test_a_model_whose_turns_end_with_no_stop_token_is_told_of(tmp_path, known):
     tokenizer.save_pretrained(tmp_path)
     Qwen3Config(vocab_size=len(tokenizer), max_position_embeddings=512).save_pretrained(tmp_path)
     end = tokenizer.convert_tokens_to_ids("<end_of_turn>")
-    GenerationConfig(eos_token_id=[tokenizer.eos_token_id, *([end] if known else [])]).save_pretrained(tmp_path)
+    GenerationConfig(eos_token_id=[tokenizer.eos_token_id, *([end] if known else [])]).save_pretrained(
+        tmp_path
+    )
     data = QuestionDataModule(None, {"test": One()}, str(tmp_path), ChatTemplate())
     cfg = OmegaConf.create(
         {
@@ -39,7 +41,8 @@ def test_a_model_whose_turns_end_with_no_stop_token_is_told_of(tmp_path, known):
         }
     )
     run = SimpleNamespace(
-        datamodule=data, rollout=SimpleNamespace(pipeline=SimpleNamespace(verifier=type("Any", (Verifier,), {})()))
+        datamodule=data,
+        rollout=SimpleNamespace(pipeline=SimpleNamespace(verifier=type("Any", (Verifier,), {})())),
     )
     if known:
         read_questions(cfg, run, trains=False)

@@ -16,7 +16,11 @@ from tests.helpers import forked
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 DEFAULT = re.compile(r"^  - /?(\w+): ", re.MULTILINE)
-GROUPS = [name for root in ("train", "scale/demo") for name in DEFAULT.findall((CONFIGS / f"{root}.yaml").read_text())]
+GROUPS = [
+    name
+    for root in ("train", "scale/demo")
+    for name in DEFAULT.findall((CONFIGS / f"{root}.yaml").read_text())
+]
 SMALL = [
     "iterations=1", "data.train.size=8", "data.batch_size=4", "data.samples_per_prompt=2", "export=false",
     "data.evaluation_samples=2", "data.evaluation.test_id.size=4", "~data.evaluation.test_phrasing",
@@ -45,12 +49,16 @@ def test_every_group_is_here():
 @pytest.mark.parametrize("group", sorted(NEEDED))
 def test_a_group_that_every_run_needs_is_not_left_out(tmp_path, group, form):
     option = re.escape(next(name for name in options_of(group) if name != "base"))
-    with pytest.raises(ValueError, match=rf"Expected {group} to be one of {option}.*got {form.format(group)}"):
+    with pytest.raises(
+        ValueError, match=rf"Expected {group} to be one of {option}.*got {form.format(group)}"
+    ):
         compose_run(tmp_path, [form.format(group), "experiment=dapo"])
 
 
 OPTIONAL = sorted({*GROUPS, "data/evaluation"} - NEEDED)
-LEFT_OUT = [f"{group}=none" for group in OPTIONAL] + [f"~{group}" for group in OPTIONAL if group != "reward_terms"]
+LEFT_OUT = [f"{group}=none" for group in OPTIONAL] + [
+    f"~{group}" for group in OPTIONAL if group != "reward_terms"
+]
 """Hydra cannot delete a group that is a list."""
 
 
@@ -68,15 +76,31 @@ def test_none_is_spelt_as_an_option(tmp_path, group):
         compose_run(tmp_path, [f"{group}=null"])
 
 
-@pytest.mark.parametrize("wrong", ["callbacks=5", "recipe={a: 1}", "loss=true", "loss=1.5,clip", "logger=[1,2]"])
+@pytest.mark.parametrize(
+    "wrong", ["callbacks=5", "recipe={a: 1}", "loss=true", "loss=1.5,clip", "logger=[1,2]"]
+)
 def test_an_option_is_a_name(wrong):
     with pytest.raises(ValueError, match=f"Expected {wrong.partition('=')[0]} to be the name of an option"):
         check_choices([wrong])
     check_choices(
-        ["loss=clip", "reward_terms=[overlong,noise]", "reward_terms=[]", "+credit=a", "seed=null", "--cfg=job"]
+        [
+            "loss=clip",
+            "reward_terms=[overlong,noise]",
+            "reward_terms=[]",
+            "+credit=a",
+            "seed=null",
+            "--cfg=job",
+        ]
     )
     check_choices(
-        ["-m", "loss=clip,mine", "seed=range(3)", "callbacks.pass_at_k=null", "~callbacks.recorder", "loss@x=1"]
+        [
+            "-m",
+            "loss=clip,mine",
+            "seed=range(3)",
+            "callbacks.pass_at_k=null",
+            "~callbacks.recorder",
+            "loss@x=1",
+        ]
     )
 
 
@@ -121,7 +145,9 @@ def test_an_evaluation_asks_something(tmp_path):
 
 
 def test_a_run_without_callbacks_logger_and_test_questions(tmp_path):
-    code, said = forked("train", *SMALL[:5], "callbacks=none", "logger=none", "data/evaluation=none", folder=tmp_path)
+    code, said = forked(
+        "train", *SMALL[:5], "callbacks=none", "logger=none", "data/evaluation=none", folder=tmp_path
+    )
     assert code == 0, said
     assert "Epoch" not in said
     assert "UserWarning" not in said
@@ -141,7 +167,11 @@ def test_each_value_of_a_sweep_is_read_so(tmp_path):
     ("command", "asked", "message"),
     [
         ("compare", ["launcher=null"], "Expected launcher to be one of local, slurm"),
-        ("compare", ["methods=[grpo]", "overrides=['model=null']"], "(?s)methods.grpo .*Expected model to be one of"),
+        (
+            "compare",
+            ["methods=[grpo]", "overrides=['model=null']"],
+            "(?s)methods.grpo .*Expected model to be one of",
+        ),
         ("rephrase", ["~rephraser"], "Expected rephraser to be one of box1, first_version"),
         ("plan", ["loss=null"], "Expected loss to be one of clip"),
         ("diff", ["loss=null", "loss=clip"], "Expected loss to be one of clip"),

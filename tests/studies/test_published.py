@@ -29,14 +29,20 @@ def passed():
     """(k, arm, point) → (task, branch, seed) → pass@k in points on the originals."""
     runs = pd.read_csv(ROOT / "studies" / "third" / "runs.csv.gz")
     same = runs["path"].eq("sampled") & runs["kind"].eq("wording") & runs["wording"].eq("original")
-    rows = runs[same & runs["branch"].isin(GAPS)].set_index(["arm", "point", "task", "branch", "seed"]).sort_index()
+    rows = (
+        runs[same & runs["branch"].isin(GAPS)]
+        .set_index(["arm", "point", "task", "branch", "seed"])
+        .sort_index()
+    )
     return lambda k, arm, point="end": 100 * rows.loc[(arm, point), f"pass@{k}"]
 
 
 def interval(tasks):
     """Mean of tasks, each [seeds], with its 95 % interval after Welch and Satterthwaite."""
     variances = np.array([seeds.var(ddof=1) / len(seeds) for seeds in tasks]) / len(tasks) ** 2
-    freedom = variances.sum() ** 2 / sum(v**2 / (len(seeds) - 1) for v, seeds in zip(variances, tasks, strict=True))
+    freedom = variances.sum() ** 2 / sum(
+        v**2 / (len(seeds) - 1) for v, seeds in zip(variances, tasks, strict=True)
+    )
     reach = stats.t.ppf(0.975, freedom) * variances.sum() ** 0.5
     mean = np.mean([seeds.mean() for seeds in tasks])
     return f"{mean:.1f} [{mean - reach:.1f}, {mean + reach:.1f}]"
@@ -69,7 +75,9 @@ def test_the_readme_on_gains_over_the_untrained_policy(passed):
 
 def test_the_readme_on_the_rise_and_its_cost(passed):
     readme = text_of("README.md")
-    end, best = (passed(32, "ta_grpo", point) - passed(32, "grpo_matched", point) for point in ("end", "best32"))
+    end, best = (
+        passed(32, "ta_grpo", point) - passed(32, "grpo_matched", point) for point in ("end", "best32")
+    )
     assert f"rises by {interval(rises(end))} with how much easier" in readme
     assert f"by {interval(rises(end, TASKS[:2]))} without `shortest_path`" in readme
     assert f"by {interval(rises(best))} stopped early" in readme
@@ -116,13 +124,19 @@ def smollm2():
 def test_smollm2_on_rates_and_power(smollm2):
     text = text_of("docs/smollm2.md")
     tried = {
-        (run["arm"], run["rate"]): 100 * run["pass@k"]["validation"]["1"] for run in smollm2 if run["seed"] == RATE_SEED
+        (run["arm"], run["rate"]): 100 * run["pass@k"]["validation"]["1"]
+        for run in smollm2
+        if run["seed"] == RATE_SEED
     }
-    assert f"TA-GRPO had {tried['ta_grpo', '2e-5']:.1f} % against {tried['grpo_matched', '2e-5']:.1f} %" in text
+    assert (
+        f"TA-GRPO had {tried['ta_grpo', '2e-5']:.1f} % against {tried['grpo_matched', '2e-5']:.1f} %" in text
+    )
     reaches = []
     for split in ("test_id", "test_phrasing"):
         found = {
-            (run["arm"], run["seed"]): 100 * run["pass@k"][split]["32"] for run in smollm2 if run["seed"] != RATE_SEED
+            (run["arm"], run["seed"]): 100 * run["pass@k"][split]["32"]
+            for run in smollm2
+            if run["seed"] != RATE_SEED
         }
         paired = [found["ta_grpo", seed] - found["grpo_matched", seed] for seed in range(4)]
         reaches.append(stats.t.ppf(0.975, 3) * stats.sem(paired))

@@ -17,12 +17,25 @@ from studies import smollm2
 def made_up(arm, rate, seed, pass_at_1, zero=20.0):
     splits = ("validation",) if seed == smollm2.RATE_SEED else ("test_id", "test_phrasing")
     passed = {split: {"1": pass_at_1 - 0.1 * place, "32": 0.9} for place, split in enumerate(splits)}
-    return {"arm": arm, "rate": rate, "seed": seed, "pass@k": passed, "course": {"without_gradient": [zero, zero + 10]}}
+    return {
+        "arm": arm,
+        "rate": rate,
+        "seed": seed,
+        "pass@k": passed,
+        "course": {"without_gradient": [zero, zero + 10]},
+    }
 
 
 def test_a_rate_is_chosen_on_the_seed_that_is_not_reported():
-    found = [made_up("grpo", "1e-5", 100, 0.3), made_up("grpo", "4e-5", 100, 0.5), made_up("grpo", "1e-5", 0, 0.9)]
-    assert smollm2.chosen([*found, made_up("ta_grpo", "2e-5", 100, 0.1)]) == {"grpo": "4e-5", "ta_grpo": "2e-5"}
+    found = [
+        made_up("grpo", "1e-5", 100, 0.3),
+        made_up("grpo", "4e-5", 100, 0.5),
+        made_up("grpo", "1e-5", 0, 0.9),
+    ]
+    assert smollm2.chosen([*found, made_up("ta_grpo", "2e-5", 100, 0.1)]) == {
+        "grpo": "4e-5",
+        "ta_grpo": "2e-5",
+    }
     assert smollm2.RATE_SEED not in smollm2.SEEDS
 
 
@@ -154,7 +167,9 @@ def test_what_the_page_says_of_gaps_is_what_the_results_say():
     assert len(numbers) == 4
     for value, inside in numbers:
         assert f"{value.strip('+')} [{inside}]".replace("−", "-") in table
-    slopes = {k: [stats.linregress(*of).slope for of in smollm2.by_question(found, k).values()] for k in (1, 32)}
+    slopes = {
+        k: [stats.linregress(*of).slope for of in smollm2.by_question(found, k).values()] for k in (1, 32)
+    }
     assert min(slopes[1]) > 0, "in all four seeds"
     for values in slopes.values():  # not shown
         low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))

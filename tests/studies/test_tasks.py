@@ -57,7 +57,10 @@ def test_opposite_signs_within_noise_are_printed():
 
 @pytest.mark.parametrize("noise", [0.0, 0.001])
 def test_tasks_without_noise_are_compared_too(noise):
-    exact = {"a": pd.Series(np.full(8, 0.25)), "b": pd.Series(np.full(8, -0.25) + noise * np.tile([1, -1], 4))}
+    exact = {
+        "a": pd.Series(np.full(8, 0.25)),
+        "b": pd.Series(np.full(8, -0.25) + noise * np.tile([1, -1], 4)),
+    }
     assert over_tasks(of_seeds(exact)).mean is None
     assert over_tasks(of_seeds({**exact, "b": -exact["b"]})).mean is not None
 
@@ -104,7 +107,9 @@ def test_the_rule_is_cochrans_q_and_signs(tasks):
     count = len(tasks)
     doubt = ((1 - weight) ** 2 / 9).sum()
     p = stats.f.sf(
-        q / (count - 1) / (1 + 2 * (count - 2) / (count**2 - 1) * doubt), count - 1, (count**2 - 1) / 3 / doubt
+        q / (count - 1) / (1 + 2 * (count - 2) / (count**2 - 1) * doubt),
+        count - 1,
+        (count**2 - 1) / 3 / doubt,
     )
     assert found.p == pytest.approx(p, rel=1e-6, abs=1e-12)
     assume(abs(p - 0.05) > 1e-6)

@@ -33,7 +33,9 @@ TEST = {
 
 
 def test_every_method_runs_with_every_seed(tmp_path):
-    runs = runs_of(tmp_path, {"grpo": Method(["experiment=grpo"]), "ta": Method([])}, [0, 3], ["iterations=2"])
+    runs = runs_of(
+        tmp_path, {"grpo": Method(["experiment=grpo"]), "ta": Method([])}, [0, 3], ["iterations=2"]
+    )
     assert [(run.method, run.seed) for run in runs] == [("grpo", 0), ("ta", 0), ("grpo", 3), ("ta", 3)]
     assert runs[2].command[1:] == [
         "-m", "tagrpo.cli.train", "name=grpo", "seed=3", f"hydra.run.dir={tmp_path}/grpo/seed3",
@@ -44,8 +46,13 @@ def test_every_method_runs_with_every_seed(tmp_path):
 def test_a_root_with_commas_spaces_quotes_and_umlauts_reaches_the_runs():
     root = Path("Läufe, a 'b'")
     *_, run = runs_of(root, {"first": Method([]), "then, ü": Method([], "first")}, [0], [])
-    given = {part.key_or_group: part.value() for part in OverridesParser.create().parse_overrides(run.command[3:])}
-    places = {"hydra.run.dir": str(root / "then, ü" / "seed0"), "model.path": str(root / "first" / "seed0" / "model")}
+    given = {
+        part.key_or_group: part.value() for part in OverridesParser.create().parse_overrides(run.command[3:])
+    }
+    places = {
+        "hydra.run.dir": str(root / "then, ü" / "seed0"),
+        "model.path": str(root / "first" / "seed0" / "model"),
+    }
     assert given == {"name": "then, ü", "seed": 0, **places}
 
 
@@ -72,7 +79,9 @@ def test_a_method_can_have_overrides_of_one_scale_and_go_on_from_another_method(
 
 
 def test_a_method_can_be_the_run_of_another_that_goes_on_for_longer():
-    methods = methods_of(OmegaConf.create({"a": ["x=1"], "b": {"longer": "a", "overrides": ["x=1", "y=2"]}}), "paper")
+    methods = methods_of(
+        OmegaConf.create({"a": ["x=1"], "b": {"longer": "a", "overrides": ["x=1", "y=2"]}}), "paper"
+    )
     assert methods["b"] == Method(["x=1", "y=2"], longer="a")
     short, longer = runs_of(Path("root"), methods, [4], [])
     assert (longer.after, longer.longer, short.longer) == (short, True, False)
@@ -88,7 +97,9 @@ def test_a_copy_of_a_run_has_what_it_goes_on_from_and_what_was_logged(tmp_path):
         (tmp_path / "a" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "a" / name).touch()
     copy_run(tmp_path / "a", tmp_path / "b")
-    found = {path.relative_to(tmp_path / "b").as_posix() for path in (tmp_path / "b").rglob("*") if path.is_file()}
+    found = {
+        path.relative_to(tmp_path / "b").as_posix() for path in (tmp_path / "b").rglob("*") if path.is_file()
+    }
     assert found == {"checkpoints/iteration-000010.ckpt", "metrics.csv", "evaluations/validation-000005.json"}
 
 
@@ -101,7 +112,12 @@ def test_a_longer_run_is_started_on_a_copy_of_the_shorter_one(tmp_path):
     commands = [[sys.executable, "-c", code, str(directory), json.dumps(TEST)] for directory in directories]
     short = GridRun("a", 0, directories[0], commands[0])
     longer = GridRun("b", 0, directories[1], commands[1], short, longer=True)
-    assert compare([short, longer], tmp_path, {"cluster": "local", "timeout_min": 60}, places_of(2, 0), Console()) == []
+    assert (
+        compare(
+            [short, longer], tmp_path, {"cluster": "local", "timeout_min": 60}, places_of(2, 0), Console()
+        )
+        == []
+    )
     assert (directories[1] / "log").read_text() == "xx"
     assert (directories[0] / "log").read_text() == "x"
 
@@ -132,7 +148,10 @@ def test_what_a_preset_needs_is_asked_for():
     with pytest.raises(ValueError, match=r"Expected rephrasings=…, which the preset ta_grpo_table1 needs"):
         shared_overrides(composed("compare=ta_grpo_table1"))
     assert "model=qwen3_4b" in shared_overrides(composed("compare=ta_grpo_fig8", "model=qwen3_4b", *NEEDED))
-    assert shared_overrides(composed("compare=ta_grpo_table1", "scale=demo"))[:2] == ["scale=demo", "model=starter"]
+    assert shared_overrides(composed("compare=ta_grpo_table1", "scale=demo"))[:2] == [
+        "scale=demo",
+        "model=starter",
+    ]
 
 
 def test_what_ended_well_is_reported_and_what_failed_is_said(tmp_path, capsys):

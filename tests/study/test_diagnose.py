@@ -82,7 +82,9 @@ def diagnosed(finished, monkeypatch):
     monkeypatch.setattr("tagrpo.callbacks.sentence_encoder", letters)
 
     def run(*overrides, of=finished):
-        cfg = composed("evaluate", of / "diagnose", *RUN, f"diagnose={of}", "diagnose_questions=6", *overrides)
+        cfg = composed(
+            "evaluate", of / "diagnose", *RUN, f"diagnose={of}", "diagnose_questions=6", *overrides
+        )
         ask_training_questions(cfg)
         built = build(cfg)
         read_questions(cfg, built, trains=False)
@@ -103,7 +105,9 @@ def distance(texts):
     vectors = letters()(texts).tolist()
 
     def cosine(a, b):
-        return sum(x * y for x, y in zip(a, b, strict=True)) / sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+        return sum(x * y for x, y in zip(a, b, strict=True)) / sqrt(
+            sum(x * x for x in a) * sum(y * y for y in b)
+        )
 
     return fmean(1 - cosine(a, b) for a, b in combinations(vectors, 2))
 
@@ -133,7 +137,8 @@ def test_every_number_is_that_of_the_responses_counted_one_by_one(diagnosed, fin
                 expected |= {f"correct/{n}": 100 * fmean(verdicts[n]) for n in ("original", "rephrasings")}
                 pools = {"original": original, "rephrasings": others, "pool": mine}
                 expected |= {
-                    f"embedding_distance/{n}": distance([r.text[i] for i in rows]) for n, rows in pools.items()
+                    f"embedding_distance/{n}": distance([r.text[i] for i in rows])
+                    for n, rows in pools.items()
                 }
                 found = rows.pop(group.id)
                 assert found.pop("id") == group.id
@@ -146,7 +151,9 @@ def test_each_number_has_its_interval(diagnosed):
     for point in content["checkpoints"]:
         for name in (name for name in point["questions"][0] if name in COLUMNS):
             values = torch.tensor([row[name] for row in point["questions"]])
-            assert point["metrics"][name] == pytest.approx({**t_intervals(values[:, None])[0]._asdict(), "n": 6})
+            assert point["metrics"][name] == pytest.approx(
+                {**t_intervals(values[:, None])[0]._asdict(), "n": 6}
+            )
 
 
 def test_base_and_checkpoints_are_the_policies_that_the_run_had(diagnosed, finished, tmp_path):
@@ -159,7 +166,9 @@ def test_base_and_checkpoints_are_the_policies_that_the_run_had(diagnosed, finis
         tensors = {tensor.data_ptr(): tensor for tensor in state.values()}
         assert float(sum(t.double().abs().sum() for t in tensors.values())) == pytest.approx(found, rel=1e-12)
     model = build(composed("train", tmp_path, *RUN)).module.load_model()
-    assert float(sum(p.detach().double().abs().sum() for p in model.parameters())) == pytest.approx(weights[0])
+    assert float(sum(p.detach().double().abs().sum() for p in model.parameters())) == pytest.approx(
+        weights[0]
+    )
 
 
 def test_what_was_measured_is_not_measured_again_and_other_questions_are(diagnosed, finished):
@@ -182,7 +191,11 @@ def test_all_training_questions_are_asked_as_in_training(diagnosed):
     content, batches = diagnosed("diagnose_questions=null", "data.evaluation_batch_size=5", greedy)
     assert [len(batch.groups) for _, batch in batches] == [5, 5, 2] * 5
     assert all(len(point["questions"]) == 12 for point in content["checkpoints"])
-    assert {(p.rephrasing, p.num_samples) for _, batch in batches for p in batch.prompts} == {(0, 4), (1, 4), (2, 4)}
+    assert {(p.rephrasing, p.num_samples) for _, batch in batches for p in batch.prompts} == {
+        (0, 4),
+        (1, 4),
+        (2, 4),
+    }
     assert all(len(ids) <= 16 for _, batch in batches for ids in batch.rollouts.token_ids)
 
 
@@ -212,7 +225,9 @@ def test_the_nearest_checkpoints_stand_for_those_that_are_gone(finished, tmp_pat
 def test_a_rank_without_questions_has_no_rows(make_batch):
     batch = make_batch([[[1.0, 0.0], [1.0, 1.0]]])
     none = torch.zeros(0, dtype=torch.long)
-    rollouts = replace(batch.rollouts, question=none, rephrasing=none, rewards=none.float(), correct=none.bool())
+    rollouts = replace(
+        batch.rollouts, question=none, rephrasing=none, rewards=none.float(), correct=none.bool()
+    )
     signal = TrainingSignal(None, list)
     signal.on_test_batch_end(None, None, None, replace(batch, groups=[], rollouts=rollouts))
     assert signal.questions == []
@@ -280,7 +295,9 @@ def test_the_training_split_is_asked_as_in_training_wherever_it_is_evaluated(tmp
     built.datamodule.setup("fit")
     loader = built.datamodule.evaluation_loaders(samples=3)["train"]
     batch = next(iter(loader))
-    assert [group.id for group in batch.groups] == [f"train-mixed-3-{i:05d}" for i in range(12)], "in their order"
+    assert [group.id for group in batch.groups] == [f"train-mixed-3-{i:05d}" for i in range(12)], (
+        "in their order"
+    )
     assert Counter((p.rephrasing, p.num_samples) for p in batch.prompts) == {(0, 3): 12, (1, 3): 12}
     assert isinstance(built.rollout, RolloutCallback)
 

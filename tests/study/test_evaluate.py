@@ -87,7 +87,9 @@ def test_a_policy_of_nan_is_no_policy_that_solves_nothing(temperature, tmp_path)
     AutoTokenizer.from_pretrained(starter_path()).save_pretrained(tmp_path / "broken")
     options = [f"model.path={tmp_path / 'broken'}", f"rollout.evaluation_sampling.temperature={temperature}"]
     run = build(composed(tmp_path / "run", *SMALL, *options))
-    with pytest.raises(FloatingPointError, match=r"1 of its 35 parameters hold NaN or infinity, such as .*norm.weight"):
+    with pytest.raises(
+        FloatingPointError, match=r"1 of its 35 parameters hold NaN or infinity, such as .*norm.weight"
+    ):
         evaluate(run.module, run.datamodule, run.trainer)
     assert not (tmp_path / "run" / "test.json").exists()
 
@@ -105,10 +107,21 @@ def test_questions_that_training_has_seen_are_warned_of_in_the_report(tmp_path):
         rows = [{"question": f"{i} + {i + 1} = ?", "answer": str(2 * i + 1)} for i in range(start, start + 5)]
         (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     data = ["data=jsonl", "data.train.path=seen.jsonl", "data.num_rephrasings=0", "data.batch_size=2"]
-    few = ["callbacks=[pass_at_k,checkpoint]", "callbacks.pass_at_k.ks=[1]", "data.evaluation_samples=2", "logger=csv"]
+    few = [
+        "callbacks=[pass_at_k,checkpoint]",
+        "callbacks.pass_at_k.ks=[1]",
+        "data.evaluation_samples=2",
+        "logger=csv",
+    ]
     train = ["experiment=grpo", "iterations=1", "test=false", "trainer.limit_val_batches=0"]
     code, said = forked(
-        "train", *train, *data, *few, "data.evaluation.test.path=new.jsonl", "hydra.run.dir=run", folder=tmp_path
+        "train",
+        *train,
+        *data,
+        *few,
+        "data.evaluation.test.path=new.jsonl",
+        "hydra.run.dir=run",
+        folder=tmp_path,
     )
     assert code == 0, said
     for policy in (["model=pretrained", "model.path=run/model"], ["checkpoint=run"]):
@@ -121,7 +134,12 @@ def test_questions_that_training_has_seen_are_warned_of_in_the_report(tmp_path):
             assert page.count("'1 + 2 = ?'") == (questions == "seen")
         shutil.rmtree(tmp_path / "runs")
     data[1:2] = [f"data.train.path={tmp_path}/seen.jsonl"]
-    asked = [*data, *few, "checkpoint=iteration-000001.ckpt", f"data.evaluation.test.path={tmp_path}/seen.jsonl"]
+    asked = [
+        *data,
+        *few,
+        "checkpoint=iteration-000001.ckpt",
+        f"data.evaluation.test.path={tmp_path}/seen.jsonl",
+    ]
     code, said = forked("evaluate", *asked, "hydra.run.dir=asked", folder=tmp_path / "run" / "checkpoints")
     assert code == 0, said
     page = (tmp_path / "run" / "checkpoints" / "asked" / "test.md").read_text()
@@ -129,7 +147,9 @@ def test_questions_that_training_has_seen_are_warned_of_in_the_report(tmp_path):
 
 
 def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):
-    policy = shutil.copytree(starter_path(), tmp_path / "policy", ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    policy = shutil.copytree(
+        starter_path(), tmp_path / "policy", ignore=shutil.ignore_patterns("*.py", "__pycache__")
+    )
 
     def run(*overrides):
         cfg = composed(tmp_path / "run", *SMALL, f"model.path={policy}", *overrides)
@@ -140,7 +160,9 @@ def test_counts_are_kept_for_the_same_weights_and_not_for_others(tmp_path):
             evaluate(built.module, built.datamodule, built.trainer)
         finally:
             built.close()
-        return {path.parent.name: path.read_text() for path in (tmp_path / "run" / "counts").glob("*/0.counts")}
+        return {
+            path.parent.name: path.read_text() for path in (tmp_path / "run" / "counts").glob("*/0.counts")
+        }
 
     first = run()
     assert len(first) == 1
@@ -172,7 +194,9 @@ def test_two_evaluations_are_compared_by_the_paired_t_test_with_holms_correction
     assert (first["quantity"], last["quantity"]) == ("pass@k/amc/1", "pass@k/amc/4")
     test = stats.ttest_rel(ours / 4, theirs / 4)
     assert first["difference"]["value"] == pytest.approx((ours - theirs).mean() / 4)
-    assert (first["difference"]["low"], first["difference"]["high"]) == pytest.approx(tuple(test.confidence_interval()))
+    assert (first["difference"]["low"], first["difference"]["high"]) == pytest.approx(
+        tuple(test.confidence_interval())
+    )
     assert first["p_value"] == pytest.approx(2 * test.pvalue)
     text = (tmp_path / "report.md").read_text()
     assert text.startswith("# Comparison of theirs, mine\n")

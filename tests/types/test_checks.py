@@ -16,7 +16,14 @@ class Mine:
 
 
 WRONG = [None, 1.0, [1.0, 2.0], (1.0, 2.0), np.ones(2), "text", torch.ones(2) + 0j, torch.ones(2).to_sparse()]
-SHAPES = [torch.ones(3), torch.ones(1), torch.ones(()), torch.ones(2, 1), torch.ones(0), torch.ones(2, device="meta")]
+SHAPES = [
+    torch.ones(3),
+    torch.ones(1),
+    torch.ones(()),
+    torch.ones(2, 1),
+    torch.ones(0),
+    torch.ones(2, device="meta"),
+]
 
 
 @pytest.mark.parametrize("value", WRONG, ids=found)
@@ -44,7 +51,9 @@ def test_what_float32_can_not_hold_is_refused(broken):
         check_column(torch.tensor([1.0, broken], dtype=torch.float64), 2, Mine(), "credit")
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.long, torch.bool, torch.uint8])
+@pytest.mark.parametrize(
+    "dtype", [torch.float64, torch.bfloat16, torch.float16, torch.long, torch.bool, torch.uint8]
+)
 def test_numbers_of_any_type_are_returned_as_float32_without_gradient(dtype):
     values = torch.tensor([0, 1]).to(dtype)
     if dtype.is_floating_point:
@@ -60,7 +69,9 @@ def test_sys_exit_of_a_part_is_an_error(code):
     with (
         pytest.raises(
             RuntimeError,
-            match=re.escape(f"Mine (rollout.verifier) to return or raise an error, but it called sys.exit({code!r})"),
+            match=re.escape(
+                f"Mine (rollout.verifier) to return or raise an error, but it called sys.exit({code!r})"
+            ),
         ),
         own_code(Mine(), "rollout.verifier"),
     ):
@@ -103,7 +114,9 @@ def test_stop_iteration_of_a_part_is_an_error_of_its_name():
         next(iter([]))
 
 
-@pytest.mark.parametrize("name", ["", "nowhere/there", "int64", "bool", "nn", "Tensor", "complex64", "__name__"])
+@pytest.mark.parametrize(
+    "name", ["", "nowhere/there", "int64", "bool", "nn", "Tensor", "complex64", "__name__"]
+)
 def test_other_names_than_those_of_floating_types_are_refused(name):
     with pytest.raises(ValueError, match=r"Correct rollout\.engine\.dtype"):
         float_dtype(name, "rollout.engine.dtype")

@@ -20,8 +20,8 @@ def running_rate(record: Record, decay: float) -> float | None:
 class AdaptiveRephrasings(Curriculum):
     """N between `low` and `high`, in proportion to the probability that an original's responses are uniform.
 
-    N = low + round((high − low) · (p^G + (1 − p)^G)), halves rounded up. p is the `running_rate` of the original;
-    responses to its rephrasings do not count. A question that was never seen gets `high`.
+    N = low + round((high − low) · (p^G + (1 − p)^G)), halves rounded up. p is the `running_rate` of the
+    original; responses to its rephrasings do not count. A question that was never seen gets `high`.
 
     With G = 8: p = 1 or 0 → `high`; p = 7/8 → a third of the way (0.344); p = 1/2 → `low`.
 

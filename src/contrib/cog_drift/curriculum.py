@@ -22,7 +22,9 @@ class EasiestFirst(Curriculum):
 
     def __init__(self, threshold: float = 0.5) -> None:
         if not 0 <= threshold <= 1:
-            raise ValueError(f"Expected data.curriculum.threshold to lie between 0 and 1, but got {threshold}.")
+            raise ValueError(
+                f"Expected data.curriculum.threshold to lie between 0 and 1, but got {threshold}."
+            )
         self.threshold = threshold
 
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:

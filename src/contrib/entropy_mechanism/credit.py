@@ -2,9 +2,9 @@
 
 Such tokens cost entropy.
 
-Departure: the authors rank the tokens of a micro-batch on one GPU under the current policy, and Clip-Cov leaves out
-those that are clipped. Here the tokens of the mini-batch on all ranks are ranked under the policy before the batch's
-first update, so that neither micro-batches nor ranks change the choice.
+Departure: the authors rank the tokens of a micro-batch on one GPU under the current policy, and Clip-Cov
+leaves out those that are clipped. Here the tokens of the mini-batch on all ranks are ranked under the policy
+before the batch's first update, so that neither micro-batches nor ranks change the choice.
 """
 
 import json
@@ -26,7 +26,11 @@ def token_covariances(inputs: CreditInputs) -> tuple[Tensor, float]:
     Means are over the tokens of all ranks. arXiv 2505.22617, Eq. 10.
     """
     advantages, logprobs = inputs.advantages.double()[inputs.response], inputs.logprobs.double()
-    sums = {"advantage": float(advantages.sum()), "logprob": float(logprobs.sum()), "tokens": float(len(logprobs))}
+    sums = {
+        "advantage": float(advantages.sum()),
+        "logprob": float(logprobs.sum()),
+        "tokens": float(len(logprobs)),
+    }
     sums = sum_over_ranks(sums)
     count = max(sums["tokens"], 1.0)
     return (advantages - sums["advantage"] / count) * (logprobs - sums["logprob"] / count), sums["tokens"]
@@ -37,8 +41,8 @@ class ClipCovCredit(TokenCredit):
     """Credit of 0 for `share` of the tokens, drawn from the tokens with low < covariance < high.
 
     arXiv 2505.22617, Eq. 11 and 12. At least one token is drawn if the range has any, all if it has too few.
-    The normalisers count the tokens that are left out, as in the authors' code. Draws depend on `seed`, training
-    progress, prompt and response, so that ranks and resumed runs agree.
+    The normalisers count the tokens that are left out, as in the authors' code. Draws depend on `seed`,
+    training progress, prompt and response, so that ranks and resumed runs agree.
 
     Args:
         share: Share of all tokens of the mini-batch, above 0.
@@ -55,7 +59,9 @@ class ClipCovCredit(TokenCredit):
     def __post_init__(self) -> None:
         check_share(self.share)
         if self.low >= self.high:
-            raise ValueError(f"Expected credit.low to be less than credit.high, but got {self.low} and {self.high}.")
+            raise ValueError(
+                f"Expected credit.low to be less than credit.high, but got {self.low} and {self.high}."
+            )
 
     def __call__(self, inputs: CreditInputs) -> Credit:
         """Return [T] advantages, 0 for the tokens that were drawn."""
@@ -85,8 +91,8 @@ class ClipCovCredit(TokenCredit):
 class KLCovCredit(TokenCredit):
     """Penalty β |log π_θ − log π_old| in the loss of the `share` of tokens with the largest covariances.
 
-    arXiv 2505.22617, Eq. 13 and 14. Ties at the bound are all taken, and only positive covariances count.
-    The penalty has no gradient if the ratio is exactly 1, so that it does not act in a first mini-batch: use at
+    arXiv 2505.22617, Eq. 13 and 14. Ties at the bound are all taken, and only positive covariances count. The
+    penalty has no gradient if the ratio is exactly 1, so that it does not act in a first mini-batch: use at
     least two (`policy.mini_batches`).
 
     Args:

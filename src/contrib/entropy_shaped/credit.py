@@ -11,9 +11,10 @@ from ...types import Credit, CreditInputs, TokenCredit
 class EntropyShapedCredit(TokenCredit):
     """A_t = A + min(α H_t, |A| / κ), with H_t the entropy at the token (arXiv 2506.14758, Eq. 5 and 6).
 
-    The sign of A stays, since κ > 1; tokens of responses without an advantage have none. No gradient flows through H_t.
-    Departure: the paper takes the entropy of the policy that is being updated; here it is that of the policy before the
-    batch's first update, so that the advantages of a token do not change within a batch.
+    The sign of A stays, since κ > 1; tokens of responses without an advantage have none. No gradient flows
+    through H_t. Departure: the paper takes the entropy of the policy that is being updated; here it is that
+    of the policy before the batch's first update, so that the advantages of a token do not change within a
+    batch.
 
     Args:
         alpha: α, above 0; the paper's is 0.4 with GRPO.
@@ -25,7 +26,9 @@ class EntropyShapedCredit(TokenCredit):
 
     def __post_init__(self) -> None:
         if self.alpha <= 0 or self.kappa <= 1:
-            raise ValueError(f"Expected credit.alpha > 0 and credit.kappa > 1, but got {self.alpha} and {self.kappa}.")
+            raise ValueError(
+                f"Expected credit.alpha > 0 and credit.kappa > 1, but got {self.alpha} and {self.kappa}."
+            )
 
     def __call__(self, inputs: CreditInputs) -> Credit:
         """Return [T] advantages."""

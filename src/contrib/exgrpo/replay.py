@@ -51,15 +51,16 @@ def latest_partial_rate(visits: Sequence[Visit]) -> float:
 class SuccessReplay:
     """ExGRPO's buffer of past successes.
 
-    Questions that were solved in full are retired: they leave the buffer for good, and `QuestionLoader.serve_by` keeps
-    them out of later batches.
+    Questions that were solved in full are retired: they leave the buffer for good, and
+    `QuestionLoader.serve_by` keeps them out of later batches.
 
-    Departures from the authors' code: successes before the start are recorded too; the success rate is that of new
-    responses alone; a question keeps only its `per_question` newest successes.
+    Departures from the authors' code: successes before the start are recorded too; the success rate is that
+    of new responses alone; a question keeps only its `per_question` newest successes.
 
     Args:
         ratio: Share of each batch's questions that are replayed, 0 … 1 (the paper's 0.5).
-        start: Replay begins after the first batch with a larger share of correct responses (the authors' 0.35).
+        start: Replay begins after the first batch with a larger share of correct responses (the authors'
+            0.35).
         spread: σ of the weight by success rate.
         per_question: Successes kept per question.
         seed: Seed of the draws.
@@ -69,12 +70,17 @@ class SuccessReplay:
     """
 
     def __init__(
-        self, ratio: float = 0.5, start: float = 0.35, spread: float = 0.125, per_question: int = 8, seed: int = 0
+        self,
+        ratio: float = 0.5,
+        start: float = 0.35,
+        spread: float = 0.125,
+        per_question: int = 8,
+        seed: int = 0,
     ) -> None:
         if not 0 < ratio <= 1 or not 0 <= start <= 1 or spread <= 0 or per_question < 1:
             raise ValueError(
-                "Expected 0 < replay.ratio ≤ 1, 0 ≤ replay.start ≤ 1, replay.spread > 0 and replay.per_question ≥ 1, "
-                f"but got {ratio}, {start}, {spread} and {per_question}."
+                "Expected 0 < replay.ratio ≤ 1, 0 ≤ replay.start ≤ 1, replay.spread > 0 and "
+                f"replay.per_question ≥ 1, but got {ratio}, {start}, {spread} and {per_question}."
             )
         self.ratio, self.start, self.spread = ratio, start, spread
         self.per_question, self.seed = per_question, seed
@@ -85,9 +91,9 @@ class SuccessReplay:
     def draw(self, count: int, iteration: int, without: set[str]) -> list[str]:
         """Draw up to `count` distinct recorded questions outside `without`; return ids, equal on every rank.
 
-        First a success rate is drawn with weight exp(−(rate − ½)² / 2σ²), from the rates at which the questions were
-        last solved in part; then a question of that rate, uniformly and without replacement. σ = 1/8 is the authors'
-        code at G = 8 (one response out of eight).
+        First a success rate is drawn with weight exp(−(rate − ½)² / 2σ²), from the rates at which the
+        questions were last solved in part; then a question of that rate, uniformly and without replacement. σ
+        = 1/8 is the authors' code at G = 8 (one response out of eight).
         """
         by_rate: dict[float, list[str]] = {}
         for id in self.records:
@@ -125,7 +131,9 @@ class SuccessReplay:
             answered = asked[success.row]
             asked[success.row] = answered._replace(num_samples=answered.num_samples - 1, past=past)
             prompts += asked
-        return replace(batch, groups=[*batch.groups[:kept], *(record.group for record in mine)], prompts=prompts)
+        return replace(
+            batch, groups=[*batch.groups[:kept], *(record.group for record in mine)], prompts=prompts
+        )
 
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
         """Record the new successes of all ranks in a training batch that `memory` has seen. Collective.
@@ -179,7 +187,9 @@ class SuccessReplay:
 def _lowest_entropy(records: Sequence[SolvedQuestion], policy: SampledPolicy) -> list[Success]:
     """Return the success in each record that has the lowest entropy under the policy."""
     candidates = [success for record in records for success in record.successes]
-    values = policy.response_entropy([s.prompts[s.row] for s in candidates], [s.token_ids for s in candidates])
+    values = policy.response_entropy(
+        [s.prompts[s.row] for s in candidates], [s.token_ids for s in candidates]
+    )
     parts = values.split([len(record.successes) for record in records])
     return [record.successes[int(part.argmin())] for record, part in zip(records, parts, strict=True)]
 
@@ -200,10 +210,14 @@ def _found(batch: QuestionBatch) -> list[SolvedQuestion]:
         asked, question = int(rollouts.prompt[row]), int(rollouts.question[row])
         # In a replay at least one new response must be sampled to the same prompt.
         if responses[asked] > 1:
-            success = Success(prompts[question], place[asked], rollouts.token_ids[row], rollouts.logprobs[row])
+            success = Success(
+                prompts[question], place[asked], rollouts.token_ids[row], rollouts.logprobs[row]
+            )
             records[question].successes.append(success)
     return records
 
 
 def _same_response(a: Success, b: Success) -> bool:
-    return torch.equal(a.token_ids, b.token_ids) and torch.equal(a.prompts[a.row].token_ids, b.prompts[b.row].token_ids)
+    return torch.equal(a.token_ids, b.token_ids) and torch.equal(
+        a.prompts[a.row].token_ids, b.prompts[b.row].token_ids
+    )

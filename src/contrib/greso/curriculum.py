@@ -9,17 +9,17 @@ from ...datamodules.memory import Curriculum, Record, Visit
 class SkipUniform(Curriculum):
     """Curriculum that skips questions with some probability if they had no gradient before.
 
-    This is GRESO (arXiv 2506.02177).
-    If all responses of a question's last z visits were correct, the question is served with probability max(p^z, 0.01)
-    with p = `easy`; if all were wrong, with p = `hard`. A question whose last visit had both verdicts is always served.
-    Both p adapt after each sampled batch: p falls by `step` if the batch's share of such visits reached the target,
-    else p rises by `step`, within `least` and `most`.
+    This is GRESO (arXiv 2506.02177). If all responses of a question's last z visits were correct, the
+    question is served with probability max(p^z, 0.01) with p = `easy`; if all were wrong, with p = `hard`. A
+    question whose last visit had both verdicts is always served. Both p adapt after each sampled batch: p
+    falls by `step` if the batch's share of such visits reached the target, else p rises by `step`, within
+    `least` and `most`.
 
     Read in the authors' code (Infini-AI-Lab/GRESO, presampling_selector.py and ray_trainer.py). As here, the
-    target for easy questions is a third of the targeted share of questions without gradient, and that for hard ones two
-    thirds. There, easy means at least 98 % right and hard at most 11 %: the same at eight responses. Departures: p
-    adapts from the start, not from the second epoch; with dynamic sampling it adapts after each batch that is drawn,
-    and the size of the draws does not adapt.
+    target for easy questions is a third of the targeted share of questions without gradient, and that for
+    hard ones two thirds. There, easy means at least 98 % right and hard at most 11 %: the same at eight
+    responses. Departures: p adapts from the start, not from the second epoch; with dynamic sampling it adapts
+    after each batch that is drawn, and the size of the draws does not adapt.
 
     Args:
         easy: p of easy questions at the start.
@@ -39,10 +39,16 @@ class SkipUniform(Curriculum):
         least: float = 0.05,
         most: float = 0.95,
     ) -> None:
-        if not 0 < least <= min(easy, hard) or not max(easy, hard) <= most <= 1 or not 0 <= target <= 1 or step < 0:
+        if (
+            not 0 < least <= min(easy, hard)
+            or not max(easy, hard) <= most <= 1
+            or not 0 <= target <= 1
+            or step < 0
+        ):
             raise ValueError(
-                "Expected 0 < least ≤ easy, hard ≤ most ≤ 1, 0 ≤ target ≤ 1 and step ≥ 0 in data.curriculum, but got "
-                f"easy={easy}, hard={hard}, target={target}, step={step}, least={least} and most={most}."
+                "Expected 0 < least ≤ easy, hard ≤ most ≤ 1, 0 ≤ target ≤ 1 and step ≥ 0 in "
+                f"data.curriculum, but got easy={easy}, hard={hard}, target={target}, step={step}, "
+                f"least={least} and most={most}."
             )
         self.chances = {1.0: easy, 0.0: hard}
         self.targets = {1.0: target / 3, 0.0: 2 * target / 3}
@@ -53,7 +59,9 @@ class SkipUniform(Curriculum):
         latest = record.visits[-1].rate if record.visits else None
         if latest not in self.chances:
             return 1.0
-        count = next((n for n, visit in enumerate(reversed(record.visits)) if visit.rate != latest), len(record.visits))
+        count = next(
+            (n for n, visit in enumerate(reversed(record.visits)) if visit.rate != latest), len(record.visits)
+        )
         return max(self.chances[latest] ** count, 0.01)
 
     def observe(self, visits: Sequence[Visit]) -> None:

@@ -19,9 +19,9 @@ from ...types.checks import check_choice
 class DifficultyWeightedAdvantage(BasedAdvantage):
     """Advantages of a base strategy, times a logistic weight of the pool's accuracy.
 
-    This is the difficulty weight of GRPO-LEAD (arXiv 2504.09696).
-    A' = A · w(ρ) if A > 0, else A · w(1 − ρ), with ρ = c/n and w(ρ) = low + (high − low) / (1 + e^(s (ρ − ρ0))):
-    correct responses to hard questions are reinforced most, wrong responses to easy ones punished most.
+    This is the difficulty weight of GRPO-LEAD (arXiv 2504.09696). A' = A · w(ρ) if A > 0, else A · w(1 − ρ),
+    with ρ = c/n and w(ρ) = low + (high − low) / (1 + e^(s (ρ − ρ0))): correct responses to hard questions are
+    reinforced most, wrong responses to easy ones punished most.
 
     Zero if the base strategy's advantage is zero. ρ counts `correct`, the base normalises the rewards.
 
@@ -53,7 +53,9 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
 
     def __post_init__(self) -> None:
         if not 0 <= self.low <= self.high:
-            raise ValueError(f"Expected 0 ≤ advantage.low ≤ advantage.high, but got {self.low} and {self.high}.")
+            raise ValueError(
+                f"Expected 0 ≤ advantage.low ≤ advantage.high, but got {self.low} and {self.high}."
+            )
         if not 0 <= self.midpoint <= 1 or self.steepness < 0:
             raise ValueError(
                 "Expected advantage.midpoint between 0 and 1 and advantage.steepness of at least 0, but got "

@@ -11,16 +11,23 @@ from ...types.checks import check_choice
 
 
 def length_reward(
-    lengths: Tensor, correct: Tensor, group: Tensor, alpha: float = 0.05, wrong: float = -1.0, epsilon: float = 1e-6
+    lengths: Tensor,
+    correct: Tensor,
+    group: Tensor,
+    alpha: float = 0.05,
+    wrong: float = -1.0,
+    epsilon: float = 1e-6,
 ) -> Tensor:
     """Compute GRPO-LEAD's length-dependent accuracy reward with its penalty (arXiv 2504.09696, second-hand).
 
-    R = exp(−α z) if correct, else `wrong`, with z = (length − μ) / (σ + ε); μ and σ (Bessel's correction, as in
-    the authors' code) are those of the *correct* responses of the group. z is 0, and R is 1, if a group has a single
-    correct response or correct ones of equal length. The authors' code leaves groups of short responses as they are
-    (three shortest under 4,000 tokens on average), which the paper does not mention; there is no such exception here.
+    R = exp(−α z) if correct, else `wrong`, with z = (length − μ) / (σ + ε); μ and σ (Bessel's correction, as
+    in the authors' code) are those of the *correct* responses of the group. z is 0, and R is 1, if a group
+    has a single correct response or correct ones of equal length. The authors' code leaves groups of short
+    responses as they are (three shortest under 4,000 tokens on average), which the paper does not mention;
+    there is no such exception here.
 
-    `lengths` [R] and ε are in tokens, `correct` is [R] bool, `group` [R] long of any values; returns [R] float32.
+    `lengths` [R] and ε are in tokens, `correct` is [R] bool, `group` [R] long of any values; returns [R]
+    float32.
 
     >>> length_reward(torch.tensor([10, 20, 30, 99]), torch.tensor([True, True, True, False]), torch.zeros(4))
     tensor([ 1.0513,  1.0000,  0.9512, -1.0000])
@@ -43,8 +50,8 @@ class LengthReward:
     Args:
         alpha: Strength of the preference for short correct responses.
         wrong: Reward of a wrong response.
-        group_by: Lengths are compared among the responses to a `question`, rephrasings included, or to one `prompt`;
-            without rephrasings both are the same.
+        group_by: Lengths are compared among the responses to a `question`, rephrasings included, or to one
+            `prompt`; without rephrasings both are the same.
         weight: Factor.
     """
 

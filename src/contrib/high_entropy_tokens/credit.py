@@ -20,9 +20,9 @@ class HighEntropyCredit(TokenCredit):
 
     arXiv 2506.01939, Eq. 6.
 
-    The factor makes the chosen tokens the normaliser of the policy term under `loss.aggregation=token_mean`, as the
-    equation has it; KL and entropy terms still count all tokens. Tokens of responses without an advantage take part in
-    the ranking. Equal entropies at the bound are all chosen.
+    The factor makes the chosen tokens the normaliser of the policy term under `loss.aggregation=token_mean`,
+    as the equation has it; KL and entropy terms still count all tokens. Tokens of responses without an
+    advantage take part in the ranking. Equal entropies at the bound are all chosen.
 
     Args:
         share: ρ, above 0 and at most 1; the paper's is 0.2.

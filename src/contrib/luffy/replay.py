@@ -20,13 +20,16 @@ class Demonstrations:
     Args:
         tokenizer: Folder or hub name of the policy's tokenizer.
         field: Field of a question's metadata that has the response as text, without an end token.
-        form: Response to a question without this field, with `{answer}` for the reference answer; None for no response.
+        form: Response to a question without this field, with `{answer}` for the reference answer; None for no
+            response.
         longest: Largest number of tokens of a demonstration, end token included; longer ones are left out.
     """
 
     memory = None
 
-    def __init__(self, tokenizer: str, field: str = "demonstration", form: str | None = None, longest: int = 8192):
+    def __init__(
+        self, tokenizer: str, field: str = "demonstration", form: str | None = None, longest: int = 8192
+    ):
         self.tokenizer = AutoTokenizer.from_pretrained(tokenizer, trust_remote_code=False)
         self.field, self.form, self.longest = field, form, longest
 
@@ -44,7 +47,11 @@ class Demonstrations:
         """
         prompts = []
         for prompt in batch.prompts:
-            past = None if prompt.rephrasing or prompt.num_samples < 2 else self.of(batch.groups[prompt.question])
+            past = (
+                None
+                if prompt.rephrasing or prompt.num_samples < 2
+                else self.of(batch.groups[prompt.question])
+            )
             prompts.append(prompt._replace(num_samples=prompt.num_samples - (past is not None), past=past))
         return replace(batch, prompts=prompts)
 

@@ -14,13 +14,14 @@ from ...types.checks import check_choice
 class DifficultyAwareAdvantage(AdvantageStrategy):
     """A_i = ν λ (R_i − r̄) / MAD over the pool of response i (arXiv 2601.20614, Eq. 4 to 6).
 
-    MAD is the mean of |R_i − r̄|, so that the |A_i / ν λ| of a pool have the mean 1 however hard it is. The weights are
-    λ = V exp(D/T) / Σ exp(D/T) over the batch's V pools whose rewards differ, D = −(share of correct responses), or −1
-    if no response is (Eq. 25). ν is the batch's number of tokens over that of these V pools: with `token_mean` and one
-    mini-batch the loss is then a mean over their tokens alone. Without `lengths` a response counts as one token.
+    MAD is the mean of |R_i − r̄|, so that the |A_i / ν λ| of a pool have the mean 1 however hard it is. The
+    weights are λ = V exp(D/T) / Σ exp(D/T) over the batch's V pools whose rewards differ, D = −(share of
+    correct responses), or −1 if no response is (Eq. 25). ν is the batch's number of tokens over that of these
+    V pools: with `token_mean` and one mini-batch the loss is then a mean over their tokens alone. Without
+    `lengths` a response counts as one token.
 
-    For 0/1 rewards and G responses to one question, the expected gradient is (1 − p^G − (1−p)^G) / (2p (1−p)) · ∇p:
-    for many responses half that of the log-odds of p.
+    For 0/1 rewards and G responses to one question, the expected gradient is (1 − p^G − (1−p)^G) / (2p (1−p))
+    · ∇p: for many responses half that of the log-odds of p.
 
     Degenerate pools are exactly 0: rewards that are all equal, or a single response.
 
@@ -36,7 +37,9 @@ class DifficultyAwareAdvantage(AdvantageStrategy):
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
-            raise ValueError(f"Expected advantage.temperature to be greater than 0, but got {self.temperature}.")
+            raise ValueError(
+                f"Expected advantage.temperature to be greater than 0, but got {self.temperature}."
+            )
         check_choice("group_by", self.group_by, pools.POOLS)
         pools.check_epsilon(self.epsilon)
 
@@ -50,5 +53,9 @@ class DifficultyAwareAdvantage(AdvantageStrategy):
         weight = valid.sum() * difficulty.masked_fill(~valid, -torch.inf).softmax(0)
         lengths = (torch.ones_like(index) if groups.lengths is None else groups.lengths).double()
         weight = weight * lengths.sum() / lengths[valid[index]].sum()
-        extent = (pools.pool_sum(deviation.abs(), index, num_pools) + self.epsilon) / pools.pool_size(index, num_pools)
-        return pools.as_rewards(((weight / extent)[index] * deviation).masked_fill(~valid[index], 0.0), groups)
+        extent = (pools.pool_sum(deviation.abs(), index, num_pools) + self.epsilon) / pools.pool_size(
+            index, num_pools
+        )
+        return pools.as_rewards(
+            ((weight / extent)[index] * deviation).masked_fill(~valid[index], 0.0), groups
+        )

@@ -15,9 +15,10 @@ from ...types.checks import check_choice
 class VirtualSuccessAdvantage(AdvantageStrategy):
     """NGRPO's advantage calibration (arXiv 2509.18851): GRPO over the pool and one virtual best response.
 
-    A_i = (R_i − mean) / (σ + ε), mean and σ (with Bessel's correction) over the n rewards of the pool and `reward`. For
-    0/1 rewards the advantages of an all-wrong pool are −1 / √(n + 1), those of mixed pools are lowered, and those of an
-    all-correct pool stay 0. The virtual response is not learned from: the advantages of a pool sum to less than 0.
+    A_i = (R_i − mean) / (σ + ε), mean and σ (with Bessel's correction) over the n rewards of the pool and
+    `reward`. For 0/1 rewards the advantages of an all-wrong pool are −1 / √(n + 1), those of mixed pools are
+    lowered, and those of an all-correct pool stay 0. The virtual response is not learned from: the advantages
+    of a pool sum to less than 0.
 
     Assumes that no reward exceeds `reward`: shaped rewards may, and then count as more than a success.
 

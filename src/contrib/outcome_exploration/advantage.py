@@ -1,7 +1,7 @@
 """Exploration by final answers: a bonus for answers that are rare in the run (arXiv 2509.06941).
 
-The paper's abstract was read; its formulas are known at second hand, but not how they count responses without an
-answer. Here, having no answer counts as an answer like any other.
+The paper's abstract was read; its formulas are known at second hand, but not how they count responses without
+an answer. Here, having no answer counts as an answer like any other.
 """
 
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ from ...types.checks import check_choice
 class HistoricalExplorationAdvantage(BasedAdvantage):
     """Advantages of a base strategy plus c (b − b0), b = min(1, 1 / √N(q, a)) (arXiv 2509.06941, UCB).
 
-    N(q, a) counts the earlier responses to question q, its rephrasings included, whose final answer was a. With b0 = ½
-    (UCB-Con) answers that were given more than four times are discouraged; `mean` (UCB-Mean) takes the mean of b over
-    the responses of the pool, so that equally frequent answers have no bonus; 0 is plain UCB. Verdicts play no part: a
-    pool whose rewards are all equal still has the bonus.
+    N(q, a) counts the earlier responses to question q, its rephrasings included, whose final answer was a.
+    With b0 = ½ (UCB-Con) answers that were given more than four times are discouraged; `mean` (UCB-Mean)
+    takes the mean of b over the responses of the pool, so that equally frequent answers have no bonus; 0 is
+    plain UCB. Verdicts play no part: a pool whose rewards are all equal still has the bonus.
 
     Args:
         base: Strategy whose advantages get the bonus.
@@ -41,8 +41,12 @@ class HistoricalExplorationAdvantage(BasedAdvantage):
         check_choice("group_by", self.group_by, POOLS)
         if self.coefficient < 0:
             raise ValueError(f"Expected advantage.coefficient to be at least 0, but got {self.coefficient}.")
-        if self.baseline != "mean" and not (isinstance(self.baseline, int | float) and 0 <= self.baseline <= 1):
-            raise ValueError(f"Expected advantage.baseline to be `mean` or from 0 to 1, but got {self.baseline!r}.")
+        if self.baseline != "mean" and not (
+            isinstance(self.baseline, int | float) and 0 <= self.baseline <= 1
+        ):
+            raise ValueError(
+                f"Expected advantage.baseline to be `mean` or from 0 to 1, but got {self.baseline!r}."
+            )
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
         """Return [R] advantages with their bonus."""

@@ -18,8 +18,9 @@ from ...types.checks import check_choice
 class PKPOAdvantage(AdvantageStrategy):
     """Marginal worth of a response for pass@k: the mean over its groups of k responses (arXiv 2505.15201).
 
-    With f_i the verdict on response i of n, c_i how many of the n − 1 others are correct, ρ(n, c, k) the unbiased
-    pass@k (Eq. 3), and the paper's sums over responses multiplied by n, since a loss here is their mean:
+    With f_i the verdict on response i of n, c_i how many of the n − 1 others are correct, ρ(n, c, k) the
+    unbiased pass@k (Eq. 3), and the paper's sums over responses multiplied by n, since a loss here is their
+    mean:
 
     | baseline | advantage | source |
     |---|---|---|
@@ -27,11 +28,11 @@ class PKPOAdvantage(AdvantageStrategy):
     | leave_one_out | the same − k n/(n−1) · ρ(n−1, c_i, k) | Eq. 29 |
     | fewer | k · (1 − ρ(n−1, c_i, k−1)) if f_i = 1, else 0 | Eq. 33, what the paper calls PKPO |
 
-    `fewer` compares a group with and without the response. All three have the same expected gradient, that of the
-    chance that k of the pool's responses, drawn without replacement, hold a correct one. If all have the success rate
-    p, this is pass@k (Theorem 2), and the gradient is k (1 − p)^(k−1) · ∇p; with rephrasings of other rates it is the
-    mean of 1 − ∏(1 − p_j) over the groups of k. `PassAtKAdvantage` divides by the standard deviation of pass@k and is
-    biased. Counts are of `correct`.
+    `fewer` compares a group with and without the response. All three have the same expected gradient, that of
+    the chance that k of the pool's responses, drawn without replacement, hold a correct one. If all have the
+    success rate p, this is pass@k (Theorem 2), and the gradient is k (1 − p)^(k−1) · ∇p; with rephrasings of
+    other rates it is the mean of 1 − ∏(1 − p_j) over the groups of k. `PassAtKAdvantage` divides by the
+    standard deviation of pass@k and is biased. Counts are of `correct`.
 
     Degenerate pools are 0. Pools of fewer than k responses, and of k with `leave_one_out`, have no unbiased
     estimate (Corollary 2). With `fewer`, pools without a correct response and pools with fewer than k − 1
@@ -59,8 +60,11 @@ class PKPOAdvantage(AdvantageStrategy):
         index, num_pools = pool_index(groups, self.group_by)
         n = pool_size(index, num_pools)[index]
         enough = n >= self.k + (self.baseline == "leave_one_out")
-        others = (n - 1).where(enough, float(self.k))  # small pools are computed as if of size k + 1, then masked
-        right = (pool_sum(groups.correct, index, num_pools)[index] - groups.correct.double()).where(enough, 0.0)
+        # small pools are computed as if of size k + 1, then masked
+        others = (n - 1).where(enough, float(self.k))
+        right = (pool_sum(groups.correct, index, num_pools)[index] - groups.correct.double()).where(
+            enough, 0.0
+        )
         needed = all_wrong(others, right, self.k - 1)
         worth = needed * groups.correct if self.baseline == "fewer" else 1 - needed * ~groups.correct
         if self.baseline == "leave_one_out":

@@ -36,16 +36,25 @@ class HintRephraser:
         """Return no calls: no model is needed."""
         return []
 
-    async def propose(self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], *_: object) -> list[Reviewed]:
+    async def propose(
+        self, groups: Sequence[QuestionGroup], checks: Mapping[str, Check], *_: object
+    ) -> list[Reviewed]:
         """Return the questions with hints as candidates; `shortfall` explains why a hint is missing."""
         reviewed = [Reviewed(group) for group in groups]
         for item in reviewed:
             solution = str(item.group.metadata.get(self.field) or "").rpartition("</think>")[2].strip()
             for hint in [solution[: int(len(solution) * share)] for share in self.shares]:
-                made = {"model": "none", "instruction": "hint", "kind": "hint", "unchecked": [*self.unchecked]}
+                made = {
+                    "model": "none",
+                    "instruction": "hint",
+                    "kind": "hint",
+                    "unchecked": [*self.unchecked],
+                }
                 text = self.form.format(question=item.group.question, hint=hint)
                 if len(hint) < 10 or not item.add(Candidate(text, made), checks):
-                    item.shortfall = f"`{self.field}` has {len(solution)} characters, or a check refused a hint"
+                    item.shortfall = (
+                        f"`{self.field}` has {len(solution)} characters, or a check refused a hint"
+                    )
         return reviewed
 
 
@@ -61,4 +70,6 @@ class Stages(Curriculum):
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:
         """Return the question in the wording of its stage; at most 64 visits are counted."""
         stage = min(len(record.visits) // self.visits, len(group.rephrasings) - 1)
-        return group._replace(question=[group.question, *group.rephrasings][stage + 1], rephrasings=(), kinds=())
+        return group._replace(
+            question=[group.question, *group.rephrasings][stage + 1], rephrasings=(), kinds=()
+        )

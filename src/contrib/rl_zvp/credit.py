@@ -36,7 +36,9 @@ class ZeroVarianceCredit(TokenCredit):
         """Return [T] advantages."""
         index, num_pools = pool_index(inputs.groups, self.group_by)
         uniform = uniform_pools(inputs.groups.rewards, index, num_pools)[index][inputs.response]
-        largest = inputs.entropy.new_zeros(len(index)).scatter_reduce_(0, inputs.response, inputs.entropy, "amax")
+        largest = inputs.entropy.new_zeros(len(index)).scatter_reduce_(
+            0, inputs.response, inputs.entropy, "amax"
+        )
         correct = inputs.groups.correct[inputs.response]
         shaped = self.alpha * torch.where(correct, inputs.entropy, inputs.entropy - largest[inputs.response])
         return Credit(torch.where(uniform, shaped, inputs.advantages[inputs.response]))

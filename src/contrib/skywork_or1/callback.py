@@ -28,7 +28,9 @@ class AdaptiveEntropy(Callback):
 
     shapes_learning = True
 
-    def __init__(self, target: float = 0.2, step: float = 1e-4, most: float = 5e-3, least: float = 0.0) -> None:
+    def __init__(
+        self, target: float = 0.2, step: float = 1e-4, most: float = 5e-3, least: float = 0.0
+    ) -> None:
         if not 0 <= least <= most or step <= 0:
             raise ValueError(f"Expected 0 ≤ least ≤ most and step > 0, but got {least}, {most} and {step}.")
         self.target, self.step, self.most, self.least = target, step, most, least

@@ -24,7 +24,8 @@ class SelfPlay(Reformulator):
     Args:
         instruction: Prompt for a variation, with `{response}` for the correct response.
         form: Regular expression whose first group is the variation in a response.
-        seldom, useful: Least and most share of correct responses, of a varied question and of a useful variation.
+        seldom, useful: Least and most share of correct responses, of a varied question and of a useful
+            variation.
     """
 
     instruction: str
@@ -49,7 +50,9 @@ class SelfPlay(Reformulator):
         found = [re.search(self.form, text, re.DOTALL) for text in prompts.rollouts.text]
         variations = [made(prompts, row, "variation", at[1] if at else "") for row, at in enumerate(found)]
         asked = ask(variations)
-        useful = {group.id for group, good in zip(asked.groups, within(asked, self.useful), strict=True) if good}
+        useful = {
+            group.id for group, good in zip(asked.groups, within(asked, self.useful), strict=True) if good
+        }
         right = torch.tensor([group.id in useful for group in variations], dtype=torch.bool)
         earned = prompts.rollouts.rewards - prompts.rollouts.correct.float() + right.float()
         prompts.rollouts = replace(prompts.rollouts, correct=right, rewards=earned)

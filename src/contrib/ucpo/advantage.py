@@ -18,10 +18,10 @@ LEAST = 1e-6
 class UniformCorrectAdvantage(BasedAdvantage):
     """Advantages of a base strategy, with correct responses weighted by 1 − τ + τ (1/q) / mean(1/q).
 
-    q is the softmax of the mean log-prob per token over the correct responses of the pool, so that the weights have the
-    mean 1 and the pool keeps its positive advantage. Read in the authors' code (arXiv 2605.00365; AnamikaLochab/UCPO,
-    core_algos.py); the paper is known at second hand. In the code, all correct responses get the advantage of
-    the first, which is the same unless rewards are shaped.
+    q is the softmax of the mean log-prob per token over the correct responses of the pool, so that the
+    weights have the mean 1 and the pool keeps its positive advantage. Read in the authors' code (arXiv
+    2605.00365; AnamikaLochab/UCPO, core_algos.py); the paper is known at second hand. In the code, all
+    correct responses get the advantage of the first, which is the same unless rewards are shaped.
 
     A pool with one correct response or none keeps its advantages.
 
@@ -45,8 +45,8 @@ class UniformCorrectAdvantage(BasedAdvantage):
         """Return [R] advantages, moved within the correct responses of each pool."""
         if groups.logprob is None or groups.lengths is None:
             raise ValueError(
-                "Expected the policy's log-prob of every response in RewardGroups.logprob, and lengths, but got None. "
-                "Score all responses before the advantages."
+                "Expected the policy's log-prob of every response in RewardGroups.logprob, and lengths, but "
+                "got None. Score all responses before the advantages."
             )
         index, num_pools = pool_index(groups, self.group_by)
         by_token = groups.logprob.double() / groups.lengths

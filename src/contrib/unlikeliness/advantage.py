@@ -18,15 +18,16 @@ class UnlikelinessAdvantage(BasedAdvantage):
     The rank of a response, 0 … G − 1, is the number of less likely responses in its pool of size G: the most
     likely response loses most. Pools of equal rewards keep their rewards, as in the paper. R is at least 0.
 
-    Departure: responses whose log-probs differ by at most `tolerance`, summed over a response, share the mean of their
-    ranks. The authors rank equal responses as sorting and rounding leave them.
+    Departure: responses whose log-probs differ by at most `tolerance`, summed over a response, share the mean
+    of their ranks. The authors rank equal responses as sorting and rounding leave them.
 
     Args:
         base: Strategy for the resulting rewards; `GroupAdvantage` in the paper.
         beta: β, 0..1; the paper's is 0.25.
         ranked_by: `sequence`, log π(o | q), in the paper; `token`, its mean per token, in the authors' code.
         group_by: The pool: `question` | `prompt` | `batch`.
-        tolerance: Nats over a whole response; with `ranked_by="token"`, means count times the longer response's tokens.
+        tolerance: Nats over a whole response; with `ranked_by="token"`, means count times the longer
+            response's tokens.
     """
 
     needs_logprobs = True
@@ -44,15 +45,16 @@ class UnlikelinessAdvantage(BasedAdvantage):
         if not self.reads_rewards:
             raise ValueError(
                 "Expected advantage.base to learn from the rewards that result, but "
-                f"{type(self.base).__name__} reads verdicts alone. Use a base that reads rewards, as GroupAdvantage."
+                f"{type(self.base).__name__} reads verdicts alone. Use a base that reads rewards, as "
+                "GroupAdvantage."
             )
 
     def shaped(self, groups: RewardGroups) -> RewardGroups:
         """Return the groups with the rewards R (1 − β · rank / G)."""
         if groups.logprob is None or groups.lengths is None:
             raise ValueError(
-                "Expected the policy's log-prob of every response in RewardGroups.logprob, and lengths, but got None. "
-                "Score all responses before the advantages."
+                "Expected the policy's log-prob of every response in RewardGroups.logprob, and lengths, but "
+                "got None. Score all responses before the advantages."
             )
         if (groups.rewards < 0).any():
             raise ValueError(

@@ -86,7 +86,10 @@ class QuestionDataModule(LightningDataModule):
             low = 0 if name == "num_rephrasings" else 1
             if value is not None and value < low:
                 raise ValueError(f"Expected data.{name} to be at least {low}, but got {value}.")
-        for name, source in [("train", train), *((f"evaluation.{name}", s) for name, s in evaluation.items())]:
+        for name, source in [
+            ("train", train),
+            *((f"evaluation.{name}", s) for name, s in evaluation.items()),
+        ]:
             if source is not None:
                 require(source, Source, f"data.{name}")
         if curriculum is not None:
@@ -103,7 +106,8 @@ class QuestionDataModule(LightningDataModule):
         self.max_prompt_tokens = max_prompt_tokens
         self.max_evaluation_prompt_tokens = max_evaluation_prompt_tokens or max_prompt_tokens
         self.curriculum, self.shuffle, self.seed = curriculum, shuffle, seed
-        self.memory = QuestionMemory()  # of training questions; `RolloutCallback` replaces it by the memory of the run
+        # of training questions; `RolloutCallback` replaces it by the memory of the run
+        self.memory = QuestionMemory()
         self.report: dict[str, dict[str, Any]] = {}
         self._splits: dict[str, list[QuestionGroup]] = {}
         self._told: dict[str, SourceReport] = {}  # split → report of its source
@@ -149,20 +153,24 @@ class QuestionDataModule(LightningDataModule):
         groups = [group.select_rephrasings(self._rows(group)[:used]) for group in read]
         found = self._renderer(training).fitting(groups, limit)
         refuse(
-            [f"{self._place(split, id)}: expected text, but got {why}." for id, why in found.unreadable.items()],
+            [
+                f"{self._place(split, id)}: expected text, but got {why}."
+                for id, why in found.unreadable.items()
+            ],
             "Remove the control tokens from these questions, or leave them out.",
         )
         if not found.kept:
             option = f"data.max_{'' if training else 'evaluation_'}prompt_tokens"
             raise ValueError(
-                f"Expected questions in the split `{split}`, but {len(groups)} were read and {len(found.too_long)} of "
-                f"them are longer than {option}={limit}. Raise it or check the source."
+                f"Expected questions in the split `{split}`, but {len(groups)} were read and "
+                f"{len(found.too_long)} of them are longer than {option}={limit}. Raise it or check the "
+                "source."
             )
         if used != 0 and not any(group.rephrasings for group in found.kept):  # that would be another method
             there = sorted({kind for group in read for kind in _kinds(group)})
             raise ValueError(
-                f"Expected data.num_rephrasings={used} rephrasings of each training question, but none has any. Add "
-                "rephrasings to the source, or lower data.num_rephrasings to 0."
+                f"Expected data.num_rephrasings={used} rephrasings of each training question, but none has "
+                "any. Add rephrasings to the source, or lower data.num_rephrasings to 0."
                 + (f" Of data.kinds there are {', '.join(there)}." if there else "")
                 + f" {found.rephrasings_too_long} were left out: longer than data.max_prompt_tokens={limit}."
                 * bool(found.rephrasings_too_long)
@@ -244,7 +252,8 @@ class QuestionDataModule(LightningDataModule):
                     place = self._place(split, group.id)
                     refused.append(f"{place}, answer {_shown(group.answer)}: {error}")
         refuse(
-            refused, "Correct these answers, leave their questions out, or choose a verifier that reads them (reward=)."
+            refused,
+            "Correct these answers, leave their questions out, or choose a verifier that reads them (reward=).",
         )
         for split, groups in self._splits.items():
             noted = {group.id: list(verifier.reference_notes(group.answer)) for group in groups}
@@ -258,7 +267,9 @@ class QuestionDataModule(LightningDataModule):
         rows = torch.randperm(len(groups), generator=generator)[:count].sort().values
         self._splits[split] = [groups[row] for row in rows.tolist()]
 
-    def _batch(self, groups: Sequence[QuestionGroup], epoch: int, *, split: str, samples: int) -> QuestionBatch:
+    def _batch(
+        self, groups: Sequence[QuestionGroup], epoch: int, *, split: str, samples: int
+    ) -> QuestionBatch:
         training = split == "train"
         if training and self.curriculum is not None:
             curriculum = CheckedCurriculum(self.curriculum)
@@ -308,8 +319,8 @@ class QuestionDataModule(LightningDataModule):
         training = self.trainer is not None and self.trainer.training
         if training and state_dict.get("tokenizer", self.tokenizer_digest) != self.tokenizer_digest:
             raise ValueError(
-                f"Expected the tokenizer that the run in the checkpoint has, but {self.tokenizer_path} holds another. "
-                "Resume with the data.tokenizer and model.path that it had."
+                f"Expected the tokenizer that the run in the checkpoint has, but {self.tokenizer_path} holds "
+                "another. Resume with the data.tokenizer and model.path that it had."
             )
         if self.curriculum is not None and "curriculum" in state_dict:
             self.curriculum.load_state_dict(state_dict["curriculum"])
@@ -322,7 +333,9 @@ class QuestionDataModule(LightningDataModule):
     def train_dataloader(self) -> QuestionLoader:
         """Return the resumable loader of the training questions."""
         if self._train_loader is None:
-            self._train_loader = self._loader("train", self.batch_size, self.samples_per_prompt, training=True)
+            self._train_loader = self._loader(
+                "train", self.batch_size, self.samples_per_prompt, training=True
+            )
             if self.curriculum is not None:
                 curriculum = CheckedCurriculum(self.curriculum)
                 self._train_loader.serve_by(lambda id: curriculum.chance(self.memory[id]))
@@ -338,7 +351,9 @@ class QuestionDataModule(LightningDataModule):
 
     def evaluation_loaders(self, samples: int = 1) -> dict[str, QuestionLoader]:
         """Return a loader of questions for each split, with `samples` responses to each question."""
-        return {name: self._loader(name, self.evaluation_batch_size, samples) for name in self.evaluation_sources}
+        return {
+            name: self._loader(name, self.evaluation_batch_size, samples) for name in self.evaluation_sources
+        }
 
     def transfer_batch_to_device(self, batch: QuestionBatch, *_: object) -> QuestionBatch:
         """Return the batch unchanged.
@@ -349,10 +364,18 @@ class QuestionDataModule(LightningDataModule):
 
     def _loader(self, split: str, batch_size: int, samples: int, *, training: bool = False) -> QuestionLoader:
         make_batch = partial(self._batch, split=split, samples=samples)
-        place = {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size} if self.trainer else {}
+        place = (
+            {"rank": self.trainer.global_rank, "world_size": self.trainer.world_size} if self.trainer else {}
+        )
         shuffle = training and self.shuffle
         return QuestionLoader(
-            self._splits[split], make_batch, batch_size, shuffle=shuffle, drop_last=training, seed=self.seed, **place
+            self._splits[split],
+            make_batch,
+            batch_size,
+            shuffle=shuffle,
+            drop_last=training,
+            seed=self.seed,
+            **place,
         )
 
 
@@ -366,4 +389,8 @@ def _kinds(group: QuestionGroup) -> tuple[str, ...]:
 
 
 def _as_augmentation(template: Template | PromptAugmentation) -> PromptAugmentation:
-    return template if isinstance(template, PromptAugmentation) else PromptAugmentation({template.name: template})
+    return (
+        template
+        if isinstance(template, PromptAugmentation)
+        else PromptAugmentation({template.name: template})
+    )

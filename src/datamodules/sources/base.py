@@ -15,10 +15,12 @@ class SourceReport:
 
     origin: str  # the file, or the name on the hub
     read: int  # rows
-    excluded: Mapping[str, Sequence[str]] = field(default_factory=dict)  # reason → ids of the questions left out
+    # reason → ids of the questions left out
+    excluded: Mapping[str, Sequence[str]] = field(default_factory=dict)
     notes: Sequence[str] = ()  # changes made to the rows, in sentences
     warnings: Sequence[str] = ()  # differences from the expected content, in sentences
-    places: Mapping[str, str] = field(default_factory=dict)  # id → file and row, for messages; may lack questions
+    # id → file and row, for messages; may lack questions
+    places: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable

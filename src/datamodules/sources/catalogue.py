@@ -19,27 +19,33 @@ class Dataset:
     split: str = "train"
     question: Sequence[str] = ("problem", "question")  # columns of a text or conversation (last user's turn)
     answer: Sequence[str] = ("answer",)  # columns of a text, a number, or a list of accepted answers
-    worked: bool = False  # whether the answer is a worked solution, with the result in `\boxed{}` or after `####`
-    wrong_choices: Sequence[str] = ()  # columns of wrong choices, where the answer is the right one of several
+    # whether the answer is a worked solution, with the result in `\boxed{}` or after `####`
+    worked: bool = False
+    # columns of wrong choices, where the answer is the right one of several
+    wrong_choices: Sequence[str] = ()
     id: str | None = None  # column; without one, rows are named by their position, from 0
     metadata: Sequence[str] = ()  # columns that are kept for analysis
-    columns: Sequence[str] | None = None  # columns to read from Parquet files, if others are large; None reads all
+    # columns to read from Parquet files, if others are large; None reads all
+    columns: Sequence[str] | None = None
     no_answer: frozenset[str] = frozenset()  # texts that stand for a missing answer
     deduplicate: bool = False  # leave out a question whose words have been read before
     rows: int  # on the hub
-    questions: int | None  # distinct ones with an answer among these rows; None where they have not been counted
+    # distinct ones with an answer among these rows; None where they have not been counted
+    questions: int | None
     fingerprint: str | None = None  # of these questions
 
 
 CATALOGUE: Mapping[str, Dataset] = {
-    # 7,498 questions in the papers. Two solutions end in an empty \boxed{}, which no verifier can score, and are left
+    # 7,498 questions in the papers. Two solutions end in an empty \boxed{}, which no verifier can score, and
+    # are left
     # out. (Two others have the level `Level ?`, but do have an answer, and stay.)
     "math_train": Dataset(
         hub="DigitalLearningGmbH/MATH-lighteval",
         answer=("solution",), worked=True, metadata=("level", "type"),
         rows=7500, questions=7498, fingerprint="e290dbc194785553655c10cb1230362f",
     ),
-    # All 225 thousand problems; the configuration `default` has the 94 thousand that served best for fine-tuning.
+    # All 225 thousand problems; the configuration `default` has the 94 thousand that served best for
+    # fine-tuning.
     "openr1_math": Dataset(
         hub="open-r1/OpenR1-Math-220k", config="all",
         id="uuid", metadata=("problem_type", "question_type", "source"),
@@ -58,8 +64,10 @@ CATALOGUE: Mapping[str, Dataset] = {
         rows=7473, questions=7473, fingerprint="f27db470b94e93f499e4f8c0dba3c69e",
     ),
     "gsm8k_test": Dataset(hub="openai/gsm8k", config="main", split="test", worked=True, rows=1319, questions=1319),
-    # MATH levels 3 to 5 as SimpleRL-Zoo and prompt augmentation train on it: all training questions, and those of the
-    # test questions that are not in MATH-500. Two have no answer. The fingerprint is that of the copy in prompt
+    # MATH levels 3 to 5 as SimpleRL-Zoo and prompt augmentation train on it: all training questions, and
+    # those of the
+    # test questions that are not in MATH-500. Two have no answer. The fingerprint is that of the copy in
+    # prompt
     # augmentation's repository.
     "simplerl_math": Dataset(
         hub="hkust-nlp/SimpleRL-Zoo-Data", folder="simplelr_qwen_level3to5",

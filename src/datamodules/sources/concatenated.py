@@ -34,7 +34,9 @@ class ConcatenatedSource(Source):
             loaded = source.load()
             for group in loaded:
                 if group.id in groups:
-                    raise ValueError(f"Expected different ids in `{name}`, but an earlier source has {group.id!r} too.")
+                    raise ValueError(
+                        f"Expected different ids in `{name}`, but an earlier source has {group.id!r} too."
+                    )
                 groups[group.id] = group
             reports.append(report := source.report or SourceReport(origin=name, read=len(loaded)))
             for reason, ids in report.excluded.items():

@@ -92,7 +92,9 @@ class HubSource(Source):
             groups = [self._with_choices(group) for group in groups]
         if self.chunks is not None:
             groups = self._chunks(groups, self.chunks, origin)
-            notes.append(f"took chunks {self.chunks} of {self.chunk_size} questions in the order of seed {self.seed}")
+            notes.append(
+                f"took chunks {self.chunks} of {self.chunk_size} questions in the order of seed {self.seed}"
+            )
         if self.rephrasings is not None:
             groups, told = with_rephrasings(groups, read_rephrasings(self.rephrasings))
             notes.append(told)
@@ -132,7 +134,9 @@ class HubSource(Source):
             elif known.deduplicate and text in seen:
                 excluded["repeated"].append(group.id)
             elif group.id in kept:
-                raise ValueError(f"{origin}: expected every row to have a different id, but {group.id!r} is repeated.")
+                raise ValueError(
+                    f"{origin}: expected every row to have a different id, but {group.id!r} is repeated."
+                )
             else:
                 kept[group.id] = group
                 places[group.id] = place
@@ -166,7 +170,9 @@ class HubSource(Source):
         lettered = dict(zip(LETTERS, choices, strict=False))
         lines = [f"{letter}) {choice}" for letter, choice in lettered.items()]
         return group._replace(
-            question="\n".join([group.question, "", *lines, "", "Answer with the letter of the correct choice."]),
+            question="\n".join(
+                [group.question, "", *lines, "", "Answer with the letter of the correct choice."]
+            ),
             answer=tuple(letter for letter, choice in lettered.items() if choice == group.answer[0]),
             metadata={**group.metadata, "choices": choices},
         )
@@ -180,11 +186,15 @@ class HubSource(Source):
             "questions with an answer": (len(groups), known.questions or len(groups)),
             "as fingerprint": (found, known.fingerprint or found),
         }
-        differ = ", ".join(f"{is_} {what} instead of {was}" for what, (is_, was) in compared.items() if is_ != was)
+        differ = ", ".join(
+            f"{is_} {what} instead of {was}" for what, (is_, was) in compared.items() if is_ != was
+        )
         warnings = [f"another version of {self.dataset}, or not all of it: {differ}"] if differ else []
         return [f"all {len(groups)} questions have the fingerprint {found}{unknown}"], warnings
 
-    def _chunks(self, groups: list[QuestionGroup], chunks: list[int], origin: str | Path) -> list[QuestionGroup]:
+    def _chunks(
+        self, groups: list[QuestionGroup], chunks: list[int], origin: str | Path
+    ) -> list[QuestionGroup]:
         size = self.chunk_size
         if (needed := (max(chunks, default=-1) + 1) * size) > len(groups):
             raise ValueError(

@@ -24,8 +24,8 @@ class JsonLinesSource(Source):
     Args:
         path: `.jsonl` or `.parquet`.
         question: Field with the question's text.
-        answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted answers. Text is kept
-            unchanged, also `007`, `None` and `2024-01-05`.
+        answer: Field with the answer: text, a number (142.0 reads as 142), or a list of accepted answers.
+            Text is kept unchanged, also `007`, `None` and `2024-01-05`.
         rephrasings: Field with a list of rephrasings; rows may lack it.
         id: Field with a unique id; rows without one are called `<file name>-<row>`.
         within: Field → its smallest and largest value; see `rows.select`. For a curriculum, such as
@@ -85,7 +85,9 @@ class JsonLinesSource(Source):
                 f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set the source's `question`"
             )
         rephrasings = row.get(self.rephrasings) or []
-        if not isinstance(rephrasings, list) or not all(isinstance(text, str) and text.strip() for text in rephrasings):
+        if not isinstance(rephrasings, list) or not all(
+            isinstance(text, str) and text.strip() for text in rephrasings
+        ):
             raise RowError(f"a list of texts in `{self.rephrasings}`, but got {rephrasings!r}")
         worked = self.worked and is_known(answer)
         if not worked:
@@ -93,7 +95,9 @@ class JsonLinesSource(Source):
         elif isinstance(answer, str):
             accepted = answers(list(extract_reference(answer, question)))
         else:
-            raise RowError(f"a worked solution in `{self.answer}`, but got {type(answer).__name__}. Set worked=false")
+            raise RowError(
+                f"a worked solution in `{self.answer}`, but got {type(answer).__name__}. Set worked=false"
+            )
         if not accepted:
             said = "has no box and no `####`, where `worked` looks" if worked else "is empty"
             raise RowError(f"an answer in `{self.answer}`, but it {said}. Correct the row, or leave it out")
@@ -119,25 +123,35 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
     """
     path = Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"Expected a file of rephrasings at {path}, but found none. Set `rephrasings`.")
+        raise FileNotFoundError(
+            f"Expected a file of rephrasings at {path}, but found none. Set `rephrasings`."
+        )
     found: dict[str, dict[str, Any]] = {}
 
     def take(_: int, row: dict[str, Any]) -> None:
         question, texts = row.get("question"), row.get("rephrasings")
-        if not (isinstance(question, str) and isinstance(texts, list) and all(t and isinstance(t, str) for t in texts)):
+        if not (
+            isinstance(question, str)
+            and isinstance(texts, list)
+            and all(t and isinstance(t, str) for t in texts)
+        ):
             raise RowError(
                 "`question`, a text, and `rephrasings`, a list of texts, but got "
                 f"{str(question)[:80]!r} and {str(texts)[:80]!r}"
             )
         made = {"rephrasings": tuple(texts), "kinds": kinds_of(row, len(texts))}
         if found.setdefault(plain(question), made) != made:
-            raise RowError(f"each question once, but an earlier row has other rephrasings of {question[:80]!r}")
+            raise RowError(
+                f"each question once, but an earlier row has other rephrasings of {question[:80]!r}"
+            )
 
     read_rows(path, take)
     return found
 
 
-def with_rephrasings(groups: Sequence[QuestionGroup], rephrasings: Rephrasings) -> tuple[list[QuestionGroup], str]:
+def with_rephrasings(
+    groups: Sequence[QuestionGroup], rephrasings: Rephrasings
+) -> tuple[list[QuestionGroup], str]:
     """Attach rephrasings to questions. Return the questions, and a sentence on how many have rephrasings.
 
     Raises:
@@ -147,7 +161,7 @@ def with_rephrasings(groups: Sequence[QuestionGroup], rephrasings: Rephrasings) 
     count = sum(bool(group.rephrasings) for group in joined)
     if groups and not count:
         raise ValueError(
-            f"Expected rephrasings of the {len(groups)} questions, but the file has {len(rephrasings)} others. "
-            f"Its questions must read as in the source, for example {groups[0].question[:80]!r}."
+            f"Expected rephrasings of the {len(groups)} questions, but the file has {len(rephrasings)} "
+            f"others. Its questions must read as in the source, for example {groups[0].question[:80]!r}."
         )
     return joined, f"{count} of {len(groups)} questions have rephrasings"

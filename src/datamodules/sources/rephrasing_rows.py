@@ -22,15 +22,17 @@ POSITION = {"position": ("sub_index", "extra_info.sub_index")}
 class RephrasingRowsSource(Source):
     """Source that groups rows into questions by `extra_info.index`; each row is one phrasing of a question.
 
-    Reads the Parquet files of verl (`prompt`, a conversation; `reward_model.ground_truth`; `extra_info` with `index`
-    and perhaps `sub_index`), and the table that they are made from (`question`, `answer`, `index`, `sub_index`).
+    Reads the Parquet files of verl (`prompt`, a conversation; `reward_model.ground_truth`; `extra_info` with
+    `index` and perhaps `sub_index`), and the table that they are made from (`question`, `answer`, `index`,
+    `sub_index`).
 
     - Rows of one index are ordered by `sub_index`, or as in the file. The first row is taken as the original
       question: the layout does not mark it, so look at a few questions of a file that you did not make.
     - Lines that every prompt begins with are the instruction. They are removed, since templates add an
       instruction, and `report.notes` quotes them.
     - Rows without a question or an index pad groups to one size; they are left out. Questions whose rows have
-      different answers are left out and named under `answers_differ`, those without an answer under `without_answer`.
+      different answers are left out and named under `answers_differ`, those without an answer under
+      `without_answer`.
 
     Args:
         path: None reads `DATASET` from the hub; otherwise a file, or a folder as for `HubSource`.
@@ -39,12 +41,16 @@ class RephrasingRowsSource(Source):
         split: `train` or `test`.
     """
 
-    def __init__(self, path: str | Path | None = None, config: str | None = "MATH-A9-U", split: str = "train") -> None:
+    def __init__(
+        self, path: str | Path | None = None, config: str | None = "MATH-A9-U", split: str = "train"
+    ) -> None:
         self.path, self.config, self.split = path, config, split
 
     def load(self) -> list[QuestionGroup]:
         """Read the rows and group them into questions."""
-        origin = DATASET if self.path is None else locate(self.path, f"{self.config or 'default'}/{self.split}")
+        origin = (
+            DATASET if self.path is None else locate(self.path, f"{self.config or 'default'}/{self.split}")
+        )
         rows = list(read_fields(read_table(origin, self.config, self.split), origin, REQUIRED, POSITION))
         texts = [question_text(row["a question"]) for row in rows]
         instruction = shared_lines([text for text in texts if text])
@@ -56,7 +62,9 @@ class RephrasingRowsSource(Source):
             try:
                 index = row_id(row["the index of a question"])
                 if question and index is not None:
-                    linked[index].append((_position(row.get("position")), question, answers(row["an answer"])))
+                    linked[index].append(
+                        (_position(row.get("position")), question, answers(row["an answer"]))
+                    )
                     places.setdefault(index, f"{origin}, row {number}")
             except RowError as error:
                 wrong.append(f"{origin}, row {number}: expected {error}.")

@@ -39,7 +39,11 @@ def locate(path: str | Path, name: str, repository: str = "") -> Path:
     """
     path = Path(path)
     candidates = [*(path / f"{name}{suffix}" for suffix in FORMATS), path / name]
-    copies = {name.casefold(), repository.rpartition("/")[2].casefold(), repository.replace("/", "--").casefold()}
+    copies = {
+        name.casefold(),
+        repository.rpartition("/")[2].casefold(),
+        repository.replace("/", "--").casefold(),
+    }
     parts = {part.casefold().removeprefix("datasets--") for part in path.resolve().parts}
     if path.is_file() or (path.is_dir() and (not repository or copies & parts)):
         candidates.append(path)
@@ -47,14 +51,19 @@ def locate(path: str | Path, name: str, repository: str = "") -> Path:
         if candidate.exists():
             return candidate
     raise FileNotFoundError(
-        f"Expected the dataset `{name}` at {path}, but there is neither such a file, nor {candidates[0]} (or .json, "
-        f".parquet, .csv), nor a folder {path / name} with a copy of {repository or 'its repository'}. Put one of "
-        "them there, or set its `path` to null to read it from the hub."
+        f"Expected the dataset `{name}` at {path}, but there is neither such a file, nor {candidates[0]} (or "
+        f".json, .parquet, .csv), nor a folder {path / name} with a copy of "
+        f"{repository or 'its repository'}. Put one of them there, or set its `path` to null to read it from "
+        "the hub."
     )
 
 
 def read_table(
-    origin: str | Path, config: str | None, split: str, columns: Sequence[str] | None = None, folder: str | None = None
+    origin: str | Path,
+    config: str | None,
+    split: str,
+    columns: Sequence[str] | None = None,
+    folder: str | None = None,
 ) -> Iterable[Mapping[str, Any]]:
     """Read the rows of a file, of a folder in the hub's layout or, given a name, of a dataset on the hub.
 
@@ -79,9 +88,10 @@ def read_table(
         table = datasets.load_dataset(origin, config, split=split, **options)
     except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
         raise RuntimeError(
-            f"Expected to read the dataset {origin} (configuration {config or 'default'}, split {split}), but: {error} "
-            "Check that the machine is online, that HF_HUB_OFFLINE is not set, and that the account of HF_TOKEN has "
-            "access where the dataset asks for consent. Or download it elsewhere and set `path` to the copy."
+            f"Expected to read the dataset {origin} (configuration {config or 'default'}, split {split}), "
+            f"but: {error} Check that the machine is online, that HF_HUB_OFFLINE is not set, and that the "
+            "account of HF_TOKEN has access where the dataset asks for consent. Or download it elsewhere "
+            "and set `path` to the copy."
         ) from error
     return table
 
@@ -122,7 +132,9 @@ def _csv_rows(path: Path) -> list[dict[str, Any]]:
     try:
         table = pd.read_csv(path, dtype=str, na_filter=False, index_col=False)
     except ValueError as error:
-        raise ValueError(f"{path}: expected a CSV file in UTF-8, but {type(error).__name__}: {error}.") from error
+        raise ValueError(
+            f"{path}: expected a CSV file in UTF-8, but {type(error).__name__}: {error}."
+        ) from error
     return [{str(name): cell for name, cell in row.items()} for row in table.to_dict("records")]
 
 
@@ -186,7 +198,8 @@ def _rows(path: Path) -> Iterator[bytes | dict[str, Any]]:
     if path.suffix == ".parquet":
         import pyarrow.parquet as pq
 
-        yield from json.loads(json.dumps(pq.read_table(path).to_pylist(), default=str))  # dates and bytes as text
+        # dates and bytes as text
+        yield from json.loads(json.dumps(pq.read_table(path).to_pylist(), default=str))
         return
     with path.open("rb") as file:  # a file in text mode would not name the row with a broken encoding
         yield next(file, b"").removeprefix(codecs.BOM_UTF8)
@@ -246,8 +259,8 @@ def read_fields(
             columns = {field: names[0] for field, names in there.items() if names}
             for field in [field for field in required if field not in columns]:
                 raise ValueError(
-                    f"{origin}: expected {field} in one of the columns {', '.join(required[field])}, but there are "
-                    f"{', '.join(flat)}."
+                    f"{origin}: expected {field} in one of the columns {', '.join(required[field])}, but "
+                    f"there are {', '.join(flat)}."
                 )
         yield {field: flat.get(name) for field, name in columns.items()}
 
@@ -261,7 +274,9 @@ def question_text(field: Any) -> str:
     ('1 + 1?', '')
     """
     if isinstance(field, list):
-        turns = [turn.get("content") for turn in field if isinstance(turn, Mapping) and turn.get("role") == "user"]
+        turns = [
+            turn.get("content") for turn in field if isinstance(turn, Mapping) and turn.get("role") == "user"
+        ]
         field = turns[-1] if turns else None
     return field.strip() if isinstance(field, str) else ""
 
@@ -361,7 +376,8 @@ def _number(group: QuestionGroup, field: str, origin: object) -> float:
     if value is None:
         raise ValueError(
             f"{origin}: expected `{field}` of every question, because the source's `within` asks for it, but "
-            f"{group.id} has {', '.join(group.metadata) or 'no metadata'}. Take a file that has it, or drop it."
+            f"{group.id} has {', '.join(group.metadata) or 'no metadata'}. Take a file that has it, or drop "
+            "it."
         )
     found = re.search(r"-?\d+(\.\d+)?", value) if isinstance(value, str) else [value]
     return float(found[0]) if found else math.nan

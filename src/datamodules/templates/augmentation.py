@@ -35,7 +35,9 @@ class PromptAugmentation:
             raise ValueError(f"Expected template.draw to be question, prompt or response, but got {draw!r}.")
         self.templates, self.draw, self.seed = dict(templates), draw, seed
 
-    def assign(self, question_id: str, epoch: int, num_phrasings: int, num_samples: int) -> list[dict[str, int]]:
+    def assign(
+        self, question_id: str, epoch: int, num_phrasings: int, num_samples: int
+    ) -> list[dict[str, int]]:
         """Return template name → number of responses to sample, for each phrasing of a question.
 
         Templates are in the order of `templates`.

@@ -30,13 +30,17 @@ class PlainTemplate:
 
     def __init__(self, format: str = "{question}", name: str = "plain") -> None:
         if format.count("{question}") != 1:
-            raise ValueError(f"Expected template.format to hold {{question}} exactly once, but got {format!r}.")
+            raise ValueError(
+                f"Expected template.format to hold {{question}} exactly once, but got {format!r}."
+            )
         self.format, self.name = format, name
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
         """Return the question within the format string."""
         text = self.format.replace("{question}", question)
-        begins = tokenizer.bos_token_id is not None and tokenizer("")["input_ids"][:1] == [tokenizer.bos_token_id]
+        begins = tokenizer.bos_token_id is not None and tokenizer("")["input_ids"][:1] == [
+            tokenizer.bos_token_id
+        ]
         bos = str(tokenizer.bos_token) if begins else ""
         return text if text.startswith(bos) else bos + text
 
@@ -94,7 +98,10 @@ class ChatTemplate:
         return [*messages, {"role": "user", "content": content}]
 
     def apply(
-        self, messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, generation_prompt: bool = True
+        self,
+        messages: list[dict[str, str]],
+        tokenizer: PreTrainedTokenizerBase,
+        generation_prompt: bool = True,
     ) -> str:
         """Render a conversation with the chat template.
 
@@ -128,18 +135,20 @@ class ChatTemplate:
         """Check whether the chat template calls the function that gives today's date in transformers."""
         return "strftime_now" in self.source(tokenizer)
 
-    def _refusal(self, messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, error: Exception) -> str:
+    def _refusal(
+        self, messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase, error: Exception
+    ) -> str:
         model = tokenizer.name_or_path
         self.source(tokenizer)
         if self.system is not None:
             with suppress(Exception):  # as above
                 self.apply(messages[1:], tokenizer)
                 return (
-                    f"Expected a chat template with system prompts, since template.system is set, but that of {model} "
-                    f"refuses them: {error}. Put the text into template.instruction and set template.system=null, "
-                    "or choose a template without a system prompt, as template=boxed."
+                    "Expected a chat template with system prompts, since template.system is set, but that "
+                    f"of {model} refuses them: {error}. Put the text into template.instruction and set "
+                    "template.system=null, or choose a template without a system prompt, as template=boxed."
                 )
         return (
-            f"Expected the chat template of {model} to render a question, but {type(error).__name__}: {error}. Correct "
-            "template.options, or use template=plain."
+            f"Expected the chat template of {model} to render a question, but {type(error).__name__}: "
+            f"{error}. Correct template.options, or use template=plain."
         )

@@ -22,10 +22,10 @@ def question_data(
         task: A generator of reasoning-gym, see docs/reasoning_gym.md.
         environment: A taskset of verifiers that is installed, such as `gsm8k-v1`.
         python: The interpreter in which `verifiers` and the taskset are installed; null: this one.
-        load_seconds: Seconds in which a taskset loads its tasks, each process that scores starts, and a generator of
-            reasoning-gym makes an item.
-        variables: Names of environment variables that a taskset gets, such as `[HF_HOME]`. It gets PATH, HOME, LANG,
-            TMPDIR, PYTHONPATH and numbers of threads in any case, and no other: keys stay here.
+        load_seconds: Seconds in which a taskset loads its tasks, each process that scores starts, and a
+            generator of reasoning-gym makes an item.
+        variables: Names of environment variables that a taskset gets, such as `[HF_HOME]`. It gets PATH,
+            HOME, LANG, TMPDIR, PYTHONPATH and numbers of threads in any case, and no other: keys stay here.
         settings: Of `QuestionDataModule`.
     """
     from ...datamodules.lightning.questions import QuestionDataModule

@@ -187,7 +187,9 @@ class GeneratedSource(Source):
         families = [original, *rng.sample(self._other_families(original), self.num_rephrasings)]
         question = self.phrase(asked, original, rng)
         rephrasings = [self.reformulate(asked, question, family, rng) for family in families[1:]]
-        kinds = tuple(REFORMULATIONS[name].kind if name in REFORMULATIONS else "wording" for name in families[1:])
+        kinds = tuple(
+            REFORMULATIONS[name].kind if name in REFORMULATIONS else "wording" for name in families[1:]
+        )
         told = {"family": original, "rephrasing_families": tuple(families[1:])}
         return QuestionGroup(
             id=f"{self.split}-{self.regime}-{self.seed}-{index:05d}",

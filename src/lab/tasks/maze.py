@@ -66,7 +66,9 @@ def draw_maze(rng: random.Random, width: int) -> str:
     rng.shuffle(doors)
     part, free = {room: {room} for room in rooms}, set(rooms)
     for row, column in doors:
-        one, other = ((row - 1, column), (row + 1, column)) if column % 2 else ((row, column - 1), (row, column + 1))
+        one, other = (
+            ((row - 1, column), (row + 1, column)) if column % 2 else ((row, column - 1), (row, column + 1))
+        )
         if part[one] is not part[other]:
             part[one] |= part[other]
             part.update(dict.fromkeys(part[other], part[one]))

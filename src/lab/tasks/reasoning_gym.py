@@ -29,7 +29,9 @@ from ...seeds import derive_seed
 from ...types import QuestionGroup
 from .verifiers import check_seconds
 
-TASKS: dict[str, dict[str, Any]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+TASKS: dict[str, dict[str, Any]] = yaml.safe_load(
+    Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
+)
 """Task → the `form` of its answer and more arguments of its verifier, or `unsupported`: the reason."""
 PARTS = 10
 """Number of parts into which questions are divided by a hash."""
@@ -119,7 +121,13 @@ class ReasoningGymSource(Source):
         if split not in SPLITS:
             raise ValueError(f"Expected `split` to be one of {', '.join(SPLITS)} but got {split!r}.")
         self.verifier, self.load_seconds = verifier(task), check_seconds(load_seconds)
-        self.task, self.split, self.size, self.options, self.seed = task, split, size, dict(options or {}), seed
+        self.task, self.split, self.size, self.options, self.seed = (
+            task,
+            split,
+            size,
+            dict(options or {}),
+            seed,
+        )
 
     def load(self) -> list[QuestionGroup]:
         """Generate the questions."""
@@ -141,7 +149,9 @@ class ReasoningGymSource(Source):
 
     def _items(self, count: int) -> Generator[Item]:
         """Yield items from a process with a fixed hash seed and its own numpy state."""
-        job = json.dumps([self.task, self.options, derive_seed(self.seed, "reasoning_gym", self.task) % 2**31, count])
+        job = json.dumps(
+            [self.task, self.options, derive_seed(self.seed, "reasoning_gym", self.task) % 2**31, count]
+        )
         command = [sys.executable, "-P", "-W", "ignore", "-c", PROGRAM, job]
         expected = f"Expected reasoning-gym to generate {self.task} with {self.options}"
         buffer = bytearray()
@@ -153,14 +163,18 @@ class ReasoningGymSource(Source):
                     content = next_line(child.output, buffer, time.monotonic() + self.load_seconds)
                 except TimeoutError:
                     raise ForeignDataError(
-                        f"{expected}, but {source} took more than {self.load_seconds:g} s. Raise data.load_seconds, or "
-                        "make the items easier with data.options."
+                        f"{expected}, but {source} took more than {self.load_seconds:g} s. Raise "
+                        "data.load_seconds, or make the items easier with data.options."
                     ) from None
                 except ValueError as error:
-                    raise ForeignDataError(f"Expected {source} to have an end, but got {error}. {REMEDY}") from None
+                    raise ForeignDataError(
+                        f"Expected {source} to have an end, but got {error}. {REMEDY}"
+                    ) from None
                 if content is None:
                     code = child.end(PATIENCE)
-                    raise ValueError(f"{expected}, but it failed with exit code {code}; see its error above. {REMEDY}")
+                    raise ValueError(
+                        f"{expected}, but it failed with exit code {code}; see its error above. {REMEDY}"
+                    )
                 item = read_json(ItemLine, content, source=source, remedy=REMEDY).item
                 if item is None:
                     return

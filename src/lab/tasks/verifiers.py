@@ -138,20 +138,22 @@ class VerifiersSource(Source):
         lines = self._lines()
         if lines and lines[0].refused is not None:
             raise ValueError(
-                f"Expected data.environment to be a single-turn taskset of verifiers, but got {self.environment!r}: "
-                f"{lines[0].refused}."
+                "Expected data.environment to be a single-turn taskset of verifiers, but got "
+                f"{self.environment!r}: {lines[0].refused}."
             )
         groups: dict[int, QuestionGroup] = {}
         for number, line in enumerate(lines):
             group, idx = self._group(line, number)
             if idx in groups:
                 raise ForeignDataError(
-                    f"Expected each task of {self.environment!r} to have an idx of its own, but task {number} has "
-                    f"{idx}, as an earlier one. {REMEDY}"
+                    f"Expected each task of {self.environment!r} to have an idx of its own, but task "
+                    f"{number} has {idx}, as an earlier one. {REMEDY}"
                 )
             groups[idx] = group
         if not groups:
-            raise ValueError(f"Expected tasks of {self.environment} from {self.start} on, but there are none.")
+            raise ValueError(
+                f"Expected tasks of {self.environment} from {self.start} on, but there are none."
+            )
         fewer = [f"Expected {self.size} tasks, but found {len(groups)}"] * (len(groups) < self.size)
         self.report = SourceReport(origin=f"verifiers, {self.environment}", read=len(groups), warnings=fewer)
         return list(groups.values())
@@ -163,7 +165,9 @@ class VerifiersSource(Source):
         try:
             child = ChildProcess(command, surroundings, f"the taskset {self.environment!r}")
         except OSError as error:
-            raise ValueError(f"Expected data.python to be an interpreter, but got {self.python}: {error}.") from error
+            raise ValueError(
+                f"Expected data.python to be an interpreter, but got {self.python}: {error}."
+            ) from error
         patience = 0.0
         try:
             lines = self._read(child.output)
@@ -172,10 +176,10 @@ class VerifiersSource(Source):
             code = child.end(patience)
         if lines is None:
             raise ValueError(
-                f"Expected {self.python} to load the tasks of {self.environment} with {self.options}, but it failed "
-                f"with exit code {code} before its last line; see its error above. If the package verifiers is missing "
-                "there, install it and the environment's package into a Python of its own, and set data.python to "
-                "that; docs/data.md has the commands."
+                f"Expected {self.python} to load the tasks of {self.environment} with {self.options}, but it "
+                f"failed with exit code {code} before its last line; see its error above. If the package "
+                "verifiers is missing there, install it and the environment's package into a Python of its "
+                "own, and set data.python to that; docs/data.md has the commands."
             )
         return lines
 
@@ -189,17 +193,22 @@ class VerifiersSource(Source):
                 content = next_line(reading, buffer, deadline)
             except TimeoutError:
                 raise ForeignDataError(
-                    f"{expected} within {self.load_seconds:g} s, but got {len(lines)}. Raise data.load_seconds, or "
-                    "load its data into its cache beforehand. It has no terminal to ask."
+                    f"{expected} within {self.load_seconds:g} s, but got {len(lines)}. Raise "
+                    "data.load_seconds, or load its data into its cache beforehand. It has no terminal to "
+                    "ask."
                 ) from None
             except ValueError as error:
-                raise ForeignDataError(f"Expected {source} to have an end, but got {error}. {REMEDY}") from None
+                raise ForeignDataError(
+                    f"Expected {source} to have an end, but got {error}. {REMEDY}"
+                ) from None
             if content is None:
                 return None
             line = read_line(content, source)
             if line.end is not None:
                 if line.end != len(lines):
-                    raise ForeignDataError(f"Expected {line.end} tasks before {source}, but got {len(lines)}. {REMEDY}")
+                    raise ForeignDataError(
+                        f"Expected {line.end} tasks before {source}, but got {len(lines)}. {REMEDY}"
+                    )
                 return lines
             lines.append(line)
             if line.refused is not None:
@@ -213,7 +222,9 @@ class VerifiersSource(Source):
         assert line.data is not None
         data = read_data(line.data, f"task {number} of the taskset {self.environment!r}")
         facts = {"environment": self.environment, "id": data.id, "name": data.name}
-        return QuestionGroup(f"{self.environment}-{data.idx:05d}", line.question, (), (line.data,), facts), data.idx
+        return QuestionGroup(
+            f"{self.environment}-{data.idx:05d}", line.question, (), (line.data,), facts
+        ), data.idx
 
 
 class VerifiersReward(BackgroundVerifier):
@@ -268,7 +279,9 @@ class VerifiersReward(BackgroundVerifier):
             remedy=f"{REMEDY} Time limits are data.load_seconds and reward.cpu_seconds.",
         )
 
-    def score_async(self, responses: Sequence[str], references: Sequence[Reference]) -> Callable[[], list[Score]]:
+    def score_async(
+        self, responses: Sequence[str], references: Sequence[Reference]
+    ) -> Callable[[], list[Score]]:
         """Start scoring; return a function that waits for the scores."""
         jobs = []
         for response, reference in zip(responses, references, strict=True):
@@ -280,7 +293,9 @@ class VerifiersReward(BackgroundVerifier):
             for response, outcome in zip(responses, wait(), strict=True):
                 answer = extract_answer(response)
                 right = outcome.failure is None and self._reward(outcome.value) >= self.threshold
-                found.append(Score(right, answer if answer is None else normalize_answer(answer), outcome.failure))
+                found.append(
+                    Score(right, answer if answer is None else normalize_answer(answer), outcome.failure)
+                )
             return found
 
         return scores
@@ -304,7 +319,9 @@ class VerifiersReward(BackgroundVerifier):
         Raises:
             ForeignDataError: if the reward is not a finite number.
         """
-        return read(Finite, value, source=f"the reward of the environment {self.environment!r}", remedy=REMEDY)
+        return read(
+            Finite, value, source=f"the reward of the environment {self.environment!r}", remedy=REMEDY
+        )
 
     def close(self) -> None:
         """End the workers; the next call starts new ones."""

@@ -35,7 +35,9 @@ def refusal(taskset: Any, task: Any) -> str | None:
         "it has tools": bool(taskset.toolsets(taskset.config) or kind.toolsets(task.config)),
         "it ends conversations of several turns": bool(task.hooks("stop")),
         "it needs a container": kind.NEEDS_CONTAINER or data.image is not None,
-        "it prepares a machine for the model": any(getattr(kind, hook) is not getattr(vf.Task, hook) for hook in HOOKS),
+        "it prepares a machine for the model": any(
+            getattr(kind, hook) is not getattr(vf.Task, hook) for hook in HOOKS
+        ),
         "its rewards ask a model (judges)": bool(task.config.judges),
         "its rewards look into a machine (`runtime`)": any(
             inspect.signature(reward).parameters.get("runtime") is not None for reward in task.hooks("reward")

@@ -44,8 +44,8 @@ def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
 def majority_vote(correct: int, rivals: Sequence[int]) -> float:
     """Return maj@n: 1 if the correct answer wins a question's vote, 1 / (1 + t) if it ties with t others.
 
-    Responses judged correct vote together, however they write their answer; those without an answer do not vote.
-    `correct` responses have the correct answer, each of `rivals` one of the wrong answers.
+    Responses judged correct vote together, however they write their answer; those without an answer do not
+    vote. `correct` responses have the correct answer, each of `rivals` one of the wrong answers.
 
     >>> majority_vote(2, [1, 1]), majority_vote(1, [1, 1]), majority_vote(1, [2]), majority_vote(0, [])
     (1.0, 0.3333333333333333, 0.0, 0.0)
@@ -59,8 +59,8 @@ def mean_pairwise_distance(embeddings: Tensor, group: Tensor) -> Tensor:
     The distance is that of TA-GRPO, Fig. 4.
 
     The expectation does not depend on the group's size. The cost is linear in the number of responses, as
-    Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u. `embeddings`: [R, D] float of any length; a zero vector counts as
-    orthogonal to all others.
+    Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u. `embeddings`: [R, D] float of any length; a zero vector
+    counts as orthogonal to all others.
 
     >>> mean_pairwise_distance(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 0, 0]))
     tensor([0.6667], dtype=torch.float64)

@@ -57,12 +57,13 @@ def zero_gradient_causes(
       zero: pooling the prompts would give a gradient;
     - `masked`: every response with an advantage is left out of the loss;
     - `clipped`: in all responses with an advantage that are in the loss, every token is clipped;
-    - `other`: zeros although rewards differ (Pass@k with fewer than k wrong responses, say), or equal rewards for right
-      and wrong responses.
+    - `other`: zeros although rewards differ (Pass@k with fewer than k wrong responses, say), or equal rewards
+      for right and wrong responses.
 
-    Per response: float `advantages` and `rewards`; bool `correct`, `truncated`, and `masked`, left out of the loss; ids
-    of its question, `group`, and of its sampled `prompt`, which belongs to one question; float `clipped`, the share of
-    its tokens whose gradient clipping removed, NaN if no forward was made. None stands for zeros.
+    Per response: float `advantages` and `rewards`; bool `correct`, `truncated`, and `masked`, left out of the
+    loss; ids of its question, `group`, and of its sampled `prompt`, which belongs to one question; float
+    `clipped`, the share of its tokens whose gradient clipping removed, NaN if no forward was made. None
+    stands for zeros.
 
     Returns cause → [num_groups] bool; a group has one cause at most.
 
@@ -127,8 +128,8 @@ def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bo
 
     Normalised advantages of such a pool have no gradient.
 
-    ∏ p_n^{G_n} + ∏ (1 − p_n)^{G_n} over the prompts of a pool, for binary rewards and independent responses: the
-    expected share of `uniform_groups`.
+    ∏ p_n^{G_n} + ∏ (1 − p_n)^{G_n} over the prompts of a pool, for binary rewards and independent responses:
+    the expected share of `uniform_groups`.
 
     Args:
         success: [P] float, success rate of each prompt.
@@ -145,6 +146,8 @@ def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bo
     """
     success, samples = success.double(), torch.as_tensor(samples)
     if not ((success >= 0) & (success <= 1)).all() or (samples < 1).any():
-        raise ValueError(f"Expected success rates between 0 and 1 and samples from 1, but got {success}, {samples}.")
+        raise ValueError(
+            f"Expected success rates between 0 and 1 and samples from 1, but got {success}, {samples}."
+        )
     right, wrong = success.pow(samples), (1 - success).pow(samples)
     return right.prod() + wrong.prod() if pooled else right + wrong

@@ -23,10 +23,13 @@ def pass_at_k(num_samples: Tensor | int, num_correct: Tensor | int, k: int) -> T
     device = (n - c).device  # an integer beside a tensor follows it
     n, c = torch.broadcast_tensors(n.to(device), c.to(device))
     if n.numel() and not 1 <= k <= n.min():
-        raise ValueError(f"Expected 1 ≤ k ≤ num_samples, but got k={k} with {int(n.min())} samples. Draw more samples.")
+        raise ValueError(
+            f"Expected 1 ≤ k ≤ num_samples, but got k={k} with {int(n.min())} samples. Draw more samples."
+        )
     if bool(((c < 0) | (c > n)).any()):
         raise ValueError("Expected 0 ≤ num_correct ≤ num_samples, but some counts lie outside.")
-    # C(n−c, k) / C(n, k) = Π_{i<k} (n − c − i) / (n − i); a factor of zero or less means that no k are all wrong.
+    # C(n−c, k) / C(n, k) = Π_{i<k} (n − c − i) / (n − i); a factor of zero or less means that no k are all
+    # wrong.
     i = torch.arange(k, dtype=torch.float64, device=device)
     factors = ((n - c)[..., None] - i).clamp(min=0) / (n[..., None] - i)
     success: Tensor = 1 - factors.prod(-1)
@@ -37,8 +40,8 @@ def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
     """Return the probability that at least one of k independent responses is correct, 1 − (1 − p)^k.
 
     The value is computed as −expm1(k · log1p(−p)), with the relative precision of float64 for any p and k:
-    neither a small p nor a large k loses digits. `success` is [Q] float, p of each question, 0..1; each of `ks` is at
-    least 1. Returns [Q, len(ks)] float64.
+    neither a small p nor a large k loses digits. `success` is [Q] float, p of each question, 0..1; each of
+    `ks` is at least 1. Returns [Q, len(ks)] float64.
 
     Raises:
         ValueError: if p or k is outside its range.
@@ -58,12 +61,13 @@ def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
 def cover_at_tau(success: Tensor, taus: Sequence[float]) -> Tensor:
     """Return 1 if a question's success rate p is at least τ, else 0: 1[p ≥ τ].
 
-    The mean over questions is Cover@τ (arXiv 2510.08325, abstract): breadth at a required reliability. Pass@k is a mean
-    of Cover@τ, k ∫ (1 − τ)^(k−1) Cover@τ dτ, with most of its weight at small τ.
+    The mean over questions is Cover@τ (arXiv 2510.08325, abstract): breadth at a required reliability. Pass@k
+    is a mean of Cover@τ, k ∫ (1 − τ)^(k−1) Cover@τ dτ, with most of its weight at small τ.
 
-    If `success` is correct / samples, the mean is the share of questions to which at least a share τ of the completions
-    is correct, as the abstract defines it. This is not an unbiased estimate of Cover@τ for the true p. No unbiased
-    estimate exists: the mean of any statistic of n draws is a polynomial of p, but 1[p ≥ τ] is not.
+    If `success` is correct / samples, the mean is the share of questions to which at least a share τ of the
+    completions is correct, as the abstract defines it. This is not an unbiased estimate of Cover@τ for the
+    true p. No unbiased estimate exists: the mean of any statistic of n draws is a polynomial of p, but 1[p ≥
+    τ] is not.
 
     Args:
         success: [Q] float, p of each question, 0..1.
@@ -91,8 +95,8 @@ def support_change(before: Tensor, after: Tensor, level: float = 0.5) -> tuple[T
 
     Both are [K] float64.
 
-    A softmax policy gives every response some probability, so that support is a matter of the budget: a question is
-    within reach if its pass@k, [Q, K] float `before` and `after`, is at least `level`.
+    A softmax policy gives every response some probability, so that support is a matter of the budget: a
+    question is within reach if its pass@k, [Q, K] float `before` and `after`, is at least `level`.
 
     >>> before, after = torch.tensor([[0.1], [0.6], [0.9]]), torch.tensor([[0.7], [0.7], [0.2]])
     >>> support_change(before, after)

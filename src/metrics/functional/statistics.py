@@ -23,11 +23,12 @@ def t_intervals(*sets: Tensor) -> list[Interval]:
     """Return Student's 95 % t-interval of each column's mean over questions, within the values' range.
 
     Args:
-        sets: [Q, K] float, one row per question. For several sets, such as benchmarks, the mean is that of their means,
-            with the degrees of freedom of the smallest one, which errs on the safe side.
+        sets: [Q, K] float, one row per question. For several sets, such as benchmarks, the mean is that of
+            their means, with the degrees of freedom of the smallest one, which errs on the safe side.
 
     Returns:
-        Mean and bounds of each column; NaN for no questions, bounds equal to the mean for one. With ten questions, or
+        Mean and bounds of each column; NaN for no questions, bounds equal to the mean for one. With ten
+            questions, or
         if most have the same value, the bounds cover up to three percentage points less than 95 %.
 
     >>> t_intervals(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
@@ -42,7 +43,9 @@ def t_intervals(*sets: Tensor) -> list[Interval]:
     means = torch.stack([table.mean(0) for table in tables]).mean(0)
     lowest = torch.stack([table.amin(0) for table in tables]).mean(0)
     highest = torch.stack([table.amax(0) for table in tables]).mean(0)
-    errors = torch.stack([table.var(0, correction=min(1, len(table) - 1)) / len(table) for table in tables]).sum(0)
+    errors = torch.stack(
+        [table.var(0, correction=min(1, len(table) - 1)) / len(table) for table in tables]
+    ).sum(0)
     reach = float(stats.t.ppf(0.975, max(smallest - 1, 1))) * errors.sqrt() / len(tables)
     bounds = means, (means - reach).clamp(min=lowest), (means + reach).clamp(max=highest)
     return [Interval(*column) for column in torch.stack(bounds, -1).tolist()]

@@ -3,7 +3,12 @@
 Strategies of other methods are in `contrib`.
 """
 
-from .difficulty import CombinationAdvantage, EntropyAdaptiveAdvantage, ExceedingPassAtKAdvantage, WithoutEasyAdvantage
+from .difficulty import (
+    CombinationAdvantage,
+    EntropyAdaptiveAdvantage,
+    ExceedingPassAtKAdvantage,
+    WithoutEasyAdvantage,
+)
 from .group import GroupAdvantage
 from .pass_at_k import PassAtKAdvantage
 

@@ -17,8 +17,8 @@ from .pools import POOLS, Pool, accuracy, as_rewards, pool_index, pool_mean, poo
 class ExceedingPassAtKAdvantage(AdvantageStrategy):
     """Pass@k advantages that weigh the hardest questions most (arXiv 2508.10751, Eq. 17).
 
-    A = f(c) · A_pass@k with f(c) = 4 / (10 · ln(c + 0.5)), c correct responses in the pool: f(1) ≈ 0.99,
-    f(2) ≈ 0.44. The paper names no base of the logarithm. The sum of absolute advantages then peaks at one correct
+    A = f(c) · A_pass@k with f(c) = 4 / (10 · ln(c + 0.5)), c correct responses in the pool: f(1) ≈ 0.99, f(2)
+    ≈ 0.44. The paper names no base of the logarithm. The sum of absolute advantages then peaks at one correct
     response. Zero if `PassAtKAdvantage` (analytic) is zero: c = 0, for which f is negative, never counts.
 
     Args:
@@ -48,8 +48,8 @@ class CombinationAdvantage(AdvantageStrategy):
     """Mixture of Pass@1, for hard questions, and Pass@k, for easy ones (arXiv 2508.10751, Eq. 18).
 
     A = c/n · A_pass@k + (1 − c/n) · A_pass@1, c of the pool's n responses being correct. A_pass@k is
-    `PassAtKAdvantage` (analytic) and counts `correct`; A_pass@1 is `GroupAdvantage` with mean and standard deviation,
-    on the rewards. Both divide by the population's σ (Eq. 12).
+    `PassAtKAdvantage` (analytic) and counts `correct`; A_pass@1 is `GroupAdvantage` with mean and standard
+    deviation, on the rewards. Both divide by the population's σ (Eq. 12).
 
     Zero if both are zero. A pool with fewer than k wrong responses keeps the share 1 − c/n of A_pass@1.
 
@@ -99,7 +99,9 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
 
     needs_entropy = True
 
-    def __init__(self, k: int, fraction: float = 0.5, group_by: Pool = "question", epsilon: float = 1e-6) -> None:
+    def __init__(
+        self, k: int, fraction: float = 0.5, group_by: Pool = "question", epsilon: float = 1e-6
+    ) -> None:
         if not 0 <= fraction <= 1:
             raise ValueError(f"Expected advantage.fraction to lie between 0 and 1, but got {fraction}.")
         if group_by == "batch":
@@ -116,12 +118,15 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
         if groups.entropy is None or not torch.isfinite(groups.entropy).all():
             raise ValueError(
                 "Expected a finite policy entropy for every response in RewardGroups.entropy, but got "
-                f"{'None' if groups.entropy is None else 'others'}. Score all responses before the advantages."
+                f"{'None' if groups.entropy is None else 'others'}. Score all responses before the "
+                "advantages."
             )
         index, num_pools = pool_index(groups, self.group_by)
         entropy = pool_mean(groups.entropy, index, num_pools)
         exploring = torch.zeros(num_pools, dtype=torch.bool)
-        exploring[entropy.argsort(descending=True, stable=True)[: math.floor(self.fraction * num_pools)]] = True
+        exploring[entropy.argsort(descending=True, stable=True)[: math.floor(self.fraction * num_pools)]] = (
+            True
+        )
         return torch.where(exploring[index], self.pass_at_1(groups), self.pass_at_k(groups))
 
 
@@ -134,7 +139,8 @@ class WithoutEasyAdvantage(BasedAdvantage):
     easy.
 
     Args:
-        base: Strategy whose advantages are kept: `GroupAdvantage(unbiased=False)` for the paper's Pass@1 training.
+        base: Strategy whose advantages are kept: `GroupAdvantage(unbiased=False)` for the paper's Pass@1
+            training.
         threshold: Accuracy from 0 to 1; 1 keeps all.
         group_by: The pool whose accuracy counts: `question` | `prompt` | `batch`.
 
@@ -153,7 +159,9 @@ class WithoutEasyAdvantage(BasedAdvantage):
         super().__post_init__()
         check_choice("group_by", self.group_by, POOLS)
         if not 0 <= self.threshold <= 1:
-            raise ValueError(f"Expected advantage.threshold to lie between 0 and 1, but got {self.threshold}.")
+            raise ValueError(
+                f"Expected advantage.threshold to lie between 0 and 1, but got {self.threshold}."
+            )
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
         """Return [R] advantages, 0 in easy pools."""

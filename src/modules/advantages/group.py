@@ -32,20 +32,23 @@ class GroupAdvantage(AdvantageStrategy):
     Degenerate pools: rewards that are all equal, or a single response, have advantages of exactly 0 (with
     `baseline="none"` a pool of equal rewards keeps R_i if unscaled, and is 0 if scaled by the pool's σ = 0).
 
-    Scaled by the mean, the expected gradient of G responses with success rate p is (1 − (1 − p)^(G−1)) / p · ∇p, which
-    tends to ∇ log p; without a baseline the exponent is G. The rewards of a pool need a positive mean.
+    Scaled by the mean, the expected gradient of G responses with success rate p is (1 − (1 − p)^(G−1)) / p ·
+    ∇p, which tends to ∇ log p; without a baseline the exponent is G. The rewards of a pool need a positive
+    mean.
 
     Args:
         group_by: The pool: all responses of a `question`, of a sampled `prompt`, or of the whole `batch`.
         baseline: `mean` of the pool; `leave_one_out`, the mean of the others; `none`.
-        scale: `std` of the pool; `mean` of the pool's rewards; `batch`, the standard deviation over the whole batch;
-            `none`.
-        unbiased: Bessel's correction in σ, as the frameworks compute it; false is the population's σ, which Pass@k
-            training writes (arXiv 2508.10751, Eq. 12) and `PassAtKAdvantage` has. At n = 32 they differ by 1.6 %.
+        scale: `std` of the pool; `mean` of the pool's rewards; `batch`, the standard deviation over the whole
+            batch; `none`.
+        unbiased: Bessel's correction in σ, as the frameworks compute it; false is the population's σ, which
+            Pass@k training writes (arXiv 2508.10751, Eq. 12) and `PassAtKAdvantage` has. At n = 32 they
+            differ by 1.6 %.
         epsilon: Added to σ, or to the mean.
 
     Raises:
-        ValueError: an option is out of its range, or `scale="mean"` and a pool's rewards have no positive mean.
+        ValueError: an option is out of its range, or `scale="mean"` and a pool's rewards have no positive
+            mean.
 
     >>> from tagrpo.modules.advantages.pools import verdicts
     >>> GroupAdvantage(unbiased=False, epsilon=0.0)(verdicts([1, 1, 0, 0]))
@@ -90,8 +93,9 @@ class GroupAdvantage(AdvantageStrategy):
         if self.scale == "mean":
             if (bad := (mean <= 0) & (advantages != 0)).any():
                 raise ValueError(
-                    "Expected rewards with a positive mean where advantage.scale is mean, but a pool has a mean of "
-                    f"{float(mean[bad][0]):g}. Choose reward_terms that leave rewards at least 0, or another scale."
+                    "Expected rewards with a positive mean where advantage.scale is mean, but a pool has a "
+                    f"mean of {float(mean[bad][0]):g}. Choose reward_terms that leave rewards at least 0, or "
+                    "another scale."
                 )
             return (advantages / (mean + self.epsilon)).masked_fill(mean == 0, 0.0)
         squares = pool_sum((rewards - mean).square(), index, num_pools)

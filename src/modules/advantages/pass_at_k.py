@@ -1,8 +1,8 @@
 """Pass@k as the reward of a group of k responses, by enumeration, bootstrap or disjoint groups.
 
-Departures from the paper (arXiv 2508.10751): bootstrap advantages (Eq. 6) carry a constant factor n / (k · num_groups),
-so that all three estimators estimate the same quantity (Eq. 14-15); disjoint groups are drawn at random, since the
-responses of a pool need not come from one prompt.
+Departures from the paper (arXiv 2508.10751): bootstrap advantages (Eq. 6) carry a constant factor n / (k ·
+num_groups), so that all three estimators estimate the same quantity (Eq. 14-15); disjoint groups are drawn at
+random, since the responses of a pool need not come from one prompt.
 """
 
 from dataclasses import dataclass
@@ -27,13 +27,16 @@ def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
     return ((wrong - i).clamp(min=0) / (n - i)).prod(-1)
 
 
-def analytic_advantages(num_samples: Tensor, num_correct: Tensor, k: int, epsilon: float) -> tuple[Tensor, Tensor]:
+def analytic_advantages(
+    num_samples: Tensor, num_correct: Tensor, k: int, epsilon: float
+) -> tuple[Tensor, Tensor]:
     """Return two [P] float64 tensors: the analytic advantages of right and of wrong responses.
 
     Advantages are averaged over all C(n, k) groups of k of the n responses.
 
-    With m = 1 − C(n−c, k) / C(n, k) and σ = √(m (1 − m)) (arXiv 2508.10751, Eq. 11-15): A⁺ = (1 − m) / (σ + ε) and
-    A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) = −A⁺ c / (n − c): the advantages of a pool sum to zero.
+    With m = 1 − C(n−c, k) / C(n, k) and σ = √(m (1 − m)) (arXiv 2508.10751, Eq. 11-15): A⁺ = (1 − m) / (σ +
+    ε) and A⁻ = (1 − m − C(n−c−1, k−1) / C(n−1, k−1)) / (σ + ε) = −A⁺ c / (n − c): the advantages of a pool
+    sum to zero.
 
     `num_samples` and `num_correct` are n and c of each pool, [P]; `epsilon` is ε. Both advantages are 0 if σ
     is 0: with no correct response, fewer than k wrong ones, or n ≤ k; also if the share of failing groups
@@ -53,8 +56,9 @@ def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor
 
     The formula is that of arXiv 2508.10751, Eq. 1-3 and 6.
 
-    A group's reward is 1 if any of its members is correct; its advantage is (reward − mean) / (σ + ε) over the groups,
-    0 if all have the same reward. `correct` is [n] bool, `members` [num_groups, k] long, rows of `correct`.
+    A group's reward is 1 if any of its members is correct; its advantage is (reward − mean) / (σ + ε) over
+    the groups, 0 if all have the same reward. `correct` is [n] bool, `members` [num_groups, k] long, rows of
+    `correct`.
 
     >>> group_advantages(torch.tensor([True, False, False, False]), torch.tensor([[0, 1], [2, 3]]), 0.0)
     tensor([ 1.,  1., -1., -1.], dtype=torch.float64)
@@ -73,15 +77,15 @@ class PassAtKAdvantage(AdvantageStrategy):
     """Pass@k advantages: a response's reward is the pass@k of its groups of k responses (arXiv 2508.10751).
 
     - `analytic`: the average over all C(n, k) groups, in closed form (Eq. 11-15); without variance.
-    - `bootstrap`: `num_groups` random groups of k different responses; n / (k · num_groups) times the sum of the
-      advantages of a response's groups (Eq. 6), which tends to `analytic` as `num_groups` grows.
+    - `bootstrap`: `num_groups` random groups of k different responses; n / (k · num_groups) times the sum of
+      the advantages of a response's groups (Eq. 6), which tends to `analytic` as `num_groups` grows.
     - `full`: ⌊n/k⌋ random disjoint groups; responses have their group's advantage, left-over ones 0 (§2.2).
 
-    c and n are counts of `correct`; k = 1 is GRPO on them with the population's σ. Assumes that the responses of a pool
-    are exchangeable. Degenerate pools are exactly 0: all wrong, fewer than k wrong, n ≤ k.
+    c and n are counts of `correct`; k = 1 is GRPO on them with the population's σ. Assumes that the responses
+    of a pool are exchangeable. Degenerate pools are exactly 0: all wrong, fewer than k wrong, n ≤ k.
 
-    The sampled estimators are functions of the groups, `seed` and `progress`: ranks and resumed runs agree. With few
-    groups they are biased: they divide by the σ of the draw, and a draw whose groups all agree is 0.
+    The sampled estimators are functions of the groups, `seed` and `progress`: ranks and resumed runs agree.
+    With few groups they are biased: they divide by the σ of the draw, and a draw whose groups all agree is 0.
 
     Args:
         k: Responses per group; 1 to the pool's size.
@@ -115,8 +119,8 @@ class PassAtKAdvantage(AdvantageStrategy):
         check_epsilon(self.epsilon)
         if self.num_groups is not None and (self.estimator != "bootstrap" or self.num_groups < 1):
             raise ValueError(
-                "Expected advantage.num_groups to be null, or at least 1 with advantage.estimator=bootstrap, but got "
-                f"{self.num_groups} with {self.estimator}."
+                "Expected advantage.num_groups to be null, or at least 1 with "
+                f"advantage.estimator=bootstrap, but got {self.num_groups} with {self.estimator}."
             )
 
     def __call__(self, groups: RewardGroups) -> Tensor:

@@ -65,8 +65,9 @@ def history_of(groups: RewardGroups) -> History:
     """
     if groups.history is None:
         raise ValueError(
-            "Expected RewardGroups.history with this advantage strategy, but got none. RolloutCallback provides for it "
-            "where the module says `needs_history`; in a script, give RolloutPipeline memory=QuestionMemory()."
+            "Expected RewardGroups.history with this advantage strategy, but got none. RolloutCallback "
+            "provides for it where the module says `needs_history`; in a script, give RolloutPipeline "
+            "memory=QuestionMemory()."
         )
     return groups.history
 

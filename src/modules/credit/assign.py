@@ -13,14 +13,18 @@ from ..experience import Experience, reward_groups
 from ..losses import TOKEN_TERMS
 
 
-def assign_credit(credit: TokenCredit, experience: Experience, progress: float, mini_batches: Sequence[Tensor]) -> None:
+def assign_credit(
+    credit: TokenCredit, experience: Experience, progress: float, mini_batches: Sequence[Tensor]
+) -> None:
     """Set advantages and terms of tokens, and `experience.advantages` to means per response. Collective.
 
-    `mini_batches` are the rows of each mini-batch; `experience.scores` has the responses that count in the loss.
+    `mini_batches` are the rows of each mini-batch; `experience.scores` has the responses that count in the
+    loss.
 
     Raises:
         TypeError: the credit returns no `Credit` of tensors.
-        ValueError: the credit returns a tensor of another shape or device, or a term of a name that no loss has.
+        ValueError: the credit returns a tensor of another shape or device, or a term of a name that no loss
+            has.
         FloatingPointError: the credit returns a number that is not finite.
         RuntimeError: the credit calls `sys.exit`.
     """
@@ -44,9 +48,13 @@ def _inputs(experience: Experience, groups: RewardGroups, rows: Tensor) -> Credi
     rollouts, in_loss = experience.rollouts, experience.in_loss[rows]
     learned = rows[in_loss]
     tokens = experience.tokens(learned)
-    columns = {name: getattr(groups, name)[rows] for name in ("rewards", "correct", "question", "prompt", "lengths")}
+    columns = {
+        name: getattr(groups, name)[rows] for name in ("rewards", "correct", "question", "prompt", "lengths")
+    }
     return CreditInputs(
-        groups=replace(groups, **columns, history=groups.history and History(*(c[rows] for c in groups.history))),
+        groups=replace(
+            groups, **columns, history=groups.history and History(*(c[rows] for c in groups.history))
+        ),
         advantages=experience.advantages[rows],
         prompts=[experience.prompts[row] for row in experience.prompt[rows].tolist()],
         responses=[experience.responses[row] for row in rows.tolist()],

@@ -25,7 +25,14 @@ from ..policy.model import resolve_model_path, save_model
 from ..policy.schedule import MakeOptimizer, learning_rate_schedule, try_optimizer
 from ..policy.sharding import full_tensors, reshard
 from ..update import PolicyUpdate, UpdateOptions, check_parts
-from .strategy import ComputeType, FullyShardedStrategy, gradient_sync, prepare, reduced_precision, values_on_rank_0
+from .strategy import (
+    ComputeType,
+    FullyShardedStrategy,
+    gradient_sync,
+    prepare,
+    reduced_precision,
+    values_on_rank_0,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +66,8 @@ class PolicyOptions(UpdateOptions):
             raise ValueError(f"Expected policy.temperature to be above 0, but got {self.temperature}.")
         if self.warmup < 0 or (self.warmup >= 1 and not isinstance(self.warmup, int)):
             raise ValueError(
-                "Expected policy.warmup to be a share of all optimizer steps from 0 to below 1, or a whole number of "
-                f"them such as 10, but got {self.warmup}."
+                "Expected policy.warmup to be a share of all optimizer steps from 0 to below 1, or a whole "
+                f"number of them such as 10, but got {self.warmup}."
             )
 
 
@@ -71,8 +78,8 @@ class PolicyModule(LightningModule):
     (see `update.py`).
 
     Args:
-        load_model: Returns the policy, on the CPU, when the trainer configures the model. Only rank 0 needs its values;
-            under FSDP2 and DDP the other ranks call it under `torch.device("meta")`.
+        load_model: Returns the policy, on the CPU, when the trainer configures the model. Only rank 0 needs
+            its values; under FSDP2 and DDP the other ranks call it under `torch.device("meta")`.
         model_path: Folder or hub name of the policy; checked at once, so that a wrong path fails early.
         optimizer: Parameters → optimizer; tried at once on two small parameters.
         options: Training options of the policy.
@@ -154,8 +161,9 @@ class PolicyModule(LightningModule):
             model = self.load_model()
         if model.device.type != "meta" and json_digest(bit_sums(model)) != self.loaded:
             raise ValueError(
-                "Expected model.load to return the same weights each time, because its second model is the KL "
-                "reference, but they differ. Write the weights to a folder and set model.path, or set loss.kl_coef=0."
+                "Expected model.load to return the same weights each time, because its second model is the "
+                "KL reference, but they differ. Write the weights to a folder and set model.path, or set "
+                "loss.kl_coef=0."
             )
         return model
 
@@ -178,13 +186,14 @@ class PolicyModule(LightningModule):
         """Optimizer steps of the run: `trainer.max_steps`, or epochs × iterations × mini-batches if less."""
         limits = [self.trainer.max_steps] if self.trainer.max_steps > 0 else []
         if self.trainer.max_epochs and self.trainer.max_epochs > 0:
-            # Lightning's estimated_stepping_batches would reload the loader and lose its state (its issue 20550).
+            # Lightning's estimated_stepping_batches would reload the loader and lose its state (its issue
+            # 20550).
             iterations: int = self.trainer.datamodule.iterations_per_epoch  # type: ignore[attr-defined]
             limits.append(self.trainer.max_epochs * iterations * self.mini_batches)
         if not limits:
             raise ValueError(
-                "Expected trainer.max_steps (optimizer steps) or trainer.max_epochs to be positive, because the "
-                "learning-rate schedule needs an end, but neither is. Set one of the two."
+                "Expected trainer.max_steps (optimizer steps) or trainer.max_epochs to be positive, because "
+                "the learning-rate schedule needs an end, but neither is. Set one of the two."
             )
         return min(limits)
 
@@ -220,7 +229,9 @@ class PolicyModule(LightningModule):
         The outputs are those of `UpdateResult.outputs`.
         """
         if batch.rollouts is None:
-            raise ValueError("Expected batch.rollouts before the training step, but it is None. Add RolloutCallback.")
+            raise ValueError(
+                "Expected batch.rollouts before the training step, but it is None. Add RolloutCallback."
+            )
         assert self.update is not None
         progress = min(self.trainer.global_step / self.total_updates, 1.0)
         result = self.update(batch.rollouts, len(batch.groups), progress)
@@ -267,7 +278,9 @@ class PolicyModule(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Save the digest of the initial weights and the number of optimizer steps skipped in a row."""
         checkpoint["loaded"] = self.loaded
-        checkpoint["skipped_in_a_row"] = self.update.skipped_in_a_row if self.update else self._skipped_in_a_row
+        checkpoint["skipped_in_a_row"] = (
+            self.update.skipped_in_a_row if self.update else self._skipped_in_a_row
+        )
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Restore the digest of the initial weights and the number of skipped steps.
@@ -277,7 +290,8 @@ class PolicyModule(LightningModule):
         """
         if self.loaded and self.trainer.training and checkpoint.get("loaded", self.loaded) != self.loaded:
             raise ValueError(
-                f"Expected the model that the run in the checkpoint began with, but the weights at {self.model_path} "
-                "are others. Resume with the model.path that it had; for a run of its own set another `name`."
+                "Expected the model that the run in the checkpoint began with, but the weights at "
+                f"{self.model_path} are others. Resume with the model.path that it had; for a run of its own "
+                "set another `name`."
             )
         self._skipped_in_a_row = checkpoint.get("skipped_in_a_row", 0)

@@ -22,8 +22,8 @@ ComputeType = Literal["auto", "bfloat16", "float32"]
 class FullyShardedStrategy(ModelParallelStrategy):
     """FSDP2 over all ranks of all nodes; with `replicas`, over the ranks of each copy of the model (HSDP).
 
-    `ModelParallelStrategy` takes the number of *nodes* for `data_parallel_size="auto"`, so that ranks silently train
-    apart; here it is the world size.
+    `ModelParallelStrategy` takes the number of *nodes* for `data_parallel_size="auto"`, so that ranks
+    silently train apart; here it is the world size.
 
     Args:
         cpu_offload: Keep shards, gradients and optimizer state in host memory.
@@ -61,8 +61,9 @@ class FullyShardedStrategy(ModelParallelStrategy):
         ranks = self.num_nodes * self.num_processes
         if self.replicas < 1 or ranks % self.replicas:
             raise ValueError(
-                f"Expected strategy.replicas to divide the {ranks} ranks of this run, but got {self.replicas}. "
-                "Set it to 1, or to the number of nodes (trainer.num_nodes), so that each holds one copy."
+                f"Expected strategy.replicas to divide the {ranks} ranks of this run, but got "
+                f"{self.replicas}. Set it to 1, or to the number of nodes (trainer.num_nodes), so that each "
+                "holds one copy."
             )
         self._data_parallel_size = ranks
         super().setup_environment()
@@ -85,9 +86,12 @@ class FullyShardedStrategy(ModelParallelStrategy):
         self.barrier()
         with removed_on_error(partial), disk_full_explained(path):
             shards = {"state_dict": checkpoint.pop("state_dict")}
-            # Settings of the optimizer are no tensors: among the shards they would be bytes that loading unpickles.
+            # Settings of the optimizer are no tensors: among the shards they would be bytes that loading
+            # unpickles.
             optimizers = checkpoint.pop("optimizer_states")
-            shards |= {f"optimizer_{i}": {"state": optimizer["state"]} for i, optimizer in enumerate(optimizers)}
+            shards |= {
+                f"optimizer_{i}": {"state": optimizer["state"]} for i, optimizer in enumerate(optimizers)
+            }
             state_dict_saver.save(shards, checkpoint_id=partial)
             if self.is_global_zero:
                 groups = [optimizer["param_groups"] for optimizer in optimizers]
@@ -125,7 +129,9 @@ def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dt
     `auto` is bfloat16 on GPUs and float32 elsewhere.
     """
     if compute_type not in ("auto", "bfloat16", "float32"):
-        raise ValueError(f"Expected policy.compute_dtype to be auto, bfloat16 or float32, but got {compute_type}.")
+        raise ValueError(
+            f"Expected policy.compute_dtype to be auto, bfloat16 or float32, but got {compute_type}."
+        )
     reduced = compute_type == "bfloat16" or (compute_type == "auto" and strategy.root_device.type == "cuda")
     return torch.bfloat16 if reduced else None
 
@@ -140,10 +146,12 @@ def check_strategy(strategy: Strategy) -> None:
         return
     why = "which is not made for several optimizer steps per batch"
     if isinstance(strategy, ModelParallelStrategy):
-        why = 'whose data_parallel_size="auto" is the number of nodes, so that ranks would silently train apart'
+        why = (
+            'whose data_parallel_size="auto" is the number of nodes, so that ranks would silently train apart'
+        )
     raise ValueError(
-        f"Expected strategy=auto, strategy=ddp or strategy=fsdp2, but got {type(strategy).__name__}, {why}. Use "
-        "strategy=fsdp2 to shard the policy."
+        f"Expected strategy=auto, strategy=ddp or strategy=fsdp2, but got {type(strategy).__name__}, {why}. "
+        "Use strategy=fsdp2 to shard the policy."
     )
 
 
@@ -156,21 +164,25 @@ def values_on_rank_0(strategy: Strategy) -> AbstractContextManager[Any]:
     return torch.device("meta") if sent else nullcontext()
 
 
-def prepare(policy: CausalPolicy, strategy: Strategy, compute_type: ComputeType, compiled: bool | None) -> CausalPolicy:
+def prepare(
+    policy: CausalPolicy, strategy: Strategy, compute_type: ComputeType, compiled: bool | None
+) -> CausalPolicy:
     """Compile the decoder layers of `policy`, then shard the policy, as strategy and device require.
 
     The policy is on the CPU, or comes from `values_on_rank_0`. `compiled` None compiles on GPUs in bfloat16.
 
     Raises:
-        ValueError: if `compiled` is true and attention can't be compiled, or `check_strategy` refuses the strategy.
+        ValueError: if `compiled` is true and attention can't be compiled, or `check_strategy` refuses the
+            strategy.
     """
     check_strategy(strategy)
     dtype = reduced_precision(strategy, compute_type)
     possible = strategy.root_device.type == "cuda" and dtype is not None
     if compiled and not possible:
         raise ValueError(
-            f"Expected a GPU and policy.compute_dtype=bfloat16 with policy.compile=true, not {strategy.root_device} "
-            f"and {compute_type}: elsewhere attention has another graph for every batch. Set policy.compile=null."
+            "Expected a GPU and policy.compute_dtype=bfloat16 with policy.compile=true, not "
+            f"{strategy.root_device} and {compute_type}: elsewhere attention has another graph for every "
+            "batch. Set policy.compile=null."
         )
     if possible and compiled is not False:
         compile_layers(policy)
@@ -184,8 +196,9 @@ def prepare(policy: CausalPolicy, strategy: Strategy, compute_type: ComputeType,
 def gradient_sync(strategy: Strategy, last: bool) -> AbstractContextManager[None]:
     """Return a context whose backward reduces gradients over ranks, or keeps them local until the `last` one.
 
-    DDP reduces whole gradients once, in the `last` backward of a step. FSDP2 reduces in every backward, since unreduced
-    gradients are as large as the whole model. Lightning's `toggle_model(sync_grad=False)` does nothing outside DDP.
+    DDP reduces whole gradients once, in the `last` backward of a step. FSDP2 reduces in every backward, since
+    unreduced gradients are as large as the whole model. Lightning's `toggle_model(sync_grad=False)` does
+    nothing outside DDP.
     """
     if isinstance(strategy, DDPStrategy) and not last:
         return strategy.block_backward_sync()

@@ -10,10 +10,11 @@ from .sharding import decoder_layers
 class UsefulFlop:
     """Counter of the least FLOP that a forward and a backward need, with each distinct token encoded once.
 
-    Each token costs, per weight of the decoder layers, two FLOP in the forward, two for the gradient of the input, and
-    two for the gradient of the weight if it is trained; each response token costs the same per weight of the output
-    head. Attention counts only what a token may see. Recomputed layers, forwards without gradient, embeddings and
-    elementwise work are left out. In mixtures of experts all weights count, also those that a token does not use.
+    Each token costs, per weight of the decoder layers, two FLOP in the forward, two for the gradient of the
+    input, and two for the gradient of the weight if it is trained; each response token costs the same per
+    weight of the output head. Attention counts only what a token may see. Recomputed layers, forwards without
+    gradient, embeddings and elementwise work are left out. In mixtures of experts all weights count, also
+    those that a token does not use.
     """
 
     def __init__(self, policy: CausalPolicy) -> None:
@@ -23,7 +24,9 @@ class UsefulFlop:
         self.per_token: int = sum((6 if weight.requires_grad else 4) * weight.numel() for weight in weights)
         self.per_target: int = (6 if head.requires_grad else 4) * head.numel()
         attends = hasattr(config, "num_attention_heads")  # recurrent models do not
-        self.per_pair: int = 12 * len(layers) * config.num_attention_heads * head_dim(config) if attends else 0
+        self.per_pair: int = (
+            12 * len(layers) * config.num_attention_heads * head_dim(config) if attends else 0
+        )
 
     def of(self, packed: PackedBatch) -> float:
         """Return the FLOP of one micro-batch."""

@@ -64,7 +64,8 @@ class Scorer:
         reference: The frozen reference policy. None: the policy itself with its adapters off.
         token_budget: Tokens per forward on one rank; see `plan_micro_batches`.
         device: Device of the forwards; None is that of the policy's parameters.
-        autocast_dtype: Type of the computation while the parameters keep their own type; None computes in theirs.
+        autocast_dtype: Type of the computation while the parameters keep their own type; None computes in
+            theirs.
     """
 
     def __init__(

@@ -1,7 +1,8 @@
 """Low-rank adapters (LoRA, arXiv 2106.09685) by peft, put into the model in place.
 
-W' = W + (α / r) · B A, with A [r, in] and B [out, r] trained and W frozen. The model keeps its class and its forward.
-Engines and exported folders get W' under the name of W; with the adapters off the model is the reference policy.
+W' = W + (α / r) · B A, with A [r, in] and B [out, r] trained and W frozen. The model keeps its class and its
+forward. Engines and exported folders get W' under the name of W; with the adapters off the model is the
+reference policy.
 """
 
 import math
@@ -46,7 +47,8 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
     targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
-    # Dropout, which is off, would make the ratio of the first mini-batch differ from one. An α that is a float works.
+    # Dropout, which is off, would make the ratio of the first mini-batch differ from one. An α that is a
+    # float works.
     options: dict[str, Any] = {"r": settings.rank, "lora_alpha": settings.alpha, "lora_dropout": 0.0}
     config = LoraConfig(**options, target_modules=targets, task_type="CAUSAL_LM")
     with torch.random.fork_rng(devices=[]):  # the same values on every rank, whatever each has drawn before
@@ -56,8 +58,9 @@ def add_adapters(model: nn.Module, settings: LoraSettings) -> None:
     for name, layer in adapted_layers(model):
         if layer in heads or not hasattr(layer.base_layer, "weight") or layer.lora_A.keys() != {ADAPTER}:
             raise ValueError(
-                f"Expected lora.targets to name linear layers of the decoder, but `{name}` is {type(layer).__name__}. "
-                "The embeddings and the output head can't be adapted: take it out of lora.targets."
+                f"Expected lora.targets to name linear layers of the decoder, but `{name}` is "
+                f"{type(layer).__name__}. The embeddings and the output head can't be adapted: take it out "
+                "of lora.targets."
             )
 
 
@@ -65,7 +68,8 @@ def adapters_off(model: nn.Module) -> AbstractContextManager[Any]:
     """Return a context in which the adapters of `model` are off."""
     from peft.helpers import rescale_adapter_scale
 
-    return rescale_adapter_scale(model, 0.0)  # `disable_adapters` changes `requires_grad`, which FSDP2 has copied
+    # `disable_adapters` changes `requires_grad`, which FSDP2 has copied
+    return rescale_adapter_scale(model, 0.0)
 
 
 def full_tensor(parameter: Tensor) -> Tensor:

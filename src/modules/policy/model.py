@@ -17,7 +17,8 @@ def resolve_model_path(path: str | Path) -> str:
     """Check a model path before anything expensive starts, and return `path` with the home folder expanded.
 
     Raises:
-        FileNotFoundError: `path` is neither a folder with a `config.json` nor of the form of a hub name (`owner/name`).
+        FileNotFoundError: `path` is neither a folder with a `config.json` nor of the form of a hub name
+            (`owner/name`).
     """
     folder = Path(path).expanduser()
     if (folder / "config.json").is_file():
@@ -42,8 +43,9 @@ def load_causal_lm(
 
     Args:
         path: Folder or hub name; see `resolve_model_path`.
-        gradient_checkpointing: Recompute activations in the backward: of all layers, of none, or of this share of the
-            layers, the first ones. Each layer that keeps its activations costs memory and saves a fourth of its work.
+        gradient_checkpointing: Recompute activations in the backward: of all layers, of none, or of this
+            share of the layers, the first ones. Each layer that keeps its activations costs memory and saves
+            a fourth of its work.
         lora: Freeze the weights and train low-rank adapters; None trains the weights.
 
     Raises:
@@ -62,8 +64,8 @@ def load_causal_lm(
             )
     except OSError as error:
         raise FileNotFoundError(
-            f"Expected a Hugging Face model at `{path}`, but it could be read neither from disk nor from the hub: "
-            f"{error}. Check model.path, the network, and HF_HUB_OFFLINE."
+            f"Expected a Hugging Face model at `{path}`, but it could be read neither from disk nor from the "
+            f"hub: {error}. Check model.path, the network, and HF_HUB_OFFLINE."
         ) from error
     if gradient_checkpointing:
         if not 0 < (share := float(gradient_checkpointing)) <= 1:

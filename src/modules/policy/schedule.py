@@ -27,7 +27,15 @@ SCHEDULES: dict[str, Callable[..., Any]] = {
 """Name → function of transformers that makes the schedule."""
 _GIVEN = ("optimizer", "num_warmup_steps", "num_training_steps", "last_epoch")
 """Arguments of these functions that are not options."""
-_REFUSALS = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError, AssertionError, RuntimeError)
+_REFUSALS = (
+    TypeError,
+    ValueError,
+    ArithmeticError,
+    LookupError,
+    AttributeError,
+    AssertionError,
+    RuntimeError,
+)
 """Errors by which optimizers and schedules refuse arguments."""
 _TRIED_STEPS = 1000
 """Steps of a schedule tried before the length of a run is known, unless its warm-up is longer."""
@@ -47,8 +55,8 @@ def try_optimizer(
         options: Further arguments of the schedule; see `learning_rate_schedule`.
 
     Raises:
-        ValueError: if the optimizer or the schedule refuses its settings, or a number among them is not finite. The
-            message names the settings.
+        ValueError: if the optimizer or the schedule refuses its settings, or a number among them is not
+            finite. The message names the settings.
     """
     try:
         optimizer = _tried(make)
@@ -70,19 +78,24 @@ def learning_rate_schedule(
         options: Further arguments of the schedule, such as `min_lr_rate` of `cosine_with_min_lr`.
 
     Raises:
-        ValueError: if there is no such schedule, it has no such option, or a factor is negative or not finite.
+        ValueError: if there is no such schedule, it has no such option, or a factor is negative or not
+            finite.
     """
     if name not in SCHEDULES:
         raise ValueError(f"Expected policy.schedule to be one of {', '.join(SCHEDULES)}, but got {name!r}.")
     if options is not None and not isinstance(options, Mapping):
         raise ValueError(f"Expected policy.schedule_options to be a mapping or null, but got {options!r}.")
     options = {} if options is None else dict(options)
-    known = [parameter for parameter in inspect.signature(SCHEDULES[name]).parameters if parameter not in _GIVEN]
+    known = [
+        parameter for parameter in inspect.signature(SCHEDULES[name]).parameters if parameter not in _GIVEN
+    ]
     expected = f"Expected policy.schedule_options to suit policy.schedule={name}, which " + (
         f"has the options {', '.join(known)}" if known else "has no options"
     )
     if unknown := [option for option in options if option not in known]:
-        raise ValueError(f"{expected}, but got {', '.join(map(str, unknown))}. Correct policy.schedule_options.")
+        raise ValueError(
+            f"{expected}, but got {', '.join(map(str, unknown))}. Correct policy.schedule_options."
+        )
     if infinite := [
         option for option, value in options.items() if isinstance(value, float) and not math.isfinite(value)
     ]:
@@ -92,14 +105,20 @@ def learning_rate_schedule(
     steps = int(warmup) if warmup >= 1 else math.ceil(warmup * total)
     try:
         made = get_scheduler(
-            name, optimizer, num_warmup_steps=steps, num_training_steps=total, scheduler_specific_kwargs=options
+            name,
+            optimizer,
+            num_warmup_steps=steps,
+            num_training_steps=total,
+            scheduler_specific_kwargs=options,
         )
         scheduler = cast("LambdaLR", made)
         probed = [*range(0, total, max(total // _PROBES, 1)), steps, total]
         factors = [factor(step) for factor in scheduler.lr_lambdas for step in probed]
         wrong = [factor for factor in factors if not math.isfinite(factor) or factor < 0]
     except _REFUSALS as error:
-        raise ValueError(f"{expected}, but got {options}: {_line(error)}. Correct policy.schedule_options.") from error
+        raise ValueError(
+            f"{expected}, but got {options}: {_line(error)}. Correct policy.schedule_options."
+        ) from error
     if wrong:
         raise ValueError(
             f"{expected}, but with {options} it multiplies the learning rate by {wrong[0]}. Correct "
@@ -158,7 +177,11 @@ def _line(error: BaseException) -> str:
 def _works_without(make: partial[Optimizer], name: str) -> bool:
     """Return whether the optimizer can be built if the argument `name` is left at its default."""
     try:
-        _tried(partial(make.func, *make.args, **{key: value for key, value in make.keywords.items() if key != name}))
+        _tried(
+            partial(
+                make.func, *make.args, **{key: value for key, value in make.keywords.items() if key != name}
+            )
+        )
     except _REFUSALS:
         return False
     return True

@@ -12,7 +12,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    OffloadPolicy,
+    fully_shard,
+)
 from torch.distributed.tensor import DTensor
 
 from ...distributed import rank, world_size
@@ -21,7 +27,9 @@ from ...packing.policy import CausalPolicy
 from .lora import adapted_layers, full_tensor, merged
 
 
-def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None, cpu_offload: bool = False) -> None:
+def shard(
+    module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None, cpu_offload: bool = False
+) -> None:
     """Shard `module` in place with FSDP2, one group per decoder layer and one for the rest. Collective.
 
     Each group gets its values from rank 0 (`receive`) just before the group is sharded: no other rank ever
@@ -37,8 +45,11 @@ def shard(module: nn.Module, mesh: DeviceMesh, compute_dtype: torch.dtype | None
     Raises:
         ValueError: if there are no repeated decoder layers.
     """
-    # Inputs are not cast: FSDP2 would copy the packed batch for every layer, and each copy build its own layout.
-    mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+    # Inputs are not cast: FSDP2 would copy the packed batch for every layer, and each copy build its own
+    # layout.
+    mixed = MixedPrecisionPolicy(
+        param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
     offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available()) if cpu_offload else OffloadPolicy()
     for group in (*decoder_layers(module), module):
         receive(group, torch.device(mesh.device_type))
@@ -66,7 +77,9 @@ def receive(module: nn.Module, device: torch.device) -> None:
         dist.broadcast(whole, src=0)
         if tensor.is_meta:  # filled by a new tensor, as the broadcast may still hold `whole`
             trained = isinstance(tensor, nn.Parameter)
-            torch.utils.swap_tensors(tensor, nn.Parameter(whole, tensor.requires_grad) if trained else whole.detach())
+            torch.utils.swap_tensors(
+                tensor, nn.Parameter(whole, tensor.requires_grad) if trained else whole.detach()
+            )
 
 
 def check_layout(own: list[tuple[str, tuple[int, ...], str]]) -> None:
@@ -79,8 +92,9 @@ def check_layout(own: list[tuple[str, tuple[int, ...], str]]) -> None:
     if expected[0] != own:
         ours, theirs = next(pair for pair in zip_longest(own, expected[0]) if pair[0] != pair[1])
         raise ValueError(
-            f"Expected rank {rank()} to make the model that rank 0 has loaded from model.path, but it has {ours} for "
-            f"{theirs}. Use the same config.json and the same release of transformers on all nodes."
+            f"Expected rank {rank()} to make the model that rank 0 has loaded from model.path, but it has "
+            f"{ours} for {theirs}. Use the same config.json and the same release of transformers on all "
+            "nodes."
         )
 
 
@@ -93,8 +107,8 @@ def decoder_layers(module: nn.Module) -> list[nn.Module]:
     lists = [list(m) for m in module.modules() if isinstance(m, nn.ModuleList)]
     if not lists:
         raise ValueError(
-            f"Expected a model with a ModuleList of decoder layers to shard, but {type(module).__name__} has none. "
-            "Train it with strategy=auto or strategy=ddp."
+            f"Expected a model with a ModuleList of decoder layers to shard, but {type(module).__name__} has "
+            "none. Train it with strategy=auto or strategy=ddp."
         )
     return max(lists, key=len)
 
@@ -102,8 +116,8 @@ def decoder_layers(module: nn.Module) -> list[nn.Module]:
 def compile_layers(policy: CausalPolicy, backend: str | Callable[..., Any] = "inductor") -> None:
     """Compile each decoder layer as a whole, in place, before the policy is sharded; a graph break raises.
 
-    All layers share their graphs, which serve any lengths. Attention must be `sparse_attention`: attention on a CPU
-    has another graph for every batch.
+    All layers share their graphs, which serve any lengths. Attention must be `sparse_attention`: attention on
+    a CPU has another graph for every batch.
     """
     if not policy.shares_prefix:
         return
@@ -122,9 +136,9 @@ def reshard(root: nn.Module) -> None:
 def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield `(name, full tensor)` of every parameter, detached; tied parameters once.
 
-    Adapters are merged into the weights that they belong to, and names are those of the model without adapters.
-    Collective under FSDP2: every rank must exhaust the iterator. There, `reshard` the root first: after a
-    forward without gradient, the root holds its parameters in the compute type.
+    Adapters are merged into the weights that they belong to, and names are those of the model without
+    adapters. Collective under FSDP2: every rank must exhaust the iterator. There, `reshard` the root first:
+    after a forward without gradient, the root holds its parameters in the compute type.
     """
     layers = {f"{name}.weight": layer for name, layer in adapted_layers(model)}
     for whole_name, parameter in model.named_parameters():

@@ -14,7 +14,9 @@ from ...types import Completion, Finish, Request, SamplingConfig
 from ...types.checks import found, name_of
 
 T = TypeVar("T")
-NO_PROBABILITIES = "Expected the policy to give probabilities, but its logits are not finite after {} of {} sequences."
+NO_PROBABILITIES = (
+    "Expected the policy to give probabilities, but its logits are not finite after {} of {} sequences."
+)
 
 FLOAT32_HEAD = {"head_dtype": "float32"}
 """For vLLM's `hf_overrides`: logits in float32, as the trainer has them, whatever the type of the weights."""
@@ -50,10 +52,11 @@ def check_context(request: Request, context: int) -> None:
     longest = max((len(prompt) for prompt in request.prompts), default=0)
     if longest + request.sampling.max_new_tokens > context:
         raise ValueError(
-            f"Expected prompts and responses of at most {context} tokens, the context of model or engine, but a "
-            f"prompt has {longest} and max_new_tokens is {request.sampling.max_new_tokens}. Raise the engine's limit "
-            "(rollout.engine.max_model_len, --max-model-len of a server), or lower rollout.sampling.max_new_tokens or "
-            "data.max_prompt_tokens (for tests evaluation_sampling, data.max_evaluation_prompt_tokens)."
+            f"Expected prompts and responses of at most {context} tokens, the context of model or engine, "
+            f"but a prompt has {longest} and max_new_tokens is {request.sampling.max_new_tokens}. Raise the "
+            "engine's limit (rollout.engine.max_model_len, --max-model-len of a server), or lower "
+            "rollout.sampling.max_new_tokens or data.max_prompt_tokens (for tests evaluation_sampling, "
+            "data.max_evaluation_prompt_tokens)."
         )
 
 
@@ -63,7 +66,9 @@ def check_completions(completions: object, engine: object) -> list[list[Completi
     Raises:
         TypeError: if the engine has returned anything else.
     """
-    expected = f"Expected {name_of(engine)} (rollout.engine) to return a list of Completion for each prompt, but got"
+    expected = (
+        f"Expected {name_of(engine)} (rollout.engine) to return a list of Completion for each prompt, but got"
+    )
     if not isinstance(completions, list | tuple):
         raise TypeError(f"{expected} {found(completions)}.")
     for prompt, samples in enumerate(completions):
@@ -106,14 +111,14 @@ def checked(finish: Finish, request: Request, policy: nn.Module, engine: object)
     counts = [len(samples) for samples in completions]
     if counts != list(request.num_samples):
         raise EngineError(
-            f"Expected {sum(request.num_samples)} responses of the engine, {list(request.num_samples)[:8]} to the "
-            f"first prompts, but got {sum(counts)}, {counts[:8]}. Correct rollout.engine."
+            f"Expected {sum(request.num_samples)} responses of the engine, {list(request.num_samples)[:8]} "
+            f"to the first prompts, but got {sum(counts)}, {counts[:8]}. Correct rollout.engine."
         )
     longest, limit = max(map(len, logprobs), default=0), request.sampling.max_new_tokens
     if longest > limit:
         raise EngineError(
-            f"Expected responses of at most {limit} tokens (rollout.sampling.max_new_tokens), but {name_of(engine)} "
-            f"(rollout.engine) returned one of {longest}."
+            f"Expected responses of at most {limit} tokens (rollout.sampling.max_new_tokens), but "
+            f"{name_of(engine)} (rollout.engine) returned one of {longest}."
         )
     return completions
 
@@ -145,8 +150,8 @@ def stop_token_ids(model_path: str) -> list[int]:
         ids |= {AutoTokenizer.from_pretrained(model_path, trust_remote_code=False).eos_token_id} - {None}
     if not ids:
         raise ValueError(
-            f"Expected an eos_token_id in the generation_config.json or config.json of {model_path}, but found none. "
-            "Add it: without one, responses never end."
+            f"Expected an eos_token_id in the generation_config.json or config.json of {model_path}, but "
+            "found none. Add it: without one, responses never end."
         )
     return sorted(ids)
 

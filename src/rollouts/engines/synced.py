@@ -24,8 +24,8 @@ def own_parameters(policy: nn.Module) -> Iterable[tuple[str, Tensor]]:
 class SyncedEngine:
     """Engine that is made on first use, and gets `weights` only when they have changed.
 
-    An engine is refused as soon as its class is known, at the latest when it is made, if it lacks a part of `Engine`,
-    or if `asynchronous` is set and it can't sample while the policy is updated.
+    An engine is refused as soon as its class is known, at the latest when it is made, if it lacks a part of
+    `Engine`, or if `asynchronous` is set and it can't sample while the policy is updated.
     """
 
     def __init__(self, make: Callable[[], Engine], weights: NamedWeights, asynchronous: bool) -> None:
@@ -45,14 +45,15 @@ class SyncedEngine:
             name = engine.__name__ if isinstance(engine, type) else type(engine).__name__
             raise ValueError(
                 f"Expected an engine that samples while the policy is updated with rollout.ahead, but {name} "
-                "shares the trainer's device or random state. Use rollout=vllm_server, whose servers have devices of "
-                "their own, or rollout=transformers, or set rollout.ahead=0."
+                "shares the trainer's device or random state. Use rollout=vllm_server, whose servers have "
+                "devices of their own, or rollout=transformers, or set rollout.ahead=0."
             )
 
     def at(self, policy: nn.Module, step: int) -> Engine:
         """Return the engine with the weights of `policy` after `step` optimizer steps. Collective."""
         if self._engine is None:
-            with torch.inference_mode(False):  # in a validation: weights that are made there could not be replaced
+            # in a validation: weights that are made there could not be replaced
+            with torch.inference_mode(False):
                 engine = self.make()
             self._check(engine)
             self._engine = engine

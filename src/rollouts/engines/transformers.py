@@ -1,8 +1,9 @@
 """Sampling with transformers alone, for machines without vLLM. Reproducible bit for bit on a CPU.
 
-The loop is our own because transformers' `generate` draws from the process's generator, keeps finished rows to the end,
-and computes a prefix that rows share once for each row. Here responses to a prompt are computed together for as long as
-their tokens agree, rows leave the batch when they finish, and the seed is an argument.
+The loop is our own because transformers' `generate` draws from the process's generator, keeps finished rows
+to the end, and computes a prefix that rows share once for each row. Here responses to a prompt are computed
+together for as long as their tokens agree, rows leave the batch when they finish, and the seed is an
+argument.
 """
 
 from collections.abc import Iterable
@@ -14,7 +15,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM, DynamicCache
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    DynamicCache,
+)
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.masking_utils import sdpa_mask
 
@@ -44,7 +51,9 @@ class TransformersEngine(Engine):
 
     asynchronous = True
 
-    def __init__(self, model_path: str, dtype: str = "float32", device: str | None = None, max_rows: int = 512) -> None:
+    def __init__(
+        self, model_path: str, dtype: str = "float32", device: str | None = None, max_rows: int = 512
+    ) -> None:
         config = AutoConfig.from_pretrained(model_path, trust_remote_code=False)
         config._attn_implementation = None  # it could name code on the hub
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -57,8 +66,14 @@ class TransformersEngine(Engine):
             raise ValueError(
                 f"Expected a model whose state is keys and values alone, but {model_path}'s is more. Use rollout=vllm."
             )
-        heads, keys = (getattr(self.model.config, f"num_{kind}_heads", 0) for kind in ("attention", "key_value"))
-        if self.device.type == "cpu" and self.model.config._attn_implementation == "sdpa" and 0 < keys < heads:
+        heads, keys = (
+            getattr(self.model.config, f"num_{kind}_heads", 0) for kind in ("attention", "key_value")
+        )
+        if (
+            self.device.type == "cpu"
+            and self.model.config._attn_implementation == "sdpa"
+            and 0 < keys < heads
+        ):
             self.model.set_attn_implementation(GROUPED_ATTENTION)
         self.stop_ids = torch.tensor(stop_token_ids(model_path), device=self.device)
         self.context = int(getattr(config, "max_position_embeddings", 0)) or 2**31
@@ -80,12 +95,14 @@ class TransformersEngine(Engine):
                     prefix = name.removesuffix(f".{suffix}")
                     advice = f"Strip the prefix: RolloutCallback(…, policy={prefix!r})."
                 raise ValueError(
-                    f"Expected the policy's parameters, but the engine's model has {known} where it was given `{name}` "
-                    f"of shape {tuple(tensor.shape)}. {advice}"
+                    f"Expected the policy's parameters, but the engine's model has {known} where it was "
+                    f"given `{name}` of shape {tuple(tensor.shape)}. {advice}"
                 )
             own.pop(name).copy_(tensor)
         if own:
-            raise ValueError(f"Expected all parameters of the policy, but got none of {', '.join(sorted(own))}.")
+            raise ValueError(
+                f"Expected all parameters of the policy, but got none of {', '.join(sorted(own))}."
+            )
 
     @torch.no_grad()
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
@@ -166,7 +183,12 @@ class TransformersEngine(Engine):
         """
         whole = ids.shape == mask.shape
         positions = (mask.cumsum(1) - 1).clamp(min=0) if whole else mask.sum(1, keepdim=True) - 1
-        of_cache = {"attention_mask": mask, "position_ids": positions, "past_key_values": cache, "use_cache": True}
+        of_cache = {
+            "attention_mask": mask,
+            "position_ids": positions,
+            "past_key_values": cache,
+            "use_cache": True,
+        }
         logits: Tensor = self.model(input_ids=ids, **of_cache, logits_to_keep=1).logits
         return logits[:, -1]
 
@@ -187,7 +209,10 @@ def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Te
     of_rows = [values[sampled].cpu().split(lengths.tolist()) for values in (tokens, logprobs)]
     rows = zip(*of_rows, finished.tolist(), strict=True)
     # Views would keep all of a large tensor alive, and would be pickled with all of it.
-    return [Completion(token_ids=ids.clone(), logprobs=values.clone(), truncated=not end) for ids, values, end in rows]
+    return [
+        Completion(token_ids=ids.clone(), logprobs=values.clone(), truncated=not end)
+        for ids, values, end in rows
+    ]
 
 
 def grouped_query_attention(
@@ -199,8 +224,13 @@ def grouped_query_attention(
     [n, H_kv, Lk, D], where H is a multiple of H_kv; `attention_mask` is [n, 1, Lq, Lk] bool, None is causal.
     Returns [n, Lq, H, D], and None for the attention weights.
     """
-    rule: dict[str, Any] = {"attn_mask": attention_mask, "is_causal": attention_mask is None and query.shape[2] > 1}
-    attended = F.scaled_dot_product_attention(query, key, value, **rule, scale=options.get("scaling"), enable_gqa=True)
+    rule: dict[str, Any] = {
+        "attn_mask": attention_mask,
+        "is_causal": attention_mask is None and query.shape[2] > 1,
+    }
+    attended = F.scaled_dot_product_attention(
+        query, key, value, **rule, scale=options.get("scaling"), enable_gqa=True
+    )
     return attended.transpose(1, 2).contiguous(), None
 
 
@@ -217,7 +247,9 @@ class _Layer(DynamicLayer):
         """Store the rows to select at the next `update`, which comes before the next selection."""
         self.rows = indices
 
-    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
         """Return [selected rows, heads, tokens so far and new, D] keys and values."""
         if self.rows is None or self.keys is None or self.values is None:
             return super().update(key_states, value_states, *args, **kwargs)
@@ -258,10 +290,14 @@ def draw(
     if sampling.temperature == 0:
         chosen = logits.argmax(-1)[rows]
     else:
-        # Inverse transform: row i of `logits` fills the interval from i to i + 1, each token in proportion to its mass.
+        # Inverse transform: row i of `logits` fills the interval from i to i + 1, each token in proportion to
+        # its mass.
         mass = _truncated(logprobs, sampling).double().exp().cumsum(-1)
         ends = mass / mass[:, -1:] + torch.arange(len(logits), device=logits.device)[:, None]
-        points = torch.rand(len(rows), dtype=torch.float64, device=logits.device, generator=generator) * BELOW_1 + rows
+        points = (
+            torch.rand(len(rows), dtype=torch.float64, device=logits.device, generator=generator) * BELOW_1
+            + rows
+        )
         chosen = torch.searchsorted(ends.flatten(), points, right=True) - rows * logits.shape[1]
     return chosen, logprobs[rows, chosen]
 

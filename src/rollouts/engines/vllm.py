@@ -33,15 +33,18 @@ class VLLMEngine(Engine):
 
     Args:
         model_path: Folder or hub name, for configuration, tokenizer and stop tokens.
-        dtype: Type of the engine's weights, by its name in torch; bfloat16 differs from a float32 trainer by about 0.02
-            nats per token, which `rollout/engine_mismatch_kl` shows.
-        max_model_len: Longest sequence in tokens, at most the model's context; None takes that, if the cache fits.
+        dtype: Type of the engine's weights, by its name in torch; bfloat16 differs from a float32 trainer by
+            about 0.02 nats per token, which `rollout/engine_mismatch_kl` shows.
+        max_model_len: Longest sequence in tokens, at most the model's context; None takes that, if the cache
+            fits.
         gpu_memory_utilization: Share of the GPU's memory that the engine may take.
         kv_cache_memory_bytes: Size of the KV cache; None lets vLLM choose. Set it on CPUs.
         enforce_eager: Whether to run without CUDA graphs.
         sleep: Whether `sleep` frees the memory of weights and cache during the update; GPUs only.
-        tensor_parallel_size: Ranks that share an engine: for models whose weights and cache one GPU does not hold.
-        step_seconds: How long one step of sampling may take before it counts as hung and the run ends; see `Watch`.
+        tensor_parallel_size: Ranks that share an engine: for models whose weights and cache one GPU does not
+            hold.
+        step_seconds: How long one step of sampling may take before it counts as hung and the run ends; see
+            `Watch`.
         options: Further arguments of `vllm.LLM`.
 
     Raises:
@@ -64,13 +67,16 @@ class VLLMEngine(Engine):
     ) -> None:
         if tensor_parallel_size < 1 or world_size() % tensor_parallel_size:
             raise ValueError(
-                f"Expected rollout.engine.tensor_parallel_size to divide the {world_size()} ranks of this run, but got "
-                f"{tensor_parallel_size}. Change it or trainer.devices, or use rollout=vllm_server, whose servers span "
-                "GPUs of their own."
+                f"Expected rollout.engine.tensor_parallel_size to divide the {world_size()} ranks of this "
+                f"run, but got {tensor_parallel_size}. Change it or trainer.devices, or use "
+                "rollout=vllm_server, whose servers span GPUs of their own."
             )
-        # Keeps the engine in this process, so that it gets tensors as they are; must be set before the import.
+        # Keeps the engine in this process, so that it gets tensors as they are; must be set before the
+        # import.
         os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
-        most = getattr(AutoConfig.from_pretrained(model_path, trust_remote_code=False), "max_position_embeddings", None)
+        most = getattr(
+            AutoConfig.from_pretrained(model_path, trust_remote_code=False), "max_position_embeddings", None
+        )
         if max_model_len and most:
             max_model_len = min(max_model_len, most)
         with undisturbed(), errors_to_log():
@@ -82,9 +88,11 @@ class VLLMEngine(Engine):
                 "enforce_eager": enforce_eager, "enable_sleep_mode": sleep, "trust_remote_code": False,
                 "tensor_parallel_size": tensor_parallel_size, "disable_log_stats": True,
                 "distributed_executor_backend": "external_launcher",  # reads the variables below
-                "logprobs_mode": "processed_logprobs",  # at the sampling temperature, of the tokens that were drawn
+                # at the sampling temperature, of the tokens that were drawn
+                "logprobs_mode": "processed_logprobs",
             }  # fmt: skip
-            # vLLM has not launched this process: without its GPU, every process of a node would take the first one. A
+            # vLLM has not launched this process: without its GPU, every process of a node would take the
+            # first one. A
             # single process makes a group of its own at this address.
             device = torch.cuda.current_device() if torch.cuda.is_available() else 0
             place = {"RANK": rank(), "LOCAL_RANK": device, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0}
@@ -120,7 +128,9 @@ class VLLMEngine(Engine):
         first = sum(len(part.prompts) for part in parts[:place])
         # A team uses the seed of its first rank, so that all of its ranks draw the same tokens.
         prompts = [prompt for part in parts for prompt in part.prompts]
-        everything = Request(prompts, [n for part in parts for n in part.num_samples], request.sampling, parts[0].seed)
+        everything = Request(
+            prompts, [n for part in parts for n in part.num_samples], request.sampling, parts[0].seed
+        )
         check_context(everything, self.context)
         self._wake()
         results: list[list[Completion]] = [[] for _ in request.prompts]
@@ -140,11 +150,14 @@ class VLLMEngine(Engine):
         from vllm import SamplingParams, TokensPrompt
 
         wanted = [row for row, count in enumerate(request.num_samples) if count]
-        # On GPUs vLLM draws requests without a seed from numpy's global state, which does not follow from our seed. On
+        # On GPUs vLLM draws requests without a seed from numpy's global state, which does not follow from our
+        # seed. On
         # CPUs vLLM fails on requests with a seed when a prefill is cut; there `torch.manual_seed` is enough.
         seeds = [derive_seed(request.seed, row) if torch.cuda.is_available() else None for row in wanted]
         options = [vllm_sampling(request.sampling, request.num_samples[row], self.stop_ids) for row in wanted]
-        params = [SamplingParams(**o, seed=s, flat_logprobs=True) for o, s in zip(options, seeds, strict=True)]
+        params = [
+            SamplingParams(**o, seed=s, flat_logprobs=True) for o, s in zip(options, seeds, strict=True)
+        ]
         inputs = [TokensPrompt(prompt_token_ids=request.prompts[row].tolist()) for row in wanted]
         with undisturbed(), self.watch.over():
             torch.manual_seed(request.seed)
@@ -153,11 +166,14 @@ class VLLMEngine(Engine):
             row_of = dict(zip(names, wanted, strict=True))
             while self.llm.llm_engine.has_unfinished_requests():
                 for output in self.llm.llm_engine.step():
-                    if output.finished and output.request_id in row_of:  # ignore leftovers of an interrupted call
+                    # ignore leftovers of an interrupted call
+                    if output.finished and output.request_id in row_of:
                         take(row_of.pop(output.request_id), list(output.outputs))  # type: ignore[arg-type]
                 self.watch.steps += 1
         if row_of:
-            raise EngineError(f"Expected responses to all prompts, but vLLM dropped those to {len(row_of)} of them.")
+            raise EngineError(
+                f"Expected responses to all prompts, but vLLM dropped those to {len(row_of)} of them."
+            )
 
     def sleep(self) -> None:
         """Free the GPU's memory until the next `sync` or `generate`, if the engine was made with `sleep`."""
@@ -180,8 +196,8 @@ class VLLMEngine(Engine):
 class Watch:
     """Watchdog that ends the process if its engine hangs; nothing else can end vLLM's step from within.
 
-    A step may take `seconds`, or 20 times as long as the slowest before it; the first, which may compile, 10 times
-    `seconds`. Time in which the process is stopped does not count.
+    A step may take `seconds`, or 20 times as long as the slowest before it; the first, which may compile, 10
+    times `seconds`. Time in which the process is stopped does not count.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -206,7 +222,9 @@ class Watch:
             allowed = max(self.seconds, 20 * self.slowest) if seen else 10 * self.seconds
             if waited > allowed:
                 traceback.print_stack(sys._current_frames()[thread])
-                hangs = f"Expected a step of vLLM within {allowed:.0f} s, but it hangs there, and the run ends."
+                hangs = (
+                    f"Expected a step of vLLM within {allowed:.0f} s, but it hangs there, and the run ends."
+                )
                 advice = "Go on from the newest checkpoint: resume=auto. rollout.engine.step_seconds gives it longer."
                 print(hangs, advice, file=sys.stderr, flush=True)
                 os._exit(1)
@@ -236,7 +254,8 @@ class WorkerExtension:
         try:
             self.reload_weights(weights_iterator=receive_weights(**where))
         except Exception:
-            # End the reload: vLLM counts the parts of a layer as they arrive. It would complete a layer of this stream
+            # End the reload: vLLM counts the parts of a layer as they arrive. It would complete a layer of
+            # this stream
             # with parts of the next stream, and fail on the rest.
             self.reload_weights(weights_iterator=iter(()))
             raise

@@ -1,8 +1,8 @@
 """Weights over HTTP, from the trainer's memory into an engine's: no file, no CUDA, any number of receivers.
 
-During one update the trainer listens, and answers whoever shows the token of this update: with a line of JSON (names,
-types, shapes), then with the bytes of every tensor in that order. Neither side waits longer than a time limit for the
-next bytes.
+During one update the trainer listens, and answers whoever shows the token of this update: with a line of JSON
+(names, types, shapes), then with the bytes of every tensor in that order. Neither side waits longer than a
+time limit for the next bytes.
 """
 
 import json
@@ -32,7 +32,12 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(
-        self, weights: Weights, timeout: float, host: str, stalled: Callable[[], None], taken: Callable[[], None]
+        self,
+        weights: Weights,
+        timeout: float,
+        host: str,
+        stalled: Callable[[], None],
+        taken: Callable[[], None],
     ) -> None:
         self.weights = weights
         self.seconds = timeout
@@ -88,9 +93,9 @@ def offered(
 ) -> Iterator[dict[str, Any]]:
     """Offer tensors while the block runs, and yield the arguments of `receive_weights`.
 
-    `weights` are on the CPU and contiguous; `host` is the address of this machine to listen at. If no receiver has
-    taken any bytes for `timeout` seconds, `stalled` is called, again and again, also after the last byte. `taken` is
-    called when a receiver has got the last byte.
+    `weights` are on the CPU and contiguous; `host` is the address of this machine to listen at. If no
+    receiver has taken any bytes for `timeout` seconds, `stalled` is called, again and again, also after the
+    last byte. `taken` is called when a receiver has got the last byte.
     """
     with _Server(weights, timeout, host, stalled, taken) as server:
         threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
@@ -117,7 +122,9 @@ def receive_weights(host: str, port: int, token: str, timeout: float) -> Iterato
             while left:
                 count = response.readinto(left)
                 if not count:
-                    raise ConnectionError(f"Expected {len(left)} more bytes of {name}, but the stream has ended.")
+                    raise ConnectionError(
+                        f"Expected {len(left)} more bytes of {name}, but the stream has ended."
+                    )
                 left = left[count:]
             yield name, tensor
 

@@ -28,8 +28,8 @@ def shared_token() -> str:
     token = os.environ.get(VARIABLE, "").strip() or _of_file(FILE.expanduser())
     if len(token) < SHORTEST:
         raise ValueError(
-            f"Expected a token of at least {SHORTEST} characters in {VARIABLE} or {FILE}, but it has {len(token)}. "
-            f"Unset {VARIABLE} and delete the file: the next start makes a new one."
+            f"Expected a token of at least {SHORTEST} characters in {VARIABLE} or {FILE}, but it has "
+            f"{len(token)}. Unset {VARIABLE} and delete the file: the next start makes a new one."
         )
     return token
 
@@ -60,7 +60,9 @@ class RequireToken:
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Pass the request on to the application, or refuse it."""
         asks = scope["type"] in ("http", "websocket")
-        if not asks or secrets.compare_digest(dict(scope["headers"]).get(b"authorization", b""), self.expected):
+        if not asks or secrets.compare_digest(
+            dict(scope["headers"]).get(b"authorization", b""), self.expected
+        ):
             await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})

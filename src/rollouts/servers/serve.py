@@ -53,4 +53,5 @@ def main() -> None:
 if __name__ == "__main__":
     main()
 elif __name__ == "__mp_main__" and sys.platform == "linux":  # in the processes that vLLM spawns
-    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end with the server, else the engine outlives it
+    # PR_SET_PDEATHSIG: end with the server, else the engine outlives it
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)

@@ -1,6 +1,7 @@
 """One vLLM server: its address, calls to it, and the transfer of weights.
 
-A server that hangs during a transfer of weights is given up within 60 s; a moving transfer may take `timeout`.
+A server that hangs during a transfer of weights is given up within 60 s; a moving transfer may take
+`timeout`.
 """
 
 import socket
@@ -45,7 +46,9 @@ def listed(entry: str) -> list[str]:
     """
     kind, _, rest = entry.partition(":")
     if kind == "file":
-        lines = (line.partition("#")[0].strip(" /\t") for line in Path(rest).expanduser().read_text().splitlines())
+        lines = (
+            line.partition("#")[0].strip(" /\t") for line in Path(rest).expanduser().read_text().splitlines()
+        )
         if urls := list(filter(None, lines)):
             return urls
         raise OSError("it lists no server")
@@ -103,8 +106,8 @@ def shut_down(connection: socket.socket) -> None:
 class VLLMServer:
     """Calls to one server.
 
-    Calls raise EngineError if the server refuses, ForeignDataError if its reply breaks the contract, and another of
-    `FAILURES` if the server is gone or fails.
+    Calls raise EngineError if the server refuses, ForeignDataError if its reply breaks the contract, and
+    another of `FAILURES` if the server is gone or fails.
     """
 
     def __init__(self, url: str, timeout: float, token: str) -> None:
@@ -151,7 +154,8 @@ class VLLMServer:
             httpx.HTTPError: the server is gone, fails, or takes too long.
         """
         seconds = min(timeout or CONTROL_SECONDS, self.timeout)
-        limits = httpx.Timeout(seconds, connect=min(seconds, 10.0))  # of each read; the deadline is that of all reads
+        # of each read; the deadline is that of all reads
+        limits = httpx.Timeout(seconds, connect=min(seconds, 10.0))
         with (
             _Deadline(seconds, self.sockets) as deadline,
             self.client.stream(
@@ -162,12 +166,14 @@ class VLLMServer:
             for chunk in response.iter_raw():
                 content += chunk
                 if len(content) > most:
-                    raise EngineError(f"Expected {self.url}{path} to reply with at most {most} bytes, but got more.")
+                    raise EngineError(
+                        f"Expected {self.url}{path} to reply with at most {most} bytes, but got more."
+                    )
         if 400 <= response.status_code < 500:
             said = bytes(content[:500]).decode(errors="replace")
             raise EngineError(
-                f"Expected {response.request.url} to accept the request, but it answered {response.status_code}: "
-                f"{said!r}. {HINTS.get(response.status_code, '')}"
+                f"Expected {response.request.url} to accept the request, but it answered "
+                f"{response.status_code}: {said!r}. {HINTS.get(response.status_code, '')}"
             )
         response.raise_for_status()
         return bytes(content)
@@ -202,7 +208,8 @@ class VLLMServer:
     def exchange_weights(self, weights: Weights, version: str) -> None:
         """Stop sampling, let the workers receive the weights, and clear the cache of prefixes.
 
-        Until the weights are complete and the cache is empty, the server reports their version as "unfinished".
+        Until the weights are complete and the cache is empty, the server reports their version as
+        "unfinished".
         """
         self.post("/update_weight_version", {"new_version": "unfinished"})
         self.post("/pause?mode=abort")
@@ -212,7 +219,9 @@ class VLLMServer:
         with offered(weights, limit, host, stalled, taken.set) as where:
             self.post("/collective_rpc", {"method": "take_weights", "kwargs": where}, self.timeout)
             if not taken.wait(limit):
-                raise EngineError(f"Expected {self.url} to take the weights, but it only confirmed them. {START}")
+                raise EngineError(
+                    f"Expected {self.url} to take the weights, but it only confirmed them. {START}"
+                )
         self.post("/reset_prefix_cache")
         self.post("/update_weight_version", {"new_version": version})
         self.post("/resume")

@@ -118,7 +118,9 @@ class Asked(NamedTuple):
         return (1 << 20) + 512 * self.num_samples * self.max_new_tokens
 
 
-def read_generated(content: bytes, asked: Asked, source: str, earlier: Sequence[Completion] = ()) -> list[Completion]:
+def read_generated(
+    content: bytes, asked: Asked, source: str, earlier: Sequence[Completion] = ()
+) -> list[Completion]:
     """Read the reply to a request for responses, in the order of their indices.
 
     Args:
@@ -133,7 +135,9 @@ def read_generated(content: bytes, asked: Asked, source: str, earlier: Sequence[
     choices = read_json(Generated, content, source=source, remedy=REMEDY).choices
     found = sorted(choice.index for choice in choices)
     if found != list(range(asked.num_samples)):
-        _refuse(source, "choices", f"have the indices 0 to {asked.num_samples - 1} once each", str(found[:16]))
+        _refuse(
+            source, "choices", f"have the indices 0 to {asked.num_samples - 1} once each", str(found[:16])
+        )
     for row, choice in enumerate(choices):
         _check_tokens(choice, asked, source, f"choices[{row}]")
         _check_versions(choice, asked.version, source, f"choices[{row}]")
@@ -154,7 +158,12 @@ def _check_tokens(choice: Choice, asked: Asked, source: str, place: str) -> None
     if len(ids) > asked.max_new_tokens:
         _refuse(source, f"{place}.token_ids", f"be at most {asked.max_new_tokens} tokens", f"{len(ids)}")
     if max(ids) >= asked.vocabulary:
-        _refuse(source, f"{place}.token_ids", f"be below {asked.vocabulary}, the size of the vocabulary", f"{max(ids)}")
+        _refuse(
+            source,
+            f"{place}.token_ids",
+            f"be below {asked.vocabulary}, the size of the vocabulary",
+            f"{max(ids)}",
+        )
     if len(entries) != len(ids):
         _refuse(source, f"{place}.logprobs.content", f"be {len(ids)}, one for each token", f"{len(entries)}")
     for position, (token, entry) in enumerate(zip(ids, entries, strict=True)):
@@ -163,7 +172,9 @@ def _check_tokens(choice: Choice, asked: Asked, source: str, place: str) -> None
             _refuse(source, where, f"be {token}, as in token_ids", f"{entry.token_id}")
     stops = [position for position, token in enumerate(ids) if token in asked.stop_ids]
     if stops and stops[0] < len(ids) - 1:
-        _refuse(source, f"{place}.token_ids", f"end at the stop token in place {stops[0]}", f"{len(ids)} tokens")
+        _refuse(
+            source, f"{place}.token_ids", f"end at the stop token in place {stops[0]}", f"{len(ids)} tokens"
+        )
     if choice.finish_reason == "stop" and not stops:
         _refuse(source, f"{place}.finish_reason", f"be length without one of {list(asked.stop_ids)}", "stop")
     if choice.finish_reason == "length" and len(ids) < asked.max_new_tokens:
@@ -178,7 +189,12 @@ def _check_versions(choice: Choice, version: str, source: str, place: str) -> No
     end = 0
     for span in choice.weight_versions:
         if span.start != end or span.end < span.start:
-            _refuse(source, f"{place}.weight_versions", f"have a span from token {end} on", f"{span.start}:{span.end}")
+            _refuse(
+                source,
+                f"{place}.weight_versions",
+                f"have a span from token {end} on",
+                f"{span.start}:{span.end}",
+            )
         end = span.end
     if end != len(choice.token_ids):
         _refuse(source, f"{place}.weight_versions", f"cover {len(choice.token_ids)} tokens", f"{end}")
@@ -195,8 +211,8 @@ def _completion(choice: Choice) -> Completion:
 def _copies(completions: Sequence[Completion]) -> int:
     """Return the number of equal responses if their log-probs rule out a coincidence, else 0.
 
-    Among n independent samples, c samples of probability p each are equal with probability C(n, c) p^(c − 1) at most.
-    Responses that are short or nearly certain may well be equal.
+    Among n independent samples, c samples of probability p each are equal with probability C(n, c) p^(c − 1)
+    at most. Responses that are short or nearly certain may well be equal.
     """
     texts = [tuple(completion.token_ids.tolist()) for completion in completions]
     for text, count in Counter(texts).items():

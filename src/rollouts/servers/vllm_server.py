@@ -1,13 +1,13 @@
 """vLLM servers on devices of their own; weights go from the trainer's memory to theirs, never through files.
 
-Every response comes back with the version of the weights that sampled it, which the server keeps beside the weights.
-Replies are checked (`server_replies`): if a reply breaks the contract, another server gets the request, as if the first
-one were dead. A server that was killed and started again has no such version: its responses are discarded, and sampled
-again once it has the current weights.
+Every response comes back with the version of the weights that sampled it, which the server keeps beside the
+weights. Replies are checked (`server_replies`): if a reply breaks the contract, another server gets the
+request, as if the first one were dead. A server that was killed and started again has no such version: its
+responses are discarded, and sampled again once it has the current weights.
 
-A request goes to another server at once when its connection breaks, and within 60 s when its server hangs: two failed
-probes in a row end all requests to a server. While probes are answered, a request may take as long as `timeout`. A
-server that has used all of that time gets requests only after the others until the next sync.
+A request goes to another server at once when its connection breaks, and within 60 s when its server hangs:
+two failed probes in a row end all requests to a server. While probes are answered, a request may take as long
+as `timeout`. A server that has used all of that time gets requests only after the others until the next sync.
 """
 
 import logging
@@ -28,7 +28,14 @@ from ...runs.preemption import asked_to_stop
 from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Finish, Request, ignore
 from ...types.checks import EndOfRun, float_dtype
-from ..engines.base import EngineError, check_context, in_thread, stop_token_ids, vllm_sampling, vocabulary_size
+from ..engines.base import (
+    EngineError,
+    check_context,
+    in_thread,
+    stop_token_ids,
+    vllm_sampling,
+    vocabulary_size,
+)
 from .access import shared_token
 from .server_calls import FAILURES, START, Json, VLLMServer, listed
 from .server_replies import Asked, read_generated
@@ -46,20 +53,21 @@ class VLLMServerEngine(Engine):
     """Samples from one or several vLLM servers, started with `python -m tagrpo.rollouts.servers.serve`.
 
     Under several ranks each samples its own prompts; `sync`, `generate` and what `generate_async` returns are
-    collective. Rank 0 alone holds a copy of the weights, in host memory, and sends them; it alone looks the servers up,
-    at each sync and while none is ready. Each request goes to the least busy server; one that has failed is left out
-    until weights are sent again. A request that has failed on all servers is tried again, at most `retries` times, and
-    once more if a server that hangs has left the others no time. When no server answers for `patience` seconds, every
-    rank raises.
+    collective. Rank 0 alone holds a copy of the weights, in host memory, and sends them; it alone looks the
+    servers up, at each sync and while none is ready. Each request goes to the least busy server; one that has
+    failed is left out until weights are sent again. A request that has failed on all servers is tried again,
+    at most `retries` times, and once more if a server that hangs has left the others no time. When no server
+    answers for `patience` seconds, every rank raises.
 
     Args:
         model_path: Folder or hub name, for the stop tokens.
-        url: A server's URL, such as `http://10.0.0.7:8000`; `file:/shared/servers.txt`, a file with one URL a line;
-            `dns:http://workers:8000`, all addresses of a host name; or a list of these. Files and names are read again
-            at each sync, and while no server is ready.
+        url: A server's URL, such as `http://10.0.0.7:8000`; `file:/shared/servers.txt`, a file with one URL a
+            line; `dns:http://workers:8000`, all addresses of a host name; or a list of these. Files and names
+            are read again at each sync, and while no server is ready.
         dtype: Type of the weights that are sent; the same as the server's.
         concurrency: Most HTTP requests of one rank at a time, each for samples of one prompt.
-        timeout: Seconds for one request, including its moves to other servers, or for one transfer of weights.
+        timeout: Seconds for one request, including its moves to other servers, or for one transfer of
+            weights.
         retries: How often failed requests, or a transfer of weights that a server refuses, are tried again.
         patience: Seconds to wait for a server that is being started.
     """
@@ -77,15 +85,17 @@ class VLLMServerEngine(Engine):
         patience: float = 600.0,
     ) -> None:
         urls = [url] if isinstance(url, str) else list(url)
-        if not urls or not all(u.startswith("file:") or urlsplit(u.removeprefix("dns:")).hostname for u in urls):
+        if not urls or not all(
+            u.startswith("file:") or urlsplit(u.removeprefix("dns:")).hostname for u in urls
+        ):
             raise ValueError(
                 "Expected rollout.engine.url such as http://localhost:8000, file:/shared/servers.txt or "
                 f"dns:http://workers:8000, or a list, but got {url!r}. {START}"
             )
         if concurrency < 1 or retries < 0 or min(timeout, patience) <= 0:
             raise ValueError(
-                "Expected rollout.engine with concurrency ≥ 1, retries ≥ 0 and positive timeout and patience, "
-                f"but got {concurrency}, {retries}, {timeout} and {patience}."
+                "Expected rollout.engine with concurrency ≥ 1, retries ≥ 0 and positive timeout and "
+                f"patience, but got {concurrency}, {retries}, {timeout} and {patience}."
             )
         self.dtype = float_dtype(dtype, "rollout.engine.dtype")
         self.entries, self.concurrency = urls, concurrency
@@ -97,7 +107,8 @@ class VLLMServerEngine(Engine):
         self.overdue: set[str] = set()  # URLs of the servers that have used up `timeout` since the last sync
         self.version = "none"  # of the weights; no other run has the same
         self.weights: dict[str, Tensor] = {}
-        self.servers: dict[str, VLLMServer] = {}  # those that are ready: the same on every rank, in its own order
+        # those that are ready: the same on every rank, in its own order
+        self.servers: dict[str, VLLMServer] = {}
         self.choosing = threading.Lock()
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
@@ -145,13 +156,16 @@ class VLLMServerEngine(Engine):
                     states[entry] = str(error)
             servers = self._servers(urls)
             with ThreadPoolExecutor(max(len(servers), 1)) as threads:
-                found = threads.map(lambda server: server.failure_to_hold(self.version, send=weights), servers.values())
+                found = threads.map(
+                    lambda server: server.failure_to_hold(self.version, send=weights), servers.values()
+                )
                 states |= zip(servers, found, strict=True)
             if ready := {url: server.context for url, server in servers.items() if not states[url]}:
                 return ready, ""
             reasons = "; ".join(f"{where}: {why}" for where, why in states.items())
             waited = time.monotonic() - began
-            # A server that answers and fails is not about to start: it counts against `retries`, not `patience`.
+            # A server that answers and fails is not about to start: it counts against `retries`, not
+            # `patience`.
             failures += any(server.answers for server in servers.values())
             if failures > self.retries or waited > self.patience:
                 return {}, (
@@ -191,8 +205,8 @@ class VLLMServerEngine(Engine):
                 failures = self._attempt(request, results, deliver, list(failures))
             if left := list(chain(*gather_objects(list(failures.values())))):
                 raise EngineError(
-                    f"Expected responses to all prompts, but {len(left)} requests failed {self.retries + 1} times, "
-                    f"last with: {left[-1]}. Look at the server's log."
+                    f"Expected responses to all prompts, but {len(left)} requests failed {self.retries + 1} "
+                    f"times, last with: {left[-1]}. Look at the server's log."
                 )
             return results
 
@@ -262,7 +276,9 @@ class VLLMServerEngine(Engine):
             if context < length:
                 failed[url] = f"its context of {context} tokens is too short for {length}"
         began = time.monotonic()
-        while left := [server for server in self.servers.values() if not server.state and server.url not in failed]:
+        while left := [
+            server for server in self.servers.values() if not server.state and server.url not in failed
+        ]:
             with self.choosing:
                 server = min(left, key=lambda server: (server.url in self.overdue, server.under_way))
                 server.under_way += 1
@@ -281,7 +297,9 @@ class VLLMServerEngine(Engine):
             finally:
                 with self.choosing:
                     server.under_way -= 1
-        raise EngineError("; ".join(f"{url}: {failed.get(url, server.state)}" for url, server in self.servers.items()))
+        raise EngineError(
+            "; ".join(f"{url}: {failed.get(url, server.state)}" for url, server in self.servers.items())
+        )
 
     def watch(self, server: VLLMServer, done: threading.Event) -> None:
         """Probe a busy server until `done`, and give the server up after two failures in a row."""

@@ -63,7 +63,11 @@ def test_the_running_rate_is_an_exponential_average_that_starts_with_the_first()
 
 def test_a_question_that_was_never_seen_gets_all():
     adaptive = AdaptiveRephrasings(low=0, high=3, samples=8)
-    assert (adaptive.count(Record(), 3), adaptive.count(Record(), 2), adaptive.count(visited(4), 3)) == (3, 2, 0)
+    assert (adaptive.count(Record(), 3), adaptive.count(Record(), 2), adaptive.count(visited(4), 3)) == (
+        3,
+        2,
+        0,
+    )
 
 
 def test_the_decay_is_the_weight_of_the_past():
@@ -133,9 +137,15 @@ def test_evaluation_and_a_fixed_number_know_nothing_of_rates(make_batch):
 
 
 @given(
-    st.integers(0, 5), st.integers(0, 5), st.integers(1, 16), st.lists(st.integers(0, 8), max_size=6), st.integers(0, 9)
+    st.integers(0, 5),
+    st.integers(0, 5),
+    st.integers(1, 16),
+    st.lists(st.integers(0, 8), max_size=6),
+    st.integers(0, 9),
 )
-def test_a_count_lies_between_its_bounds_and_is_the_same_for_either_verdict(low, more, samples, correct, available):
+def test_a_count_lies_between_its_bounds_and_is_the_same_for_either_verdict(
+    low, more, samples, correct, available
+):
     adaptive = AdaptiveRephrasings(low, low + more, samples)
     one, other = (
         adaptive.count(Record(visits=[Visit((8,), (count,)) for count in counts]), available)

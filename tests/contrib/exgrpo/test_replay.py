@@ -71,7 +71,9 @@ def test_a_question_whose_partial_success_is_forgotten_is_drawn_as_one_of_rate_0
     replay.spread = 0.5
     draws = [replay.draw(1, iteration, set())[0] for iteration in range(2000)]
     expected = np.exp(-0.5) / (1 + np.exp(-0.5))
-    assert abs(draws.count("forgotten") / len(draws) - expected) < 4 * np.sqrt(expected * (1 - expected) / len(draws))
+    assert abs(draws.count("forgotten") / len(draws) - expected) < 4 * np.sqrt(
+        expected * (1 - expected) / len(draws)
+    )
 
 
 def test_a_question_is_drawn_once_and_never_beside_itself():
@@ -84,7 +86,10 @@ def test_only_questions_solved_in_part_are_recorded_and_solved_ones_retire(make_
     replay = SuccessReplay(start=0.5)
     first = with_ids(make_batch(PARTLY), "a", "b", "c", "d")
     assert observed(replay, first) == {"replay/questions": 2, "replay/successes": 3, "replay/retired": 1}
-    assert {id: latest_partial_rate(replay.memory[id].visits) for id in replay.records} == {"a": 0.25, "b": 0.5}
+    assert {id: latest_partial_rate(replay.memory[id].visits) for id in replay.records} == {
+        "a": 0.25,
+        "b": 0.5,
+    }
     kept = [success.token_ids.tolist() for success in replay.records["b"].successes]
     assert kept == [first.rollouts.token_ids[row].tolist() for row in (4, 5)]
     # 7 of 16 are correct: not yet more than half.

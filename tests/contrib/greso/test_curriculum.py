@@ -26,7 +26,8 @@ def by_the_authors(trace, p, easy):
 
 
 @pytest.mark.parametrize(
-    "right", [(4,), (0,), (2,), (4, 4, 4), (0, 0), (4, 0), (0, 4, 4), (4, 4, 2), (2, 0, 0, 0), (0,) * 9, (4,) * 64]
+    "right",
+    [(4,), (0,), (2,), (4, 4, 4), (0, 0), (4, 0), (0, 4, 4), (4, 4, 2), (2, 0, 0, 0), (0,) * 9, (4,) * 64],
 )
 def test_questions_without_gradient_are_skipped_as_by_gresos_authors(right):
     curriculum, trace = SkipUniform(easy=0.5, hard=0.3), [r / 4 for r in right]
@@ -39,7 +40,9 @@ def test_the_chances_follow_the_shares_of_easy_and_hard_questions():
     curriculum = SkipUniform(easy=0.5, hard=0.5, target=0.75, step=0.1)  # aims at ¼ easy and ½ hard ones
     batch = [Visit((2,), (2,)), Visit((2,), (1,)), Visit((2,), (0,)), Visit((2,), (1,))]
     curriculum.observe(batch)
-    assert curriculum.chances == pytest.approx({1.0: 0.4, 0.0: 0.6}), "¼ are easy, which is enough; ¼ are hard"
+    assert curriculum.chances == pytest.approx({1.0: 0.4, 0.0: 0.6}), (
+        "¼ are easy, which is enough; ¼ are hard"
+    )
     for _ in range(9):
         curriculum.observe(batch)
     assert curriculum.chances == pytest.approx({1.0: 0.05, 0.0: 0.95}), "within their bounds"

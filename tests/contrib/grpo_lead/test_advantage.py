@@ -48,7 +48,13 @@ def test_the_base_may_pool_differently(pools):
 
 
 def test_impossible_options_are_refused():
-    for options in ({"low": 2.0}, {"low": -0.1}, {"midpoint": 1.5}, {"steepness": -1.0}, {"group_by": "rank"}):
+    for options in (
+        {"low": 2.0},
+        {"low": -0.1},
+        {"midpoint": 1.5},
+        {"steepness": -1.0},
+        {"group_by": "rank"},
+    ):
         with pytest.raises(ValueError, match=next(iter(options))):
             DifficultyWeightedAdvantage(**options)
 
@@ -59,7 +65,15 @@ def test_options_at_the_ends_of_their_ranges_are_accepted(pools):
     for midpoint in (0.0, 1.0):
         DifficultyWeightedAdvantage(midpoint=midpoint)
     torch.testing.assert_close(DifficultyWeightedAdvantage(low=2.0, high=2.0)(groups), 2 * base)
-    torch.testing.assert_close(DifficultyWeightedAdvantage(low=0.0, high=1.0, steepness=0.0)(groups), 0.5 * base)
-    for refused in ({"midpoint": -0.01}, {"midpoint": 1.01}, {"steepness": -0.01}, {"low": -0.01}, {"low": 1.6}):
+    torch.testing.assert_close(
+        DifficultyWeightedAdvantage(low=0.0, high=1.0, steepness=0.0)(groups), 0.5 * base
+    )
+    for refused in (
+        {"midpoint": -0.01},
+        {"midpoint": 1.01},
+        {"steepness": -0.01},
+        {"low": -0.01},
+        {"low": 1.6},
+    ):
         with pytest.raises(ValueError, match="Expected"):
             DifficultyWeightedAdvantage(**refused)

@@ -32,7 +32,9 @@ def with_lengths(batch, lengths):
 
 
 def reward_groups(rollouts, rewards):
-    return RewardGroups(rewards=rewards, correct=rollouts.correct, question=rollouts.question, prompt=rollouts.prompt)
+    return RewardGroups(
+        rewards=rewards, correct=rollouts.correct, question=rollouts.question, prompt=rollouts.prompt
+    )
 
 
 def lead_rewards(lengths, correct):
@@ -51,7 +53,9 @@ def test_the_length_reward_is_the_papers_and_each_pool_has_its_own_mean_and_spre
     values = length_reward(torch.tensor(lengths), torch.tensor(correct), torch.tensor(group))
     for pool in range(5):
         rows = group == pool
-        np.testing.assert_allclose(values.numpy()[rows], lead_rewards(lengths[rows], correct[rows]), rtol=1e-6)
+        np.testing.assert_allclose(
+            values.numpy()[rows], lead_rewards(lengths[rows], correct[rows]), rtol=1e-6
+        )
 
 
 @pytest.mark.parametrize(
@@ -107,7 +111,8 @@ def test_grpo_lead_from_lengths_to_advantages(make_batch):
 
 
 @given(
-    st.lists(st.tuples(st.integers(1, 50), st.booleans(), st.integers(0, 2)), min_size=1, max_size=9), st.integers(2, 9)
+    st.lists(st.tuples(st.integers(1, 50), st.booleans(), st.integers(0, 2)), min_size=1, max_size=9),
+    st.integers(2, 9),
 )
 def test_length_rewards_order_correct_responses_by_length_and_know_no_unit(rows, factor):
     lengths, correct, group = map(torch.tensor, zip(*rows, strict=True))

@@ -38,7 +38,9 @@ def test_a_demonstration_takes_the_place_of_one_sample(make, make_batch):
         make_batch([[[1.0] * 4, [0.0] * 4], [[0.0] * 4], [[0.0]]]), "12 + 3 = 15 #### 15", None, "#### 2"
     )
     found = make(form=None).substitute(batch, 0, None)
-    assert [prompt.num_samples for prompt in found.prompts] == [3, 4, 4, 1], "no rephrasing, nothing, the only sample"
+    assert [prompt.num_samples for prompt in found.prompts] == [3, 4, 4, 1], (
+        "no rephrasing, nothing, the only sample"
+    )
     past = found.prompts[0].past
     tokenizer = AutoTokenizer.from_pretrained(starter_path())
     assert tokenizer.decode(past.token_ids[:-1]) == "12 + 3 = 15 #### 15"
@@ -63,7 +65,9 @@ def test_a_demonstration_begins_with_its_text_whatever_the_tokenizer_puts_before
     (group,) = with_demonstrations(make_batch([[[0.0, 0.0]]]), "#### 0").groups
     expected, demonstrations = make().of(group), make()
     first = (demonstrations.tokenizer.eos_token, demonstrations.tokenizer.eos_token_id)
-    demonstrations.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(f"{first[0]} $A", None, [first])
+    demonstrations.tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        f"{first[0]} $A", None, [first]
+    )
     assert len(demonstrations.tokenizer.encode("#### 0")) == len(expected.token_ids)
     assert demonstrations.of(group).token_ids.tolist() == expected.token_ids.tolist()
 
@@ -84,7 +88,9 @@ def test_accepted_demonstrations_of_all_ranks_are_counted(make, make_batch, monk
     batch = make_batch([[[1.0, 0.0, 1.0, 0.0]]])
     batch.rollouts = replace(batch.rollouts, replayed=torch.tensor([True, True, False, False]))
     assert make().observe(batch) == {"demonstrations/correct": 1.0}
-    monkeypatch.setattr(module, "sum_over_ranks", lambda sums: {name: value + 4 for name, value in sums.items()})
+    monkeypatch.setattr(
+        module, "sum_over_ranks", lambda sums: {name: value + 4 for name, value in sums.items()}
+    )
     assert make().observe(batch) == {"demonstrations/correct": 5.0}
 
 

@@ -50,7 +50,9 @@ def batch(seed, shaped):
 
 def groups_of(pools, rewards, correct, lengths):
     flat = {"rewards": rewards, "correct": correct, "lengths": lengths.astype(int)}
-    return replace(pools(*[(6, 0)] * 8), **{name: torch.from_numpy(value.ravel()) for name, value in flat.items()})
+    return replace(
+        pools(*[(6, 0)] * 8), **{name: torch.from_numpy(value.ravel()) for name, value in flat.items()}
+    )
 
 
 @pytest.mark.parametrize("temperature", [0.3, 2.0, 1e9])
@@ -69,12 +71,16 @@ def test_advantages_are_those_of_the_equations(pools, temperature, shaped, seed)
 def test_advantages_are_those_of_the_authors_trainer(pools, temperature, seed):
     rewards, correct, lengths = batch(seed, False)
     found = DifficultyAwareAdvantage(temperature, epsilon=1e-4)(groups_of(pools, rewards, correct, lengths))
-    np.testing.assert_allclose(found.view(8, 6).numpy(), by_the_trainer(rewards, lengths, temperature), atol=1e-6)
+    np.testing.assert_allclose(
+        found.view(8, 6).numpy(), by_the_trainer(rewards, lengths, temperature), atol=1e-6
+    )
 
 
 def test_a_question_in_three_wordings_is_three_pools_or_one(pools):
     groups = pools((1, 3), (2, 2), (0, 4))
-    apart = DifficultyAwareAdvantage(group_by="prompt")(replace(groups, question=torch.zeros(12, dtype=torch.long)))
+    apart = DifficultyAwareAdvantage(group_by="prompt")(
+        replace(groups, question=torch.zeros(12, dtype=torch.long))
+    )
     torch.testing.assert_close(apart, DifficultyAwareAdvantage()(groups))
     pooled = DifficultyAwareAdvantage()(replace(groups, question=torch.zeros(12, dtype=torch.long)))
     torch.testing.assert_close(pooled[groups.correct], torch.full((3,), 2.0))  # 3 of 12: ¾ / (2 · ¼ · ¾)
@@ -96,7 +102,9 @@ def test_pools_without_a_signal_are_zero_alone_and_together(pools):
 @pytest.mark.parametrize("samples", [2, 8])
 def test_the_exact_objective_of_a_question_is_a_truncated_log_odds(samples):
     for rate in (0.01, 0.3, 0.5, 0.9):
-        found = float(expected_weights(DifficultyAwareAdvantage(), torch.tensor([rate], dtype=torch.double), samples))
+        found = float(
+            expected_weights(DifficultyAwareAdvantage(), torch.tensor([rate], dtype=torch.double), samples)
+        )
         assert found == pytest.approx((1 - rate**samples - (1 - rate) ** samples) / (2 * rate * (1 - rate)))
 
 

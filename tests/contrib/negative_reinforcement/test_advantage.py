@@ -21,7 +21,9 @@ def by_branch(correct, method, weight=0.1):
     return np.where(correct, weight * returns, returns - 1)
 
 
-@pytest.mark.parametrize(("method", "correct", "wrong"), [("psr", 1, 0), ("nsr", 0, -1), ("w_reinforce", 0.1, -1)])
+@pytest.mark.parametrize(
+    ("method", "correct", "wrong"), [("psr", 1, 0), ("nsr", 0, -1), ("w_reinforce", 0.1, -1)]
+)
 def test_weights_of_the_verdicts_are_the_authors_branches(method, correct, wrong, pools):
     groups = pools((3, 5), (8, 0), (0, 8))  # uniform questions count as any other
     expected = by_branch(groups.correct.numpy(), method)
@@ -35,5 +37,7 @@ def test_shaped_rewards_have_no_part_in_it(pools):
 
 
 def test_wrong_responses_are_never_preferred():
-    with pytest.raises(ValueError, match=r"advantage\.correct to exceed advantage\.wrong, but got 0\.0 and 0\.0"):
+    with pytest.raises(
+        ValueError, match=r"advantage\.correct to exceed advantage\.wrong, but got 0\.0 and 0\.0"
+    ):
         VerdictAdvantage(correct=0.0, wrong=0.0)

@@ -23,7 +23,9 @@ def test_advantages_are_those_of_a_group_with_one_reward_more(best, group_by, po
     rng = np.random.default_rng(0)
     groups = pools((3, 5), (0, 8), (6, 2))
     groups = replace(
-        groups, rewards=torch.from_numpy(rng.uniform(size=24)), prompt=torch.from_numpy(rng.integers(-2, 2, 24))
+        groups,
+        rewards=torch.from_numpy(rng.uniform(size=24)),
+        prompt=torch.from_numpy(rng.integers(-2, 2, 24)),
     )
     found = VirtualSuccessAdvantage(best, group_by, epsilon=1e-3)(groups).numpy()
     names = np.zeros(24) if group_by == "batch" else getattr(groups, group_by).numpy()
@@ -48,4 +50,6 @@ def test_impossible_options_are_refused():
 
 def test_by_default_epsilon_is_a_millionth(pools):
     advantages = VirtualSuccessAdvantage()(pools((0, 3)))
-    torch.testing.assert_close(advantages, torch.full_like(advantages, -0.25 / (0.5 + 1e-6)), atol=1e-7, rtol=0)
+    torch.testing.assert_close(
+        advantages, torch.full_like(advantages, -0.25 / (0.5 + 1e-6)), atol=1e-7, rtol=0
+    )

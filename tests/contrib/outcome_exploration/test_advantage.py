@@ -45,7 +45,9 @@ def test_uniform_questions_still_explore(pools):
     assert HistoricalExplorationAdvantage(BASE, 1.0)(groups).tolist() == [0.5, 0.0, -0.25]
     assert HistoricalExplorationAdvantage(BASE, 0.0)(groups).tolist() == [0.0] * 3
     same = remembered(pools((0, 3)), 7, 7, 7)
-    assert HistoricalExplorationAdvantage(BASE, 1.0, "mean")(same).tolist() == pytest.approx([0.0] * 3, abs=1e-7)
+    assert HistoricalExplorationAdvantage(BASE, 1.0, "mean")(same).tolist() == pytest.approx(
+        [0.0] * 3, abs=1e-7
+    )
 
 
 def test_the_coefficient_is_a_tenth_unless_another_is_given(pools):

@@ -24,7 +24,8 @@ def by_subsets(rewards, i, k, baseline):
     if baseline == "fewer":
         subsets = [subset for subset in combinations(everyone, k) if i in subset]
         gains = [
-            max(rewards[j] for j in held) - max((rewards[j] for j in held if j != i), default=0.0) for held in subsets
+            max(rewards[j] for j in held) - max((rewards[j] for j in held if j != i), default=0.0)
+            for held in subsets
         ]
         return sum(gains) / len(list(combinations(everyone, k)))
     value = s(rewards, i, k, everyone)
@@ -48,7 +49,9 @@ def test_closed_forms_are_the_sums_over_all_subsets(baseline, k, pools):
 
 @pytest.mark.parametrize("rates", [[0.3] * 6, [0.1, 0.1, 0.1, 0.6, 0.6, 0.6], [0.0, 0.0, 0.0, 1.0, 0.5, 0.5]])
 @pytest.mark.parametrize("baseline", ["none", "leave_one_out", "fewer"])
-def test_the_expected_gradient_is_that_of_the_chance_that_a_group_of_k_holds_a_correct_one(baseline, rates, pools):
+def test_the_expected_gradient_is_that_of_the_chance_that_a_group_of_k_holds_a_correct_one(
+    baseline, rates, pools
+):
     """Over all outcomes of six responses, each with its own success rate p_i, as of a question and a rephrasing.
 
     With a mean over responses, ∇p_i is weighted by (E[A_i | right] − E[A_i | wrong]) / n.
@@ -69,7 +72,9 @@ def test_the_expected_gradient_is_that_of_the_chance_that_a_group_of_k_holds_a_c
 
     subsets = list(combinations(range(n), k))
     # ∂/∂p_i of the mean of 1 − ∏(1 − p_j): the product over the other members, of the subsets that hold i.
-    expected = [sum(missed(set(held) - {i}) for held in subsets if i in held) / len(subsets) for i in range(n)]
+    expected = [
+        sum(missed(set(held) - {i}) for held in subsets if i in held) / len(subsets) for i in range(n)
+    ]
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
     if len(set(rates)) == 1:
         np.testing.assert_allclose(found, k * (1 - rates[0]) ** (k - 1) / n, rtol=1e-12)
@@ -79,7 +84,9 @@ def test_a_question_and_its_rephrasings_are_one_pool(pools):
     groups = pools((1, 2), (0, 3))
     pooled = replace(groups, question=torch.zeros(6, dtype=torch.long))
     assert PKPOAdvantage(3)(pooled).tolist() == pytest.approx([3, 0, 0, 0, 0, 0])
-    assert PKPOAdvantage(4, group_by="prompt")(pooled).tolist() == [0.0] * 6  # each prompt has three responses
+    assert (
+        PKPOAdvantage(4, group_by="prompt")(pooled).tolist() == [0.0] * 6
+    )  # each prompt has three responses
     # Two others of five: the correct one is among them in 4 of 10 pairs.
     assert PKPOAdvantage(3, "none")(pooled).tolist() == pytest.approx([3] + [3 * 4 / 10] * 5)
 

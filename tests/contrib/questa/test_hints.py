@@ -28,7 +28,9 @@ def hinted(*solutions, checks=TEXT_CHECKS, **options):
         "form": "{question}\n\n{hint}",
         "unchecked": UNCHECKED,
     } | options
-    groups = [QuestionGroup(str(n), f"question {n}", (), ("42",), {"solution": s}) for n, s in enumerate(solutions)]
+    groups = [
+        QuestionGroup(str(n), f"question {n}", (), ("42",), {"solution": s}) for n, s in enumerate(solutions)
+    ]
     return asyncio.run(HintRephraser(**options).propose(groups, checks, None))
 
 
@@ -42,7 +44,12 @@ def by_the_authors(generation, ratio):
 def test_hints_are_the_first_characters_of_the_solution_as_in_the_authors_code():
     rng = np.random.default_rng(0)
     solutions = ["".join(rng.choice([*"abc {}$42\n"], size)) for size in rng.integers(0, 9000, 30)]
-    solutions += ["<think>six times seven is 42</think>Multiply: " + "6 × 7 = 42. " * 9, "x" * 20, "x" * 39, "x" * 40]
+    solutions += [
+        "<think>six times seven is 42</think>Multiply: " + "6 × 7 = 42. " * 9,
+        "x" * 20,
+        "x" * 39,
+        "x" * 40,
+    ]
     shares = (0.75, 0.5, 0.25)
     for number, (item, solution) in enumerate(zip(hinted(*solutions, shares=shares), solutions, strict=True)):
         cut = [by_the_authors(solution, 100 * share) for share in shares]
@@ -53,7 +60,9 @@ def test_hints_are_the_first_characters_of_the_solution_as_in_the_authors_code()
 
 
 def test_what_is_checked_is_refused_and_said():
-    (item,) = hinted("6 times 7 is 42, says the solution", unchecked=[c for c in UNCHECKED if c != "answer_not_leaked"])
+    (item,) = hinted(
+        "6 times 7 is 42, says the solution", unchecked=[c for c in UNCHECKED if c != "answer_not_leaked"]
+    )
     assert item.kept() == []
     assert "34 characters" in item.shortfall
     (item,) = hinted("long " * 900, unchecked=[name for name in UNCHECKED if name != "readable"])
@@ -74,7 +83,9 @@ def test_the_command_writes_questions_with_hints_from_more_to_less(tmp_path):
     }
     (tmp_path / "questions.jsonl").write_text(json.dumps(row) + "\n")
     places = [f"input={tmp_path}/questions.jsonl", f"output={tmp_path}/hinted.jsonl"]
-    code, output = forked("rephrase", *places, "rephraser=hint", "rephraser.shares=[1.0,0.5]", folder=tmp_path)
+    code, output = forked(
+        "rephrase", *places, "rephraser=hint", "rephraser.shares=[1.0,0.5]", folder=tmp_path
+    )
     assert code == 0, output
     assert "nothing is asked of a model" in output
     (group,) = JsonLinesSource(tmp_path / "hinted.jsonl").load()
@@ -91,7 +102,9 @@ def test_each_hint_is_asked_for_its_visits_and_the_last_from_then_on(visits):
     ]
     expected = ["half"] * visits + ["quarter"] * 3 * visits
     assert [group.question for group in asked] == expected
-    assert all(group == QUESTION._replace(question=group.question, rephrasings=(), kinds=()) for group in asked)
+    assert all(
+        group == QUESTION._replace(question=group.question, rephrasings=(), kinds=()) for group in asked
+    )
 
 
 def test_a_question_without_hints_is_asked_alone():

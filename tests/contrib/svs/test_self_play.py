@@ -23,7 +23,9 @@ def responses(prompt):
     ease = rng.random()
     texts = []
     for _ in range(G):
-        problem = rng.choice(["```text\np{}\n```", "```text p{} ```", "p{}", "```text\np{}", "```text\n \n```"])
+        problem = rng.choice(
+            ["```text\np{}\n```", "```text p{} ```", "p{}", "```text\np{}", "```text\n \n```"]
+        )
         answer = 0 if rng.random() < ease else rng.randint(1, 3)
         texts.append(f"{problem.format(rng.randint(0, 40))} = {answer}")
     return texts
@@ -39,7 +41,9 @@ def rolled_out(groups, texts_of, rephrasing=1):
     rows = torch.tensor([row for row, _ in flat], dtype=torch.long)
     correct = torch.tensor([is_correct(text, groups[row].answer[0]) for row, text in flat], dtype=torch.bool)
     prompts = [
-        Prompt(row, rephrasing, "plain", (g.question, *g.rephrasings)[rephrasing], *torch.ones(2, 1).long(), G)
+        Prompt(
+            row, rephrasing, "plain", (g.question, *g.rephrasings)[rephrasing], *torch.ones(2, 1).long(), G
+        )
         for row, g in enumerate(groups)
     ]
     rollouts = Rollouts(
@@ -91,7 +95,8 @@ def described(batch, kind):
 
 def questions_of(*seeds):
     return [
-        QuestionGroup(f"q{seed}", f"p{seed % 41}" if seed % 2 else f"question {seed}", (), ("0",)) for seed in seeds
+        QuestionGroup(f"q{seed}", f"p{seed % 41}" if seed % 2 else f"question {seed}", (), ("0",))
+        for seed in seeds
     ]
 
 
@@ -107,7 +112,9 @@ def test_what_is_written_asked_and_earned_is_that_of_the_algorithm():
     for one, other in zip(found, expected, strict=True):
         assert one == other
         assert {reward for *_, reward in one} == {0.0, 1.0}
-    assert len({group.id.partition("/")[0] for group in parts[0].groups}) < 60, "some questions are too hard or easy"
+    assert len({group.id.partition("/")[0] for group in parts[0].groups}) < 60, (
+        "some questions are too hard or easy"
+    )
     assert {group.question for group in parts[1].groups} <= {group.question for group in groups}
 
 
@@ -122,7 +129,11 @@ def test_the_ends_belong_to_the_range_of_seldom_solved_questions(right, varied):
 def test_a_variation_is_worth_writing_where_it_is_neither_too_easy_nor_too_hard(right, reward):
     def scripted(groups):
         (kind,) = groups[0].kinds
-        texts = ["c = 0"] * right + ["d = 1"] * (G - right) if kind == "variation" else ["```text\nnew\n``` = 1"] * G
+        texts = (
+            ["c = 0"] * right + ["d = 1"] * (G - right)
+            if kind == "variation"
+            else ["```text\nnew\n``` = 1"] * G
+        )
         return rolled_out(groups, [texts] * len(groups))
 
     batch = rolled_out(questions_of(0), [["a = 0"] + ["b = 1"] * (G - 1)], rephrasing=0)

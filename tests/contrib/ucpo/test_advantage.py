@@ -40,11 +40,15 @@ def test_advantages_are_those_of_the_authors_function(pools, tau, spread):
     found = UniformCorrectAdvantage(GroupAdvantage(epsilon=1e-8), tau)(groups).view(5, 8).numpy()
     columns = [getattr(groups, name).view(5, 8).numpy() for name in ("rewards", "logprob", "lengths")]
     for row, (scores, logprobs, lengths) in enumerate(zip(*columns, strict=True)):
-        np.testing.assert_allclose(found[row], by_the_authors(scores, logprobs, lengths, tau, 1e-8), atol=1e-6)
+        np.testing.assert_allclose(
+            found[row], by_the_authors(scores, logprobs, lengths, tau, 1e-8), atol=1e-6
+        )
 
 
 def test_the_sum_over_correct_responses_stays_and_the_unlikely_one_gains(pools):
-    groups = replace(pools((3, 3)), logprob=torch.tensor([-2.0, -8, -4, -1, -1, -1]), lengths=torch.full((6,), 2))
+    groups = replace(
+        pools((3, 3)), logprob=torch.tensor([-2.0, -8, -4, -1, -1, -1]), lengths=torch.full((6,), 2)
+    )
     base = GroupAdvantage()(groups)
     found = UniformCorrectAdvantage(GroupAdvantage(), 0.5)(groups)
     assert float(found[:3].sum()) == pytest.approx(float(base[:3].sum()))
@@ -57,7 +61,9 @@ def test_the_sum_over_correct_responses_stays_and_the_unlikely_one_gains(pools):
 
 def test_pools_are_questions_or_prompts(pools):
     groups = replace(with_logprobs(pools((2, 2), (2, 2)), seed=0), question=torch.zeros(8, dtype=torch.long))
-    one, two = (UniformCorrectAdvantage(GroupAdvantage(pool), 1.0, pool)(groups) for pool in ("question", "prompt"))
+    one, two = (
+        UniformCorrectAdvantage(GroupAdvantage(pool), 1.0, pool)(groups) for pool in ("question", "prompt")
+    )
     per_prompt = two.view(2, 4)[:, :2].sum(1)
     torch.testing.assert_close(per_prompt[0], per_prompt[1])
     assert not torch.allclose(one.view(2, 4)[:, :2].sum(1), per_prompt)

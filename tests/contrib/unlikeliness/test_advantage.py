@@ -64,13 +64,19 @@ def test_means_per_token_are_equal_by_the_nats_of_a_whole_response(pools):
         lengths=torch.full((4,), 500),
     )
     found = UnlikelinessAdvantage(PLAIN, 0.4, "token")(groups)
-    torch.testing.assert_close(found, torch.tensor([0.8, 0.95, 0.95, 0.0]).to(found), atol=1e-6, rtol=0)  # 2, ½, ½ of 4
+    torch.testing.assert_close(
+        found, torch.tensor([0.8, 0.95, 0.95, 0.0]).to(found), atol=1e-6, rtol=0
+    )  # 2, ½, ½ of 4
     # Of different lengths the longer one counts: −0.3 and −0.29999 per token are apart, since 1e-5 · 500 > 1e-4.
     groups = replace(
-        groups, logprob=torch.tensor([-149.995, -1.5, -3.0, -90.0]).double(), lengths=torch.tensor([500, 5, 5, 5])
+        groups,
+        logprob=torch.tensor([-149.995, -1.5, -3.0, -90.0]).double(),
+        lengths=torch.tensor([500, 5, 5, 5]),
     )
     found = UnlikelinessAdvantage(PLAIN, 0.4, "token")(groups)
-    torch.testing.assert_close(found, torch.tensor([0.7, 0.8, 0.9, 0.0]).to(found), atol=1e-6, rtol=0)  # 3, 2, 1 of 4
+    torch.testing.assert_close(
+        found, torch.tensor([0.7, 0.8, 0.9, 0.0]).to(found), atol=1e-6, rtol=0
+    )  # 3, 2, 1 of 4
 
 
 def test_beta_ranges_from_nothing_to_all_of_a_rank(pools):

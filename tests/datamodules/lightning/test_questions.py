@@ -44,7 +44,9 @@ def make_datamodule(**options):
 def loader_of(count=10, batch_size=3, **options):
     groups = [QuestionGroup(str(i), f"q{i}", (), ("1",)) for i in range(count)]
     options = {"shuffle": True, "drop_last": True, "seed": 1, **options}
-    return QuestionLoader(groups, lambda g, epoch: QuestionBatch(groups=list(g), prompts=[]), batch_size, **options)
+    return QuestionLoader(
+        groups, lambda g, epoch: QuestionBatch(groups=list(g), prompts=[]), batch_size, **options
+    )
 
 
 def ids(batches):
@@ -81,7 +83,10 @@ def test_validation_may_sample_less_than_the_test():
         datamodule = make_datamodule(evaluation_samples=7, validation_samples=given)
         datamodule.setup("test")
         loaders = (*datamodule.val_dataloader(), *datamodule.test_dataloader())
-        assert tuple({p.num_samples for batch in loader for p in batch.prompts}.pop() for loader in loaders) == expected
+        assert (
+            tuple({p.num_samples for batch in loader for p in batch.prompts}.pop() for loader in loaders)
+            == expected
+        )
     with pytest.raises(ValueError, match=r"data\.validation_samples to be at least 1"):
         make_datamodule(validation_samples=0)
 
@@ -91,7 +96,9 @@ def test_reformulations_are_rendered_without_their_question_and_only_new_ones_th
     long = "Mia has 6 cards. " * 4
     forms = (" ", "Mia has  6 cards.", "6 cards", "", long, "6  cards", "Mia finds 6 cards.")
     groups = [
-        QuestionGroup("a", "Mia has 6 cards.", forms, ("6",), {"level": 1}, tuple(f"kind{n}" for n in range(7))),
+        QuestionGroup(
+            "a", "Mia has 6 cards.", forms, ("6",), {"level": 1}, tuple(f"kind{n}" for n in range(7))
+        ),
         QuestionGroup("b", "Mia has 6 cards.", ("", long), ("6",)),
         QuestionGroup("c", "Mia has 5 cards.", ("6 cards",), ("5",)),
     ]
@@ -101,7 +108,9 @@ def test_reformulations_are_rendered_without_their_question_and_only_new_ones_th
     assert [(p.question, p.rephrasing, p.kind, p.num_samples) for p in batch.prompts] == [
         (0, 1, "kind2", 3), (0, 2, "kind6", 3), (1, 1, "", 3),
     ]  # fmt: skip
-    assert [p.text for p in batch.prompts] == [f"Question: {t} <sep>" for t in ("6 cards", forms[6], "6 cards")]
+    assert [p.text for p in batch.prompts] == [
+        f"Question: {t} <sep>" for t in ("6 cards", forms[6], "6 cards")
+    ]
     anchors = [datamodule.tokenizer.decode(p.anchor_ids) for p in batch.prompts]
     assert ["5" in anchor for anchor in anchors] == [False, False, True], "the original question"
     assert (batch.split, batch.rollouts) == ("train", None)
@@ -129,7 +138,9 @@ def test_what_is_no_source_is_refused_by_its_setting():
 
 
 def test_a_split_without_questions_is_refused():
-    datamodule = make_datamodule(train=Fixed(QuestionGroup("a", "compute 1 + 2 = ?", (), ("3",))), max_prompt_tokens=2)
+    datamodule = make_datamodule(
+        train=Fixed(QuestionGroup("a", "compute 1 + 2 = ?", (), ("3",))), max_prompt_tokens=2
+    )
     with pytest.raises(ValueError, match="max_prompt_tokens=2"):
         datamodule.setup("fit")
 
@@ -187,7 +198,9 @@ def test_rephrasings_of_the_kinds_that_are_asked_for_are_the_first_n():
     assert served(num_rephrasings=None)["a"] == (texts, kinds)
     assert served(num_rephrasings=1, kinds=["harder"]) == {"a": (texts[1:2], ("harder",)), "b": ((), ())}
     assert served(num_rephrasings=2, kinds=["harder", "wording"])["a"] == (texts[1:3], ("harder", "wording"))
-    assert served(num_rephrasings=3, kinds=["wording"])["b"] == (texts[:3], ()), "what names no kind is a wording"
+    assert served(num_rephrasings=3, kinds=["wording"])["b"] == (texts[:3], ()), (
+        "what names no kind is a wording"
+    )
     with pytest.raises(ValueError, match=r"none has any.*Of data.kinds there are harder, hint, wording\."):
         served(num_rephrasings=1, kinds=["easier"])
 
@@ -195,7 +208,9 @@ def test_rephrasings_of_the_kinds_that_are_asked_for_are_the_first_n():
 def test_rephrasings_that_are_all_too_long_are_not_called_missing():
     source = Fixed(QuestionGroup("a", "1 + 2 = ?", ("compute " * 60 + "1 + 2 = ?",), ("3",)))
     module = make_datamodule(train=source, batch_size=1, num_rephrasings=1, max_prompt_tokens=40)
-    with pytest.raises(ValueError, match=r"none has any.* 1 were left out: longer than data.max_prompt_tokens=40\."):
+    with pytest.raises(
+        ValueError, match=r"none has any.* 1 were left out: longer than data.max_prompt_tokens=40\."
+    ):
         module.setup("fit")
 
 
@@ -351,4 +366,6 @@ def test_prompts_stay_on_the_cpu_where_they_meet_their_responses():
     datamodule.setup("fit")
     batch = next(iter(datamodule.train_dataloader()))
     moved = datamodule.transfer_batch_to_device(batch, torch.device("meta"), 0)
-    assert {ids.device.type for prompt in moved.prompts for ids in (prompt.token_ids, prompt.anchor_ids)} == {"cpu"}
+    assert {ids.device.type for prompt in moved.prompts for ids in (prompt.token_ids, prompt.anchor_ids)} == {
+        "cpu"
+    }

@@ -18,7 +18,10 @@ def test_questions_follow_each_other_and_reports_are_joined(tmp_path):
     path.write_text("\n".join(rows))
     file = JsonLinesSource(path, within={"level": [0, 1]})
     source = ConcatenatedSource({"file": file, "task": ArithmeticSource(size=3)})
-    assert [group.id for group in source.load()] == ["a", *(group.id for group in ArithmeticSource(size=3).load())]
+    assert [group.id for group in source.load()] == [
+        "a",
+        *(group.id for group in ArithmeticSource(size=3).load()),
+    ]
     assert source.report.read == 5
     assert source.report.excluded == {"outside_level": ["b"]}
     assert source.report.notes == ["file: gives 1 questions", "task: gives 3 questions"]

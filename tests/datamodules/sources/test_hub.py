@@ -59,7 +59,12 @@ def math_rows(*solutions):
 # One row of each, with the columns that it has on the hub, and what is to become of it: (id, question, answer).
 ROWS = {
     "math_train": (
-        {"problem": "What is $1+1$?", "level": "Level ?", "solution": r"It is $\boxed{2}$.", "type": "Algebra"},
+        {
+            "problem": "What is $1+1$?",
+            "level": "Level ?",
+            "solution": r"It is $\boxed{2}$.",
+            "type": "Algebra",
+        },
         ("math_train-0", "What is $1+1$?", ("2",)),
     ),
     "openr1_math": (
@@ -115,16 +120,29 @@ ROWS = {
         },
         ("math500-test/precalculus/807.json", "Convert.", (r"\left( 3, \frac{\pi}{2} \right)",)),
     ),
-    "amc": ({"id": 7, "problem": "Find $m+n$.", "answer": 142.0, "url": "u"}, ("amc-7", "Find $m+n$.", ("142",))),
+    "amc": (
+        {"id": 7, "problem": "Find $m+n$.", "answer": 142.0, "url": "u"},
+        ("amc-7", "Find $m+n$.", ("142",)),
+    ),
     "olympiadbench": (
         {"id": 1606, "question": "How many moves?", "answer": ["2", "$2$"], "subfield": "Combinatorics"},
         ("olympiadbench-1606", "How many moves?", ("2", "$2$")),
     ),
     "aime24": (
-        {"id": 60, "problem": "Find the minutes.", "solution": "…", "answer": "204", "url": "u", "year": "2024"},
+        {
+            "id": 60,
+            "problem": "Find the minutes.",
+            "solution": "…",
+            "answer": "204",
+            "url": "u",
+            "year": "2024",
+        },
         ("aime24-60", "Find the minutes.", ("204",)),
     ),
-    "aime25": ({"problem": "Find the sum.", "answer": "70", "id": "0"}, ("aime25-0", "Find the sum.", ("70",))),
+    "aime25": (
+        {"problem": "Find the sum.", "answer": "70", "id": "0"},
+        ("aime25-0", "Find the sum.", ("70",)),
+    ),
     "olymmath_easy": (
         {
             "problem": "How many sequences?",
@@ -135,7 +153,12 @@ ROWS = {
         ("olymmath_easy-OlymMATH-EASY-0-EN", "How many sequences?", ("948",)),
     ),
     "olymmath_hard": (
-        {"problem": "Find the minimum.", "answer": "2625", "subject": "Algebra", "unique_id": "OlymMATH-HARD-0-EN"},
+        {
+            "problem": "Find the minimum.",
+            "answer": "2625",
+            "subject": "Algebra",
+            "unique_id": "OlymMATH-HARD-0-EN",
+        },
         ("olymmath_hard-OlymMATH-HARD-0-EN", "Find the minimum.", ("2625",)),
     ),
     "minerva": ({"question": "Find $L$.", "answer": "7e37"}, ("minerva-0", "Find $L$.", ("7e37",))),
@@ -186,7 +209,9 @@ def test_all_forms_of_a_copy_read_alike(tmp_path):
 
 def test_a_set_that_is_missing_from_a_folder_is_not_replaced_by_another(tmp_path):
     copy_of("gsm8k_train", tmp_path / "data", [ROWS["gsm8k_train"][0]])
-    with pytest.raises(FileNotFoundError, match=rf"neither .* nor {tmp_path}/data/amc\.jsonl .* nor a folder"):
+    with pytest.raises(
+        FileNotFoundError, match=rf"neither .* nor {tmp_path}/data/amc\.jsonl .* nor a folder"
+    ):
         HubSource("amc", path=tmp_path / "data").load()
     with pytest.raises(FileNotFoundError, match="gsm8k_test"):  # of its own split nothing is known here
         HubSource("gsm8k_test", path=tmp_path / "data").load()
@@ -212,7 +237,9 @@ def test_answers_of_worked_solutions_are_found_in_every_form(tmp_path):
         r"first $\boxed{1}$, then $\boxed{\{2, 3\}}$": r"\{2, 3\}",
     }
     copy_of("math_train", tmp_path, math_rows(*forms))
-    assert [group.answer for group in HubSource("math_train", path=tmp_path).load()] == [(a,) for a in forms.values()]
+    assert [group.answer for group in HubSource("math_train", path=tmp_path).load()] == [
+        (a,) for a in forms.values()
+    ]
 
 
 def test_rows_without_question_or_answer_are_left_out_by_id(tmp_path):
@@ -237,7 +264,10 @@ def test_the_long_columns_of_openr1_are_not_read(tmp_path):
 
 def test_questions_without_a_checkable_answer_are_left_out_of_openr1(tmp_path):
     row = ROWS["openr1_math"][0]
-    rows = [{**row, "uuid": answer, "problem": f"Show {answer}.", "answer": answer} for answer in ("proof", "x", "")]
+    rows = [
+        {**row, "uuid": answer, "problem": f"Show {answer}.", "answer": answer}
+        for answer in ("proof", "x", "")
+    ]
     copy_of("openr1_math", tmp_path, rows)
     source = HubSource("openr1_math", path=tmp_path)
     assert [group.answer for group in source.load()] == [("x",)]
@@ -247,7 +277,8 @@ def test_questions_without_a_checkable_answer_are_left_out_of_openr1(tmp_path):
 def test_repetitions_are_left_out_of_dapo_and_named(tmp_path):
     texts = ["Find $x^2$.", "Find $y$.", "find  \\(x^2\\)"]
     rows = [
-        {"prompt": text, "solution": "1", "extra_info": {"index": str(number)}} for number, text in enumerate(texts)
+        {"prompt": text, "solution": "1", "extra_info": {"index": str(number)}}
+        for number, text in enumerate(texts)
     ]
     copy_of("dapo_17k", tmp_path, rows)
     source = HubSource("dapo_17k", path=tmp_path)
@@ -312,7 +343,9 @@ def test_choices_are_shuffled_by_seed_and_the_letter_is_that_of_the_right_one(tm
 def test_rephrasings_come_from_a_file_by_the_text_of_the_question(tmp_path):
     copy_of("math_train", tmp_path, math_rows(r"\boxed{1}", r"\boxed{2}"))
     file = tmp_path / "rephrased.jsonl"
-    file.write_text(json.dumps({"id": "x", "question": "Problem\n1?", "rephrasings": ["First?", "One?"]}) + "\n")
+    file.write_text(
+        json.dumps({"id": "x", "question": "Problem\n1?", "rephrasings": ["First?", "One?"]}) + "\n"
+    )
     source = HubSource("math_train", path=tmp_path, rephrasings=file)
     assert [group.rephrasings for group in source.load()] == [(), ("First?", "One?")]
     assert "1 of 2 questions have rephrasings" in source.report.notes
@@ -350,7 +383,9 @@ def test_mistakes_are_named(tmp_path, monkeypatch):
     with pytest.raises(FileNotFoundError, match="Expected the dataset `amc`"):
         HubSource("amc", path=tmp_path / "none").load()
     copy_of("amc", tmp_path / "a", [{"q": "x", "answer": "1"}])
-    with pytest.raises(ValueError, match="a question in one of the columns problem, question, but there are q, answer"):
+    with pytest.raises(
+        ValueError, match="a question in one of the columns problem, question, but there are q, answer"
+    ):
         HubSource("amc", path=tmp_path / "a").load()
     copy_of("amc", tmp_path / "b", [ROWS["amc"][0]] * 2)
     with pytest.raises(ValueError, match="'amc-7' is repeated"):

@@ -43,7 +43,11 @@ def test_rephrasings_have_the_kinds_that_their_row_names(tmp_path):
     assert (group.kinds, group.metadata) == (("wording", "format"), {})
     joined, _ = with_rephrasings([group.select_rephrasings([])], read_rephrasings(path))
     assert joined == [group]
-    for kinds, message in ((["wording"], "a kind for each of its 2"), ("format", "a list of names"), ([1, 2], "names")):
+    for kinds, message in (
+        (["wording"], "a kind for each of its 2"),
+        ("format", "a list of names"),
+        ([1, 2], "names"),
+    ):
         write(path, {**row, "kinds": kinds})
         for read in (JsonLinesSource(path).load, lambda: read_rephrasings(path)):
             with pytest.raises(ValueError, match=rf"row 1: expected {message}|row 1: .*{message}"):
@@ -61,14 +65,20 @@ def test_parquet_reads_like_json_lines(tmp_path):
     ("bad", "message"),
     [
         ('{"question": ', r"row 2: expected a JSON object"),
-        (b'{"question": "\xff", "answer": "1"}', r"row 2: expected a JSON object in UTF-8, but UnicodeDecodeError"),
+        (
+            b'{"question": "\xff", "answer": "1"}',
+            r"row 2: expected a JSON object in UTF-8, but UnicodeDecodeError",
+        ),
         (
             r'{"id": "\ud83d", "question": "x", "answer": "1"}',
             r"row 2: .*: surrogates not allowed",
         ),
         (r'{"question": "x", "answer": ["1", "\uDC00"]}', r"row 2: .*: surrogates not allowed"),
         ("[" * 100_000, r"row 2: expected a JSON object in UTF-8, but RecursionError"),
-        ('{"question": "x", "answer": ' + "9" * 5000 + "}", r"row 2: expected a JSON object in UTF-8, but ValueError"),
+        (
+            '{"question": "x", "answer": ' + "9" * 5000 + "}",
+            r"row 2: expected a JSON object in UTF-8, but ValueError",
+        ),
         ('{"question": "x", "answer": NaN}', r"row 2: expected an answer"),
         ("[1]", r"row 2: expected a JSON object, but got list"),
         (
@@ -89,7 +99,9 @@ def test_a_broken_row_is_named(tmp_path, bad, message):
 
 
 def test_a_worked_solution_without_its_mark_is_not_called_empty(tmp_path):
-    source = JsonLinesSource(write(tmp_path / "q.jsonl", {"question": "x", "answer": "It is 42."}), worked=True)
+    source = JsonLinesSource(
+        write(tmp_path / "q.jsonl", {"question": "x", "answer": "It is 42."}), worked=True
+    )
     with pytest.raises(ValueError, match=r"`answer`, but it has no box and no `####`, where `worked` looks"):
         source.load()
 
@@ -111,9 +123,14 @@ def test_a_whole_character_may_be_spelled_as_a_pair_of_surrogates(tmp_path):
 
 def test_a_row_without_an_id_is_called_after_its_place(tmp_path):
     path = write(
-        tmp_path / "q.jsonl", {"id": None, "question": "x", "answer": 0}, {"id": 0, "question": "y", "answer": 1}
+        tmp_path / "q.jsonl",
+        {"id": None, "question": "x", "answer": 0},
+        {"id": 0, "question": "y", "answer": 1},
     )
-    assert [(group.id, group.answer) for group in JsonLinesSource(path).load()] == [("q-1", ("0",)), ("0", ("1",))]
+    assert [(group.id, group.answer) for group in JsonLinesSource(path).load()] == [
+        ("q-1", ("0",)),
+        ("0", ("1",)),
+    ]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_row(tmp_path):
@@ -170,7 +187,9 @@ def test_a_missing_file_and_an_unknown_kind_are_refused(tmp_path):
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="needs the benchmark files beside the project")
-@pytest.mark.parametrize(("name", "rows"), [("amc", 83), ("math500", 500), ("minerva", 272), ("olympiadbench", 675)])
+@pytest.mark.parametrize(
+    ("name", "rows"), [("amc", 83), ("math500", 500), ("minerva", 272), ("olympiadbench", 675)]
+)
 def test_benchmarks_load_whole(name, rows):
     groups = JsonLinesSource(DATA / f"{name}.jsonl", question="problem").load()
     assert len(groups) == rows
@@ -178,7 +197,13 @@ def test_benchmarks_load_whole(name, rows):
 
 
 def test_dates_decimals_and_bytes_of_parquet_files_are_text(tmp_path):
-    row = {"question": "1 + 1 ?", "answer": "2", "day": date(2026, 1, 2), "price": Decimal("1.50"), "raw": b"ab"}
+    row = {
+        "question": "1 + 1 ?",
+        "answer": "2",
+        "day": date(2026, 1, 2),
+        "price": Decimal("1.50"),
+        "raw": b"ab",
+    }
     pq.write_table(pa.Table.from_pylist([row]), tmp_path / "q.parquet")
     (group,) = JsonLinesSource(tmp_path / "q.parquet").load()
     assert {name: group.metadata[name] for name in ("day", "price", "raw")} == {

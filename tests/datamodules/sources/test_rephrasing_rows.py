@@ -92,12 +92,16 @@ def test_rows_of_one_question_with_different_answers_are_left_out_and_named(tmp_
 
 
 def test_a_table_without_an_index_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"the index of a question in one of the columns index, extra_info.index"):
+    with pytest.raises(
+        ValueError, match=r"the index of a question in one of the columns index, extra_info.index"
+    ):
         source_of(tmp_path, [{"question": "a", "answer": "1"}]).load()
 
 
 def test_rows_without_an_index_are_left_out(tmp_path):
-    rows = [table_row(*row) for row in [(1.0, None, "a?", "1"), (None, 0.0, "b?", "2"), (1.0, 0.0, "c?", "1")]]
+    rows = [
+        table_row(*row) for row in [(1.0, None, "a?", "1"), (None, 0.0, "b?", "2"), (1.0, 0.0, "c?", "1")]
+    ]
     source = source_of(tmp_path, rows)
     assert [(group.question, group.rephrasings) for group in source.load()] == [("a?", ("c?",))]
     assert "3 rows are 1 questions; 1 rows without question or index left out" in source.report.notes

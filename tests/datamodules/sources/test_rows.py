@@ -30,7 +30,9 @@ def written(path, **columns):
 @pytest.mark.filterwarnings("ignore:another version")
 def test_levels_3_to_5_of_math_are_three_levels(tmp_path):
     solutions = [rf"It is $\boxed{{{i}}}$." for i in range(6)]
-    written(tmp_path / "math_train.jsonl", problem=[f"q{i}?" for i in range(6)], level=LEVELS, solution=solutions)
+    written(
+        tmp_path / "math_train.jsonl", problem=[f"q{i}?" for i in range(6)], level=LEVELS, solution=solutions
+    )
     source = HubSource("math_train", path=tmp_path, within={"level": [3, 5]})
     assert [group.metadata["level"] for group in source.load()] == ["Level 3", "Level 5", "Level 4"]
     assert source.report.excluded == {"outside_level": ["math_train-0", "math_train-3", "math_train-5"]}
@@ -39,7 +41,9 @@ def test_levels_3_to_5_of_math_are_three_levels(tmp_path):
 
 def test_a_stage_of_a_curriculum_is_a_range_of_success_rates(tmp_path):
     rates, levels = [0, 0.75, 0.751, 1, 1e-05], [3, 3, 3, 3, 1]
-    path = written(tmp_path / "a.jsonl", question=list("abcde"), answer=[1] * 5, success_rate=rates, level=levels)
+    path = written(
+        tmp_path / "a.jsonl", question=list("abcde"), answer=[1] * 5, success_rate=rates, level=levels
+    )
     source = JsonLinesSource(path, within={"success_rate": [0, 0.75], "level": [2, 5]})
     assert [group.question for group in source.load()] == ["a", "b"]
     assert source.report.excluded == {"outside_success_rate": ["a-3", "a-4"], "outside_level": ["a-5"]}
@@ -47,8 +51,12 @@ def test_a_stage_of_a_curriculum_is_a_range_of_success_rates(tmp_path):
 
 
 def test_questions_without_the_field_are_refused_by_name(tmp_path):
-    path = written(tmp_path / "a.jsonl", question=["a", "b"], answer=[1, 2], level=["Level 3", None], x=["x", "y"])
-    with pytest.raises(ValueError, match=r"a\.jsonl: expected `level` of every question.*but a-2 has level, x"):
+    path = written(
+        tmp_path / "a.jsonl", question=["a", "b"], answer=[1, 2], level=["Level 3", None], x=["x", "y"]
+    )
+    with pytest.raises(
+        ValueError, match=r"a\.jsonl: expected `level` of every question.*but a-2 has level, x"
+    ):
         JsonLinesSource(path, within={"level": [3, 5]}).load()
     with pytest.raises(ValueError, match=r"expected `difficulty` .*Take a file that has it"):
         JsonLinesSource(path, within={"difficulty": [3, 5]}).load()
@@ -64,8 +72,30 @@ def test_what_is_no_range_is_refused_before_anything_is_read(tmp_path, bounds):
 
 
 TEXTS = [
-    *("007", "None", "NA", "nan", "null", "N/A", "inf", "true", "1e5", "1_000", "+5", "0x10", "12:30", "1,000"),
-    *("2024-01-05", "2024-01-05T10:00:00", "01/05/2024", "12345678901234567890", "12345678901234567890123", "0.50"),
+    *(
+        "007",
+        "None",
+        "NA",
+        "nan",
+        "null",
+        "N/A",
+        "inf",
+        "true",
+        "1e5",
+        "1_000",
+        "+5",
+        "0x10",
+        "12:30",
+        "1,000",
+    ),
+    *(
+        "2024-01-05",
+        "2024-01-05T10:00:00",
+        "01/05/2024",
+        "12345678901234567890",
+        "12345678901234567890123",
+        "0.50",
+    ),
     *("1/2", "-0", "3.10", "1.0", "٣", "{1, 2}", "[1, 2]"),
 ]
 """Texts that a reader which guesses types would change."""
@@ -95,7 +125,11 @@ def in_a_repository(write):
     def written(folder, rows):
         (folder / "copy" / "main").mkdir(parents=True)
         file = write(folder / "copy" / "main", rows)
-        card = {"configs": [{"config_name": "main", "data_files": [{"split": "test", "path": f"main/{file.name}"}]}]}
+        card = {
+            "configs": [
+                {"config_name": "main", "data_files": [{"split": "test", "path": f"main/{file.name}"}]}
+            ]
+        }
         (folder / "copy" / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n")
         return folder / "copy"
 
@@ -156,7 +190,9 @@ def test_an_answer_that_is_no_text_or_number_is_refused_by_row(tmp_path, wrong):
     rows = [{"question": "a?", "answer": "4"}, {"question": "b?", "answer": wrong}]
     path = as_json_lines(tmp_path, rows)
     for read in (JsonLinesSource(path).load, HubSource("minerva", path=path).load):
-        with pytest.raises(ValueError, match=r"q\.jsonl, row 2: expected an answer that is text, a number") as error:
+        with pytest.raises(
+            ValueError, match=r"q\.jsonl, row 2: expected an answer that is text, a number"
+        ) as error:
             read()
         assert len(str(error.value).splitlines()) == 1
 
@@ -195,7 +231,9 @@ def test_an_id_that_is_no_text_or_number_is_refused_by_row(tmp_path, wrong):
 
 
 def test_every_question_has_its_place_in_the_file(tmp_path):
-    path = as_json_lines(tmp_path, [{"question": "a?", "answer": "4", "id": "x"}, {"question": "b?", "answer": "4"}])
+    path = as_json_lines(
+        tmp_path, [{"question": "a?", "answer": "4", "id": "x"}, {"question": "b?", "answer": "4"}]
+    )
     (source := JsonLinesSource(path)).load()
     assert source.report.places == {"x": f"{path}, row 1", "q-2": f"{path}, row 2"}
 

@@ -122,7 +122,9 @@ def test_the_experiment_takes_the_templates_that_its_scale_can_use(tokenizer):
     assert set(large.template.templates) == set(PAPER)
     # The authors evaluate in this one; evaluation asks in the first.
     assert next(iter(large.template.templates)) == "qwen-math"
-    chosen = composed("experiment=prompt_augmentation", "template=prompt_augmentation_paper", "template.draw=response")
+    chosen = composed(
+        "experiment=prompt_augmentation", "template=prompt_augmentation_paper", "template.draw=response"
+    )
     assert (set(chosen.template.templates), chosen.template.draw) == (set(PAPER), "response")
 
 
@@ -190,7 +192,9 @@ def test_responses_draw_for_themselves_and_none_is_lost():
     for i in range(300):
         shares = augmentation.assign(f"q{i}", 0, num_phrasings=2, num_samples=8)
         assert [sum(share.values()) for share in shares] == [8, 8]
-        assert [list(share) for share in shares] == [sorted(share) for share in shares], "in the order of the templates"
+        assert [list(share) for share in shares] == [sorted(share) for share in shares], (
+            "in the order of the templates"
+        )
         totals.update(shares[0])
     # 2,400 independent draws, a third each, standard deviation 23.
     assert all(abs(totals[name] - 800) < 92 for name in "abc")

@@ -35,7 +35,9 @@ def test_shares_are_those_of_the_exposure_and_the_rest_is_the_base(task):
     assert sum(shares.values()) == pytest.approx(1)
     assert shares[original] == 0.1
     assert shares["hint_2"] == pytest.approx(0.05)
-    wordings = [name for name in TASKS[task].source.rephrasings[REGIME] if name in shares and "hint" not in name]
+    wordings = [
+        name for name in TASKS[task].source.rephrasings[REGIME] if name in shares and "hint" not in name
+    ]
     assert [shares[name] for name in wordings] == pytest.approx([0.1] * 3)
     assert sum(shares[name] for name in TASKS[task].base) == pytest.approx(0.45)
     assert not {original, *wordings} & TASKS[task].base.keys()
@@ -104,7 +106,9 @@ class Known(Starters):
 def test_the_policies_between_solve_wordings_in_equal_steps(tmp_path):
     starters = Known(tmp_path, ExposedConfig(task="countdown", **TINY))
     reports = {name: starters.report(name) for name in [*BRANCHES, *POLICIES]}
-    assert [reports[name]["rounds"] for name in BRANCHES] == [2, 2, 2], "0.4 is the first success of 0.28 and more"
+    assert [reports[name]["rounds"] for name in BRANCHES] == [2, 2, 2], (
+        "0.4 is the first success of 0.28 and more"
+    )
     assert [reports[name]["success"]["wording"] for name in GAPS] == pytest.approx(
         [0, 0.07, 0.14, 0.21, 0.28], abs=4e-3
     )

@@ -130,7 +130,9 @@ def test_supervised_examples_are_correct_come_from_training_and_occur_by_their_s
     assert not held_out & {asked(example.question) for example in examples}
     families = Counter(example.family for example in examples)
     for name, family in module.FAMILIES.items():
-        assert abs(families[name] - draws * family.share) <= 4 * sqrt(draws * family.share * (1 - family.share))
+        assert abs(families[name] - draws * family.share) <= 4 * sqrt(
+            draws * family.share * (1 - family.share)
+        )
     for example in examples:
         assert reward(example.response, example.response).correct
 
@@ -155,7 +157,9 @@ def test_the_tokenizer_of_the_vocabulary_gives_every_text_back(task):
     rng = random.Random(5)
     texts = [text for _ in range(300) for text in EXAMPLES[task](rng)[:2]]
     for split, regime in product(SPLITS, REGIMES):
-        texts += [prompt_text(q) for g in source(split, regime, 20).load() for q in (g.question, *g.rephrasings)]
+        texts += [
+            prompt_text(q) for g in source(split, regime, 20).load() for q in (g.question, *g.rephrasings)
+        ]
     unknown = tokenizer.convert_tokens_to_ids("<unk>")
     for text in texts:
         ids = tokenizer(text).input_ids

@@ -61,7 +61,11 @@ def test_a_question_and_its_rephrasings_ask_the_same_in_different_families(task,
 def test_no_two_splits_share_a_problem_whatever_the_seed(task):
     source = TASKS[task][1]
     found = {
-        split: {asked(group.question) for seed in (0, 1) for group in source(split, "easy", 300, 0, seed=seed).load()}
+        split: {
+            asked(group.question)
+            for seed in (0, 1)
+            for group in source(split, "easy", 300, 0, seed=seed).load()
+        }
         for split in SPLITS
     }
     for one, other in combinations(SPLITS, 2):
@@ -88,7 +92,9 @@ def test_the_test_of_phrasing_is_told_in_a_family_that_is_never_trained(task):
 @every_task
 def test_arguments_that_cannot_be_met_are_refused(task):
     source = TASKS[task][1]
-    with pytest.raises(ValueError, match="`regime` to be one of easy, medium, hard, reformulated but got 'mixed'"):
+    with pytest.raises(
+        ValueError, match="`regime` to be one of easy, medium, hard, reformulated but got 'mixed'"
+    ):
         source(regime="mixed")
     with pytest.raises(ValueError, match="`num_rephrasings` to be at most 4"):
         source(regime="hard", num_rephrasings=5)

@@ -19,7 +19,9 @@ def graph_of(maze):
     """Rooms and doors that are free, neighbours joined."""
     rows = maze.split("\n")
     grid = nx.grid_2d_graph(len(rows), len(rows[0]))
-    grid.remove_nodes_from([(r, c) for r, line in enumerate(rows) for c, cell in enumerate(line) if cell == "*"])
+    grid.remove_nodes_from(
+        [(r, c) for r, line in enumerate(rows) for c, cell in enumerate(line) if cell == "*"]
+    )
     return grid
 
 
@@ -58,7 +60,9 @@ def test_mazes_differ_and_training_has_none_of_the_test_whatever_the_seeds():
     test = [group for seed in (0, 1) for group in MazeSource("test", width=7, size=300, seed=seed).load()]
     assert len({group.question for group in train}) == len({group.id for group in train}) == 1000
     assert not {group.question for group in train} & {group.question for group in test}
-    assert [group.question for group in MazeSource(width=7, size=1000).load()] == [group.question for group in train]
+    assert [group.question for group in MazeSource(width=7, size=1000).load()] == [
+        group.question for group in train
+    ]
     assert train[0].question != MazeSource(width=7, size=1, seed=1).load()[0].question
 
 

@@ -33,7 +33,13 @@ def perturbed(answer, first):
     """A wrong answer that looks like a right one: its last digit or letter is another, or its first one but zero."""
     places = [match.start() for match in re.finditer(r"[^\W_0]" if first else r"[^\W_]", answer)]
     place = places[0 if first else -1]
-    other = str((int(answer[place]) + 1) % 10) if answer[place].isdecimal() else "q" if answer[place] != "q" else "z"
+    other = (
+        str((int(answer[place]) + 1) % 10)
+        if answer[place].isdecimal()
+        else "q"
+        if answer[place] != "q"
+        else "z"
+    )
     return answer[:place] + other + answer[place + 1 :]
 
 
@@ -73,14 +79,20 @@ def test_parts_of_a_complex_number_are_not_read_out_of_decimals():
 
 
 def test_a_question_is_the_same_in_every_process_and_a_smaller_size_is_a_beginning(monkeypatch):
-    for task in ("isomorphic_strings", "list_functions", "polynomial_multiplication"):  # not so without precaution
+    for task in (
+        "isomorphic_strings",
+        "list_functions",
+        "polynomial_multiplication",
+    ):  # not so without precaution
         found = []
         for hash_seed in ("1", "2"):
             monkeypatch.setitem(os.environ, "PYTHONHASHSEED", hash_seed)
             found.append(ReasoningGymSource(task, size=6).load())
         assert found[0] == found[1]
         assert ReasoningGymSource(task, size=3).load() == found[0][:3]
-    assert [g.question for g in ReasoningGymSource(task, size=3, seed=1).load()] != [g.question for g in found[0][:3]]
+    assert [g.question for g in ReasoningGymSource(task, size=3, seed=1).load()] != [
+        g.question for g in found[0][:3]
+    ]
 
 
 def test_splits_share_no_question_in_any_order():
@@ -109,7 +121,9 @@ def test_a_common_layout_is_no_overlap_but_a_copy_is():
 
 
 def test_options_reach_the_generator_and_bad_ones_are_refused(capfd):
-    groups = ReasoningGymSource("chain_sum", size=20, options={"min_terms": 2, "max_terms": 2, "max_digits": 1}).load()
+    groups = ReasoningGymSource(
+        "chain_sum", size=20, options={"min_terms": 2, "max_terms": 2, "max_digits": 1}
+    ).load()
     for group in groups:
         a, sign, b = re.search(r"(\d+) ([-+]) (\d+)", group.question).groups()
         assert group.answer == (str(int(a) + int(f"{sign}{b}")),)
@@ -126,7 +140,9 @@ def test_an_exhausted_generator_warns():
 
 
 def test_what_the_generator_fails_at_is_left_out():
-    source = ReasoningGymSource("maze", split="test", size=64)  # one of these mazes has no path that is long enough
+    source = ReasoningGymSource(
+        "maze", split="test", size=64
+    )  # one of these mazes has no path that is long enough
     assert len(source.load()) == 64
 
 

@@ -32,7 +32,9 @@ def package(tmp_path, monkeypatch):
         folder = tmp_path / "reasoning_gym"
         folder.mkdir()
         (folder / "__init__.py").write_text("")
-        (folder / "factory.py").write_text(PACKAGE.format(body=textwrap.indent(textwrap.dedent(body), " " * 8)))
+        (folder / "factory.py").write_text(
+            PACKAGE.format(body=textwrap.indent(textwrap.dedent(body), " " * 8))
+        )
         monkeypatch.setenv("PYTHONPATH", str(tmp_path))
 
     return write

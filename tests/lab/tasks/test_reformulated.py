@@ -73,7 +73,9 @@ def test_a_hint_is_a_part_of_a_solution(task):
 def test_a_test_of_the_wordings_is_told_in_one_that_training_has_not(task):
     trained = groups_of(task)[0]
     families = {
-        name for group in trained for name in (group.metadata["family"], *group.metadata["rephrasing_families"])
+        name
+        for group in trained
+        for name in (group.metadata["family"], *group.metadata["rephrasing_families"])
     }
     unseen = {group.metadata["family"] for group in groups_of(task, "test_phrasing")[0]}
     assert len(unseen) == 1

@@ -19,7 +19,9 @@ from tests.lab.tasks.fake_interpreter import fake_interpreter
 
 HERE = sys.executable if importlib.util.find_spec("verifiers") else None
 PYTHON = os.environ.get("TAGRPO_VERIFIERS_PYTHON", HERE)
-needs_verifiers = pytest.mark.skipif(PYTHON is None, reason="no Python with verifiers: set TAGRPO_VERIFIERS_PYTHON")
+needs_verifiers = pytest.mark.skipif(
+    PYTHON is None, reason="no Python with verifiers: set TAGRPO_VERIFIERS_PYTHON"
+)
 
 SUMS = """
 import os, time
@@ -81,7 +83,10 @@ __all__ = ["Odd"{names}]
 REWARD = "    @vf.reward\n    async def right(self, trace) -> float:\n        return 1.0\n"
 REFUSED = {
     "turns": (
-        {"before": "class Two(vf.Env):\n    async def run(self, task, agents):\n        pass", "names": ', "Two"'},
+        {
+            "before": "class Two(vf.Env):\n    async def run(self, task, agents):\n        pass",
+            "names": ', "Two"',
+        },
         "its agents take several turns",
     ),
     "stops": (
@@ -108,7 +113,9 @@ REFUSED = {
     ),
     "unrewarded": ({"task": "    pass\n"}, "it has no rewards"),
     "few_shot": (
-        {"data": 'prompt=[vf.UserMessage(content="a"), vf.AssistantMessage(content="b"), vf.UserMessage(content="c")]'},
+        {
+            "data": 'prompt=[vf.UserMessage(content="a"), vf.AssistantMessage(content="b"), vf.UserMessage(content="c")]'
+        },
         "its prompt is not one text of the user",
     ),
     "silent": ({"data": ""}, "its prompt is not one text of the user"),
@@ -175,14 +182,18 @@ def test_all_but_single_turn_environments_are_refused_with_the_reason(environmen
 
 @needs_verifiers
 def test_an_environment_that_is_not_installed_is_named(environments):
-    with pytest.raises(ValueError, match=r"'nowhere-v1': nowhere_v1 is not installed: install the package that has it"):
+    with pytest.raises(
+        ValueError, match=r"'nowhere-v1': nowhere_v1 is not installed: install the package that has it"
+    ):
         VerifiersSource("nowhere-v1", python=PYTHON).load()
 
 
 def test_a_python_without_the_package_is_named(tmp_path, monkeypatch):
     (tmp_path / "verifiers.py").write_text("raise ImportError('not this one')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(ValueError, match=r"to load the tasks of gsm8k-v1 with {}, but it failed.* set data\.python"):
+    with pytest.raises(
+        ValueError, match=r"to load the tasks of gsm8k-v1 with {}, but it failed.* set data\.python"
+    ):
         VerifiersSource("gsm8k-v1").load()
 
 
@@ -205,7 +216,9 @@ def test_a_run_trains_on_an_environment(environments, tmp_path):
 def printing(folder, *lines):
     """An interpreter that prints these lines, which are texts or objects for JSON."""
     texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
-    return fake_interpreter(folder, f"import sys\nsys.stdout.buffer.write({chr(10).join([*texts, '']).encode()!r})\n")
+    return fake_interpreter(
+        folder, f"import sys\nsys.stdout.buffer.write({chr(10).join([*texts, '']).encode()!r})\n"
+    )
 
 
 def task(idx=0, question="q", **data):
@@ -233,7 +246,9 @@ LINES = {
 
 
 @pytest.mark.parametrize("case", LINES)
-def test_lines_that_are_no_tasks_are_one_error_with_the_name_of_the_environment_and_the_setting(tmp_path, case):
+def test_lines_that_are_no_tasks_are_one_error_with_the_name_of_the_environment_and_the_setting(
+    tmp_path, case
+):
     source = VerifiersSource("mine-v1", size=3, python=printing(tmp_path, *LINES[case]))
     with pytest.raises(ForeignDataError, match="mine-v1") as error:
         source.load()
@@ -250,7 +265,12 @@ def test_tasks_are_read_as_they_are(tmp_path):
         "a",
         "b",
     )
-    assert json.loads(first.answer[0]) == {"idx": 3, "id": "a", "name": "b", "extra": {"x": [1.5, None, "\ud800"]}}
+    assert json.loads(first.answer[0]) == {
+        "idx": 3,
+        "id": "a",
+        "name": "b",
+        "extra": {"x": [1.5, None, "\ud800"]},
+    }
     assert (second.id, second.metadata["id"], second.metadata["name"]) == ("mine-v1-00001", 7, None)
 
 
@@ -286,7 +306,9 @@ def test_loading_ends_at_its_time_limit(tmp_path, script):
         ("import sys; sys.stdin.read(); raise SystemExit('\\x1b[2Jwhy')", 1),
     ],
 )
-def test_a_program_that_ends_early_is_an_error_with_its_exit_code_and_what_it_printed(tmp_path, capfd, script, code):
+def test_a_program_that_ends_early_is_an_error_with_its_exit_code_and_what_it_printed(
+    tmp_path, capfd, script, code
+):
     with pytest.raises(ValueError, match=rf"mine-v1 .*exit code {code} .*data\.python"):
         VerifiersSource("mine-v1", python=fake_interpreter(tmp_path, script)).load()
     printed = capfd.readouterr().err
@@ -351,7 +373,9 @@ def test_references_are_the_data_of_a_task_and_rewards_are_finite(tmp_path):
                 reward.score_batch(["x"], [reference])
         assert reward._reward(1) == 1.0
         for value in (float("nan"), float("inf"), "1.0", None, True, [1.0], 10**400):
-            with pytest.raises(ForeignDataError, match=r"reward of the environment 'mine-v1'.*data\.environment"):
+            with pytest.raises(
+                ForeignDataError, match=r"reward of the environment 'mine-v1'.*data\.environment"
+            ):
                 reward._reward(value)
     with pytest.raises(ValueError, match=r"data\.load_seconds"):
         VerifiersReward("mine-v1", load_seconds=0)

@@ -20,7 +20,9 @@ def majority(answers, correct):
 def vote(answers, correct):
     """What a majority vote is worth; the correct responses vote together, silent ones not at all."""
     votes = Counter(
-        "right" if correct[i] else answers[i] for i in range(len(answers)) if correct[i] or answers[i] is not None
+        "right" if correct[i] else answers[i]
+        for i in range(len(answers))
+        if correct[i] or answers[i] is not None
     )
     top = max(votes.values(), default=0)
     leaders = [name for name, count in votes.items() if count == top]

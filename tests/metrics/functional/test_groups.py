@@ -74,7 +74,9 @@ def test_distance_expects_the_same_whatever_the_size_of_the_pool():
     means = []
     for size in (3, 24):
         embeddings = torch.randn(400 * size, 4, generator=generator) + torch.tensor([1.0, 0, 0, 0])
-        means.append(float(mean_pairwise_distance(embeddings, torch.arange(400).repeat_interleave(size)).mean()))
+        means.append(
+            float(mean_pairwise_distance(embeddings, torch.arange(400).repeat_interleave(size)).mean())
+        )
     assert abs(means[0] - means[1]) < 0.03
 
 
@@ -97,7 +99,9 @@ def test_the_probability_of_no_gradient_is_that_of_all_equal_reward_vectors(samp
         own += probability * np.array(
             [len({r for r, p in zip(rewards, prompt, strict=True) if p == n}) == 1 for n in range(3)]
         )
-    found = [zero_gradient_probability(torch.tensor(rates), torch.tensor(samples), pooled=p) for p in (True, False)]
+    found = [
+        zero_gradient_probability(torch.tensor(rates), torch.tensor(samples), pooled=p) for p in (True, False)
+    ]
     assert [f.dtype for f in found] == [torch.float64] * 2
     assert float(found[0]) == pytest.approx(pooled, rel=1e-13)
     np.testing.assert_allclose(found[1].numpy(), own, rtol=1e-13)
@@ -176,7 +180,9 @@ def test_each_cause_is_told_from_the_others():
     names = list(QUESTIONS)
     expected = [[name] for name in names[:-2]] + [[], ["other"]]
     assert causes_of(names) == expected
-    assert [causes_of([name])[0] for name in names] == expected, "a question's cause does not depend on the others"
+    assert [causes_of([name])[0] for name in names] == expected, (
+        "a question's cause does not depend on the others"
+    )
 
 
 @pytest.mark.parametrize("name", ["masked", "clipped"])

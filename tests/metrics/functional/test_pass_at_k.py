@@ -20,7 +20,9 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_correct_sample(n):
         subsets = list(combinations(range(n), k))
         # With c correct samples, say the first c, a subset passes when it holds one of them.
         expected = [sum(min(subset) < c for subset in subsets) / len(subsets) for c in counts]
-        torch.testing.assert_close(pass_at_k(n, torch.tensor(counts), k), torch.tensor(expected, dtype=torch.float64))
+        torch.testing.assert_close(
+            pass_at_k(n, torch.tensor(counts), k), torch.tensor(expected, dtype=torch.float64)
+        )
 
 
 def test_many_samples_lose_no_precision():
@@ -46,7 +48,9 @@ def test_counts_outside_of_the_samples_are_refused(wrong):
 def test_exact_pass_at_k_is_that_of_fractions(p):
     ks = [1, 2, 10, 1000]
     expected = [float(1 - (1 - Fraction(p)) ** k) for k in ks]
-    assert exact_pass_at_k(torch.tensor([p], dtype=torch.float64), ks)[0].tolist() == pytest.approx(expected, rel=1e-13)
+    assert exact_pass_at_k(torch.tensor([p], dtype=torch.float64), ks)[0].tolist() == pytest.approx(
+        expected, rel=1e-13
+    )
 
 
 def test_small_p_and_large_k_lose_no_digits():
@@ -85,7 +89,10 @@ def test_cover_is_the_share_of_questions_at_or_above_each_threshold():
     expected = [sum(10 * c >= 10 * n for c in correct.tolist()) / 5 for n in range(1, 11)]
     for kind in (torch.float32, torch.float64):
         assert cover_at_tau(correct.to(kind) / samples, taus).mean(0).tolist() == pytest.approx(expected)
-    assert cover_at_tau(torch.tensor([0.3, math.nextafter(0.3, 0)], dtype=torch.float64), [0.3]).tolist() == [[1], [0]]
+    assert cover_at_tau(torch.tensor([0.3, math.nextafter(0.3, 0)], dtype=torch.float64), [0.3]).tolist() == [
+        [1],
+        [0],
+    ]
 
 
 def test_pass_at_k_is_a_mean_of_cover_over_thresholds():

@@ -34,7 +34,9 @@ quick = settings(max_examples=40)
 VALUES = st.sampled_from([0.0, 0.1, 1.0, -1.5])
 GROUPED = st.lists(st.tuples(VALUES, st.sampled_from([-3, 0, 7])), min_size=1, max_size=12)
 FLAGS = st.lists(
-    st.tuples(st.booleans(), st.integers(0, 2), st.sampled_from(["1", "2", "3", None])), min_size=1, max_size=8
+    st.tuples(st.booleans(), st.integers(0, 2), st.sampled_from(["1", "2", "3", None])),
+    min_size=1,
+    max_size=8,
 )
 FINITE = st.floats(-1e6, 1e6)
 RATES = st.floats(0, 1)
@@ -103,7 +105,9 @@ def test_the_chance_of_no_gradient_is_the_sum_over_all_outcomes(rates, samples):
     success = torch.tensor(rates, dtype=torch.float64)
     assert float(zero_gradient_probability(success, samples)) == pytest.approx(expected)
     alone = zero_gradient_probability(success, samples, pooled=False)
-    assert float(zero_gradient_probability(success, samples)) <= float(alone.min()) + 1e-12, "pooling never hurts"
+    assert float(zero_gradient_probability(success, samples)) <= float(alone.min()) + 1e-12, (
+        "pooling never hurts"
+    )
 
 
 @given(rows=FLAGS, random=st.randoms())
@@ -134,7 +138,9 @@ def test_a_majority_is_that_of_all_votes(rows):
     answers, correct, group = answered(rows)
     for own in pools(correct, group):
         wrong = Counter(answers[i] for i in own if not correct[i] and answers[i])
-        votes = Counter("right" if correct[i] else f"wrong {answers[i]}" for i in own if correct[i] or answers[i])
+        votes = Counter(
+            "right" if correct[i] else f"wrong {answers[i]}" for i in own if correct[i] or answers[i]
+        )
         wins = (
             (votes["right"] == max(votes.values())) / list(votes.values()).count(votes["right"])
             if any(correct[own])
@@ -156,7 +162,9 @@ def test_distances_are_means_over_pairs_and_know_no_length_and_no_rotation(seed,
     torch.testing.assert_close(mean_pairwise_distance(factor * vectors @ rotation, group), expected)
 
 
-@given(rows=st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=24), random=st.randoms())
+@given(
+    rows=st.lists(st.tuples(st.booleans(), st.integers(0, 5)), min_size=1, max_size=24), random=st.randoms()
+)
 @quick
 def test_difficulty_does_not_depend_on_order_names_or_which_verdict_is_called_right(rows, random):
     def found(rows, flip=False, names=(0, 1, 2, 3, 4, 5)):
@@ -214,7 +222,9 @@ def test_an_interval_lies_among_its_values_and_moves_and_scales_with_them(values
     assert moved == pytest.approx([factor * bound + shift for bound in plain], abs=1e-9)
 
 
-@given(rows=st.lists(st.tuples(VALUES, VALUES, *[st.booleans()] * 3, st.integers(0, 3)), min_size=1, max_size=12))
+@given(
+    rows=st.lists(st.tuples(VALUES, VALUES, *[st.booleans()] * 3, st.integers(0, 3)), min_size=1, max_size=12)
+)
 @quick
 def test_a_question_without_gradient_has_exactly_one_cause_and_others_have_none(rows):
     advantages, rewards, correct, truncated, masked, prompt = zip(*rows, strict=True)

@@ -10,7 +10,13 @@ import pytest
 import torch
 from scipy import stats
 
-from tagrpo.metrics.functional import DifficultyTest, difficulty_test, difficulty_variance, pass_at_k, t_intervals
+from tagrpo.metrics.functional import (
+    DifficultyTest,
+    difficulty_test,
+    difficulty_variance,
+    pass_at_k,
+    t_intervals,
+)
 
 
 def interval_of(values):
@@ -82,14 +88,20 @@ def test_the_edges():
     assert interval_of(torch.tensor([0.25])) == (0.25, 0.25, 0.25)
 
 
-@pytest.mark.parametrize(("sizes", "correct"), [((2, 2), 2), ((3, 1, 2), 2), ((1, 1), 1), ((4, 3, 2), 5), ((5, 2), 6)])
-def test_the_statistic_is_pearsons_and_one_on_average_over_all_ways_to_place_the_correct_responses(sizes, correct):
+@pytest.mark.parametrize(
+    ("sizes", "correct"), [((2, 2), 2), ((3, 1, 2), 2), ((1, 1), 1), ((4, 3, 2), 5), ((5, 2), 6)]
+)
+def test_the_statistic_is_pearsons_and_one_on_average_over_all_ways_to_place_the_correct_responses(
+    sizes, correct
+):
     total = sum(sizes)
     prompt = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
     values = []
     for chosen in combinations(range(total), correct):
         verdict = torch.isin(torch.arange(total), torch.tensor(chosen))
-        table = [[int(verdict[prompt == p].sum()), int((~verdict)[prompt == p].sum())] for p in range(len(sizes))]
+        table = [
+            [int(verdict[prompt == p].sum()), int((~verdict)[prompt == p].sum())] for p in range(len(sizes))
+        ]
         pearson = stats.chi2_contingency(table, correction=False).statistic * (total - 1) / total
         found = difficulty_test(verdict, prompt, torch.zeros(total).long())
         assert found.statistic == pytest.approx(pearson / (len(sizes) - 1))
@@ -153,12 +165,17 @@ def test_a_question_with_one_prompt_tells_nothing():
 
 def test_rare_successes_are_not_taken_for_a_difference():
     generator = torch.Generator().manual_seed(3)
-    p_values = [difficulty_test(*responses(torch.full((60, 4), 0.04), 8, generator)).p_value for _ in range(200)]
+    p_values = [
+        difficulty_test(*responses(torch.full((60, 4), 0.04), 8, generator)).p_value for _ in range(200)
+    ]
     assert sum(p < 0.05 for p in p_values) <= 0.05 * 200
 
 
 def test_the_test_reads_well():
-    assert str(DifficultyTest(1.5, 0.25, 3)) == "X² is 1.50 times that of equal difficulty over 3 questions, p = 0.250"
+    assert (
+        str(DifficultyTest(1.5, 0.25, 3))
+        == "X² is 1.50 times that of equal difficulty over 3 questions, p = 0.250"
+    )
     assert str(DifficultyTest(1.5, 0.001, 3)).endswith("p = 0.001")
     assert str(DifficultyTest(9.0, 0.0009, 3)).endswith("p < 0.001")
     assert str(DifficultyTest(1.0, 1.0, 3)).endswith("p = 1.000")

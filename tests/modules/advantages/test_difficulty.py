@@ -69,7 +69,8 @@ def which(advantages, groups, k):
 
 
 @pytest.mark.parametrize(
-    ("fraction", "expected"), [(0.0, "kkkkk"), (0.5, "k1kk1"), (0.6, "k11k1"), (0.99, "111k1"), (1.0, "11111")]
+    ("fraction", "expected"),
+    [(0.0, "kkkkk"), (0.5, "k1kk1"), (0.6, "k11k1"), (0.99, "111k1"), (1.0, "11111")],
 )
 def test_the_questions_of_highest_entropy_use_pass_at_1(fraction, expected, pools):
     # Question entropies .2 .9 .5 .1 .8: with one half, ⌊2.5⌋ = 2 of the 5 exploit.
@@ -98,7 +99,11 @@ def test_entropy_is_asked_for_and_its_absence_named(pools):
 
 
 def test_impossible_options_of_entropy_adaptive_are_refused():
-    for options, name in (({"fraction": 1.5}, "fraction"), ({"group_by": "batch"}, "group_by"), ({"k": 0}, "k")):
+    for options, name in (
+        ({"fraction": 1.5}, "fraction"),
+        ({"group_by": "batch"}, "group_by"),
+        ({"k": 0}, "k"),
+    ):
         with pytest.raises(ValueError, match=name):
             EntropyAdaptiveAdvantage(**{"k": 2} | options)
 
@@ -139,7 +144,16 @@ def test_the_curve_is_that_of_pass_at_1_cut_off_where_it_is_easy():
 
 def test_verdicts_decide_what_is_easy_and_rewards_what_it_earns(pools):
     groups = replace(pools((3, 1), (1, 3)), rewards=torch.tensor([0.0, 0.0, 0.0, 1.0, 2.0, 2.0, 2.0, 0.0]))
-    assert WithoutEasyAdvantage(GroupAdvantage(scale="none"))(groups).tolist() == [0, 0, 0, 0, 0.5, 0.5, 0.5, -1.5]
+    assert WithoutEasyAdvantage(GroupAdvantage(scale="none"))(groups).tolist() == [
+        0,
+        0,
+        0,
+        0,
+        0.5,
+        0.5,
+        0.5,
+        -1.5,
+    ]
 
 
 def test_the_base_is_asked_for_its_needs_and_its_expectation(pools):

@@ -104,7 +104,11 @@ def test_rs_grpo_seeks_as_much_risk_as_its_paper_recommends():
 def test_exploration_by_outcomes_is_a_bonus_on_grpo():
     strategy = instantiate(composed("outcome_exploration").advantage)
     assert type(strategy) is HistoricalExplorationAdvantage
-    assert (strategy.coefficient, type(strategy.base), strategy.base.group_by) == (0.1, GroupAdvantage, "question")
+    assert (strategy.coefficient, type(strategy.base), strategy.base.group_by) == (
+        0.1,
+        GroupAdvantage,
+        "question",
+    )
 
 
 def test_greso_skips_questions_and_replaces_what_it_did_not_foresee():

@@ -130,7 +130,11 @@ def test_the_documented_numbers_are_right(module):
 
 
 @pytest.mark.parametrize("scale", ["std", "none", "mean"])
-@given(rewards=st.lists(st.integers(0, 8), min_size=2, max_size=12), shift=st.integers(-4, 4), factor=st.integers(1, 8))
+@given(
+    rewards=st.lists(st.integers(0, 8), min_size=2, max_size=12),
+    shift=st.integers(-4, 4),
+    factor=st.integers(1, 8),
+)
 @settings(max_examples=30)
 def test_group_advantages_know_no_shift_and_the_scale_that_they_say(scale, rewards, shift, factor):
     def found(values):

@@ -107,7 +107,9 @@ def test_bootstrap_draws_different_responses_into_a_group(pools):
 
 def test_full_sampling_by_hand():
     correct = torch.tensor([False, True, False, False, False, True, False])
-    members = torch.tensor([[0, 1], [2, 3], [4, 5]])  # rewards 1, 0, 1: mean 2/3, σ = √2/3; response 6 is left over
+    members = torch.tensor(
+        [[0, 1], [2, 3], [4, 5]]
+    )  # rewards 1, 0, 1: mean 2/3, σ = √2/3; response 6 is left over
     expected = [2**-0.5] * 2 + [-(2**0.5)] * 2 + [2**-0.5] * 2 + [0.0]
     assert group_advantages(correct, members, 0.0).tolist() == pytest.approx(expected)
 

@@ -12,7 +12,9 @@ from tagrpo.types import CreditInputs, RewardGroups
 def make_inputs():
     """Four responses to two questions; `rewards` and `counted` say what they earn and which are in the loss."""
 
-    def make(rewards=(1.0, 0.0, 1.0, 0.0), seed=0, counted=(True, True, True, True), advantages=None, scale=1.0):
+    def make(
+        rewards=(1.0, 0.0, 1.0, 0.0), seed=0, counted=(True, True, True, True), advantages=None, scale=1.0
+    ):
         generator = torch.Generator().manual_seed(seed)
         lengths = torch.tensor([5, 3, 8, 4])
         response = torch.repeat_interleave(torch.where(torch.tensor(counted), lengths, 0))

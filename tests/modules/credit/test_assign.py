@@ -42,7 +42,9 @@ def assigned(credit, rollouts, out_of_loss=()):
     experience.in_loss = torch.tensor([row not in out_of_loss for row in range(len(rollouts))])
     experience.advantages = torch.arange(len(rollouts)) - 3.0
     columns = -torch.arange(int(experience.lengths.sum())).float()
-    experience.scores = ResponseScores(logprobs=columns, entropies=-columns, entropy=torch.zeros(len(rollouts)))
+    experience.scores = ResponseScores(
+        logprobs=columns, entropies=-columns, entropy=torch.zeros(len(rollouts))
+    )
     assign_credit(credit, experience, 0.25, split_by_question(rollouts.question, 3, 3))
     return experience
 
@@ -55,7 +57,11 @@ def test_credit_is_told_texts_terms_and_history_of_its_mini_batch(make_batch):
     ]  # fmt: skip
     second = credit.inputs[1]
     assert second.reward_terms["short"].tolist() == [0.25, 0.375, 0.5]
-    assert [column.tolist() for column in second.groups.history] == [[102, 103, 104], [202, 203, 204], [302, 303, 304]]
+    assert [column.tolist() for column in second.groups.history] == [
+        [102, 103, 104],
+        [202, 203, 204],
+        [302, 303, 304],
+    ]
     assert second.groups.progress == 0.25
     # The fourth response is not in the loss, so that it has no token here.
     assert sorted(set(second.response.tolist())) == [0, 2]
@@ -84,7 +90,11 @@ def test_terms_of_a_few_mini_batches_are_zero_in_the_others(make_batch):
     class Sometimes(Told):
         def __call__(self, inputs):
             credit = super().__call__(inputs)
-            return credit._replace(terms={"nll": torch.ones(len(inputs.response))}) if len(self.inputs) == 2 else credit
+            return (
+                credit._replace(terms={"nll": torch.ones(len(inputs.response))})
+                if len(self.inputs) == 2
+                else credit
+            )
 
     rollouts = make_batch(REWARDS).rollouts
     experience = assigned(Sometimes(), rollouts)
@@ -99,7 +109,11 @@ def test_terms_of_a_few_mini_batches_are_zero_in_the_others(make_batch):
 def test_a_term_that_is_not_finite_is_refused_by_its_name(make_batch):
     class Broken(Told):
         def __call__(self, inputs):
-            return super().__call__(inputs)._replace(terms={"nll": torch.full((len(inputs.response),), torch.inf)})
+            return (
+                super()
+                .__call__(inputs)
+                ._replace(terms={"nll": torch.full((len(inputs.response),), torch.inf)})
+            )
 
     with pytest.raises(FloatingPointError, match="Broken .credit.*nll of tokens"):
         assigned(Broken(), make_batch(REWARDS).rollouts)
@@ -138,7 +152,9 @@ def test_credit_of_another_kind_is_refused_with_its_class(make_batch, returned):
 def test_a_term_that_no_loss_has_is_refused(make_batch):
     class Mine(TokenCredit):
         def __call__(self, inputs):
-            return Credit(inputs.advantages[inputs.response], terms={"mine": torch.ones(len(inputs.response))})
+            return Credit(
+                inputs.advantages[inputs.response], terms={"mine": torch.ones(len(inputs.response))}
+            )
 
     with pytest.raises(ValueError, match=r"credit\.terms to be one of log_ratio, nll"):
         assigned(Mine(), make_batch(REWARDS).rollouts)

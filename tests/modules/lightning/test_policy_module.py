@@ -126,11 +126,17 @@ class Traced(PolicyLoss):
 
 
 @pytest.mark.parametrize("ratio", ["token", "sequence"])
-def test_a_batch_is_eight_frames_from_the_step_to_the_loss_and_enters_no_room_twice(tiny_policy, make_batch, ratio):
+def test_a_batch_is_eight_frames_from_the_step_to_the_loss_and_enters_no_room_twice(
+    tiny_policy, make_batch, ratio
+):
     loss = Traced(kl_coef=0.0, ratio=ratio)
     fit(make_module(tiny_policy, loss=loss), make_batch(REWARDS))
     source = Path(tagrpo.__path__[0]).resolve()
-    own = [path.resolve().relative_to(source).parts[0] for path in loss.files if path.resolve().is_relative_to(source)]
+    own = [
+        path.resolve().relative_to(source).parts[0]
+        for path in loss.files
+        if path.resolve().is_relative_to(source)
+    ]
     assert len(own) + 1 <= 8, f"{own}, and the loss"  # which lies in this file
     rooms = [room for room, _ in groupby(own)]
     # Packing calls back for the loss of each chunk of tokens, whose logits are then made once.
@@ -186,7 +192,9 @@ def test_response_entropy_is_that_of_a_plain_forward(tiny_policy, make_batch, an
 
     class Measure(Callback):
         def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-            measured.extend([pl_module.response_entropy(prompts, responses), pl_module.response_entropy([], [])])
+            measured.extend(
+                [pl_module.response_entropy(prompts, responses), pl_module.response_entropy([], [])]
+            )
 
     fit(make_module(tiny_policy, anchor=anchor, mini_batches=1), batch, callbacks=[Measure()])
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
@@ -291,7 +299,9 @@ def test_a_schedule_with_options_is_followed_to_its_end(tiny_policy, make_batch)
     assert group["lr"] == pytest.approx(0.05)
 
 
-@pytest.mark.parametrize("name", ["max_grad_norm", "staleness_cap", "warmup", "temperature", "skip_grad_norm"])
+@pytest.mark.parametrize(
+    "name", ["max_grad_norm", "staleness_cap", "warmup", "temperature", "skip_grad_norm"]
+)
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_numbers_of_the_options_are_finite(name, value):
     if (name, value) == ("staleness_cap", math.inf):
@@ -307,7 +317,9 @@ def test_an_optimizer_and_a_schedule_are_tried_before_a_model_is_loaded(tiny_pol
 
     def make(lr=0.1, **options):
         optimizer = partial(torch.optim.SGD, lr=lr)
-        PolicyModule(never, str(tiny_policy), GroupAdvantage(), PolicyLoss(), optimizer, PolicyOptions(**options))
+        PolicyModule(
+            never, str(tiny_policy), GroupAdvantage(), PolicyLoss(), optimizer, PolicyOptions(**options)
+        )
 
     make()
     with pytest.raises(ValueError, match=r"optimizer\.lr"):

@@ -139,7 +139,9 @@ def test_two_copies_on_four_ranks_train_as_one_process_does_and_go_on_as_one_cop
     tiny_policy, tmp_path
 ):
     run(TRAINING, tmp_path, tiny_policy)
-    start = torch.cat([p.detach().flatten() for p in Qwen3ForCausalLM.from_pretrained(tiny_policy).parameters()])
+    start = torch.cat(
+        [p.detach().flatten() for p in Qwen3ForCausalLM.from_pretrained(tiny_policy).parameters()]
+    )
     for name in ("kl", "lora"):
         expected = torch.load(tmp_path / f"{name}.pt")
         moved = (expected - start).norm()
@@ -148,7 +150,9 @@ def test_two_copies_on_four_ranks_train_as_one_process_does_and_go_on_as_one_cop
         rounding = 1e-6 * moved + 2 * 6 * 0.5 * torch.finfo(torch.float32).eps * expected.norm()
         assert rounding < 1e-4 * moved, "an error of the method is larger"
         for stem in (f"{name}-2-1", f"{name}-1-2"):
-            before, after = (tmp_path / f"{stem}-{time}" / "model.safetensors" for time in ("before", "after"))
+            before, after = (
+                tmp_path / f"{stem}-{time}" / "model.safetensors" for time in ("before", "after")
+            )
             assert before.read_bytes() == after.read_bytes(), stem
             for rank in range(4):
                 difference = torch.load(tmp_path / f"{stem}-{rank}.pt") - expected
@@ -185,10 +189,14 @@ def test_of_sixty_four_ranks_each_holds_its_share_of_one_copy(tmp_path):
 
 @pytest.mark.parametrize("replicas", [0, -1, 3, 8])
 def test_copies_that_do_not_divide_the_ranks_are_refused(replicas):
-    strategy = FullyShardedStrategy(replicas=replicas, timeout=timedelta(seconds=5))  # no other ranks ever come
+    strategy = FullyShardedStrategy(
+        replicas=replicas, timeout=timedelta(seconds=5)
+    )  # no other ranks ever come
     Trainer(accelerator="cpu", devices=2, num_nodes=2, strategy=strategy, logger=False)
     strategy.connect(LightningModule())
-    with pytest.raises(ValueError, match=rf"strategy\.replicas to divide the 4 ranks of this run, but got {replicas}"):
+    with pytest.raises(
+        ValueError, match=rf"strategy\.replicas to divide the 4 ranks of this run, but got {replicas}"
+    ):
         strategy.setup_environment()
 
 
@@ -255,7 +263,9 @@ for name in OPTIONS:
 
 
 @pytest.mark.distributed
-def test_what_rank_0_alone_loads_is_on_every_rank_to_the_bit_and_gives_the_same_log_probs(tiny_policy, tmp_path):
+def test_what_rank_0_alone_loads_is_on_every_rank_to_the_bit_and_gives_the_same_log_probs(
+    tiny_policy, tmp_path
+):
     # A tied model with buffers beside its parameters, and settings for generation that its configuration lacks.
     model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=32, n_embd=16, n_layer=2, n_head=2))
     model.generation_config.top_k, model.generation_config.do_sample = 7, True
@@ -327,7 +337,9 @@ def test_loading_and_export_take_one_model_over_all_ranks_beside_their_shards(ti
         vocab_size=len(tokenizer), hidden_size=512, intermediate_size=2048, num_hidden_layers=12,
         num_attention_heads=8, num_key_value_heads=8, head_dim=64, eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
-    model = Qwen3ForCausalLM(config).bfloat16()  # read from a file in float32, pages of that file would be the weights
+    model = Qwen3ForCausalLM(
+        config
+    ).bfloat16()  # read from a file in float32, pages of that file would be the weights
     size = 4 * sum(parameter.numel() for parameter in model.parameters())
     for part in (model, tokenizer):
         part.save_pretrained(tmp_path / "large")

@@ -36,7 +36,9 @@ def test_scores_are_those_of_plain_forwards_for_any_token_budget(tiny_policy, re
     scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=token_budget)
     scores = scorer.score(responses, torch.tensor([4, 0, 3]))
     assert not scores.logprobs.requires_grad
-    columns = zip(*(column.split(responses.lengths.tolist()) for column in scores[:2]), scores.entropy, strict=True)
+    columns = zip(
+        *(column.split(responses.lengths.tolist()) for column in scores[:2]), scores.entropy, strict=True
+    )
     for row, (logprobs, entropies, mean) in enumerate(columns):
         expected, entropy = plain(model, row) if row in (0, 3, 4) else torch.zeros(2, len(logprobs)).double()
         torch.testing.assert_close(logprobs.double(), expected, atol=1e-5, rtol=0)
@@ -61,7 +63,9 @@ def test_nothing_to_score_is_one_empty_micro_batch(tiny_policy, responses):
 
 def test_the_reference_is_the_second_model_or_the_policy_without_its_adapters(tiny_policy, responses):
     start = AutoModelForCausalLM.from_pretrained(tiny_policy)
-    expected = torch.cat([plain(start, row)[0] for row in (0, 2, 4, 1, 3)])  # packed in the order of their prompts
+    expected = torch.cat(
+        [plain(start, row)[0] for row in (0, 2, 4, 1, 3)]
+    )  # packed in the order of their prompts
 
     def moved(policy):
         with torch.no_grad():

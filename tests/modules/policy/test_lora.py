@@ -77,7 +77,9 @@ def test_merged_weights_equal_a_merge_by_hand_and_compute_the_same(adapted, tiny
 
 def test_layers_that_store_their_weight_transposed_are_merged_too():
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=64, resid_pdrop=0, embd_pdrop=0)
+    config = GPT2Config(
+        vocab_size=50, n_embd=16, n_layer=1, n_head=2, n_positions=64, resid_pdrop=0, embd_pdrop=0
+    )
     model, plain = GPT2LMHeadModel(config), GPT2LMHeadModel(config)
     with pytest.warns(UserWarning, match="fan_in_fan_out"):
         add_adapters(model, LoraSettings(rank=2, alpha=2.0, targets=["c_attn", "c_fc"]))
@@ -150,7 +152,10 @@ def test_training_moves_adapters_only_and_needs_no_second_copy_for_the_kl_term(t
     assert second_copy
     assert kl == expected_kl
     start = load_file(tiny_policy / "model.safetensors")
-    parameters, others = dict(module.policy.model.named_parameters()), dict(other.policy.model.named_parameters())
+    parameters, others = (
+        dict(module.policy.model.named_parameters()),
+        dict(other.policy.model.named_parameters()),
+    )
     for name, parameter in parameters.items():
         assert torch.equal(parameter, others[name])
         if "lora_B" in name:

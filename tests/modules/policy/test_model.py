@@ -21,7 +21,9 @@ OPT = OPTConfig(
     vocab_size=32, hidden_size=16, ffn_dim=16, num_hidden_layers=1, num_attention_heads=2, word_embed_proj_dim=16,
     max_position_embeddings=16, dropout=0.5, attention_dropout=0.5,
 )  # fmt: skip
-GPT2 = GPT2Config(vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0)
+GPT2 = GPT2Config(
+    vocab_size=32, n_embd=16, n_layer=1, n_head=2, n_positions=16, bos_token_id=0, eos_token_id=0
+)
 
 
 FALCON = FalconConfig(

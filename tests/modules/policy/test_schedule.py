@@ -41,7 +41,9 @@ def test_a_warm_up_is_a_share_rounded_up_or_a_number_of_steps(warmup, steps):
 
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
 def test_every_schedule_that_is_named_can_be_built(name):
-    options = {"min_lr_rate": 0.1} if "min_lr" in name else {"num_decay_steps": 3} if "decay" in name else None
+    options = (
+        {"min_lr_rate": 0.1} if "min_lr" in name else {"num_decay_steps": 3} if "decay" in name else None
+    )
     try_optimizer(ADAMW, name, 0.1, options)
 
 

@@ -149,7 +149,9 @@ def trained(tiny_policy, tmp_path_factory):
 
 @pytest.mark.distributed
 @pytest.mark.parametrize("kind", ["fsdp2", "ddp"])
-def test_two_ranks_with_uneven_work_equal_one_process_and_their_engines_hold_the_same_bits(kind, tiny_policy, trained):
+def test_two_ranks_with_uneven_work_equal_one_process_and_their_engines_hold_the_same_bits(
+    kind, tiny_policy, trained
+):
     one_process = {name: torch.load(trained / f"one-{name}-0.pt") for name in LOSSES}
     policy = AutoModelForCausalLM.from_pretrained(tiny_policy)
     start = torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
@@ -300,7 +302,9 @@ def test_offloaded_parameters_stay_in_host_memory_and_buffers_move():
 
 def test_an_offloaded_policy_on_gpus_has_a_process_group_for_host_memory_too(monkeypatch):
     backends = []
-    monkeypatch.setattr(torch.distributed, "init_process_group", lambda backend, **_: backends.append(backend))
+    monkeypatch.setattr(
+        torch.distributed, "init_process_group", lambda backend, **_: backends.append(backend)
+    )
     for gpu, offload in ((True, True), (True, False), (False, True)):
         monkeypatch.setattr(torch.cuda, "is_available", lambda gpu=gpu: gpu)
         strategy = FullyShardedStrategy(cpu_offload=offload)

@@ -30,7 +30,9 @@ def url(monkeypatch):
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": scope["path"].encode()})
 
-    config = uvicorn.Config(RequireToken(application), host="127.0.0.1", port=0, lifespan="off", log_level="error")
+    config = uvicorn.Config(
+        RequireToken(application), host="127.0.0.1", port=0, lifespan="off", log_level="error"
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -44,7 +46,14 @@ def url(monkeypatch):
 
 def test_only_who_shows_the_token_gets_past_the_guard(url):
     for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"):
-        for route in ("/", "/v1/models", "/collective_rpc", "/update_weights", "//v1/../collective_rpc", "/docs"):
+        for route in (
+            "/",
+            "/v1/models",
+            "/collective_rpc",
+            "/update_weights",
+            "//v1/../collective_rpc",
+            "/docs",
+        ):
             for shown in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN[:-1]}"}):
                 assert httpx.request(method, url + route, headers=shown).status_code == 401
     answer = httpx.post(f"{url}/update_weights", headers={"Authorization": f"Bearer {TOKEN}"})

@@ -63,7 +63,9 @@ def test_a_name_stands_for_each_of_its_addresses_once(monkeypatch):
     assert listed("dns:http://workers:8000") == ["http://10.0.0.9:8000", "http://[fd00::7]:8000"]
 
 
-def test_servers_that_came_get_the_weights_and_those_that_went_are_left_alone(server, other, make_engine, tmp_path):
+def test_servers_that_came_get_the_weights_and_those_that_went_are_left_alone(
+    server, other, make_engine, tmp_path
+):
     file = tmp_path / "servers.txt"
     file.write_text(server.url)
     engine = make_engine(f"file:{file}")
@@ -104,7 +106,9 @@ def test_all_addresses_of_a_name_are_servers_and_new_ones_are_seen_at_the_next_s
         fake.close()
 
 
-def test_a_file_that_is_not_there_is_waited_for_and_read_again(server, make_engine, tmp_path, monkeypatch, caplog):
+def test_a_file_that_is_not_there_is_waited_for_and_read_again(
+    server, make_engine, tmp_path, monkeypatch, caplog
+):
     file = tmp_path / "servers.txt"
     engine = make_engine(f"file:{file}", patience=600.0)
     contents = iter(["# soon", "http://node:80o0", server.url])
@@ -121,7 +125,9 @@ def test_a_file_that_stays_empty_is_named_in_the_error_and_costs_nothing_beside_
     server, make_engine, tmp_path
 ):
     entry = f"file:{tmp_path / 'servers.txt'}"
-    with pytest.raises(EngineError, match=rf"after 0 failed attempts.*{entry}: .*No such file.*rollout\.engine\.url"):
+    with pytest.raises(
+        EngineError, match=rf"after 0 failed attempts.*{entry}: .*No such file.*rollout\.engine\.url"
+    ):
         make_engine(entry).sync(WEIGHTS)
     engine = make_engine(entry, server.url)
     engine.sync(WEIGHTS)
@@ -133,7 +139,9 @@ def test_a_file_that_stays_empty_is_named_in_the_error_and_costs_nothing_beside_
     (b"{}", r"weight_version.*rollout.engine.url"),
     (b"[]", r"ForeignDataError: .*/weight_info"),
 ])  # fmt: skip
-def test_another_program_at_an_address_is_named_with_what_it_answered(content, said, make_engine, monkeypatch):
+def test_another_program_at_an_address_is_named_with_what_it_answered(
+    content, said, make_engine, monkeypatch
+):
     answer = httpx.MockTransport(lambda _: httpx.Response(200, stream=httpx.ByteStream(content)))
     monkeypatch.setattr(server_calls.httpx, "Client", partial(httpx.Client, transport=answer))
     with pytest.raises(EngineError, match=f"there is none: http://gateway: .*{said}"):
@@ -145,7 +153,9 @@ def test_a_port_that_is_no_number_is_named(make_engine):
         make_engine("dns:http://workers:80o0").sync(WEIGHTS)
 
 
-def test_all_ranks_learn_from_the_first_which_servers_there_are(server, other, make_engine, tmp_path, monkeypatch):
+def test_all_ranks_learn_from_the_first_which_servers_there_are(
+    server, other, make_engine, tmp_path, monkeypatch
+):
     file = tmp_path / "servers.txt"
     file.write_text(f"{server.url}\n{other.url}")
     engines, found = {}, {}
@@ -160,7 +170,9 @@ def test_all_ranks_learn_from_the_first_which_servers_there_are(server, other, m
 
     on_two_ranks(monkeypatch, run, vllm_server_engine)
     assert found[0] == ([server.url, other.url], 100, [30, 10])
-    assert found[1] == ([other.url, server.url], 100, [30, 11]), "a single prompt of each rank meets another server"
+    assert found[1] == ([other.url, server.url], 100, [30, 11]), (
+        "a single prompt of each rank meets another server"
+    )
     assert server.calls.count(GENERATE) == other.calls.count(GENERATE) == 1
 
 
@@ -266,7 +278,9 @@ def test_where_the_only_server_hangs_while_it_takes_weights_the_error_names_it_a
     server.fail = {"collective_rpc": hang}
     stalled = f"{server.url}: it took no weights for 1 s: "
     said = f"{server.url}: ReadTimeout" if all_of_it else stalled
-    with pytest.raises(EngineError, match=rf"\(rollout.engine.retries\).*\(rollout.engine.patience\).*{said}"):
+    with pytest.raises(
+        EngineError, match=rf"\(rollout.engine.retries\).*\(rollout.engine.patience\).*{said}"
+    ):
         engine.sync(WEIGHTS)
     assert stalled in caplog.messages[0]
 
@@ -329,7 +343,9 @@ def test_a_server_that_hangs_leaves_another_its_time_even_without_retries(
         return post(self, path, body, timeout, *more, **options)
 
     monkeypatch.setattr(server_calls.Server, "post", posted)
-    monkeypatch.setattr(vllm_server_engine, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: clock[0]}))
+    monkeypatch.setattr(
+        vllm_server_engine, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: clock[0]})
+    )
     request = Request([torch.tensor([11])], [1], SAMPLING, 0)
     if both:
         with pytest.raises(EngineError, match="it hangs"):

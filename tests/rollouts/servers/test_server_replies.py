@@ -70,7 +70,9 @@ FIELDS = [
 ]  # fmt: skip
 WRONG = [DELETED, None, True, "7", 1.5, [], {}, [None], [[1]], {"a": []}, -1, HUGE]
 BREACHES = {
-    f"{'.'.join(map(str, path))} = {'deleted' if value is DELETED else repr(value)[:8]}": at(*path, value=value)
+    f"{'.'.join(map(str, path))} = {'deleted' if value is DELETED else repr(value)[:8]}": at(
+        *path, value=value
+    )
     for path in FIELDS
     for value in WRONG
     if (path[-1], value) not in [("logprob", -1), ("start", 0)]
@@ -82,7 +84,9 @@ BREACHES |= {
     "choices are nested": of_choices(lambda choices: [choices]),
     "one choice too few": of_choices(lambda choices: choices[:-1]),
     "one choice too many": of_choices(lambda choices: [*choices, {**choices[-1], "index": len(choices)}]),
-    "a choice twice": of_choices(lambda choices: [*choices[:-1], choices[0]] if len(choices) > 1 else choices * 2),
+    "a choice twice": of_choices(
+        lambda choices: [*choices[:-1], choices[0]] if len(choices) > 1 else choices * 2
+    ),
     "hundreds of choices": of_choices(lambda choices: choices * 200),
     "a list": lambda reply: [reply],
     "null": lambda _: None,
@@ -174,7 +178,9 @@ def test_the_error_of_a_fleet_without_a_sound_server_names_the_field(server, mak
     engine.sync(WEIGHTS)
     plain = server.inference_v1_generate
     server.inference_v1_generate = lambda body: BREACHES["positive"](plain(body))
-    with pytest.raises(EngineError, match=r"requests failed 2 times.*choices\[\d\]\.logprobs\.content\[0\]\.logprob"):
+    with pytest.raises(
+        EngineError, match=r"requests failed 2 times.*choices\[\d\]\.logprobs\.content\[0\]\.logprob"
+    ):
         sampled(engine)
 
 
@@ -282,7 +288,9 @@ def test_compressed_replies_are_not_unpacked(raw_server):
         b"[" * 2000, b'{"weight_version": NaN}',
     ],
 )  # fmt: skip
-def test_a_control_route_that_breaks_its_contract_leaves_its_server_out(server, other, make_engine, route, reply):
+def test_a_control_route_that_breaks_its_contract_leaves_its_server_out(
+    server, other, make_engine, route, reply
+):
     setattr(server, route, lambda _: reply)
     engine = make_engine(server.url, other.url)
     engine.sync(WEIGHTS)
@@ -349,7 +357,12 @@ def test_independent_samples_are_never_taken_for_copies():
             content = [{"logprob": logprobs[token - 10]} for token in ids]
             spans = [{"version": "v", "start": 0, "end": length}]
             choices.append(
-                {"index": index, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": "length"}
+                {
+                    "index": index,
+                    "token_ids": ids,
+                    "logprobs": {"content": content},
+                    "finish_reason": "length",
+                }
                 | {"weight_versions": spans}
             )
         asked = ASKED._replace(num_samples=count, max_new_tokens=length)
@@ -423,7 +436,12 @@ def test_a_server_that_ignores_the_seeds_of_requests_is_not_believed(server, oth
                 spans = [{"version": fake.version, "start": 0, "end": 40}]
                 content = [{"logprob": -4.0}] * 40
                 choices.append(
-                    {"index": index, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": "length"}
+                    {
+                        "index": index,
+                        "token_ids": ids,
+                        "logprobs": {"content": content},
+                        "finish_reason": "length",
+                    }
                     | {"weight_versions": spans}
                 )
             return {"choices": choices}

@@ -84,7 +84,9 @@ def test_an_interrupted_transfer_leaves_no_server_that_passes_for_current(server
     assert server.version == "unfinished"
 
 
-def test_what_fails_beside_an_update_is_tried_again_by_who_waits_and_with_the_weights_from_before(server, make_engine):
+def test_what_fails_beside_an_update_is_tried_again_by_who_waits_and_with_the_weights_from_before(
+    server, make_engine
+):
     engine = make_engine(server.url, retries=1)
     engine.sync(WEIGHTS)
     asked = threading.Event()
@@ -103,7 +105,11 @@ def test_what_fails_beside_an_update_is_tried_again_by_who_waits_and_with_the_we
     results = finish()
     assert server.calls.count("collective_rpc") == before + 1
     assert [len(samples) for samples in results] == [3, 1, 9]
-    assert {tuple(s.token_ids[:-1].tolist()) for samples in results for s in samples} == {(30, 10), (30, 20), (30, 30)}
+    assert {tuple(s.token_ids[:-1].tolist()) for samples in results for s in samples} == {
+        (30, 10),
+        (30, 20),
+        (30, 30),
+    }
     assert sorted(delivered) == [0, 1, 2]
 
 
@@ -117,14 +123,20 @@ def test_a_server_that_dies_beside_an_update_ends_in_an_error_after_bounded_retr
     assert server.calls.count("inference/v1/generate") == 2 * 3
 
 
-def test_another_server_takes_over_and_the_first_one_is_used_again_when_it_is_back(server, other, make_engine):
+def test_another_server_takes_over_and_the_first_one_is_used_again_when_it_is_back(
+    server, other, make_engine
+):
     engine = make_engine(server.url, other.url)
     engine.sync(WEIGHTS)
     assert list(engine.servers) == [server.url, other.url]
-    server.fail = {route: raising(ConnectionAbortedError) for route in ("inference/v1/generate", "weight_info")}
+    server.fail = {
+        route: raising(ConnectionAbortedError) for route in ("inference/v1/generate", "weight_info")
+    }
     other.calls.clear()
     assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
-    assert other.calls == ["inference/v1/generate"] * 3, "the requests have moved, and nobody was prepared anew"
+    assert other.calls == ["inference/v1/generate"] * 3, (
+        "the requests have moved, and nobody was prepared anew"
+    )
     engine.sync([(name, tensor + 2) for name, tensor in WEIGHTS])
     assert list(engine.servers) == [other.url]
     server.fail = {}
@@ -139,7 +151,9 @@ def test_another_server_takes_over_and_the_first_one_is_used_again_when_it_is_ba
 def test_a_server_that_nobody_has_started_is_waited_for_and_then_named(make_engine):
     engine = make_engine("http://127.0.0.1:9")
     start = time.monotonic()
-    with pytest.raises(EngineError, match=r"http://127\.0\.0\.1:9: ConnectError.*tagrpo\.rollouts\.engines\.serve"):
+    with pytest.raises(
+        EngineError, match=r"http://127\.0\.0\.1:9: ConnectError.*tagrpo\.rollouts\.engines\.serve"
+    ):
         engine.sync(WEIGHTS)
     assert time.monotonic() - start > 0.5, "patience"
 
@@ -178,7 +192,9 @@ def test_a_server_that_was_started_without_the_routes_is_named_with_what_to_do(s
         make_engine(server.url).sync(WEIGHTS)
 
 
-@pytest.mark.parametrize("options", [{"url": "localhost:8000"}, {"url": []}, {"retries": -1}, {"timeout": 0.0}])
+@pytest.mark.parametrize(
+    "options", [{"url": "localhost:8000"}, {"url": []}, {"retries": -1}, {"timeout": 0.0}]
+)
 def test_options_that_make_no_sense_are_refused(tiny_policy, options):
     with pytest.raises(ValueError, match=r"rollout\.engine"):
         VLLMServerEngine(str(tiny_policy), **{"url": "http://localhost:8000", **options})
@@ -201,7 +217,10 @@ def test_the_stream_answers_only_who_knows_the_token_and_only_until_the_update_e
         with pytest.raises(OSError, match="answered 401"):
             list(receive_weights(**{**where, "token": "x" * len(where["token"])}))
         received = dict(receive_weights(**where))
-    assert all(torch.equal(received[name], tensor) and received[name].dtype == tensor.dtype for name, tensor in WEIGHTS)
+    assert all(
+        torch.equal(received[name], tensor) and received[name].dtype == tensor.dtype
+        for name, tensor in WEIGHTS
+    )
     with pytest.raises(ConnectionRefusedError):
         list(receive_weights(**where))
 
@@ -319,8 +338,12 @@ class Breaking:
 
 
 @pytest.mark.vllm
-def test_a_server_whose_stream_of_weights_breaks_off_takes_the_next_one_whole(tiny_policy, vllm_server, monkeypatch):
-    engine = VLLMServerEngine(str(tiny_policy), vllm_server, dtype="float32", timeout=60, patience=240, retries=1)
+def test_a_server_whose_stream_of_weights_breaks_off_takes_the_next_one_whole(
+    tiny_policy, vllm_server, monkeypatch
+):
+    engine = VLLMServerEngine(
+        str(tiny_policy), vllm_server, dtype="float32", timeout=60, patience=240, retries=1
+    )
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
     names = [name.split(".")[-2] for name, _ in model.named_parameters()]
     request, breaks = Request(PROMPTS, [4, 4, 4], SamplingConfig(max_new_tokens=20), 0), []
@@ -352,7 +375,12 @@ def test_a_real_server_answers_nobody_without_the_token_on_any_of_its_routes(tin
     allowed = {"Authorization": f"Bearer {shared_token()}"}
     routes = httpx.get(f"{vllm_server}/openapi.json", headers=allowed, timeout=300).json()["paths"]
     assert {"/collective_rpc", "/update_weight_version", "/inference/v1/generate", "/health"} <= routes.keys()
-    others = {"/openapi.json": {"get": {}}, "/docs": {"get": {}}, "/metrics": {"get": {}}, "/nowhere": {"get": {}}}
+    others = {
+        "/openapi.json": {"get": {}},
+        "/docs": {"get": {}},
+        "/metrics": {"get": {}},
+        "/nowhere": {"get": {}},
+    }
     for route, methods in {**routes, **others}.items():
         for method in methods:
             for headers in ({}, {"Authorization": "Bearer of bad news"}):

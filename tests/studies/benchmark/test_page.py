@@ -54,7 +54,9 @@ def digests():
     ]
     kept += [entry("prompt_augmentation", "arithmetic", seed, 0.01) for seed in range(3)]
     away = [entry("dapo", task, seed, 0.04, 230, start=-0.005) for task in TASKS for seed in (0, 1, 7)]
-    return kept, away + [entry("base", task, seed, 0.0, 0, start=-0.005) for task in TASKS for seed in (0, 1, 7)]
+    return kept, away + [
+        entry("base", task, seed, 0.0, 0, start=-0.005) for task in TASKS for seed in (0, 1, 7)
+    ]
 
 
 def test_every_run_is_compared_with_the_untrained_policy_that_it_began_with(digests):
@@ -71,16 +73,27 @@ def test_the_page_tells_all_seeds_the_reference_and_the_untrained_policy(digests
     assert [row.name for row in rows] == ["dapo", "grpo_matched", "grpo", "prompt_augmentation"]
     dapo, matched, grpo, partial = rows
     assert (dapo.reference, grpo.reference, partial.reference) == ("grpo_matched", "grpo", "grpo")
-    assert dapo.drawn == pytest.approx(230 / 400), "nearer to 400 than to 100 as a ratio, though not as a difference"
-    assert (dapo.gains[1].mean.value, matched.gains[1].mean.value) == (pytest.approx(0.04), pytest.approx(0.03))
-    gained = [(1 - START - 0.001 * s + 0.005) ** 32 - (1 - START - 0.001 * s + 0.005 - 0.04) ** 32 for s in (0, 1, 7)]
+    assert dapo.drawn == pytest.approx(230 / 400), (
+        "nearer to 400 than to 100 as a ratio, though not as a difference"
+    )
+    assert (dapo.gains[1].mean.value, matched.gains[1].mean.value) == (
+        pytest.approx(0.04),
+        pytest.approx(0.03),
+    )
+    gained = [
+        (1 - START - 0.001 * s + 0.005) ** 32 - (1 - START - 0.001 * s + 0.005 - 0.04) ** 32
+        for s in (0, 1, 7)
+    ]
     other = [(1 - START - 0.001 * s) ** 32 - (1 - START - 0.001 * s - 0.03) ** 32 for s in (0, 1)]
     assert dapo.gains[32].mean.value == pytest.approx(np.mean(gained), abs=1e-9)
     expected = np.mean(gained[:2]) - np.mean(other)
     assert dapo.difference.mean.value == pytest.approx(expected, abs=1e-9), "over the seeds that both have"
     text = page(rows, digests[0])
     assert "| `dapo` | 3 | +4.0 [+4.0, +4.0] |" in text
-    assert "| `grpo_matched` | 0.57× | 230 | `tagrpo-train recipe=common experiment=dapo policy.anchor=own` |" in text
+    assert (
+        "| `grpo_matched` | 0.57× | 230 | `tagrpo-train recipe=common experiment=dapo policy.anchor=own` |"
+        in text
+    )
     assert "| untrained |  | 0 (of " in text
     assert "of 3 methods, those that end below or above the untrained policy" in text
     assert "| `arithmetic` | 0 | " in text
@@ -126,7 +139,9 @@ def test_methods_are_counted_in_each_task_and_a_mean_of_opposite_signs_is_refuse
 
 
 def with_noise(run, size=0.003):
-    noise = np.random.default_rng([run["seed"], *run["method"].encode(), *run["task"].encode()]).normal(0, size, 8)
+    noise = np.random.default_rng([run["seed"], *run["method"].encode(), *run["task"].encode()]).normal(
+        0, size, 8
+    )
     return {**run, "success": {"test_id": (np.array(run["success"]["test_id"]) + noise).tolist()}}
 
 

@@ -32,9 +32,7 @@ class Mine(AdvantageStrategy):
         return groups.rewards.float()
 '''
 
-EXPERIMENT = (
-    "# @package _global_\n# tagrpo-train experiment=mine          mine\ndefaults:\n  - override /advantage: mine\n"
-)
+EXPERIMENT = "# @package _global_\n# tagrpo-train experiment=mine          mine\ndefaults:\n  - override /advantage: mine\n"
 
 
 @pytest.fixture
@@ -43,9 +41,15 @@ def small(monkeypatch, tmp_path):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(run, "STARTERS", tmp_path / "starters")
     place = tmp_path / "starters" / "arithmetic" / "seed3"
-    shutil.copytree(Path(tagrpo.starter.__file__).parent, place, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
+    shutil.copytree(
+        Path(tagrpo.starter.__file__).parent, place, ignore=shutil.ignore_patterns("*.py", "__pycache__")
+    )
     overrides = ",".join(f"'{override}'" for override in [*SMALL, f"model.path={place}"])
-    return [f"root={tmp_path}/runs/arithmetic/mixed", f"overrides=[{overrides}]", "evaluation_of.arithmetic=[]"]
+    return [
+        f"root={tmp_path}/runs/arithmetic/mixed",
+        f"overrides=[{overrides}]",
+        "evaluation_of.arithmetic=[]",
+    ]
 
 
 def test_a_method_of_another_package_is_run_digested_and_shown_and_kept(small, monkeypatch, tmp_path, capsys):
@@ -65,8 +69,14 @@ def test_a_method_of_another_package_is_run_digested_and_shown_and_kept(small, m
     assert mine["weights"]
     assert mine["ledger"]["rollouts"] == 2 * 8 * (1 + 3) * 4, "iterations, questions, prompts, responses"
     (file,) = (tmp_path / "runs").rglob("mine/seed3/**/metrics.csv")
-    seconds = {name.partition("/")[2]: column.sum() for name, column in pd.read_csv(file).items() if "seconds/" in name}
-    assert mine["seconds"] == pytest.approx(sum(seconds[p] for p in ("sync", "generate", "score", "update")), abs=0.051)
+    seconds = {
+        name.partition("/")[2]: column.sum()
+        for name, column in pd.read_csv(file).items()
+        if "seconds/" in name
+    }
+    assert mine["seconds"] == pytest.approx(
+        sum(seconds[p] for p in ("sync", "generate", "score", "update")), abs=0.051
+    )
     lines = {line.split("  ")[0]: line for line in text.splitlines()}
     assert list(lines)[:2] == ["method", "untrained"]
     assert {"mine", *BESIDE} <= lines.keys()
@@ -85,7 +95,9 @@ def own(change):
     """A method that has the runs of GRPO in the digest; what it began with is changed by `change`."""
     for each in kept()[0]:
         if each["method"] in (BASE, "grpo") and each["seed"] < 4:
-            success = {split: [change(value) for value in values] for split, values in each["success"].items()}
+            success = {
+                split: [change(value) for value in values] for split, values in each["success"].items()
+            }
             yield {**each, "method": {"grpo": "mine"}.get(each["method"], BASE), "success": success}
 
 
@@ -102,7 +114,9 @@ def test_a_method_is_shown_over_its_own_starters_and_says_where_they_are_not_tho
     away = [{**run, "success": {s: [p / 2 for p in of] for s, of in run["success"].items()}} for run in away]
     text = "\n".join(beside(away))
     assert "Your starters are not those of the digest (countdown/easy):" in text
-    found, theirs = (np.mean([r["success"]["test_id"] for r in away if r["method"] == m]) for m in ("mine", BASE))
+    found, theirs = (
+        np.mean([r["success"]["test_id"] for r in away if r["method"] == m]) for m in ("mine", BASE)
+    )
     (line,) = (line for line in text.splitlines() if line.startswith("mine"))
     assert f"{100 * (found - theirs):+.1f} [" in line, "over its own start"
     (line,) = (line for line in text.splitlines() if line.startswith("untrained, yours"))
@@ -119,7 +133,10 @@ def test_a_method_is_shown_over_its_own_starters_and_says_where_they_are_not_tho
         (["--method", "mine"], "one experiment to start from, as experiment=grpo, but got none"),
         (["--method", "mine", "--overrides", "experiment=grop"], "(?s)methods.mine .*grop"),
         (["--method", "mine", "--overrides", "experiment=grpo", "loss.clip=1"], "(?s)methods.mine .*clip"),
-        (["--method", "mine", "--overrides", "experiment=grpo", "seed=3", "data=countdown"], "seed=3 data=countdown"),
+        (
+            ["--method", "mine", "--overrides", "experiment=grpo", "seed=3", "data=countdown"],
+            "seed=3 data=countdown",
+        ),
         (["--method", "mine", "--overrides", "experiment=grpo", "~callbacks.pass_at_k"], "leave alone"),
     ],
 )
@@ -154,11 +171,17 @@ CELLS = [(preset, setting) for preset, settings in GRIDS.items() for setting in 
 def test_every_run_of_a_grid_composes_and_is_that_of_the_digest(preset, setting):
     assert set(GRIDS) == {path.stem for path in (CONFIGS / "compare").glob("*.yaml")}
     task, _, regime = setting.partition("/")
-    then = {r["method"]: shlex.split(r["command"]) for r in kept()[0] if setting_of(r) == setting and r["seed"] == 0}
+    then = {
+        r["method"]: shlex.split(r["command"])
+        for r in kept()[0]
+        if setting_of(r) == setting and r["seed"] == 0
+    }
     runs = grid(preset, setting, [0])
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for each in runs:
-            cfg = compose("train", [part for part in each.command[3:] if not part.startswith("hydra.run.dir")])
+            cfg = compose(
+                "train", [part for part in each.command[3:] if not part.startswith("hydra.run.dir")]
+            )
             assert (cfg.data.train.regime, cfg.iterations) == (regime, 0 if each.method == BASE else 40)
             assert cfg.optimizer.lr == (1e-4 if task == "arithmetic" else 3e-4)
             assert cfg.get("advantage", {}).get("k", 4) == 4

@@ -31,7 +31,9 @@ SHRUNK = [
 def overrides_of(rephrasings="rephrased.jsonl", data_path="copies"):
     """Method → overrides of its runs."""
     with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
-        study = compose("compare", [PRESETS, "compare=gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"])
+        study = compose(
+            "compare", [PRESETS, "compare=gpu", f"rephrasings={rephrasings}", f"data_path={data_path}"]
+        )
     methods = methods_of(study.methods, "paper").items()
     return {method: [f"name={method}", *study.overrides, *own.overrides] for method, own in methods}
 
@@ -79,7 +81,9 @@ def test_every_run_has_the_settings_of_the_paper(method):
 def copies(tmp_path_factory, tiny_policy):
     """Two questions in the layout of MATH with rephrasings, one of AMC, a tiny policy with a chat template."""
     folder = tmp_path_factory.mktemp("copies")
-    rows = [{"problem": f"What is {n} + 4?", "solution": rf"\boxed{{{n + 4}}}", "level": "1"} for n in (9, 13)]
+    rows = [
+        {"problem": f"What is {n} + 4?", "solution": rf"\boxed{{{n + 4}}}", "level": "1"} for n in (9, 13)
+    ]
     (folder / "math_train.jsonl").write_text("\n".join(map(json.dumps, rows)))
     test = [{"problem": "What is 2 + 2?", "answer": 4.0, "id": 7, "url": "u"}]
     (folder / "amc.jsonl").write_text("\n".join(map(json.dumps, test)))

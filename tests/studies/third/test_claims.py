@@ -29,10 +29,16 @@ def folder(tmp_path):
         for seed in range(3):
             for run in runs_of("countdown", branch, seed, rate=1e-4):
                 tests = {wording: [success_of(run.arm, gap, seed), 0.9] for wording in WORDINGS}
-                told = {name: getattr(run, name) for name in ("task", "branch", "seed", "arm", "kind", "path", "rate")}
+                told = {
+                    name: getattr(run, name)
+                    for name in ("task", "branch", "seed", "arm", "kind", "path", "rate")
+                }
                 told["recipe"] = asdict(RECIPES["countdown"])
                 if run.arm == UNTRAINED:
-                    told |= {"tests": {"wording": tests}, "prompts": {"original": [0.1, 0.3], "wording": [0.2 + gap]}}
+                    told |= {
+                        "tests": {"wording": tests},
+                        "prompts": {"original": [0.1, 0.3], "wording": [0.2 + gap]},
+                    }
                 else:
                     told |= {"tests": {"8": {**tests, "original": [0.0, 0.0]}, "40": tests}}
                     told |= {"points": {"best1": 8, "best32": 8, "end": 40}, "seconds": {"training": 1.0}}
@@ -75,7 +81,8 @@ def test_differences_are_paired_by_seed_and_rises_are_from_the_least_gap_to_the_
         assert values == pytest.approx([expected] * 3)
     assert rise("ta_grpo", "grpo", 1)(table.query("seed == 1")) == {}
     (against,) = {
-        tuple(v.to_numpy()[:, 0].round(6)) for v in between("grpo", UNTRAINED, 1, point="best1")(table).values()
+        tuple(v.to_numpy()[:, 0].round(6))
+        for v in between("grpo", UNTRAINED, 1, point="best1")(table).values()
     }
     assert against == pytest.approx([-0.55 - 0.001 * seed / 2 for seed in range(3)])
 
@@ -96,7 +103,9 @@ def test_every_claim_names_arms_that_run_and_finds_them(folder):
     assert len({claim.statement for claim in CLAIMS}) == len(CLAIMS)
     for claim in CLAIMS:
         for label, found in claim.tables(table).items():
-            asks_for_more = "@expected" in label or any(kind in label for kind in ("format", "hint", "harder"))
+            asks_for_more = "@expected" in label or any(
+                kind in label for kind in ("format", "hint", "harder")
+            )
             assert bool(found) != asks_for_more, label
 
 
@@ -105,7 +114,9 @@ def test_words_on_the_runs_of_the_plan(complete):
     assert [len(found) for found in findings] == [len(claim.pairs) for claim in CLAIMS]
     assert all(set(each.tasks) == set(RECIPES) for found in findings for each in found)
     assert {each.seeds for found in findings for each in found} == {15, 30}
-    assert findings[1][0].estimate.value == pytest.approx((len("ta_grpo") - len("grpo_matched")) / 100, abs=0.002)
+    assert findings[1][0].estimate.value == pytest.approx(
+        (len("ta_grpo") - len("grpo_matched")) / 100, abs=0.002
+    )
     assert findings[1][0].word == "reproduces"
     assert law == "opposite", "at the largest gap `anchored` has the higher number"
 
@@ -120,7 +131,10 @@ def test_words_on_the_runs_of_the_plan(complete):
         (lambda runs: pd.concat([runs, runs.iloc[5:6]]), "1 of arithmetic/gap0/seed0/.* too many"),
         (lambda runs: pd.concat([runs, runs.iloc[40:41].assign(rate=0.5)]), "1 of .*-0.5.json.* too many"),
         (lambda runs: runs.replace({"seed": {3: 12}}), "too few"),
-        (lambda runs: runs.assign(**{"pass@32": runs["pass@32"].where(runs.index != 9)}), "no pass@k in arithmetic"),
+        (
+            lambda runs: runs.assign(**{"pass@32": runs["pass@32"].where(runs.index != 9)}),
+            "no pass@k in arithmetic",
+        ),
     ],
 )
 def test_no_word_on_a_table_that_is_not_the_plans(complete, change, told):
@@ -168,7 +182,9 @@ def test_noise_is_that_of_seeds_and_of_settings_beyond_it():
     noise = noise_of(pilot_tables(0.0))
     assert list(noise.seeds.values()) == pytest.approx([0.03] * 15, rel=0.15)
     assert noise.settings < 0.004
-    assert noise_of(pilot_tables(0.1)).settings == pytest.approx(np.linspace(-0.1, 0.1, 5).std(ddof=1), rel=0.1)
+    assert noise_of(pilot_tables(0.1)).settings == pytest.approx(
+        np.linspace(-0.1, 0.1, 5).std(ddof=1), rel=0.1
+    )
     truth, tables = drawn(noise_of(pilot_tables(0.1)), 0.02, 2000, 1, np.random.default_rng(1))
     assert np.mean(list(truth.values())) == pytest.approx(0.02)
     for name, values in tables.items():

@@ -41,7 +41,9 @@ def slopes(found, gaps=GAPS, tasks=tuple(RECIPES)):
     """Of each task, seed by seed, the rise of a line through the gaps."""
     x = np.linspace(0, 1, len(gaps))
     return [
-        np.array([stats.linregress(x, row).slope for row in found[task].unstack("branch")[list(gaps)].to_numpy()])
+        np.array(
+            [stats.linregress(x, row).slope for row in found[task].unstack("branch")[list(gaps)].to_numpy()]
+        )
         for task in tasks
     ]
 
@@ -80,7 +82,9 @@ def test_interactions_are_those_of_plain_numpy(runs, passed):
     end, best = together(passed), together(passed, "best32")
     expected = {
         "rise": slopes(end),
-        "largest gap − least gap alone": [a - b for a, b in zip(at(end, "gap4"), at(end, "gap0"), strict=True)],
+        "largest gap − least gap alone": [
+            a - b for a, b in zip(at(end, "gap4"), at(end, "gap0"), strict=True)
+        ],
         "rise without the least gap": slopes(end, GAPS[1:]),
         "rise without `shortest_path`": slopes(end, tasks=TWO),
         "rise, best validation": slopes(best),
@@ -138,7 +142,9 @@ def test_sentences_on_the_rise_hold(passed):
 
 def test_sentences_on_the_interaction_hold(passed):
     end, best = slopes(together(passed)), slopes(together(passed, "best32"))
-    assert all(stats.ttest_1samp(seeds, 0).confidence_interval(0.95).low > 0 for seeds in end), "in every task"
+    assert all(stats.ttest_1samp(seeds, 0).confidence_interval(0.95).low > 0 for seeds in end), (
+        "in every task"
+    )
     left = np.mean([seeds.mean() for seeds in best]) / np.mean([seeds.mean() for seeds in end])
     assert left == pytest.approx(0.25, abs=0.03), "a quarter"
     assert abs(best[1].mean()) < 0.005, "almost none in countdown"

@@ -57,7 +57,9 @@ def test_a_difference_pairs_runs_of_one_cell(runs):
     found = difference(runs, "ta_grpo@expected", "grpo@expected", 32)
     assert set(found.index.get_level_values("seed")) == {0}
     assert set(found.index.get_level_values("branch")) == set(GAPS[::2])
-    assert difference(runs, "ta_grpo", UNTRAINED, 1)["countdown", "gap1"].to_numpy() == pytest.approx(-0.02, abs=0.005)
+    assert difference(runs, "ta_grpo", UNTRAINED, 1)["countdown", "gap1"].to_numpy() == pytest.approx(
+        -0.02, abs=0.005
+    )
 
 
 def test_an_interval_is_that_of_a_t_test():
@@ -107,14 +109,18 @@ def test_the_claims_have_their_effects_and_words(runs, predicted):
     assert words["claim2a"] == effect.removesuffix(" †")
     assert words["claim3b"] == rows[2][3].removesuffix(" †").partition("; ")[2]
     assert words["law"] == "is false"
-    trained = runs[runs["arm"] != UNTRAINED][["task", "branch", "seed", "arm", "kind", "path"]].drop_duplicates()
+    trained = runs[runs["arm"] != UNTRAINED][
+        ["task", "branch", "seed", "arm", "kind", "path"]
+    ].drop_duplicates()
     assert words["hours"] == f"{len(trained) / 100:.1f}", "36 seconds each"
 
 
 def test_the_seed_that_stands_out_is_named(runs):
     changed = runs.copy()
     same = (
-        changed[["task", "branch", "seed", "arm", "point"]].eq(["countdown", "gap0", 3, "ta_grpo", "end"]).all(axis=1)
+        changed[["task", "branch", "seed", "arm", "point"]]
+        .eq(["countdown", "gap0", 3, "ta_grpo", "end"])
+        .all(axis=1)
     )
     changed.loc[same, "pass@32"] += 0.5
     findings = judged(changed)[1]
@@ -127,7 +133,8 @@ def test_noise_and_predictions_are_correlated_over_the_same_cells(runs, predicte
     (name, count, *gains, r, told, gap), *_ = rows_of(noise_table(runs, predicted))
     assert (name, count) == ("`grpo`", "27")
     x, y = (
-        difference(runs, *pair, 32) for pair in (("grpo@expected", "grpo_matched@expected"), ("grpo", "grpo_matched"))
+        difference(runs, *pair, 32)
+        for pair in (("grpo@expected", "grpo_matched@expected"), ("grpo", "grpo_matched"))
     )
     for cell, task in zip(gains, RECIPES, strict=True):
         expected = (100 * of[task].mean() for of in (x, y.loc[x.index]))
@@ -141,7 +148,9 @@ def test_noise_and_predictions_are_correlated_over_the_same_cells(runs, predicte
     assert float(r.replace("−", "-")) == pytest.approx(np.mean(rs), abs=0.006)
     rs = [np.corrcoef(row, np.arange(5))[0, 1] for row in by_task(y, GAPS)]
     assert float(gap.replace("−", "-")) == pytest.approx(np.mean(rs), abs=0.006)
-    assert float(told.replace("−", "-")) == pytest.approx(-np.mean(rs), abs=0.006), "the shorter name is told less"
+    assert float(told.replace("−", "-")) == pytest.approx(-np.mean(rs), abs=0.006), (
+        "the shorter name is told less"
+    )
 
 
 def test_every_kind_has_its_gaps_and_the_gains_of_the_arms_that_reformulate(runs):
@@ -165,7 +174,9 @@ def shifted(runs, task, by, **where):
 
 def test_gains_are_means_over_gaps_of_each_task_at_both_points(runs):
     changed = shifted(runs, "countdown", 0.05, arm="ta_grpo", point="best32")
-    changed.loc[changed["arm"].eq("ta_grpo") & changed["seed"].eq(3) & changed["point"].eq("best32"), "iteration"] = 0
+    changed.loc[
+        changed["arm"].eq("ta_grpo") & changed["seed"].eq(3) & changed["point"].eq("best32"), "iteration"
+    ] = 0
     start, *rows = rows_of(gains_table(changed))
     assert start == ["untrained, %", "start", "–", *["9.0"] * 3, "9.0, 9.0, 9.0", "–"], "nine letters"
     assert [(row[0], row[1]) for row in rows] == [
@@ -247,13 +258,17 @@ def published():
 
 def test_the_page_is_what_the_table_says(published):
     text = Template(page.TEXT.read_text(encoding="utf-8"))
-    assert page.PAGE.read_text(encoding="utf-8") == text.substitute(texts(published, pd.read_csv(page.PREDICTED)))
+    assert page.PAGE.read_text(encoding="utf-8") == text.substitute(
+        texts(published, pd.read_csv(page.PREDICTED))
+    )
 
 
 def test_what_the_page_says_of_starters_and_words_is_what_the_table_has(published):
     runs = published
     starts = runs[(runs["arm"] == UNTRAINED) & (runs["wording"] == "original") & (runs["kind"] == "wording")]
-    of_task = starts[starts["task"] == "shortest_path"].pivot(index="seed", columns="branch", values=["gap", "pass@1"])
+    of_task = starts[starts["task"] == "shortest_path"].pivot(
+        index="seed", columns="branch", values=["gap", "pass@1"]
+    )
     rise = of_task["gap", "gap4"] - of_task["gap", "gap0"]
     easy = (of_task["pass@1"][list(GAPS)] > 0.5).all(axis=1) & (of_task["gap", "gap0"] < -0.5)
     assert list(rise[rise < 0.1].index) == [1, 3, 8]
@@ -264,7 +279,12 @@ def test_what_the_page_says_of_starters_and_words_is_what_the_table_has(publishe
     assert [number for number, *_ in missed(runs)] == [2], "one of four tests"
     words = [[each.word for each in of] for of in findings]
     assert words[:3] == [["reproduces"], ["undecided"], ["reproduces"] * 2]
-    assert words[3:7] == [["undecided"], ["no effect"], ["undecided"], ["undecided", "undecided", "tasks differ"]]
+    assert words[3:7] == [
+        ["undecided"],
+        ["no effect"],
+        ["undecided"],
+        ["undecided", "undecided", "tasks differ"],
+    ]
     assert (words[9], words[10]) == (["reproduces"], ["smaller than claimed"])
     assert words[11:] == [["undecided"]] * 3
     below = [

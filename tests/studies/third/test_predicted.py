@@ -20,10 +20,14 @@ def expected(success, samples, right, scored):
     total = 0.0
     for verdicts in product((0, 1), repeat=samples * len(success)):
         prompts = torch.arange(len(success)).repeat_interleave(samples)
-        chances = [success[n] if v else 1 - success[n] for n, v in zip(prompts.tolist(), verdicts, strict=True)]
+        chances = [
+            success[n] if v else 1 - success[n] for n, v in zip(prompts.tolist(), verdicts, strict=True)
+        ]
         advantages = right(torch.tensor(verdicts, dtype=torch.float64), prompts)
         pushed = (
-            advantages * (torch.tensor(verdicts) - success[0]) * torch.tensor([n in scored for n in prompts.tolist()])
+            advantages
+            * (torch.tensor(verdicts) - success[0])
+            * torch.tensor([n in scored for n in prompts.tolist()])
         )
         total += float(torch.tensor(chances).double().prod() * pushed.mean())
     return total
@@ -60,9 +64,9 @@ def test_a_table_has_a_row_for_each_cell_arm_and_k_and_keeps_those_of_other_plac
     moved = direction(ARMS["ta_grpo"], (0.1, 0.3, 0.3, 0.3))
     assert rows["ta_grpo", 32] == pytest.approx(32 * 0.9**31 * 0.1 * 0.9 * moved)
     table = tmp_path / "predicted.csv.gz"
-    pd.DataFrame([{"task": "countdown", "branch": "gap0", "seed": 3, "arm": "grpo", "k": 1, "predicted": 7.0}]).to_csv(
-        table
-    )
+    pd.DataFrame(
+        [{"task": "countdown", "branch": "gap0", "seed": 3, "arm": "grpo", "k": 1, "predicted": 7.0}]
+    ).to_csv(table)
     monkeypatch.setattr("sys.argv", ["predicted", str(tmp_path), str(table)])
     main()
     both = pd.read_csv(table)

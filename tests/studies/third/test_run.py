@@ -29,7 +29,9 @@ KINDS_ALONE = ("kinds",)
 def folder(tmp_path_factory):
     """A study with a starter that has learned next to nothing."""
     place = tmp_path_factory.mktemp("study")
-    config = exposed.ExposedConfig(task="shortest_path", steps=60, round_steps=2, rounds=1, validation_questions=4)
+    config = exposed.ExposedConfig(
+        task="shortest_path", steps=60, round_steps=2, rounds=1, validation_questions=4
+    )
     torch.set_num_threads(1)
     exposed.Starters(place / "starters" / "shortest_path" / "seed0", config).folder("kinds")
     return place
@@ -57,7 +59,8 @@ def test_a_cell_has_the_untrained_policy_first_and_reformulating_arms_once_for_e
     ]
     assert len({run.file for run in runs}) == len(runs)
     names = [
-        run.file.rpartition("/")[2].rpartition("-")[0] for run in runs_of("countdown", "gap2", 3, ["grpo", "ta_grpo"])
+        run.file.rpartition("/")[2].rpartition("-")[0]
+        for run in runs_of("countdown", "gap2", 3, ["grpo", "ta_grpo"])
     ]
     assert names == [
         "untrained-wording-sampled",

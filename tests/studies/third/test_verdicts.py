@@ -77,7 +77,9 @@ def test_more_claims_widen_the_intervals_but_for_those_of_the_law_which_needs_al
     for claim, several in ((RAISES, 50), (LAW, 1)):
         *_, (found,) = findings_of([(LAW, tables)] * 3 + [(claim, tables)] * 50)
         assert found.estimate == finding(claim, tables["a − b"]).estimate
-        low, high = stats.t.interval(1 - ALPHA / 2 / several, 4, found.estimate.value, stats.sem([1, 3, 5, 0, 6]) / 100)
+        low, high = stats.t.interval(
+            1 - ALPHA / 2 / several, 4, found.estimate.value, stats.sem([1, 3, 5, 0, 6]) / 100
+        )
         assert (found.corrected.low, found.corrected.high) == pytest.approx((low, high))
 
 
@@ -125,7 +127,9 @@ def test_skewness_raises_the_quantile_on_its_side_alone():
     for side, least in ((1, quantile), (-1, raised)):
         for t, passed in ((least * 1.001, True), (least * 0.999, False)):
             bound = found.mean - side * t * found.error
-            assert found.passes(side, bound, level) == (passed and flips(side * (found.shares - bound / 14)) <= level)
+            assert found.passes(side, bound, level) == (
+                passed and flips(side * (found.shares - bound / 14)) <= level
+            )
         assert flips(side * (found.shares - (found.mean - side * least * 1.001 * found.error) / 14)) <= level
 
 
@@ -209,7 +213,9 @@ def test_a_word_must_pass_sign_flips_where_enough_seeds_can():
     assert found.passes(1, 0.0, 0.0125), "p is about 1/1024, enough for one claim"
     assert found.interval(1e-4)[0] > 0
     assert not found.passes(1, 0.0, 1e-4), "the sign-flip test at this level does not agree"
-    assert moments_of({"one/easy": steady}).passes(1, 0.0, 1e-4), "ten seeds cannot pass at this level, and need not"
+    assert moments_of({"one/easy": steady}).passes(1, 0.0, 1e-4), (
+        "ten seeds cannot pass at this level, and need not"
+    )
 
 
 def test_settings_differ_by_cochrans_q_and_welchs_p():
@@ -218,8 +224,12 @@ def test_settings_differ_by_cochrans_q_and_welchs_p():
     found = heterogeneity([moments_of({"one/easy": of}) for of in groups])
     weights = [len(of) / of[0].var() for of in groups]
     mean = np.average([of[0].mean() for of in groups], weights=weights)
-    assert found.q == pytest.approx(sum(w * (of[0].mean() - mean) ** 2 for w, of in zip(weights, groups, strict=True)))
-    same = [[moments_of({"a/b": pd.DataFrame(rng.normal(size=(10, 1)))}) for _ in range(6)] for _ in range(800)]
+    assert found.q == pytest.approx(
+        sum(w * (of[0].mean() - mean) ** 2 for w, of in zip(weights, groups, strict=True))
+    )
+    same = [
+        [moments_of({"a/b": pd.DataFrame(rng.normal(size=(10, 1)))}) for _ in range(6)] for _ in range(800)
+    ]
     rejected = sum(heterogeneity(one).p < 0.05 for one in same)
     assert abs(rejected - 40) < 4 * (800 * 0.05 * 0.95) ** 0.5, "as often as its level says"
     assert heterogeneity([moments_of({"a/b": groups[0]})]) is None
@@ -233,7 +243,9 @@ def test_a_seed_stands_out_by_grubbs_test():
         values = np.append(rest, value)
         return (values.max() - values.mean()) / values.std(ddof=1)
 
-    inside, outside = (next(v for v in np.arange(2, 20, 0.01) if farthest(v) > bound) for bound in (2.47, 2.49))
+    inside, outside = (
+        next(v for v in np.arange(2, 20, 0.01) if farthest(v) > bound) for bound in (2.47, 2.49)
+    )
     assert not stands_out(np.append(rest, inside))
     assert stands_out(np.append(rest, outside))
     assert not stands_out(np.zeros(10))

@@ -99,7 +99,9 @@ class Problem:
 def sample_problem(rng: random.Random, num_operations: Sequence[int], start: tuple[int, int]) -> Problem:
     """Draw a valid problem; `start` is the inclusive range of its first number."""
     while True:
-        operations = [Operation(rng.choice("+-"), rng.randint(2, 9)) for _ in range(rng.choice(num_operations))]
+        operations = [
+            Operation(rng.choice("+-"), rng.randint(2, 9)) for _ in range(rng.choice(num_operations))
+        ]
         if rng.random() < DOUBLING_SHARE:
             operations[rng.randrange(len(operations))] = Operation("*", 2)
         person, thing = rng.randrange(len(PEOPLE)), rng.randrange(len(THINGS))

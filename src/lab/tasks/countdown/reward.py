@@ -70,7 +70,12 @@ def solutions(numbers: Sequence[int], target: int) -> list[str]:
     """
     ways = _operations(tuple(sorted(numbers)))
     return sorted(
-        {f"{a} {op} {b}" for value, left, op, right in ways if value == target for a, b in product(left, right)}
+        {
+            f"{a} {op} {b}"
+            for value, left, op, right in ways
+            if value == target
+            for a, b in product(left, right)
+        }
     )
 
 
@@ -99,7 +104,9 @@ def _parts(numbers: tuple[int, ...]) -> set[tuple[tuple[int, ...], tuple[int, ..
     """Return all splits of sorted numbers into two non-empty sides; equal numbers are interchangeable."""
     rows = range(len(numbers))
     chosen = [left for size in rows[1:] for left in combinations(rows, size)]
-    return {(tuple(numbers[i] for i in left), tuple(numbers[i] for i in rows if i not in left)) for left in chosen}
+    return {
+        (tuple(numbers[i] for i in left), tuple(numbers[i] for i in rows if i not in left)) for left in chosen
+    }
 
 
 class CountdownReward(EnumeratingVerifier):
@@ -131,14 +138,18 @@ class CountdownReward(EnumeratingVerifier):
         if len(response) != len(reference):
             return Score(False, None)
         value = value_of(response) if _operands_of(response) == _operands_of(reference) else None
-        return Score(value is not None and value == _target_of(reference), response if value is not None else None)
+        return Score(
+            value is not None and value == _target_of(reference), response if value is not None else None
+        )
 
     def correct_responses(self, reference: Reference) -> list[str]:
         """Return all responses that are scored as correct, without duplicates."""
         found = {
             solution
             for correct in references_of(reference)
-            for solution in solutions([int(number) for number in re.findall("[0-9]+", correct)], _target_of(correct))
+            for solution in solutions(
+                [int(number) for number in re.findall("[0-9]+", correct)], _target_of(correct)
+            )
         }
         return sorted(found)
 
@@ -146,7 +157,9 @@ class CountdownReward(EnumeratingVerifier):
 def _target_of(reference: str) -> int:
     value = value_of(reference)
     if value is None:
-        raise ValueError(f"Expected a reference that is an expression such as ( 9 - 3 ) * 4, but got {reference!r}.")
+        raise ValueError(
+            f"Expected a reference that is an expression such as ( 9 - 3 ) * 4, but got {reference!r}."
+        )
     return value
 
 

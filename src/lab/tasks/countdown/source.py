@@ -1,7 +1,7 @@
 """Embedded task: make a target from all of the given numbers. Many expressions are correct.
 
-Modelled on `countdown` of reasoning-gym, but not with its verifier, which evaluates the text of a model as Python.
-Questions have a few words instead of eighty, in several phrasings, and no two splits share a problem.
+Modelled on `countdown` of reasoning-gym, but not with its verifier, which evaluates the text of a model as
+Python. Questions have a few words instead of eighty, in several phrasings, and no two splits share a problem.
 """
 
 from __future__ import annotations
@@ -31,9 +31,13 @@ FAMILIES: Mapping[str, Family] = {
     "make": Family(layout="Make {target} from {items}.", share=0.40),
     "symbol": Family(layout="{items} = {target}", link=" and ", share=0.25),
     "list": Family(layout="numbers: {items}; total: {target}", link="; ", share=0.215),
-    "question": Family(layout="How does one get {target} with the numbers {items}?", link=" and ", share=0.12),
+    "question": Family(
+        layout="How does one get {target} with the numbers {items}?", link=" and ", share=0.12
+    ),
     # The target stands among the numbers.
-    "cards": Family(layout="Ann holds {first}, needs {target}, and also holds {others}.", link=" and ", share=0.01),
+    "cards": Family(
+        layout="Ann holds {first}, needs {target}, and also holds {others}.", link=" and ", share=0.01
+    ),
     "spelled": Family(layout="Ann holds {first}, needs {spelled}, and also holds {others}.", link=" and "),
     "result": Family(layout="{others} are cards, {target} is the result, {first} is a card.", share=0.005),
     "hybrid": Family(layout="{items}; Ann needs the result {target}.", link=" and "),

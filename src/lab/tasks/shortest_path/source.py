@@ -94,7 +94,9 @@ class ShortestPathSource(ListSource):
                 yield " ".join(rng.choices(list(DIRECTIONS), k=length))
 
         hint = " ".join(rng.choice(asked.answers).split(" ")[: length // 2])
-        cells = [f"{column}{row + 1}" for column in COLUMNS[: WIDTH["usual"]] for row in range(WIDTH["usual"])]
+        cells = [
+            f"{column}{row + 1}" for column in COLUMNS[: WIDTH["usual"]] for row in range(WIDTH["usual"])
+        ]
         return {
             "hint": hint,
             "choices": choices(asked.answers, walks(), rng),
@@ -141,7 +143,9 @@ def shortest_paths(width: int, start: Cell, goal: Cell, walls: Sequence[Cell]) -
                 queue.append(beside)
     paths: list[tuple[Cell, str]] = [(start, "")] if start in distance else []
     for left in reversed(range(distance.get(start, 0))):
-        longer = [(move(cell, direction), f"{path} {direction}") for cell, path in paths for direction in DIRECTIONS]
+        longer = [
+            (move(cell, direction), f"{path} {direction}") for cell, path in paths for direction in DIRECTIONS
+        ]
         paths = [(cell, path) for cell, path in longer if distance.get(cell) == left]
     return tuple(sorted(path[1:] for _, path in paths))
 

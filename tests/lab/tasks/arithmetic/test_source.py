@@ -106,7 +106,9 @@ def test_every_value_on_the_way_lies_between_0_and_99_and_nothing_large_is_doubl
     values = {value for problem in problems for value in problem.values}
     assert (min(values), max(values)) == (0, 99)
     for problem in problems:
-        for operation, before, after in zip(problem.operations, problem.values[:-1], problem.values[1:], strict=True):
+        for operation, before, after in zip(
+            problem.operations, problem.values[:-1], problem.values[1:], strict=True
+        ):
             assert after == eval(f"{before} {operation.symbol} {operation.operand}")
             assert operation.symbol != "*" or before <= 30
 

@@ -117,7 +117,9 @@ def test_a_reference_that_is_no_expression_is_refused():
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_answers_are_wrong_after_little_work_and_nothing_is_evaluated(name, tmp_path, monkeypatch, lines_run):
+def test_hostile_answers_are_wrong_after_little_work_and_nothing_is_evaluated(
+    name, tmp_path, monkeypatch, lines_run
+):
     monkeypatch.chdir(tmp_path)
     limit = sys.getrecursionlimit()
     score, lines = lines_run(reward, HOSTILE[name], REFERENCE)

@@ -23,7 +23,11 @@ def test_a_target_is_what_the_expression_gives():
     for count in (3, 4):
         for _ in range(300):
             problem = sample_problem(rng, count)
-            (expression,), numbers, target = problem.answers, problem.facts["numbers"], problem.facts["target"]
+            (expression,), numbers, target = (
+                problem.answers,
+                problem.facts["numbers"],
+                problem.facts["target"],
+            )
             assert value_of(expression) == target <= 99
             assert tuple(sorted(int(token) for token in expression.split(" ") if token.isdigit())) == numbers
             assert expression in solutions(numbers, target)

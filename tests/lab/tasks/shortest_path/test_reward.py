@@ -31,7 +31,9 @@ def test_correct_are_exactly_the_shortest_walks_by_brute_force(seed):
     problem = sample_grid(random.Random(seed), range(1, 7))
     shortest = None
     for length in range(1, 7):
-        found = {" ".join(walk) for walk in product(DIRECTIONS, repeat=length) if walks_through(problem, walk)}
+        found = {
+            " ".join(walk) for walk in product(DIRECTIONS, repeat=length) if walks_through(problem, walk)
+        }
         if found and shortest is None:
             shortest = found
             assert set(reward.correct_responses(problem.answers)) == found
@@ -47,7 +49,12 @@ def test_references_that_hold_every_step_are_enough():
     # Of six ways over an open 2 × 2 square, two hold all steps but those through the middle.
     every = {"right right down down", "right down right down", "right down down right"}
     every |= {"down down right right", "down right down right", "down right right down"}
-    some = ("right right down down", "down down right right", "right down right down", "down right down right")
+    some = (
+        "right right down down",
+        "down down right right",
+        "right down right down",
+        "down right down right",
+    )
     assert set(reward.correct_responses(some)) == every
     assert not reward("right down right down", some[:2]).correct
 

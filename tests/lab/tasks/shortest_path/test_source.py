@@ -28,7 +28,9 @@ def test_answers_are_all_shortest_paths_of_networkx(large):
         assert problem.length == len(cells) - 1
 
 
-@pytest.mark.parametrize(("regime", "lengths"), [("easy", {3, 4, 5}), ("medium", {7, 8}), ("hard", {2, 3, 4})])
+@pytest.mark.parametrize(
+    ("regime", "lengths"), [("easy", {3, 4, 5}), ("medium", {7, 8}), ("hard", {2, 3, 4})]
+)
 def test_a_regime_has_paths_of_its_lengths_in_every_split(regime, lengths):
     for split in ("train", "test_id", "test_phrasing", "test_size"):
         groups = ShortestPathSource(split, regime, size=120).load()

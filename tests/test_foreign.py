@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tagrpo.callbacks.counts import StoredRecord
 from tagrpo.foreign import Count, Finite, ForeignDataError, Message, Text, read, read_json
-from tagrpo.rollouts.engines.server_replies import Generated, Models
+from tagrpo.rollouts.servers.server_replies import Generated, Models
 from tagrpo.runs.checkpoints import WholeContent
 
 SOURCE = {"source": "the server http://one:8000", "remedy": "Check rollout.engine.url."}

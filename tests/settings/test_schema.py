@@ -8,7 +8,7 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from tagrpo.cli import rephrase
+from tagrpo.rephrasing import command as rephrase
 from tagrpo.settings import config, numbers, schema
 from tagrpo.settings.schema import check_fields
 from tagrpo.settings.typed import check_declared

@@ -79,12 +79,12 @@ class RolloutPipeline:
         scalars: Name → value to log for the last training batch, over all ranks: `means_of`, those of
             `replay`, and
             - `budget/{prompts,rollouts,tokens,discarded_questions}`: totals so far; `budget/updates`:
-                optimizer steps.
+              optimizer steps.
             - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without
               gradient; `dynamic_sampling/limit_reached`: 1 if `max_draws` ran out and such questions remain,
               else 0.
             - `rollout/staleness`: mean number of optimizer steps between the weights that sampled and those
-                that learn.
+              that learn.
 
     Raises:
         TypeError: if engine, verifier, reformulator or a reward term lacks a member that is needed.

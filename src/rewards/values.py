@@ -106,15 +106,23 @@ def _repeating(sign: str, whole: str, start: str, block: str) -> str:
 
 
 def _truncated(sign: str, whole: str, digits: str) -> str:
-    r"""Spell a decimal that ends in `\ldots` as a fraction if its last digits repeat, else leave it."""
+    r"""Spell a decimal that ends in `\ldots` as a fraction if its last digits repeat, else leave it.
+
+    The block that repeats is the one whose repetitions are the most digits; of equals, the shortest.
+    """
+    longest = 0
+    repeated = ("", "")
     for size in range(1, len(digits) // 2 + 1):
         block = digits[-size:]
-        if digits.endswith(block * 2):
-            start = digits
-            while start.endswith(block):
-                start = start.removesuffix(block)
-            return _repeating(sign, whole, start, block)
-    return f"{sign}{whole}.{digits}"
+        start = digits
+        while start.endswith(block):
+            start = start.removesuffix(block)
+        length = len(digits) - len(start)
+        if length >= 2 * size and length > longest:
+            longest = length
+            repeated = (start, block)
+    start, block = repeated
+    return _repeating(sign, whole, start, block) if block else f"{sign}{whole}.{digits}"
 
 
 def _numeral(plain: str) -> Form | None:

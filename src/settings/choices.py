@@ -27,11 +27,15 @@ def check_choices(overrides: Sequence[str]) -> None:
         hydra.errors.OverrideParseException: if a word is no override.
     """
     words = [word for word in overrides if not word.startswith("-") and ("=" in word or word.startswith("~"))]
-    for override in OverridesParser.create().parse_overrides(words):
+    parsed = OverridesParser.create().parse_overrides(words)
+    made = {override.key_or_group.partition(".")[0] for override in parsed if override.is_add()}
+    for override in parsed:
         if not override.key_or_group:
             raise ValueError(
                 f"Expected name=value, but got {override.input_line}. Write a setting before the =."
             )
+        if override.is_delete() and override.key_or_group in made:
+            continue  # a part of one's own stands in its place
         options = _options(override.key_or_group)
         if options and override.package is None:
             _check_choice(override, options)

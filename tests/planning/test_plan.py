@@ -175,7 +175,7 @@ def test_an_unknown_gpu_is_refused_and_one_of_ones_own_is_taken(tiny_policy):
 @pytest.mark.parametrize("name", ["gpus_per_node", "gpus_per_server"])
 def test_a_node_or_server_without_gpus_is_refused(tiny_policy, name):
     with pytest.raises(ValueError, match=f"Expected {name} to be a whole number of at least 1, but got 0"):
-        command.check(
+        command.check_settings(
             composed("experiment=ta_grpo", f"model.path={tiny_policy}", "rollout=vllm_server", f"{name}=0")
         )
 

@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tagrpo.rewards.arithmetic import Number
@@ -206,6 +206,7 @@ def test_rows_of_a_matrix_end_in_any_layout(row_end):
 
 
 @given(st.integers(0, 9), st.integers(2, 99), st.integers(1, 500))
+@example(0, 77, 6)  # 077922 repeats, and its last digit too
 def test_a_decimal_that_ends_in_dots_repeats_its_last_digits(whole, denominator, numerator):
     """Against long division: the digits up to the end of the second period."""
     value = whole + Fraction(numerator % denominator, denominator)

@@ -108,7 +108,7 @@ def test_dapo_punishes_length_up_to_the_limit_of_sampling():
         assert (term.max_length, term.cache, term.weight) == (limit, limit // 5, 1.0)
         assert not cfg.policy.mask_truncated
     filtering = composed("experiment=dapo", "reward_terms=[]", "policy.mask_truncated=true")
-    assert (filtering.rollout.reward_terms, filtering.policy.mask_truncated) == (None, True)
+    assert (filtering.rollout.reward_terms, filtering.policy.mask_truncated) == ({}, True)
 
 
 # ------------------------------------------------------------------ rewards of 1 and −1
@@ -220,7 +220,7 @@ def test_terms_are_chosen_by_name_and_add_up(make_batch):
 
 def test_without_a_choice_the_verdict_is_the_reward():
     assert dict(composed("experiment=grpo").rollout.reward_terms) == {}
-    assert composed("experiment=dapo", "reward_terms=[]").rollout.reward_terms is None
+    assert composed("experiment=dapo", "reward_terms=[]").rollout.reward_terms == {}
 
 
 LENGTHS = st.lists(st.integers(1, 300), min_size=1, max_size=9)

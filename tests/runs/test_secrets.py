@@ -157,7 +157,7 @@ def test_what_a_run_prints_and_advises_holds_no_secret(tmp_path):
 def test_a_message_about_settings_holds_no_secret(tmp_path):
     settings = ["data.batch_size=${oc.env:MY_API_KEY}", f"hydra.run.dir={tmp_path}"]
     _, output = forked("train", *settings, environment={"MY_API_KEY": HIDDEN})
-    assert "Expected data.batch_size to be a whole number, such as 8, but got '<removed>'" in output
+    assert "Expected data.batch_size to be a whole number of at least 1, but got '<removed>'" in output
     assert HIDDEN not in output
 
 

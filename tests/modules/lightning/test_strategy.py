@@ -65,7 +65,7 @@ def run(program: str, *arguments: str | Path, environment: dict[str, str] | None
 
     The first of `arguments` is a folder for what it writes.
     """
-    source = COMMON.format(paths=[str(path) for path in Path(__file__).parents[1:3]]) + program
+    source = COMMON.format(paths=[str(path) for path in Path(__file__).parents[2:4]]) + program
     if environment is None:
         code, output = in_fork(lambda: exec(source, {"__name__": "__main__"}), *arguments)
         assert code == 0, output[-4000:]

@@ -164,7 +164,7 @@ def test_all_ranks_learn_from_the_first_which_servers_there_are(
         # Of the second rank the setting is wrong: it has to take the first one's word.
         engines[rank] = make_engine(f"file:{file}" if rank == 0 else "http://127.0.0.1:9")
         engines[rank].sync(WEIGHTS)
-        found[rank] = list(engines[rank].servers), engines[rank].context
+        found[rank] = list(engines[rank].servers), max(engines[rank].contexts.values())
         request = Request([torch.tensor([10 + rank])], [1], SAMPLING, 0)
         found[rank] += (engines[rank].generate(request)[0][0].token_ids[:-1].tolist(),)
 
@@ -332,7 +332,7 @@ def test_a_server_that_hangs_leaves_another_its_time_even_without_retries(
 ):
     engine = make_engine(server.url, other.url, timeout=120.0, retries=0)
     engine.sync(WEIGHTS)
-    clock, limits, post = [0.0], {server.url: [], other.url: []}, server_calls.Server.post
+    clock, limits, post = [0.0], {server.url: [], other.url: []}, server_calls.VLLMServer.post
 
     def posted(self, path, body=None, timeout=None, *more, **options):
         if path == vllm_server_engine.ROUTE:
@@ -342,7 +342,7 @@ def test_a_server_that_hangs_leaves_another_its_time_even_without_retries(
                 raise httpx.ReadTimeout("it hangs")
         return post(self, path, body, timeout, *more, **options)
 
-    monkeypatch.setattr(server_calls.Server, "post", posted)
+    monkeypatch.setattr(server_calls.VLLMServer, "post", posted)
     monkeypatch.setattr(
         vllm_server_engine, "time", SimpleNamespace(**{**vars(time), "monotonic": lambda: clock[0]})
     )

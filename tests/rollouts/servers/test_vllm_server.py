@@ -152,7 +152,7 @@ def test_a_server_that_nobody_has_started_is_waited_for_and_then_named(make_engi
     engine = make_engine("http://127.0.0.1:9")
     start = time.monotonic()
     with pytest.raises(
-        EngineError, match=r"http://127\.0\.0\.1:9: ConnectError.*tagrpo\.rollouts\.engines\.serve"
+        EngineError, match=r"http://127\.0\.0\.1:9: ConnectError.*tagrpo\.rollouts\.servers\.serve"
     ):
         engine.sync(WEIGHTS)
     assert time.monotonic() - start > 0.5, "patience"
@@ -188,7 +188,7 @@ def test_a_server_that_hangs_ends_in_an_error_after_bounded_retries(server, make
 
 def test_a_server_that_was_started_without_the_routes_is_named_with_what_to_do(server, make_engine):
     server.fail = {"weight_info": raising(Refusal(404))}
-    with pytest.raises(EngineError, match=r"answered 404.*python -m tagrpo\.rollouts\.engines\.serve"):
+    with pytest.raises(EngineError, match=r"answered 404.*python -m tagrpo\.rollouts\.servers\.serve"):
         make_engine(server.url).sync(WEIGHTS)
 
 

@@ -49,7 +49,7 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
     from ..files import read_csv
     from ..foreign import ForeignDataError, read
     from ..packing.policy import CausalPolicy
-    from ..runs.states import DataState, LoaderState, ModuleState
+    from ..runs.checkpoints import DataState, LoaderState, ModuleState
 
     data = run.datamodule
     source = f"the checkpoint {checkpoint}"

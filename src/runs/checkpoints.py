@@ -62,6 +62,30 @@ class Sampled(Message):
     ledger: dict[str, int | float]
 
 
+class LoaderState(Message):
+    """State of `QuestionLoader` in a checkpoint."""
+
+    epoch: Count
+    cursor: Count
+    served: Count
+    questions: Count
+    digest: Text
+    seed: int
+
+
+class DataState(Message):
+    """State of `QuestionDataModule` in a checkpoint."""
+
+    tokenizer: Text = ""
+
+
+class ModuleState(Message):
+    """Entries of `PolicyModule` in a checkpoint."""
+
+    loaded: Text = ""
+    skipped_in_a_row: Count = 0
+
+
 class OptimizerState(Message):
     """State of an optimizer in a checkpoint."""
 

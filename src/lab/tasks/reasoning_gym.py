@@ -24,9 +24,9 @@ from ...foreign import ForeignDataError, Message, Text, read_json
 from ...rewards.child_environment import child_environment
 from ...rewards.child_process import PATIENCE, ChildProcess
 from ...rewards.plain_answer import PlainAnswerReward
-from ...rewards.sandbox import next_line
 from ...seeds import derive_seed
 from ...types import QuestionGroup
+from .child_lines import complete_line
 from .verifiers import check_seconds
 
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(
@@ -160,15 +160,12 @@ class ReasoningGymSource(Source):
             for number in range(count + 1):  # one more for the end
                 source = f"item {number} of reasoning-gym's {self.task}"
                 try:
-                    content = next_line(child.output, buffer, time.monotonic() + self.load_seconds)
+                    deadline = time.monotonic() + self.load_seconds
+                    content = complete_line(child.output, buffer, deadline, source, REMEDY)
                 except TimeoutError:
                     raise ForeignDataError(
                         f"{expected}, but {source} took more than {self.load_seconds:g} s. Raise "
                         "data.load_seconds, or make the items easier with data.options."
-                    ) from None
-                except ValueError as error:
-                    raise ForeignDataError(
-                        f"Expected {source} to have an end, but got {error}. {REMEDY}"
                     ) from None
                 if content is None:
                     code = child.end(PATIENCE)

@@ -23,9 +23,9 @@ from ...rewards.canonical import Reference, normalize_answer, references_of
 from ...rewards.child_environment import child_environment
 from ...rewards.child_process import PATIENCE, ChildProcess
 from ...rewards.extraction import extract_answer
-from ...rewards.sandbox import next_line
 from ...rewards.workers import BackgroundVerifier, WorkerPool
 from ...types import QuestionGroup, Score
+from .child_lines import complete_line
 
 PROGRAM = Path(__file__).with_name("verifiers_program.py")
 REMEDY = "Correct the environment's package, or set data.environment to another."
@@ -190,16 +190,12 @@ class VerifiersSource(Source):
         while True:
             source = f"line {len(lines)} of the taskset {self.environment!r}"
             try:
-                content = next_line(reading, buffer, deadline)
+                content = complete_line(reading, buffer, deadline, source, REMEDY)
             except TimeoutError:
                 raise ForeignDataError(
                     f"{expected} within {self.load_seconds:g} s, but got {len(lines)}. Raise "
                     "data.load_seconds, or load its data into its cache beforehand. It has no terminal to "
                     "ask."
-                ) from None
-            except ValueError as error:
-                raise ForeignDataError(
-                    f"Expected {source} to have an end, but got {error}. {REMEDY}"
                 ) from None
             if content is None:
                 return None

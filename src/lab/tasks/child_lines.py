@@ -1,0 +1,24 @@
+"""Lines that a child process with a stranger's code writes, each complete or refused by name."""
+
+from ...foreign import ForeignDataError
+from ...rewards.sandbox import next_line
+
+
+def complete_line(reading: int, buffer: bytearray, deadline: float, source: str, remedy: str) -> bytes | None:
+    """Return the next line of a child process without its end; None if the output has ended.
+
+    Args:
+        reading: Descriptor of the pipe.
+        buffer: Bytes read beyond the previous line; the same object in each call.
+        deadline: Time of `time.monotonic` to wait until.
+        source: Name of the line in messages.
+        remedy: Sentence that ends a message.
+
+    Raises:
+        TimeoutError: if the deadline passes before the line is complete.
+        ForeignDataError: if the line is too long.
+    """
+    try:
+        return next_line(reading, buffer, deadline)
+    except ValueError as error:
+        raise ForeignDataError(f"Expected {source} to have an end, but got {error}. {remedy}") from None

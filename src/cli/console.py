@@ -112,12 +112,9 @@ def show_help(config: str, words: list[str]) -> None:
 
 def bases_of(config: str) -> list[str]:
     """Return a configuration and its base configurations; for `tagrpo-train` also the scale of a laptop."""
-    included = {
-        "train": ["train", "scale/demo"],
-        "evaluate": ["train", "scale/demo"],
-        "plan": ["train", "scale/demo"],
-    }
-    return list(dict.fromkeys([config, *included.get(config, [])]))
+    if config not in ("train", "evaluate", "plan"):
+        return [config]
+    return list(dict.fromkeys([config, "train", "scale/demo"]))
 
 
 def text_of(config: str) -> str:

@@ -313,16 +313,20 @@ def test_a_server_that_does_not_name_the_weights_that_it_was_sent_is_left_out(se
     assert list(engine.servers) == [other.url]
 
 
+def choice_of(index, ids, logprobs, version="v"):
+    """A truncated sample with these log-probs, all of one version of the weights."""
+    return {
+        "index": index,
+        "token_ids": ids,
+        "logprobs": {"content": [{"logprob": logprob} for logprob in logprobs]},
+        "finish_reason": "length",
+        "weight_versions": [{"version": version, "start": 0, "end": len(ids)}],
+    }
+
+
 def with_samples(texts, logprob):
     """A reply of the given responses, each token of which has the log-prob `logprob`."""
-    choices = []
-    for index, ids in enumerate(texts):
-        content = [{"logprob": logprob} for _ in ids]
-        spans = [{"version": "v", "start": 0, "end": len(ids)}]
-        choices.append(
-            {"index": index, "token_ids": ids, "logprobs": {"content": content}, "finish_reason": "length"}
-            | {"weight_versions": spans}
-        )
+    choices = [choice_of(index, ids, [logprob] * len(ids)) for index, ids in enumerate(texts)]
     asked = ASKED._replace(num_samples=len(texts), max_new_tokens=len(texts[0]))
     return as_bytes({"choices": choices}), asked
 
@@ -354,17 +358,7 @@ def test_independent_samples_are_never_taken_for_copies():
         texts = [generator.choices(range(10, 14), weights, k=length) for _ in range(count)]
         choices = []
         for index, ids in enumerate(texts):
-            content = [{"logprob": logprobs[token - 10]} for token in ids]
-            spans = [{"version": "v", "start": 0, "end": length}]
-            choices.append(
-                {
-                    "index": index,
-                    "token_ids": ids,
-                    "logprobs": {"content": content},
-                    "finish_reason": "length",
-                }
-                | {"weight_versions": spans}
-            )
+            choices.append(choice_of(index, ids, [logprobs[token - 10] for token in ids]))
         asked = ASKED._replace(num_samples=count, max_new_tokens=length)
         assert len(read_generated(as_bytes({"choices": choices}), asked, "a server")) == count
 
@@ -433,17 +427,7 @@ def test_a_server_that_ignores_the_seeds_of_requests_is_not_believed(server, oth
             choices = []
             for index in range(params["n"]):
                 ids = [generator.randrange(3, 60) for _ in range(40)]
-                spans = [{"version": fake.version, "start": 0, "end": 40}]
-                content = [{"logprob": -4.0}] * 40
-                choices.append(
-                    {
-                        "index": index,
-                        "token_ids": ids,
-                        "logprobs": {"content": content},
-                        "finish_reason": "length",
-                    }
-                    | {"weight_versions": spans}
-                )
+                choices.append(choice_of(index, ids, [-4.0] * 40, fake.version))
             return {"choices": choices}
 
         return generate

@@ -49,20 +49,19 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
     from ..files import read_csv
     from ..foreign import ForeignDataError, read
     from ..packing.policy import CausalPolicy
-    from ..runs.checkpoints import DataState, LoaderState, ModuleState
+    from ..runs.checkpoints import REMEDY, DataState, LoaderState, ModuleState
 
     data = run.datamodule
     source = f"the checkpoint {checkpoint}"
-    remedy = "Give another checkpoint as resume, or put a copy of this one in its place."
     saves = any(isinstance(callback, Checkpointer) for callback in run.trainer.callbacks)  # type: ignore[attr-defined]
-    if saves and "Checkpointer" not in content["callbacks"]:
+    if saves and "Checkpointer" not in content.get("callbacks", {}):
         raise ForeignDataError(
             f"Expected {source} to have callbacks.Checkpointer, which has the number of iterations, but it "
-            f"is missing. {remedy}"
+            f"is missing. {REMEDY}"
         )
     name = type(data).__qualname__
-    tokenizer = read(DataState, content.get(name, {}), source=f"{name} of {source}", remedy=remedy).tokenizer
-    loaded = read(ModuleState, content, source=source, remedy=remedy).loaded
+    tokenizer = read(DataState, content.get(name, {}), source=f"{name} of {source}", remedy=REMEDY).tokenizer
+    loaded = read(ModuleState, content, source=source, remedy=REMEDY).loaded
     if tokenizer not in ("", data.tokenizer_digest):
         raise ValueError(
             f"Expected the tokenizer of the run in {checkpoint}, but data.tokenizer={data.tokenizer_path} "
@@ -70,7 +69,7 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
         )
     fit_loop = value_at(content, "loops", "fit_loop", "state_dict")
     loaders = fit_loop.get("combined_loader", []) if isinstance(fit_loop, Mapping) else []
-    for state in read(list[LoaderState], loaders, source=f"combined_loader of {source}", remedy=remedy):
+    for state in read(list[LoaderState], loaders, source=f"combined_loader of {source}", remedy=REMEDY):
         # of the copy alone, which no trainer has
         copy(data).train_dataloader().load_state_dict(state.model_dump())
     with torch.random.fork_rng(devices=[]):
@@ -111,19 +110,20 @@ def _check_moments(checkpoint: Path, states: Sequence[Mapping[str, Any]], traine
     """
     import torch
 
+    from ..runs.checkpoints import REMEDY
+
     for state in states:
         for row, entries in state.get("state", {}).items():
             for name, value in entries.items() if isinstance(entries, Mapping) else ():
                 if not isinstance(value, torch.Tensor):
                     continue
                 place = f"optimizer_states of {checkpoint} to have {name} of parameter {row}"
-                remedy = "Give another checkpoint as resume, or put a copy of this one in its place."
                 if value.is_floating_point() and not value.isfinite().all():
-                    raise ValueError(f"Expected {place} in finite numbers, but some are not. {remedy}")
+                    raise ValueError(f"Expected {place} in finite numbers, but some are not. {REMEDY}")
                 known = isinstance(row, int) and 0 <= row < len(trained)
                 if name in MOMENTS and known and value.shape != trained[row].shape:
                     shapes = f"{list(trained[row].shape)}, but got {list(value.shape)}"
-                    raise ValueError(f"Expected {place} in the shape {shapes}. {remedy}")
+                    raise ValueError(f"Expected {place} in the shape {shapes}. {REMEDY}")
 
 
 def _kind_of(tensor: Any) -> str:
@@ -165,12 +165,11 @@ def restoring(checkpoint: Path | None, begun: Callable[[], bool]) -> Iterator[No
     except Exception as error:
         if checkpoint is None or begun() or str(error).startswith("Expected"):
             raise
-        from ..foreign import printable
+        from ..runs.checkpoints import REMEDY
 
-        reason = printable(f"{type(error).__name__}: {error}".partition("\n")[0])
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0].removesuffix(".")
         raise RuntimeError(
-            f"Expected training to continue from {checkpoint}, but it could not be restored: {reason} Give "
-            "another checkpoint as resume, or put a copy of this one in its place."
+            f"Expected training to continue from {checkpoint}, but it could not be restored: {reason}. {REMEDY}"
         ) from error
 
 

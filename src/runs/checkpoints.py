@@ -38,6 +38,8 @@ from .directory import checkpoints_in, existing
 MARKER = "complete.json"  # written into a folder of shards after all else: file → size in bytes and CRC-32
 METADATA = ".metadata"  # torch's description of the shards
 REST = "meta.pt"  # everything in a checkpoint but the tensors of the model and the optimizer
+REMEDY = "Give another checkpoint as resume, or put a copy of this one in its place."
+"""End of messages about a checkpoint that a run can't continue from."""
 SHARD_TYPES = {
     ("collections", "OrderedDict"), ("pathlib", "Path"), ("pathlib", "PosixPath"), ("torch", "Size"),
     ("pathlib._local", "PosixPath"),  # the same in Python 3.13
@@ -349,22 +351,21 @@ def check_content(content: object, path: Path) -> None:
         ForeignDataError: if an entry is missing or of another type.
     """
     source = f"the checkpoint {path}"
-    remedy = "Give another checkpoint as resume, or put a copy of this one in its place."
     expected: type[Content] = ShardedContent if path.is_dir() else WholeContent
-    found = read(expected, content, source=source, remedy=remedy)
+    found = read(expected, content, source=source, remedy=REMEDY)
     if missing := [
         name for name in STATES if "Checkpointer" in found.callbacks and name not in found.callbacks
     ]:
         raise ForeignDataError(
-            f"Expected {source} to have callbacks.{missing[0]}, but it is missing. {remedy}"
+            f"Expected {source} to have callbacks.{missing[0]}, but it is missing. {REMEDY}"
         )
     for name, kind in STATES.items():
         if name in found.callbacks:
-            read(kind, found.callbacks[name], source=f"callbacks.{name} of {source}", remedy=remedy)
+            read(kind, found.callbacks[name], source=f"callbacks.{name} of {source}", remedy=REMEDY)
     for name, value in found.state_dict.items():
         if not isinstance(value, torch.Tensor):
             raise ForeignDataError(
-                f"Expected state_dict.{name} of {source} to be a tensor, but got {type(value).__name__}. {remedy}"
+                f"Expected state_dict.{name} of {source} to be a tensor, but got {type(value).__name__}. {REMEDY}"
             )
 
 

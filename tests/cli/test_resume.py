@@ -203,6 +203,7 @@ WRONG_TYPES += [(changed(name, value=DELETED), name) for name in NEEDED]
 WRONG_TYPES += [
     (changed("callbacks", "RolloutCallback", value=DELETED), "RolloutCallback"),
     (changed("callbacks", "Checkpointer", value=DELETED), "Checkpointer"),
+    (changed("callbacks", value=DELETED), r"callbacks.Checkpointer"),
     (changed("callbacks", "Checkpointer", "loggers", value="x"), "loggers"),
     *((moments_of(partial(torch.full_like, fill_value=value)), "exp_avg") for value in (math.nan, math.inf)),
     *((moments_of(change), "exp_avg") for change in (torch.flatten, lambda moments: moments[:0])),

@@ -36,6 +36,16 @@ PROTOCOL: list[int] = []
 """Descriptors of jobs and outcomes, which forks close: untrusted code could write to them."""
 
 
+def is_ready(poll: select.poll, deadline: float) -> bool:
+    """Wait until a descriptor of `poll` is ready. Return False once `deadline` of `time.monotonic` has passed."""
+    while True:
+        left = deadline - time.monotonic()
+        if poll.poll(min(max(left, 0.0), LONGEST_POLL) * 1000):
+            return True
+        if left <= LONGEST_POLL:
+            return False
+
+
 def next_line(reading: int, buffer: bytearray, deadline: float, most: int = MOST_BYTES) -> bytes | None:
     """Return the next line of a pipe without its end; None if the pipe has ended.
 
@@ -56,11 +66,8 @@ def next_line(reading: int, buffer: bytearray, deadline: float, most: int = MOST
         searched = len(buffer)
         if searched > most:
             raise ValueError(f"a line of more than {most} bytes")
-        left = deadline - time.monotonic()
-        if not poll.poll(min(max(left, 0.0), LONGEST_POLL) * 1000):
-            if left <= LONGEST_POLL:
-                raise TimeoutError("no complete line")
-            continue
+        if not is_ready(poll, deadline):
+            raise TimeoutError("no complete line")
         chunk = os.read(reading, 1 << 16)
         if not chunk:
             return None

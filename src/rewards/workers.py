@@ -27,7 +27,7 @@ from ..types import Score, Verifier
 from .canonical import Reference
 from .child_environment import child_environment
 from .child_process import PATIENCE, ChildProcess
-from .sandbox import GRACE, LONGEST_POLL, WALL_FACTOR, next_line
+from .sandbox import GRACE, WALL_FACTOR, is_ready, next_line
 
 _SANDBOX = Path(__file__).with_name("sandbox.py")
 _BATCH = 64
@@ -250,11 +250,9 @@ class _Worker:
             poll.register(writing, select.POLLOUT)
             left = memoryview(content)
             while left:
-                seconds = deadline - time.monotonic()
-                if poll.poll(min(max(seconds, 0.0), LONGEST_POLL) * 1000):
-                    left = left[os.write(writing, left) :]
-                elif seconds <= LONGEST_POLL:
+                if not is_ready(poll, deadline):
                     raise TimeoutError(late)
+                left = left[os.write(writing, left) :]
         except TimeoutError:
             raise
         except (OSError, ValueError):  # the latter of a pipe that was closed

@@ -168,20 +168,19 @@ class VerifiersSource(Source):
             raise ValueError(
                 f"Expected data.python to be an interpreter, but got {self.python}: {error}."
             ) from error
-        patience = 0.0
         try:
             lines = self._read(child.output)
-            patience = PATIENCE if lines is None else 0.0
+            if lines is None:
+                code = child.end(PATIENCE)
+                raise ValueError(
+                    f"Expected {self.python} to load the tasks of {self.environment} with {self.options}, but "
+                    f"it failed with exit code {code} before its last line; see its error above. If the "
+                    "package verifiers is missing there, install it and the environment's package into a "
+                    "Python of its own, and set data.python to that; docs/data.md has the commands."
+                )
+            return lines
         finally:  # the tasks are complete, or will never be
-            code = child.end(patience)
-        if lines is None:
-            raise ValueError(
-                f"Expected {self.python} to load the tasks of {self.environment} with {self.options}, but it "
-                f"failed with exit code {code} before its last line; see its error above. If the package "
-                "verifiers is missing there, install it and the environment's package into a Python of its "
-                "own, and set data.python to that; docs/data.md has the commands."
-            )
-        return lines
+            child.end()
 
     def _read(self, reading: int) -> list[TaskLine] | None:
         """Read the program's lines up to the one that marks the end; None if the program ends before."""

@@ -172,10 +172,10 @@ def explained_in_training(begun: Callable[[], bool]) -> Iterator[None]:
     except SystemExit as error:
         if error.code or asked_to_stop():
             raise
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        from ..types.checks import exit_of
+
         sys.exit(
-            f"Expected training to go on to its end, but sys.exit({error.code!r}) was called in "
-            f"{frame.f_code.co_filename}, line {frame.f_lineno}. A callback ends a run with "
+            f"Expected training to go on to its end, but {exit_of(error)}. A callback ends a run with "
             "trainer.should_stop = True."
         )
 

@@ -9,7 +9,6 @@ import logging
 import math
 import os
 import re
-import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -106,7 +105,7 @@ def compose_run(directory: str | Path, overrides: Sequence[str], command: str = 
     """Compose the settings of a run in `directory` as `command` does, for programs that build runs.
 
     Raises:
-        ValueError: see `check_choices` and `drop_unchosen`.
+        ValueError: see `check_choices` and `check_sections`.
     """
     check_choices(overrides)
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
@@ -245,10 +244,11 @@ def build(cfg: DictConfig) -> Run:
     try:
         return _build(cfg)
     except SystemExit as error:
-        *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+        from ..types.checks import exit_of
+
         raise ValueError(
-            f"Expected every part of the run to be built, but sys.exit({error.code!r}) was called in "
-            f"{frame.f_code.co_filename}, line {line}. Correct that part, or choose another _target_."
+            f"Expected every part of the run to be built, but {exit_of(error)}. Correct that part, or choose "
+            "another _target_."
         ) from error
 
 

@@ -4,6 +4,7 @@ Each error is one sentence with the part's class and setting, what was expected 
 """
 
 import reprlib
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -124,6 +125,12 @@ def float_dtype(name: str, setting: str) -> torch.dtype:
             f"{found(name)}. Correct {setting}."
         )
     return dtype
+
+
+def exit_of(error: SystemExit) -> str:
+    """Return where `sys.exit` was called, as a clause of a message."""
+    *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+    return f"sys.exit({error.code!r}) was called in {frame.f_code.co_filename}, line {line}"
 
 
 def check_choice(name: str, value: str, known: Sequence[str], group: str = "advantage") -> None:

@@ -16,6 +16,8 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import SchedulerType, get_scheduler
 from transformers.optimization import TYPE_TO_SCHEDULER_FUNCTION
 
+from ...types.checks import check_choice
+
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 
 _NOT_BY_STEP = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
@@ -81,8 +83,7 @@ def learning_rate_schedule(
         ValueError: if there is no such schedule, it has no such option, or a factor is negative or not
             finite.
     """
-    if name not in SCHEDULES:
-        raise ValueError(f"Expected policy.schedule to be one of {', '.join(SCHEDULES)}, but got {name!r}.")
+    check_choice("schedule", name, tuple(SCHEDULES), "policy")
     if options is not None and not isinstance(options, Mapping):
         raise ValueError(f"Expected policy.schedule_options to be a mapping or null, but got {options!r}.")
     options = {} if options is None else dict(options)

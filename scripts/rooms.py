@@ -8,6 +8,7 @@ folders below it belong to it, unless a folder among them names a ring itself.
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -111,6 +112,7 @@ READING = [
 """Files of the core in the order in which a batch meets them; helpers and further sources at the end."""
 
 
+@cache
 def first_line(path: Path) -> str:
     """Return the first line of a file's docstring; empty if it has none."""
     return (ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or "").partition("\n")[0]

@@ -97,9 +97,12 @@ def settings(experiment: str, recipe: str, scale: str = "paper") -> dict[str, An
 @cache
 def papers() -> dict[str, dict[str, Any]]:
     """Name → content of the paper's table, in the order of the page."""
+    tables = methods.tables()
+    listed = [name for name in PAPERS if name in tables]
+    others = [name for name in tables if name not in PAPERS]
     found = {}
-    for name in PAPERS:
-        found[name] = {"values": {}} | methods.read_paper(methods.tables()[name])
+    for name in [*listed, *others]:
+        found[name] = {"values": {}} | methods.read_paper(tables[name])
     return found
 
 

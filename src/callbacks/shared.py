@@ -104,9 +104,10 @@ def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
 
     Ranks may have different names. Collective.
     """
-    names = dict.fromkeys(chain(*gather_objects(list(values))))
-    means = MeanByName(names)
-    means.update(values)
+    parts = gather_objects({name: column.detach().cpu() for name, column in values.items()})
+    means = MeanByName(dict.fromkeys(chain(*parts)), sync_on_compute=False)
+    for part in parts:
+        means.update(part)
     return means.compute()
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the disk is full, the quota used up, the file too large
 
@@ -27,6 +27,17 @@ class DamagedFileError(ValueError):
 def partial_path(path: Path) -> Path:
     """Return the temporary name of `path` during writing or deletion."""
     return path.with_name(f".partial-{path.name}")
+
+
+def check_kind(path: Path, kind: Literal["file", "folder"], remedy: str = "Move it away.") -> None:
+    """Check that `path` is free or of this kind.
+
+    Raises:
+        FileExistsError: if something else is there, such as a pipe or a broken link.
+    """
+    right = path.is_dir() if kind == "folder" else path.is_file()
+    if os.path.lexists(path) and not right:
+        raise FileExistsError(f"Expected {path} to be a {kind}, but it is something else. {remedy}")
 
 
 @contextmanager

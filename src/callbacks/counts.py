@@ -1,7 +1,6 @@
 """Counts of an evaluation on disk, so that an interrupted evaluation can be continued."""
 
 import json
-import os
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from ..digests import json_digest
 from ..distributed import gather_objects, rank
-from ..files import write_json
+from ..files import check_kind, write_json
 from ..foreign import Count, ForeignDataError, Message, Text, read_json
 from ..metrics.evaluation import QuestionCounts, joined
 
@@ -182,11 +181,9 @@ def check_free(path: Path) -> None:
     Raises:
         FileExistsError: if something else is there.
     """
-    kinds = [(path, "file", path.is_file())]
-    kinds += [(folder, "folder", folder.is_dir()) for folder in path.absolute().parents]
-    for place, kind, right in kinds:
-        if os.path.lexists(place) and not right:
-            raise FileExistsError(f"Expected {place} to be a {kind}, but it is something else. Move it away.")
+    check_kind(path, "file")
+    for folder in path.absolute().parents:
+        check_kind(folder, "folder")
 
 
 def read_line(line: bytes, name: str, source: str) -> QuestionCounts:

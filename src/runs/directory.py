@@ -20,7 +20,7 @@ from typing import IO, Any
 import yaml
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from ..files import lock, read_csv, write_json, write_text
+from ..files import check_kind, lock, read_csv, write_json, write_text
 from ..redaction import redacted
 from .added import is_added, with_moved
 
@@ -211,13 +211,11 @@ def check_kinds(directory: Path) -> None:
     Raises:
         FileExistsError: if there is such an entry. The message names the entry.
     """
-    for names, kind, is_right in ((FOLDERS, "folder", Path.is_dir), (FILES, "file", Path.is_file)):
-        for path in (directory / name for name in names):
-            if os.path.lexists(path) and not is_right(path):
-                raise FileExistsError(
-                    f"Expected {path} to be a {kind}, as a run writes it, but it is something else. Move it "
-                    "away, or set another name=…"
-                )
+    remedy = "Move it away, or set another name=…"
+    for name in FOLDERS:
+        check_kind(directory / name, "folder", remedy)
+    for name in FILES:
+        check_kind(directory / name, "file", remedy)
 
 
 def keep_training(directory: Path, command: str) -> None:

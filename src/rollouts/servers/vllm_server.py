@@ -196,16 +196,18 @@ class VLLMServerEngine(Engine):
 
         def finish() -> list[list[Completion]]:
             failures = first_attempt()
+            attempts = 1
             for attempt in range(self.retries + 1):
                 if not any(gather_objects(len(failures))):
                     break
                 if attempt == self.retries and not any(gather_objects(self._has_spared())):
                     break
                 self._prepare()
+                attempts += 1
                 failures = self._attempt(request, results, deliver, list(failures))
             if left := list(chain(*gather_objects(list(failures.values())))):
                 raise EngineError(
-                    f"Expected responses to all prompts, but {len(left)} requests failed {self.retries + 1} "
+                    f"Expected responses to all prompts, but {len(left)} requests failed {attempts} "
                     f"times, last with: {left[-1]}. Look at the server's log."
                 )
             return results
@@ -213,7 +215,7 @@ class VLLMServerEngine(Engine):
         return finish
 
     def _has_spared(self) -> bool:
-        """Return whether a server has used up the time of requests while another one, which got little, may work."""
+        """Return whether a request used up its time at one server, so that another may not have had enough."""
         ready = {server.url for server in self.servers.values() if not server.state}
         return bool(self.overdue) and not ready <= self.overdue
 

@@ -151,15 +151,16 @@ def explained() -> Iterator[None]:
 
 @contextmanager
 def explained_in_training(begun: Callable[[], bool]) -> Iterator[None]:
-    """Turn errors into their message and an exit, as `explained` does; in training, only errors of tagrpo.
+    """Turn errors into their message and an exit, as `explained` does; after the start, only those of tagrpo.
 
-    In training, errors of libraries and third-party parts keep their traceback, which shows their origin.
+    After sampling or training has begun, errors of libraries and third-party parts keep their traceback,
+    which shows their origin.
 
     A part that calls `sys.exit()` would end the run silently with exit code 0. This is an error too, unless
     the run was asked to stop.
 
     Args:
-        begun: Returns whether training has begun.
+        begun: Returns whether sampling or training has begun.
     """
     try:
         yield
@@ -175,7 +176,7 @@ def explained_in_training(begun: Callable[[], bool]) -> Iterator[None]:
         from ..types.checks import exit_of
 
         sys.exit(
-            f"Expected training to go on to its end, but {exit_of(error)}. A callback ends a run with "
+            f"Expected the command to go on to its end, but {exit_of(error)}. A callback ends training with "
             "trainer.should_stop = True."
         )
 

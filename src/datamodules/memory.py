@@ -153,7 +153,7 @@ class Replay(Protocol):
         """Give some prompts of a batch a `past` success. `policy` is a `SampledPolicy`. Collective."""
 
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
-        """Take in a rolled-out batch, which `memory` remembers; returns what is to be logged. Collective."""
+        """Record a rolled-out batch, which is already in `memory`. Return the scalars to log. Collective."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state for a resumed run, equal on every rank."""
@@ -172,7 +172,7 @@ class Chooser(Protocol):
     """The results that the data module reads; `RolloutCallback` sets it to the pipeline's memory."""
 
     def observe(self, visits: list[Visit]) -> None:
-        """Take in the results of a rolled-out training batch, also of questions that are thrown away."""
+        """Record the results of a rolled-out training batch, also those of questions that are dropped."""
 
 
 class CheckedCurriculum:

@@ -56,7 +56,7 @@ def words(question: str) -> tuple[str, ...]:
 
 
 def words_digest(text: Sequence[str]) -> str:
-    """`DIGITS` hexadecimal digits for the words of a text."""
+    """Return the digest of the words of a text, `DIGITS` hexadecimal digits."""
     return hashlib.blake2b(" ".join(text).encode(), digest_size=DIGITS // 2).hexdigest()
 
 

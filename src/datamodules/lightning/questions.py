@@ -106,6 +106,7 @@ class QuestionDataModule(LightningDataModule):
         self.max_prompt_tokens = max_prompt_tokens
         self.max_evaluation_prompt_tokens = max_evaluation_prompt_tokens or max_prompt_tokens
         self.curriculum, self.shuffle, self.seed = curriculum, shuffle, seed
+        self._checked = None if curriculum is None else CheckedCurriculum(curriculum)
         # of training questions; `RolloutCallback` replaces it by the memory of the run
         self.memory = QuestionMemory()
         self.report: dict[str, dict[str, Any]] = {}
@@ -271,9 +272,8 @@ class QuestionDataModule(LightningDataModule):
         self, groups: Sequence[QuestionGroup], epoch: int, *, split: str, samples: int
     ) -> QuestionBatch:
         training = split == "train"
-        if training and self.curriculum is not None:
-            curriculum = CheckedCurriculum(self.curriculum)
-            groups = [curriculum.asked(group, self.memory[group.id]) for group in groups]
+        if training and self._checked is not None:
+            groups = [self._checked.asked(group, self.memory[group.id]) for group in groups]
         # Every evaluation asks the same prompts.
         prompts = self._renderer(training).prompts(groups, epoch if training else 0, samples)
         return QuestionBatch(groups=list(groups), prompts=prompts, split=split)
@@ -298,8 +298,8 @@ class QuestionDataModule(LightningDataModule):
 
     def observe(self, visits: list[Visit]) -> None:
         """Pass the visits of a sampled batch to the curriculum, whether or not the batch is learned from."""
-        if self.curriculum is not None:
-            CheckedCurriculum(self.curriculum).observe(visits)
+        if self._checked is not None:
+            self._checked.observe(visits)
 
     @cached_property
     def tokenizer_digest(self) -> str:
@@ -336,9 +336,9 @@ class QuestionDataModule(LightningDataModule):
             self._train_loader = self._loader(
                 "train", self.batch_size, self.samples_per_prompt, training=True
             )
-            if self.curriculum is not None:
-                curriculum = CheckedCurriculum(self.curriculum)
-                self._train_loader.serve_by(lambda id: curriculum.chance(self.memory[id]))
+            checked = self._checked
+            if checked is not None:
+                self._train_loader.serve_by(lambda id: checked.chance(self.memory[id]))
         return self._train_loader
 
     def val_dataloader(self) -> list[QuestionLoader]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
-import sys
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +16,7 @@ from omegaconf import OmegaConf
 from torch.distributed.run import get_args_parser
 from transformers import AutoTokenizer
 
+from examples import guessing, plain_torch
 from notebooks.replay import replay
 from tagrpo.analysis.rollouts import difficulty_of_run, read_rollouts
 from tagrpo.datamodules.prompts import PromptRenderer
@@ -53,11 +52,7 @@ def test_the_foreign_project_borrows_only_callbacks_and_metrics():
 @pytest.fixture(scope="module")
 def guessed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("guessing")
-    spec = importlib.util.spec_from_file_location("guessing", EXAMPLES / "guessing.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["guessing"] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return folder, module.main(folder)
+    return folder, guessing.main(folder)
 
 
 def test_the_foreign_module_learns_and_every_callback_measures(guessed):
@@ -123,10 +118,6 @@ def piped(steps):
 
 
 def test_the_loop_in_the_open_trains_as_the_pipeline_and_the_update_do():
-    spec = importlib.util.spec_from_file_location("plain_torch", EXAMPLES / "plain_torch.py")
-    plain_torch = importlib.util.module_from_spec(spec)
-    sys.modules["plain_torch"] = plain_torch  # dataclasses look their module up
-    spec.loader.exec_module(plain_torch)
     history = plain_torch.main(steps=3)
     for ours, theirs in zip(history, piped(3), strict=True):
         assert (ours["correct"], ours["zero_gradient"]) == (theirs["correct"], theirs["zero_gradient"])

@@ -8,7 +8,7 @@ import re
 from typing import NamedTuple
 
 from .canonical import normalize_answer
-from .response import last_answer_block, split_response, without_answer_marks
+from .response import PAGE_BREAK, last_answer_block, split_response, without_answer_marks
 
 _BOX_OR_BRACE = re.compile(
     r"\\(?:boxed|fbox)(?![A-Za-z])"
@@ -270,7 +270,7 @@ def _stated_answer(text: str, start: int, *, reasons: bool = False) -> str | Non
     opening = next((mark for mark in _DISPLAYS if rest.startswith(mark)), None)
     if opening is not None:
         content, closed, _ = rest[len(opening) :].partition(_DISPLAYS[opening])
-        if closed and content.strip():
+        if closed and content.strip() and PAGE_BREAK not in content:
             return content.strip()
     line = rest.partition("\n")[0]
     formula = _INLINE.search(line)

@@ -207,9 +207,13 @@ def opening_marks(text: str) -> list[str]:
     return [text[mark.start : mark.end].strip() for mark in _marks(text, pairs=False) if mark.role == "open"]
 
 
+PAGE_BREAK = "\f"
+"""Character in place of a mark around an answer; no formula reaches over one."""
+
+
 def without_answer_marks(answer: str) -> str:
-    """Replace marks around answers (`<answer>`, `</answer>`, …) by line breaks."""
-    return _ANSWER.sub("\n", answer) if "<" in answer or "[" in answer else answer
+    """Replace marks around answers (`<answer>`, `</answer>`, …) by line breaks around a page break."""
+    return _ANSWER.sub(f"\n{PAGE_BREAK}\n", answer) if "<" in answer or "[" in answer else answer
 
 
 def last_answer_block(answer: str) -> str | None:

@@ -446,6 +446,16 @@ def test_statements_end_with_their_line_and_their_first_sentence():
     assert extract_answer("The answer is x\n$7$") == "x"
 
 
+@pytest.mark.parametrize(("opening", "closing"), [("$$", "$$"), (r"\[", r"\]"), (r"\(", r"\)")])
+def test_a_formula_does_not_reach_over_a_mark_of_an_answer(opening, closing):
+    response = f"The answer is {opening}1\n</answer> and <answer>2{closing}"
+    answer = extract_answer(response)
+    assert answer is not None
+    assert answer in response
+    within = f"The answer is <answer>{opening}1\n\n+ 2{closing}</answer>"
+    assert extract_answer(within) == "1\n\n+ 2"
+
+
 def test_a_box_at_the_very_beginning_counts():
     assert last_boxed(r"\boxed{1}") == "1"
     assert last_boxed(r"\boxed{1} \boxed{2") == "1"

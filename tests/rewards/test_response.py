@@ -299,7 +299,7 @@ def test_the_text_between_marks_of_an_answer():
     assert last_answer_block("<answer>1</answer> or <answer> 2 </answer> <answer>3") == "2"
     assert last_answer_block("<answer> </answer>") is None
     assert last_answer_block("2</answer>") is None
-    assert without_answer_marks("a<answer>b</answer>") == "a\nb\n"
+    assert without_answer_marks("a<answer>b</answer>") == "a\n\f\nb\n\f\n"
 
 
 VERIFIERS = [

@@ -47,7 +47,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (re.compile(r"\\(?:lvert|rvert|vert|mid)(?![A-Za-z])"), "|"),
     (re.compile(r"\\(?:lbrace)(?![A-Za-z])"), r"\\{"),
     (re.compile(r"\\(?:rbrace)(?![A-Za-z])"), r"\\}"),
-    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\(?:[dtcsx]|nice)frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\frac ?([0-9]) ?([0-9])"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\[dt]binom(?![A-Za-z])"), r"\\binom"),
     (re.compile(rf"\{{{_CHOOSE}\}}|\A{_CHOOSE}\Z"), lambda match: _binomial(*match.groups())),
@@ -55,6 +55,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (re.compile(r"(?<![A-Za-z\\])C ?\(([0-9]+), ?([0-9]+)\)"), r"\\binom{\1}{\2}"),
     (re.compile(r"\\Bbb(?![A-Za-z])"), r"\\mathbb"),
     (re.compile(r"\\mathbb ?([A-Z])(?![A-Za-z])"), r"\\mathbb{\1}"),
+    (re.compile(r"(\\mathbb ?\{R\}) ?(?:-|/|\\backslash(?![A-Za-z])) ?(?=\\\{)"), r"\1\\setminus "),
     (re.compile(r"\\colon(?![A-Za-z])"), ":"),
     (re.compile(r"(\\\\)|\\&"), lambda match: match[1] or f" {OPEN}and{CLOSE} "),
     (re.compile(r"(\.[0-9]+) ?(?:\.{3,}|\\[cl]?dots(?![A-Za-z]))"), r"\1\\ldots "),
@@ -78,6 +79,12 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (re.compile(r"(?<![\\A-Za-z])(?:infinity|inf)(?![A-Za-z])"), r"\\infty "),
     (re.compile(r"\s+"), " "),
 )
+_LINES = re.compile(
+    r"(?:\\\{ ?)?\\begin ?\{(aligned|align\*?|split|gathered|cases|array)\}(?:\{[clr]\})?(.*)\\end ?\{\1\}",
+    re.DOTALL,
+)
+"""Formulas below each other, perhaps behind a brace."""
+_RELATION = re.compile(r"[=<>]|\\(?:le|ge|in)(?![A-Za-z])")
 _SCIENTIFIC = re.compile(r"(?<![A-Za-z\\])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([+-]?[0-9]+)(?!\.?[0-9A-Za-z])")
 _SCANNED = re.compile(
     rf"\\begin(?![A-Za-z])|\\end(?![A-Za-z])|\\[A-Za-z]+|\\.|{OPEN}[^{CLOSE}]*{CLOSE}|[A-Za-z]+|.", re.DOTALL
@@ -111,7 +118,24 @@ def clean(text: str) -> str:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", text)
-    return _unwrapped(trimmed(text).rstrip("\\"))
+    return _unwrapped(_in_one_line(trimmed(text).rstrip("\\")))
+
+
+def _in_one_line(text: str) -> str:
+    r"""Spell `\begin{aligned} x &= 2+3 \\ &= 5 \end{aligned}` as `x = 2+3 = 5`, and equations as a list."""
+    match = _LINES.fullmatch(text)
+    if match is None:
+        return text
+    kind, content = match.groups()
+    lines = [line.strip() for line in content.split(r"\\")]
+    lines = [line for line in lines if line]
+    if kind in ("cases", "array") and ("&" in content or not all(map(_RELATION.search, lines))):
+        return text
+    joined = ""
+    for line in lines:
+        line = line.replace("&", "").strip().removesuffix(",")
+        joined += f", {line}" if joined and not line.startswith(("=", r"\approx")) else line
+    return trimmed(joined)
 
 
 def _binomial(*operands: str | None) -> str:

@@ -43,7 +43,7 @@ class MultipleChoiceReward(Verifier):
         article = r"(?!(?<=a)\s+[A-Za-z])"
         self._boxed = re.compile(rf"(?:{named})?(?:{letter}|(?:\({letter}\)|{letter}[.:)])[^()]*)")
         self._stated = re.compile(
-            r"\b(?i:answer|choice|option|selection|solution)[\s*_]{0,8}"
+            r"\b(?i:answer|choice|option|selection|solution)[\s*_\"']{0,8}"
             r"(?:[:：]|=|[-–—]{1,3}>?|→|⇒|(?i:is|was|(?:should|must|would) be)\b)"
             r"[\s:=*_]{0,8}(?:(?i:indeed|therefore|thus|clearly|definitely|probably|most likely|the)\s){0,2}"
             rf"(?:{named})?[\s*_$({{\['\"`“‘«]{{0,8}}"

@@ -53,6 +53,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (re.compile(rf"\{{{_CHOOSE}\}}|\A{_CHOOSE}\Z"), lambda match: _binomial(*match.groups())),
     (re.compile(rf"(?:\{{\s*\}})?[_^]\s*{_DIGITS}\s*C\s*_\s*{_DIGITS}"), r"\\binom{\1}{\2}"),  # {}_{10}C_3
     (re.compile(r"(?<![A-Za-z\\])C ?\(([0-9]+), ?([0-9]+)\)"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\\lg(?![A-Za-z])"), r"\\log_{10}"),
     (re.compile(r"\\Bbb(?![A-Za-z])"), r"\\mathbb"),
     (re.compile(r"\\mathbb ?([A-Z])(?![A-Za-z])"), r"\\mathbb{\1}"),
     (re.compile(r"(\\mathbb ?\{R\}) ?(?:-|/|\\backslash(?![A-Za-z])) ?(?=\\\{)"), r"\1\\setminus "),

@@ -7,6 +7,7 @@ alone; `values` reads text without such structure. There is no algebra except th
 import re
 from collections.abc import Collection
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
 from .arithmetic import Number, number_of, same_number, tree_of
@@ -39,9 +40,11 @@ _BOUND = re.compile(
     r"|(?P<below>[A-Za-z]|\\[a-z]+)(?P<under><|\\le ?)(?P<upper>[^<]+)"
 )
 """Relations such as `3<x` or `x<3`, as `ascending` spells them."""
+_UNEQUAL = re.compile(r"(?P<name>[A-Za-z])\\ne ?(?P<point>[^ ].*)")
 _SAYINGS = (
     dict.fromkeys((r"\mathbb{r}", "all real numbers", "all reals", "all real values"), r"(-\infty, \infty)")
     | dict.fromkeys((r"\mathbb{r}^+", r"\mathbb{r}^{+}", r"\mathbb{r}_{>0}"), r"(0, \infty)")
+    | {"all integers": r"\mathbb{Z}"}
     | dict.fromkeys(
         (
             "no solution",
@@ -74,6 +77,11 @@ _DOMAINS = {
     "integer": "z", "natural number": "n", "rational number": "q", "real number": "r", "real": "r",
     "complex number": "c",
 }  # fmt: skip
+_WITHOUT = re.compile(
+    r"\\mathbb ?\{R\} ?\\setminus ?\\\{(?P<points>[^{}|:]*(?:\{[^{}]*\}[^{}|:]*)*)\\\}"
+    r"|all real(?: number| value)?s? (?:[a-z] )?except (?:for )?(?P<point>.*)"
+)
+"""The real numbers without some points."""
 _BUILDER = re.compile(r"([A-Za-z])(?: ?\\in ?\\mathbb ?\{?R\}?)? ?[|:] ?(.+)")
 _RESTRICTION = re.compile(r"[A-Za-z](?:_\{?[0-9A-Za-z]\}?)? ?(?:\\ne|\\in|\\ge|\\le|<|>)(?![A-Za-z]).*")
 _PREFIX = re.compile(
@@ -120,6 +128,9 @@ def _read(text: str, depth: int) -> Form:
     if _REVERSED.fullmatch(text) and not (text[0] == "[" and text[-1] == "]"):  # ]2,5[ is (2,5)
         text = ("(" if text[0] == "]" else "[") + text[1:-1] + ("]" if text[-1] == "]" else ")")
     text = _ungrouped(_SAYINGS.get(compact(text).casefold(), text))
+    hole = _WITHOUT.fullmatch(unmarked(text))
+    if hole is not None:
+        text = _around(hole["points"] or hole["point"]) or text
     if depth > _MAX_DEPTH or not text:
         return Words(compact(text).casefold())
     found = _choice(text, depth) or _listed(text, depth) or _conditioned(text, depth)
@@ -163,14 +174,30 @@ def _listed(text: str, depth: int) -> Form | None:
         condition = _condition(", ".join(parts[first:]))
         is_case = condition.split(" ", 1)[0] in _CASES
         return Conditioned(_read(", ".join(parts[:first]), depth + 1), condition, is_case)
-    rows = [trimmed(row) for row in split(text, frozenset(";"))]
-    if len(rows) > 1 and any("," in row and bracketed(row) is None for row in rows):  # `p=5, q=2; p=7, q=2`
-        parts = [f"({row})" if len(split(row, frozenset(","))) > 1 else row for row in rows if row]
+    parts = _rows(text) or parts
     items: list[Form] = []
     for part in parts:
         item = _read(part, depth + 1)
         items += item.items if isinstance(item, Group) and item.kind == "list" else (item,)
     return Group("list", tuple(items), latex=tight(latex_of(text)))
+
+
+def _rows(text: str) -> list[str]:
+    """Return the tuples of `p=5, q=2; p=7, q=2`, with parentheses; empty if the text has no such rows."""
+    rows = [row for row in map(trimmed, split(text, frozenset(";"))) if row]
+    if len(rows) < 2:
+        rows = [row for row in map(trimmed, split(text, frozenset(("or",)))) if row]
+        if not all(_names_values(row) for row in rows):
+            return []
+    if len(rows) < 2 or not any("," in row and bracketed(row) is None for row in rows):
+        return []
+    return [f"({row})" if len(split(row, frozenset(","))) > 1 else row for row in rows]
+
+
+def _names_values(row: str) -> bool:
+    """Return whether a text lists the values of several names: `p=5, q=2`."""
+    parts = split(row, frozenset((",", "and")))
+    return len(parts) > 1 and all(part.count("=") == 1 for part in parts)
 
 
 def _ranges(text: str, parts: list[str], depth: int) -> Form | None:
@@ -181,6 +208,11 @@ def _ranges(text: str, parts: list[str], depth: int) -> Form | None:
     found = tuple(_read(part, depth + 1) for part in parts)
     if joined == {"or"}:
         return Group("union", found, latex=tight(latex_of(text)))
+    holes = [_UNEQUAL.fullmatch(tight(part)) for part in parts]
+    if len({hole and hole["name"] for hole in holes}) == 1 and joined <= {",", "and"}:
+        around = _around(", ".join(hole["point"] for hole in holes if hole))
+        if around and all(holes):
+            return _read(around, depth + 1)
     bounds = [_BOUND.fullmatch(ascending(tight(part))) for part in parts]
     lower = next((bound for bound in bounds if bound and bound["lower"]), None)
     upper = next((bound for bound in bounds if bound and bound["upper"]), None)
@@ -263,6 +295,16 @@ def _union(text: str, depth: int) -> Form | None:
     if len(parts) < 2:
         return None
     return Group("union", tuple(_read(part, depth + 1) for part in parts), latex=tight(latex_of(text)))
+
+
+def _around(points: str) -> str | None:
+    """Spell the real numbers without some points as a union of intervals; None if a point has no value."""
+    found = [(number_of(point), point.strip()) for point in split(points, frozenset((",", "and")))]
+    placed = sorted((number.real, point) for number, point in found if number and not number.imaginary)
+    if len(placed) < len(found):
+        return None
+    ends = [r"-\infty", *(point for _, point in placed), r"\infty"]
+    return r"\cup".join(f"({lower}, {upper})" for lower, upper in pairwise(ends))
 
 
 def _membership(text: str, depth: int) -> Form | None:
@@ -435,4 +477,6 @@ def _either_sign(text: str, depth: int) -> Form | None:
         return None
     upper = re.sub(r"\\pm(?![A-Za-z])", "+", re.sub(r"\\mp(?![A-Za-z])", "-", text))
     lower = re.sub(r"\\pm(?![A-Za-z])", "-", re.sub(r"\\mp(?![A-Za-z])", "+", text))
+    if has_relation(text, (r"\ne",)):
+        return _read(f"{upper}, {lower}", depth + 1)
     return Group("list", (_read(upper, depth + 1), _read(lower, depth + 1)), latex=tight(latex_of(text)))

@@ -38,10 +38,12 @@ DECIMAL_TOLERANCE = 1e-5
 _DECIMAL_PLACES = 6
 _MAX_VALUES = 100
 _LETTER = re.compile(
-    r"\\(?:text|mathbb|mathrm|operatorname|begin|end) ?\{[^{}]*\}|\\[A-Za-z]+"
+    r"\\(?:text|mathbb|mathrm|operatorname|begin|end) ?\{[^{}]*\}"
+    r"|\\(?P<greek>Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Upsilon|Phi|Psi|Omega)(?![A-Za-z])|\\[A-Za-z]+"
     r"|(?P<letter>[A-Za-z])(?: ?_ ?(?:\{(?P<group>[^{}]*)\}|(?P<sign>[0-9A-Za-z])))?"
 )
 """A letter with its subscript, or a command, whose letters do not count."""
+_PRIMED = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?(?:'+|\^ ?\{? ?\\prime)")
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,8 @@ def _combined(name: str, plans: Iterable[Plan], *, neutral: bool) -> Plan:
 
 def _leaf(one: str, other: str) -> Plan:
     """Return a plan for the worker: two formulas in a fixed order, so that equality is symmetric."""
+    if set(_PRIMED.findall(one)) != set(_PRIMED.findall(other)):
+        return False  # math-verify drops primes
     capitals = _capitals(one) | _capitals(other)
     return ("same", *sorted((_renamed(one, capitals), _renamed(other, capitals))))
 
@@ -121,15 +125,17 @@ def _capitals(latex: str) -> set[str]:
 
 
 def _renamed(latex: str, capitals: set[str]) -> str:
-    """Rename capitals, since math-verify reads every letter in lower case: `N` becomes `n_{NN}`."""
+    """Rename capitals, and every Greek one, since math-verify drops case: `N` becomes `n_{NN}`."""
 
     def rename(match: re.Match[str]) -> str:
-        letter = match["letter"]
+        letter, greek = match["letter"], match["greek"]
+        if greek:
+            return rf"\{greek.lower()}_{{{greek[0] * 3}}}"
         if letter not in capitals:
             return match[0]
         return f"{letter.lower()}_{{{letter}{letter}{match['group'] or match['sign'] or ''}}}"
 
-    return _LETTER.sub(rename, latex) if capitals else latex
+    return _LETTER.sub(rename, latex)
 
 
 @dataclass(frozen=True)
@@ -195,6 +201,9 @@ class _Comparison:
         kinds = {one.kind, other.kind}
         if kinds <= {"list", "set"}:
             return self._in_any_order(one, other)
+        for group, single in ((one, other), (other, one)):
+            if group.kind == "set" and len(group.items) == 1:
+                return self.plan(group.items[0], single)
         if "union" in kinds:
             return self._unions(one, other)
         if kinds == {"tuple", "list"}:
@@ -273,7 +282,9 @@ class _Comparison:
         if not isinstance(other, Formula):
             return False
         if other.number is None:  # it has variables
-            return one.product is not None and self._formulas(one.product, other)
+            with_letters = one.product is not None and self._formulas(one.product, other)
+            has_variables = one.number is None and self.conventions.bare_unit
+            return any_of((with_letters, has_variables and self._formulas(one.amount, other)))
         if one.unit.name == "percent" and one.number is not None:
             return self._percent(one, other)
         return self.conventions.bare_unit and self._formulas(one.amount, other)

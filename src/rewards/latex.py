@@ -80,6 +80,9 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (re.compile(r"(?<![\\A-Za-z])(?:infinity|inf)(?![A-Za-z])"), r"\\infty "),
     (re.compile(r"\s+"), " "),
 )
+_MODULUS = re.compile(
+    rf"\(? ?(?:\\[pb]?mod(?![A-Za-z])|{OPEN}mod{CLOSE}|(?<![A-Za-z\\])mod(?![A-Za-z])) ?\{{? ?([0-9]+|[a-z])(?![0-9a-z]) ?\}}? ?\)?"
+)
 _LINES = re.compile(
     r"(?:\\\{ ?)?\\begin ?\{(aligned|align\*?|split|gathered|cases|array)\}(?:\{[clr]\})?(.*)\\end ?\{\1\}",
     re.DOTALL,
@@ -119,6 +122,8 @@ def clean(text: str) -> str:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", text)
+    if r"\equiv" in text or "≡" in text:
+        text = _MODULUS.sub(r"\\pmod{\1}", text.replace("≡", r"\equiv "))
     return _unwrapped(_in_one_line(trimmed(text).rstrip("\\")))
 
 

@@ -90,6 +90,7 @@ _PREFIX = re.compile(
     r"|(?:option|choice) (?=\(?[A-Z]\)?(?![A-Za-z]))|approximately|approx\.?|about|roughly|\\approx(?![A-Za-z])) *",
     re.IGNORECASE,
 )
+_NEGATIVE = re.compile(rf"\A{OPEN}?(?:negative|minus){CLOSE}? (?=[0-9.\\])", re.IGNORECASE)
 _REVERSED = re.compile(r"[\[\]][^\[\]]*[,;][^\[\]]*[\[\]]")
 _MARKS_OF_NAMES = (
     r"(?:\\(?:angle|triangle|overline|vec|hat|bar|overrightarrow|widehat|measuredangle) ?)*(?:m ?\\angle ?)?"
@@ -125,6 +126,7 @@ def _read(text: str, depth: int) -> Form:
     prefix = _PREFIX.match(unmarked(text)) if text else None
     if prefix and prefix.end() < len(unmarked(text)):
         text = trimmed(_without(text, prefix.end()))
+    text = _NEGATIVE.sub("-", text)
     if _REVERSED.fullmatch(text) and not (text[0] == "[" and text[-1] == "]"):  # ]2,5[ is (2,5)
         text = ("(" if text[0] == "]" else "[") + text[1:-1] + ("]" if text[-1] == "]" else ")")
     text = _ungrouped(_SAYINGS.get(compact(text).casefold(), text))

@@ -186,10 +186,10 @@ def _based(plain: str) -> Form | None:
     number = int(base) if base.isdigit() else NUMBER_WORDS.get(base, 0)
     sign = "-" if digits.startswith("-") else ""
     digits = digits.removeprefix("-").upper()
-    if not 2 <= number <= 36 or not any(character.isdigit() for character in digits):
+    if not any(character.isdigit() for character in digits):
         return None
-    if any(int(character, 36) >= number for character in digits.replace(".", "")):
-        return None
+    if not 2 <= number <= 36 or any(int(digit, 36) >= number for digit in digits.replace(".", "")):
+        return Words(compact(plain)) if digits.isdigit() else None  # `66_6`
     return Based(sign + (digits.lstrip("0") or "0"), number)
 
 
@@ -215,7 +215,9 @@ def _quantity(text: str) -> Form | None:
         if depth or not (marked or (token.isalpha() and token.isascii()) or token in _UNIT_SIGNS):
             continue
         if not place:
-            return _spelled_amount(text)
+            if marked or len(token) > 1:
+                return _spelled_amount(text)
+            continue
         head, tail = text[:place].rstrip(), text[place:]
         found = _with_unit(text, head, tail, spaced=text[place - 1] == " ")
         if found is not None:

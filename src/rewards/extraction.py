@@ -69,7 +69,7 @@ _BELONGING = re.compile(
     r"(?!\s(?:we|you|I|is|are)\b)"
 )
 """Words behind a formula that change its value."""
-_SENTENCE_END = re.compile(r"\.(?=\s|\Z)")
+_SENTENCE_END = re.compile(r"(?<!approx)\.(?=\s|\Z)")
 _REASON = re.compile(
     rf"(?:,\s?|\s)(?:because|since|which)\b|,\s(?:and\s)?not\b|{_SENTENCE_END.pattern}", re.IGNORECASE
 )
@@ -286,7 +286,8 @@ def _stated_answer(text: str, start: int, *, reasons: bool = False) -> str | Non
         return _with_more(next(filter(None, displayed.groups())), rest[displayed.end() :])
     line = rest.partition("\n")[0]
     formula = _INLINE.search(line)
-    if formula and not any(character.isdigit() for character in line[: formula.start()]):
+    before = line[: formula.start()] if formula else ""
+    if formula and not _SENTENCE_END.search(before) and not any(map(str.isdigit, before)):
         return _with_more(formula[1], line[formula.end() :])
     if "**" in statement[0] or "__" in statement[0]:
         line, closed, behind = line.replace("__", "**").partition("**")

@@ -29,7 +29,10 @@ _TEXT = re.compile(
     rf"\s*\{{({_CONTENT})\}}"
     r"|\{\s*\\(?:rm|bf|it|sf)(?![A-Za-z])([^{}]*)\}"
 )
-_BOLD = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathcal|underline|displaystyle)(?![A-Za-z])\s*\{([^{}]*)\}")
+_BOLD = re.compile(
+    r"\\(?:(?:mathbf|boldsymbol|bm|mathcal|underline|displaystyle)(?![A-Za-z])|textcolor\s*\{[^{}]*\})"
+    rf"\s*\{{({_CONTENT})\}}"
+)
 _VECTOR = re.compile(r"\\vec(?![A-Za-z])\s*(?:\{\s*([A-Za-z])\s*\}|([A-Za-z]))")
 _UNIT_FRACTION = re.compile(rf"\\frac ?\{{ ?({OPEN}{_CONTENT})\}} ?\{{ ?({OPEN}{_CONTENT})\}}")
 _WORD = re.compile(f"{OPEN}[^{CLOSE}]*{CLOSE}|\\\\[A-Za-z]+|[^\\W\\d_]+")
@@ -43,7 +46,14 @@ _GROUPED = re.compile(r"(?<=[0-9])(?:\{[,\s]\}|,\\!|\\[,;: !]|~)\s?(?=[0-9]{3}(?
 _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\\(?:left|right|[bB]ig{1,2}[lrm]?)(?![A-Za-z])\.?"), ""),
     (re.compile(r"\\(?:displaystyle|textstyle|limits|bf|rm|it|nolimits|strut|hfill)(?![A-Za-z])"), " "),
-    (re.compile(r"\\(?:hspace|vspace|kern|hskip|color|phantom)\*?\s*\{[^{}]*\}"), " "),
+    (re.compile(r"\\(?:tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![A-Za-z])"), " "),
+    (re.compile(r"\\(?:hspace|vspace|kern|hskip|color|phantom|tag|label)\*?\s*\{[^{}]*\}"), " "),
+    (
+        re.compile(
+            r"(?:\s|\\[,;: ])*(?:\\(?:checkmark|blacksquare|square|qed)(?![A-Za-z])|[✓✔✅∎■\ufe0f])+\s*\Z"
+        ),
+        "",
+    ),
     (re.compile(r"\\(?:lvert|rvert|vert|mid)(?![A-Za-z])"), "|"),
     (re.compile(r"\\(?:lbrace)(?![A-Za-z])"), r"\\{"),
     (re.compile(r"\\(?:rbrace)(?![A-Za-z])"), r"\\}"),

@@ -34,14 +34,21 @@ _ANOTHER = re.compile(
 """Text after a number if there are several numbers: alternatives, a range or a list."""
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _MIXED = re.compile(r"(?<![\w.,/])(\d{1,20})\s(\d{1,20})/(\d{1,20})(?![\w/]|[.,]\d)", re.ASCII)
+_MIXED_LATEX = re.compile(r"(?<=\d)\s?\\[dt]?frac\{(\d{1,20})\}\{(\d{1,20})\}", re.ASCII)
 _POWER = re.compile(
-    r"(?<![\w.])(?:(\d{1,60}(?:\.\d{1,60})?)\s?(?:\\times|\\cdot|[×x*·])\s?)?10\s?\^\s?(\{)?([-+]?\d{1,2})(?(2)\})(?!\d)",
+    r"(?<![\w.])(?:(\d{1,60}(?:\.\d{1,60})?)\s?(?:\\times|\\cdot|[×x*·])\s?)?(\d{1,6})\s?\^\s?(\{)?([-+]?\d{1,2})(?(3)\})(?!\d)",
     re.ASCII,
 )
-"""A power of ten, perhaps with a factor in front: `4 \\times 10^{3}`."""
+"""A power, perhaps with a factor in front: `4 \\times 10^{3}`."""
+_NEGATIVE = re.compile(
+    r"(?<![\d)]\s)\b(?:negative|minus)\s(?=\d)|(?<![\w)])–(?=\d)", re.ASCII | re.IGNORECASE
+)
 _SCALED = re.compile(
     rf"(?<![\w.])(\d{{1,60}}(?:\.\d{{1,60}})?)((?:\s(?:{'|'.join(SCALES)})\b)+)", re.ASCII | re.IGNORECASE
 )
+_HOURS = r"hours?|hrs?|minutes?|mins?|seconds?|feet|foot|ft|inches|pounds?|lbs?|ounces?|years?|months?|weeks?|days?"
+_COMPOUND = re.compile(rf"\s(?:{_HOURS})(?:,?\sand|,)?\s\d{{1,60}}\s(?:{_HOURS})\b", re.ASCII | re.IGNORECASE)
+"""Text after a number if more amounts in other units follow: `3 hours 20 minutes`."""
 _FRACTION = re.compile(r"(?<!\d)\\[dt]?frac\{(\d{1,60})\}\{(\d{1,60})\}", re.ASCII)
 _WORDS = re.compile(r"\\(?:text|mbox|mathrm)\s?\{([^{}]{0,1000})\}")
 _ASIDE = re.compile(r"\([^()]{0,1000}\)")
@@ -78,11 +85,12 @@ def _numbers(text: str) -> list[str]:
 def _plain(text: str) -> str:
     """Write each number in digits alone, and drop denied numbers: "not 42".
 
-    Separators of thousands are dropped; mixed numbers, powers of ten and scales (`4 million`) are multiplied out.
+    Separators of thousands are dropped; mixed numbers, powers and scales (`4 million`) are multiplied out.
     """
     text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
-    text = _MIXED.sub(_mixed, text)
-    text = _POWER.sub(lambda match: str(Fraction(match[1] or 1) * Fraction(10) ** int(match[3])), text)
+    text = _NEGATIVE.sub("-", text)
+    text = _MIXED.sub(_mixed, _MIXED_LATEX.sub(r" \1/\2", text))
+    text = _POWER.sub(_raised, text)
     text = _SCALED.sub(_scaled, text)
     return _DENIED.sub("", text)
 
@@ -90,6 +98,11 @@ def _plain(text: str) -> str:
 def _mixed(match: re.Match[str]) -> str:
     whole, above, below = map(int, match.groups())
     return f"{whole * below + above}/{below}" if 0 < above < below else match[0]
+
+
+def _raised(match: re.Match[str]) -> str:
+    base, exponent = int(match[2]), int(match[4])
+    return str(Fraction(match[1] or 1) * Fraction(base) ** exponent) if base else match[0]
 
 
 def _scaled(match: re.Match[str]) -> str:
@@ -125,7 +138,7 @@ def _names_several(text: str) -> bool:
 def _lists_more(said: str, first: re.Match[str]) -> bool:
     """Check whether alternatives, a range or a list of numbers follow a statement's first number."""
     clause = _ASIDE.sub("", said[first.end() :])
-    return "=" not in clause and _ANOTHER.match(clause) is not None
+    return "=" not in clause and (_ANOTHER.match(clause) or _COMPOUND.match(clause)) is not None
 
 
 def _stated_number(text: str) -> str | None:

@@ -171,21 +171,30 @@ class _Comparison:
         return not one.is_case and self.plan(one.value, other)
 
     def _equations(self, one: Equation, other: Form) -> Plan:
+        by_name = self._by_name(one, other)
+        if by_name is not None:
+            return by_name
         if not isinstance(other, Equation):
-            if isinstance(other, Group) and _named_apart(other.items) and _parts(one):
-                return self.plan(_parts(one), other)
             if one.value is None:
                 return self._relation(one.latex, other)
             stated = any_of(self.plan(value, other) for value in one.values)
             return all_of((stated, True if one.claim is None else _leaf(*one.claim)))
         if one.value is not None and other.value is not None:
-            if one.name != other.name and _parts(one) and _parts(other):
-                return self.plan(_parts(one), _parts(other))
             if one.name == other.name or one.name is None or other.name is None:
                 return any_of(self.plan(a, b) for a in one.values for b in other.values)
             if _is_constant(one.value) or _is_constant(other.value):
                 return False
         return _leaf(one.latex, other.latex)
+
+    def _by_name(self, one: Equation, other: Form) -> Plan | None:
+        """Compare `(x,y)=(1,2)` with `y=2, x=1` or `(y,x)=(2,1)`; return None for other forms."""
+        parts = _parts(one)
+        others = _parts(other) if isinstance(other, Equation) else other
+        if parts is None or not isinstance(others, Group) or not _named_apart(others.items):
+            return None
+        if isinstance(other, Equation) and one.name == other.name:
+            return None
+        return self.plan(parts, others)
 
     def _relation(self, latex: str, other: Form) -> Plan:
         return _leaf(latex, other.latex) if isinstance(other, Formula) and other.is_relation else False
@@ -248,7 +257,7 @@ class _Comparison:
         return _matching(rows)
 
     def _elements(self, one: Form, other: Form) -> Plan:
-        """Compare two values of lists; a set among them is no number: `\\{1\\}, \\{2\\}` and `1, 2`."""
+        """Compare two values of lists; a set of one number among them is no number."""
         return _is_set(one) == _is_set(other) and self.plan(one, other)
 
     def _matrices(self, one: Matrix, other: Form) -> Plan:

@@ -60,6 +60,7 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (re.compile(r"\\(?:[dtcsx]|nice)frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\frac ?([0-9]) ?([0-9])"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\[dt]binom(?![A-Za-z])"), r"\\binom"),
+    (re.compile(r"\^ ?-([0-9]+)"), r"^{-\1}"),
     (re.compile(rf"\{{{_CHOOSE}\}}|\A{_CHOOSE}\Z"), lambda match: _binomial(*match.groups())),
     (re.compile(rf"(?:\{{\s*\}})?[_^]\s*{_DIGITS}\s*C\s*_\s*{_DIGITS}"), r"\\binom{\1}{\2}"),  # {}_{10}C_3
     (re.compile(r"(?<![A-Za-z\\])C ?\(([0-9]+), ?([0-9]+)\)"), r"\\binom{\1}{\2}"),
@@ -91,7 +92,8 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (re.compile(r"\s+"), " "),
 )
 _MODULUS = re.compile(
-    rf"\(? ?(?:\\[pb]?mod(?![A-Za-z])|{OPEN}mod{CLOSE}|(?<![A-Za-z\\])mod(?![A-Za-z])) ?\{{? ?([0-9]+|[a-z])(?![0-9a-z]) ?\}}? ?\)?"
+    rf"\(? ?(?:\\[pb]?mod(?![A-Za-z])|{OPEN}mod{CLOSE}|(?<![A-Za-z\\])mod(?![A-Za-z])) ?"
+    r"\{? ?([0-9]+|[a-z])(?![0-9a-z]) ?\}? ?\)?"
 )
 _LINES = re.compile(
     r"(?:\\\{ ?)?\\begin ?\{(aligned|align\*?|split|gathered|cases|array)\}(?:\{[clr]\})?(.*)\\end ?\{\1\}",
@@ -149,8 +151,8 @@ def _in_one_line(text: str) -> str:
         return text
     joined = ""
     for line in lines:
-        line = line.replace("&", "").strip().removesuffix(",")
-        joined += f", {line}" if joined and not line.startswith(("=", r"\approx")) else line
+        bare = line.replace("&", "").strip().removesuffix(",")
+        joined += f", {bare}" if joined and not bare.startswith(("=", r"\approx")) else bare
     return trimmed(joined)
 
 

@@ -63,7 +63,9 @@ class MultipleChoiceReward(Verifier):
             rf"(?i:choose|select|pick|go with)\s(?:{named})?{capital}"
         )
         self._alone = re.compile(rf"(?:(?i:option|choice)\s)?([{choices}])[ \t*]*[.)]?")
-        self._titled = re.compile(rf"[*_(\s]{{0,4}}([{choices}])(?:\)|[.:])[*_]{{0,3}}\s+[^\n]*")
+        self._titled = re.compile(
+            rf"[*_(\s]{{0,4}}([{choices}])(?:\)|[.:])[*_]{{0,3}}\s+(?:(?!(?<!\w)[{choices}][).:])[^\n])*"
+        )
         self._marked = re.compile(rf"(?<!\b[Nn]ot\s)\(([{choices}])\)(?!\s?\?)")
         self._listed = re.compile(self._another(any_case, named, article), re.MULTILINE)
 

@@ -47,7 +47,10 @@ _SCALED = re.compile(
     rf"(?<![\w.])(\d{{1,60}}(?:\.\d{{1,60}})?)((?:\s(?:{'|'.join(SCALES)})\b)+)", re.ASCII | re.IGNORECASE
 )
 _HOURS = r"hours?|hrs?|minutes?|mins?|seconds?|feet|foot|ft|inches|pounds?|lbs?|ounces?|years?|months?|weeks?|days?"
-_COMPOUND = re.compile(rf"\s(?:{_HOURS})(?:,?\sand|,)?\s\d{{1,60}}\s(?:{_HOURS})\b", re.ASCII | re.IGNORECASE)
+_COMPOUND = re.compile(
+    rf"\s{{1,3}}(?:{_HOURS})(?:,?\sand|,)?\s{{1,3}}\d{{1,60}}\s{{1,3}}(?:{_HOURS})\b",
+    re.ASCII | re.IGNORECASE,
+)
 """Text after a number if more amounts in other units follow: `3 hours 20 minutes`."""
 _FRACTION = re.compile(r"(?<!\d)\\[dt]?frac\{(\d{1,60})\}\{(\d{1,60})\}", re.ASCII)
 _WORDS = re.compile(r"\\(?:text|mbox|mathrm)\s?\{([^{}]{0,1000})\}")

@@ -281,7 +281,7 @@ def _condition(text: str) -> str:
 
 def _declared(text: str) -> str | None:
     r"""Return `k in z` for `k\in\mathbb{Z}`, `any integer k` and the like; None for every other text."""
-    spelled = compact(text).casefold()
+    spelled = re.sub(r"\A(?:for|where|with) ", "", compact(text).casefold())
     for pattern in _DECLARATIONS:
         match = pattern.fullmatch(spelled)
         if match is not None:
@@ -453,8 +453,8 @@ def _matrix(text: str, depth: int) -> Form | None:
 
 def _cells(sign: str, term: str) -> list[list[str]] | None:
     """Return the cells of a matrix, with the sign and the factor in front; None for every other term."""
-    match = _MATRIX.fullmatch(term)
-    if match is None or term.count(r"\begin") > 1 or bool(match["opening"]) != bool(match["closing"]):
+    match = _MATRIX.fullmatch(term) if term.count(r"\begin") == 1 else None
+    if match is None or bool(match["opening"]) != bool(match["closing"]):
         return None
     if match["kind"] == "vmatrix" or (match["kind"] in ("array", "matrix") and not match["opening"]):
         return None

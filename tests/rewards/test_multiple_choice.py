@@ -233,6 +233,8 @@ def test_half_a_megabyte_of_lists_is_read_to_its_end(unit):
 
 @given(st.text(st.sampled_from("ABDabx() \t*.)\n"), max_size=12))
 def test_the_last_line_is_read_as_its_plain_pattern_reads_it(text):
+    if re.match(r"[*(\s]*[ABCD][).][*]*\s", text.strip()):  # an option with its text: `B. Paris`
+        return
     line = text.rstrip().rpartition("\n")[2]
     letters = {a or b for a, b in re.findall(r"\(([ABCD])\)|^[ \t*]*([ABCD])[ \t*]*[.)]?[ \t*]*$", line)}
     assert MultipleChoiceReward()(text, "C").answer == (letters.pop() if len(letters) == 1 else None)

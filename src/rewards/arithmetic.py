@@ -586,8 +586,9 @@ def _inverse(terms: Polynomial) -> Polynomial:
 
 
 def _power_terms(terms: Polynomial, exponent: Any) -> Polynomial:
-    if isinstance(exponent, Fraction) and exponent.denominator == 2 and abs(exponent) < _MAX_EXPONENT:
-        return _power_terms(_root_terms(terms, 2), exponent * 2)
+    if isinstance(exponent, Fraction) and exponent.denominator > 1 and abs(exponent) < _MAX_EXPONENT:
+        root = _root_terms(terms, exponent.denominator)
+        return _power_terms(root, Fraction(exponent.numerator))
     power = _integer(exponent)
     if abs(power) > _MAX_EXPONENT:
         ((monomial, coefficient), *more) = terms.items()
@@ -604,18 +605,26 @@ def _power_terms(terms: Polynomial, exponent: Any) -> Polynomial:
 
 
 def _root_terms(terms: Polynomial, index: int) -> Polynomial:
-    """Return the square root of a rational number, or of a variable alone."""
-    if index != 2 or len(terms) != 1:
+    r"""Return a root of one term, for positive variables.
+
+    No root of a sum is taken, no root with an absolute value, such as `\sqrt{x^2}`, and of coefficients only the
+    square root.
+    """
+    if len(terms) != 1:
         raise _UnreadableError
     ((radical, powers), coefficient), *_ = terms.items()
-    if radical != 1:
+    if radical != 1 or coefficient <= 0 or (index != 2 and coefficient != 1):
         raise _UnreadableError
-    if not powers and coefficient > 0:
-        square_free, outside = _square_free(coefficient.numerator * coefficient.denominator)
-        return {(square_free, ()): Fraction(outside, coefficient.denominator)}
-    if coefficient == 1 and len(powers) == 1 and powers[0][1] == 1 and powers[0][0] != "i":
-        return {(1, ((powers[0][0], Fraction(1, 2)),)): Fraction(1)}
-    raise _UnreadableError
+    if not 2 <= index <= _MAX_EXPONENT:
+        raise _UnreadableError
+    rooted = []
+    for name, power in powers:
+        has_sign = index % 2 == 1 or power.numerator % 2 == 1 or power / index % 2 == 0
+        if name == "i" or not has_sign:
+            raise _UnreadableError
+        rooted.append((name, power / index))
+    square_free, outside = _square_free(coefficient.numerator * coefficient.denominator)
+    return {(square_free, tuple(rooted)): Fraction(outside, coefficient.denominator)}
 
 
 def _square_free(number: int) -> tuple[int, int]:

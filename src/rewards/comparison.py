@@ -8,6 +8,7 @@ A plan is `True`, `False` or a nested tuple that JSON can carry, which `equivale
   equally long, can be matched one to one.
 """
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -36,6 +37,13 @@ Plan = bool | tuple[Any, ...]
 DECIMAL_TOLERANCE = 1e-5
 _DECIMAL_PLACES = 6
 _MAX_VALUES = 100
+_LETTER = re.compile(
+    r"\\(?:text|mathbb|mathrm|operatorname|begin|end) ?\{[^{}]*\}"
+    r"|\\(?P<greek>Gamma|Delta|Theta|Lambda|Xi|Pi|Sigma|Upsilon|Phi|Psi|Omega)(?![A-Za-z])|\\[A-Za-z]+"
+    r"|(?P<letter>[A-Za-z])(?: ?_ ?(?:\{(?P<group>[^{}]*)\}|(?P<sign>[0-9A-Za-z])))?"
+)
+"""A letter with its subscript, or a command, whose letters do not count."""
+_PRIMED = re.compile(r"[A-Za-z](?:_\{?\w+\}?)?(?:'+|\^ ?\{? ?\\prime)")
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,30 @@ def _combined(name: str, plans: Iterable[Plan], *, neutral: bool) -> Plan:
 
 def _leaf(one: str, other: str) -> Plan:
     """Return a plan for the worker: two formulas in a fixed order, so that equality is symmetric."""
-    return ("same", *sorted((one, other)))
+    if set(_PRIMED.findall(one)) != set(_PRIMED.findall(other)):
+        return False  # math-verify drops primes
+    capitals = _capitals(one) | _capitals(other)
+    return ("same", *sorted((_renamed(one, capitals), _renamed(other, capitals))))
+
+
+def _capitals(latex: str) -> set[str]:
+    """Return the capitals of a formula that also has the same letters in lower case."""
+    letters = {match["letter"] for match in _LETTER.finditer(latex) if match["letter"]}
+    return {letter for letter in letters if letter.isupper() and letter.lower() in letters}
+
+
+def _renamed(latex: str, capitals: set[str]) -> str:
+    """Rename capitals, and every Greek one, since math-verify drops case: `N` becomes `n_{NN}`."""
+
+    def rename(match: re.Match[str]) -> str:
+        letter, greek = match["letter"], match["greek"]
+        if greek:
+            return rf"\{greek.lower()}_{{{greek[0] * 3}}}"
+        if letter not in capitals:
+            return match[0]
+        return f"{letter.lower()}_{{{letter}{letter}{match['group'] or match['sign'] or ''}}}"
+
+    return _LETTER.sub(rename, latex)
 
 
 @dataclass(frozen=True)
@@ -140,6 +171,9 @@ class _Comparison:
         return not one.is_case and self.plan(one.value, other)
 
     def _equations(self, one: Equation, other: Form) -> Plan:
+        by_name = self._by_name(one, other)
+        if by_name is not None:
+            return by_name
         if not isinstance(other, Equation):
             if one.value is None:
                 return self._relation(one.latex, other)
@@ -151,6 +185,16 @@ class _Comparison:
             if _is_constant(one.value) or _is_constant(other.value):
                 return False
         return _leaf(one.latex, other.latex)
+
+    def _by_name(self, one: Equation, other: Form) -> Plan | None:
+        """Compare `(x,y)=(1,2)` with `y=2, x=1` or `(y,x)=(2,1)`; return None for other forms."""
+        parts = _parts(one)
+        others = _parts(other) if isinstance(other, Equation) else other
+        if parts is None or not isinstance(others, Group) or not _named_apart(others.items):
+            return None
+        if isinstance(other, Equation) and one.name == other.name:
+            return None
+        return self.plan(parts, others)
 
     def _relation(self, latex: str, other: Form) -> Plan:
         return _leaf(latex, other.latex) if isinstance(other, Formula) and other.is_relation else False
@@ -166,6 +210,9 @@ class _Comparison:
         kinds = {one.kind, other.kind}
         if kinds <= {"list", "set"}:
             return self._in_any_order(one, other)
+        for group, single in ((one, other), (other, one)):
+            if group.kind == "set" and len(group.items) == 1:
+                return self.plan(group.items[0], single)
         if "union" in kinds:
             return self._unions(one, other)
         if kinds == {"tuple", "list"}:
@@ -174,7 +221,7 @@ class _Comparison:
             comparable = one.ends == other.ends or len(one.items) > 2
         else:
             comparable = kinds == {"ratio"}
-        return comparable and self._in_order(one.items, other.items)
+        return comparable and self._in_order(_by_name(one.items), _by_name(other.items))
 
     def _unions(self, one: Group, other: Group) -> Plan:
         """Compare two groups; at least one group is a union."""
@@ -187,6 +234,8 @@ class _Comparison:
         items = tuple(dict.fromkeys(one.items))
         if one.kind in ("list", "set") and len(items) == 1:
             return self.plan(items[0], other)
+        if one.kind == "list" and all(isinstance(item, Formula) and item.number for item in items):
+            return self._in_order(items, (other,) * len(items))  # `1/2 or 0.5`
         if not isinstance(other, Formula) or one.kind in ("list", "ratio") or not one.latex:
             return False
         is_set = other.is_relation or r"\setminus" in other.latex
@@ -199,13 +248,17 @@ class _Comparison:
 
     def _in_any_order(self, one: Group, other: Group) -> Plan:
         if _named_apart(one.items) != _named_apart(other.items) and len(one.items) == len(other.items):
-            return self._in_order(one.items, other.items)  # `x=1, y=2` and `1, 2`
+            return self._in_order(_by_name(one.items), _by_name(other.items))  # `x=1, y=2` and `1, 2`
         left, right = tuple(dict.fromkeys(one.items)), tuple(dict.fromkeys(other.items))
         if not len(left) == len(right) <= _MAX_VALUES:
             return False
         shared = set(left) & set(right)
-        rows = [[self.plan(a, b) for b in right if b not in shared] for a in left if a not in shared]
+        rows = [[self._elements(a, b) for b in right if b not in shared] for a in left if a not in shared]
         return _matching(rows)
+
+    def _elements(self, one: Form, other: Form) -> Plan:
+        """Compare two values of lists; a set of one number among them is no number."""
+        return _is_set(one) == _is_set(other) and self.plan(one, other)
 
     def _matrices(self, one: Matrix, other: Form) -> Plan:
         if not isinstance(other, Matrix) or len(one.rows) != len(other.rows):
@@ -238,7 +291,9 @@ class _Comparison:
         if not isinstance(other, Formula):
             return False
         if other.number is None:  # it has variables
-            return one.product is not None and self._formulas(one.product, other)
+            with_letters = one.product is not None and self._formulas(one.product, other)
+            has_variables = one.number is None and self.conventions.bare_unit
+            return any_of((with_letters, has_variables and self._formulas(one.amount, other)))
         if one.unit.name == "percent" and one.number is not None:
             return self._percent(one, other)
         return self.conventions.bare_unit and self._formulas(one.amount, other)
@@ -297,6 +352,30 @@ def _is_decided(formula: Formula) -> bool:
 
 def _is_constant(form: Form) -> bool:
     return isinstance(form, Formula) and form.number is not None
+
+
+def _is_set(form: Form) -> bool:
+    return isinstance(form, Group) and form.kind == "set"
+
+
+def _parts(equation: Equation) -> Group | None:
+    """Return `x=1, y=2` for the equation `(x,y)=(1,2)`; None for every other equation."""
+    value, name = equation.value, equation.name
+    if not isinstance(value, Group) or value.kind != "tuple" or name is None or not name.startswith("("):
+        return None
+    names = name.strip("()").split(",")
+    if not len(names) == len(value.items) == len(set(names)):
+        return None
+    parts = (Equation(f"{n}={item}", n, item) for n, item in zip(names, value.items, strict=True))
+    return Group("list", tuple(parts))
+
+
+def _by_name(items: Sequence[Form]) -> Sequence[Form]:
+    """Return values in the alphabetical order of their names, if all names are different letters."""
+    names = [str(item.name) for item in items if isinstance(item, Equation)]
+    if not _named_apart(items) or not all(len(name) == 1 and name.isalpha() for name in names):
+        return items
+    return [item for _, item in sorted(zip(names, items, strict=True), key=lambda pair: pair[0])]
 
 
 def _named_apart(items: Sequence[Form]) -> bool:

@@ -56,9 +56,23 @@ _DOUBTED = re.compile(
 """Words that doubt or suppose the statement that follows: "I am not sure whether the"."""
 _LONGEST_DOUBT = 80
 _INLINE = re.compile(r"\$(?!\s)([^$]*[^$\s])\$(?!\d)")
-_DISPLAYS = {"$$": "$$", "\\[": "\\]", "\\(": "\\)"}
-_SENTENCE_END = re.compile(r"\.(?=\s|\Z)")
-_REASON = re.compile(rf"(?:,\s?|\s)(?:because|since|which)\b|{_SENTENCE_END.pattern}", re.IGNORECASE)
+_DISPLAY = re.compile(
+    r"\$\$((?:(?!\$\$).)+)\$\$|\\\[((?:(?!\\\]).)+)\\\]|\\\(((?:(?!\\\)).)+)\\\)", re.DOTALL
+)
+_ANOTHER = re.compile(
+    r"(?:,\s?(?:and\s|or\s)?|\s(?:and|or)\s|\s?;\s?)"
+    r"(?:\$(?!\s)([^$\n]*[^$\s])\$(?!\d)|\\\(((?:(?!\\\))[^\n])+)\\\)|\*\*([^*\n]+)\*\*|([-+]?\d{1,40}(?:[.,]\d{1,40}){0,9}(?=[\s.,;]|\Z)))"
+)
+"""A further formula or number of a statement."""
+_BELONGING = re.compile(
+    r"\s?(?:\\?%|(?:percent|dozen|hundred|thousand|million|billion|trillion|if|when|unless|otherwise|or|to)\b)"
+    r"(?!\s(?:we|you|I|is|are)\b)"
+)
+"""Words behind a formula that change its value."""
+_SENTENCE_END = re.compile(r"(?<!approx)\.(?=\s|\Z)")
+_REASON = re.compile(
+    rf"(?:,\s?|\s)(?:because|since|which)\b|,\s(?:and\s)?not\b|{_SENTENCE_END.pattern}", re.IGNORECASE
+)
 
 _ASKS_FOR_ALL = re.compile(
     r"\bseparated\sby\b|\b(?:find|list|enter|give|determine|state|name|compute|are)\sall\b"
@@ -267,20 +281,39 @@ def _stated_answer(text: str, start: int, *, reasons: bool = False) -> str | Non
     if is_doubted(text, statement.start()):
         return None
     rest = text[statement.end() :]
-    opening = next((mark for mark in _DISPLAYS if rest.startswith(mark)), None)
-    if opening is not None:
-        content, closed, _ = rest[len(opening) :].partition(_DISPLAYS[opening])
-        if closed and content.strip() and PAGE_BREAK not in content:
-            return content.strip()
+    displayed = _DISPLAY.match(rest)
+    if displayed and displayed[0][2:-2].strip() and PAGE_BREAK not in displayed[0]:
+        return _with_more(next(filter(None, displayed.groups())), rest[displayed.end() :])
     line = rest.partition("\n")[0]
     formula = _INLINE.search(line)
-    if formula and not any(character.isdigit() for character in line[: formula.start()]):
-        return formula[1].strip()
+    before = line[: formula.start()] if formula else ""
+    if formula and not _SENTENCE_END.search(before) and not any(map(str.isdigit, before)):
+        return _with_more(formula[1], line[formula.end() :])
     if "**" in statement[0] or "__" in statement[0]:
-        line = line.replace("__", "**").partition("**")[0]
+        line, closed, behind = line.replace("__", "**").partition("**")
+        line = _with_more(line, behind) if closed else line
     end = (_SENTENCE_END if reasons else _REASON).search(line)
     line = line[: end.start()] if end else line
     return line.strip(" *_`\t\r") or None
+
+
+def _with_more(formula: str, rest: str) -> str:
+    r"""Return the formula of a statement with what belongs to it in the text behind: `$x=5$ or $x=6$`.
+
+    These are further formulas or numbers after a comma, `and` or `or`, scales (`$5$ million`), a percent sign and
+    conditions (`$5$ if`).
+    """
+    line = rest.partition("\n")[0]
+    found = formula.strip()
+    end = 0
+    while more := _ANOTHER.match(line, end):
+        found += ", " + next(filter(None, more.groups())).strip()
+        end = more.end()
+    behind = _BELONGING.match(line, end)
+    if behind:
+        sentence = _REASON.search(line, end)
+        found += " " + line[end : sentence.start() if sentence else None].replace("$", "").strip()
+    return found
 
 
 def extract_reference(solution: str, question: str = "") -> tuple[str, ...]:

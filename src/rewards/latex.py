@@ -29,7 +29,10 @@ _TEXT = re.compile(
     rf"\s*\{{({_CONTENT})\}}"
     r"|\{\s*\\(?:rm|bf|it|sf)(?![A-Za-z])([^{}]*)\}"
 )
-_BOLD = re.compile(r"\\(?:mathbf|boldsymbol|bm|mathcal|underline|displaystyle)(?![A-Za-z])\s*\{([^{}]*)\}")
+_BOLD = re.compile(
+    r"\\(?:(?:mathbf|boldsymbol|bm|mathcal|underline|displaystyle)(?![A-Za-z])|textcolor\s*\{[^{}]*\})"
+    rf"\s*\{{({_CONTENT})\}}"
+)
 _VECTOR = re.compile(r"\\vec(?![A-Za-z])\s*(?:\{\s*([A-Za-z])\s*\}|([A-Za-z]))")
 _UNIT_FRACTION = re.compile(rf"\\frac ?\{{ ?({OPEN}{_CONTENT})\}} ?\{{ ?({OPEN}{_CONTENT})\}}")
 _WORD = re.compile(f"{OPEN}[^{CLOSE}]*{CLOSE}|\\\\[A-Za-z]+|[^\\W\\d_]+")
@@ -43,18 +46,28 @@ _GROUPED = re.compile(r"(?<=[0-9])(?:\{[,\s]\}|,\\!|\\[,;: !]|~)\s?(?=[0-9]{3}(?
 _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\\(?:left|right|[bB]ig{1,2}[lrm]?)(?![A-Za-z])\.?"), ""),
     (re.compile(r"\\(?:displaystyle|textstyle|limits|bf|rm|it|nolimits|strut|hfill)(?![A-Za-z])"), " "),
-    (re.compile(r"\\(?:hspace|vspace|kern|hskip|color|phantom)\*?\s*\{[^{}]*\}"), " "),
+    (re.compile(r"\\(?:tiny|small|normalsize|[lL]arge|LARGE|[hH]uge)(?![A-Za-z])"), " "),
+    (re.compile(r"\\(?:hspace|vspace|kern|hskip|color|phantom|tag|label)\*?\s*\{[^{}]*\}"), " "),
+    (
+        re.compile(
+            r"(?:\s|\\[,;: ])*(?:\\(?:checkmark|blacksquare|square|qed)(?![A-Za-z])|[✓✔✅∎■\ufe0f])+\s*\Z"
+        ),
+        "",
+    ),
     (re.compile(r"\\(?:lvert|rvert|vert|mid)(?![A-Za-z])"), "|"),
     (re.compile(r"\\(?:lbrace)(?![A-Za-z])"), r"\\{"),
     (re.compile(r"\\(?:rbrace)(?![A-Za-z])"), r"\\}"),
-    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\(?:[dtcsx]|nice)frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\frac ?([0-9]) ?([0-9])"), r"\\frac{\1}{\2}"),
     (re.compile(r"\\[dt]binom(?![A-Za-z])"), r"\\binom"),
+    (re.compile(r"\^ ?-([0-9]+)"), r"^{-\1}"),
     (re.compile(rf"\{{{_CHOOSE}\}}|\A{_CHOOSE}\Z"), lambda match: _binomial(*match.groups())),
     (re.compile(rf"(?:\{{\s*\}})?[_^]\s*{_DIGITS}\s*C\s*_\s*{_DIGITS}"), r"\\binom{\1}{\2}"),  # {}_{10}C_3
     (re.compile(r"(?<![A-Za-z\\])C ?\(([0-9]+), ?([0-9]+)\)"), r"\\binom{\1}{\2}"),
+    (re.compile(r"\\lg(?![A-Za-z])"), r"\\log_{10}"),
     (re.compile(r"\\Bbb(?![A-Za-z])"), r"\\mathbb"),
     (re.compile(r"\\mathbb ?([A-Z])(?![A-Za-z])"), r"\\mathbb{\1}"),
+    (re.compile(r"(\\mathbb ?\{R\}) ?(?:-|/|\\backslash(?![A-Za-z])) ?(?=\\\{)"), r"\1\\setminus "),
     (re.compile(r"\\colon(?![A-Za-z])"), ":"),
     (re.compile(r"(\\\\)|\\&"), lambda match: match[1] or f" {OPEN}and{CLOSE} "),
     (re.compile(r"(\.[0-9]+) ?(?:\.{3,}|\\[cl]?dots(?![A-Za-z]))"), r"\1\\ldots "),
@@ -78,6 +91,16 @@ _REWRITES: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], .
     (re.compile(r"(?<![\\A-Za-z])(?:infinity|inf)(?![A-Za-z])"), r"\\infty "),
     (re.compile(r"\s+"), " "),
 )
+_MODULUS = re.compile(
+    rf"\(? ?(?:\\[pb]?mod(?![A-Za-z])|{OPEN}mod{CLOSE}|(?<![A-Za-z\\])mod(?![A-Za-z])) ?"
+    r"\{? ?([0-9]+|[a-z])(?![0-9a-z]) ?\}? ?\)?"
+)
+_LINES = re.compile(
+    r"(?:\\\{ ?)?\\begin ?\{(aligned|align\*?|split|gathered|cases|array)\}(?:\{[clr]\})?(.*)\\end ?\{\1\}",
+    re.DOTALL,
+)
+"""Formulas below each other, perhaps behind a brace."""
+_RELATION = re.compile(r"[=<>]|\\(?:le|ge|in)(?![A-Za-z])")
 _SCIENTIFIC = re.compile(r"(?<![A-Za-z\\])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([+-]?[0-9]+)(?!\.?[0-9A-Za-z])")
 _SCANNED = re.compile(
     rf"\\begin(?![A-Za-z])|\\end(?![A-Za-z])|\\[A-Za-z]+|\\.|{OPEN}[^{CLOSE}]*{CLOSE}|[A-Za-z]+|.", re.DOTALL
@@ -111,7 +134,26 @@ def clean(text: str) -> str:
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
     text = _SCIENTIFIC.sub(r"\1\\times 10^{\2}", text)
-    return _unwrapped(trimmed(text).rstrip("\\"))
+    if r"\equiv" in text or "≡" in text:
+        text = _MODULUS.sub(r"\\pmod{\1}", text.replace("≡", r"\equiv "))
+    return _unwrapped(_in_one_line(trimmed(text).rstrip("\\")))
+
+
+def _in_one_line(text: str) -> str:
+    r"""Spell `\begin{aligned} x &= 2+3 \\ &= 5 \end{aligned}` as `x = 2+3 = 5`, and equations as a list."""
+    match = _LINES.fullmatch(text)
+    if match is None:
+        return text
+    kind, content = match.groups()
+    lines = [line.strip() for line in content.split(r"\\")]
+    lines = [line for line in lines if line]
+    if kind in ("cases", "array") and ("&" in content or not all(map(_RELATION.search, lines))):
+        return text
+    joined = ""
+    for line in lines:
+        bare = line.replace("&", "").strip().removesuffix(",")
+        joined += f", {bare}" if joined and not bare.startswith(("=", r"\approx")) else bare
+    return trimmed(joined)
 
 
 def _binomial(*operands: str | None) -> str:

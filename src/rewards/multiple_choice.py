@@ -20,7 +20,8 @@ class MultipleChoiceReward(Verifier):
     2. the last statement: `answer: B`, `the correct option is (b)`, `**Answer:** $\mathrm{B}$`, `Answer -
        'B'`;
     3. the last of the statements `B is the correct answer`, `I choose B`, with the letter in upper case;
-    4. the last line, when it names one choice as `(B)` or consists of it: `B.`, `Option B`, `#### B`.
+    4. the last line, when it names one choice as `(B)` or consists of it: `B.`, `Option B`, `#### B`; or the
+       only line, when it begins with the letter: `B. Paris`.
 
     A list names no choice: `A or B`, `A, B, C, D`, `A/B`, `A, perhaps B`, neighbouring boxes with different
     letters. Nor does a statement that is doubted or supposed ("I am not sure whether the answer is B", "B is
@@ -43,12 +44,12 @@ class MultipleChoiceReward(Verifier):
         article = r"(?!(?<=a)\s+[A-Za-z])"
         self._boxed = re.compile(rf"(?:{named})?(?:{letter}|(?:\({letter}\)|{letter}[.:)])[^()]*)")
         self._stated = re.compile(
-            r"\b(?i:answer|choice|option|selection|solution)[\s*_]{0,8}"
+            r"(?<![^\W_])(?i:answer|choice|option|selection|solution)[\s*_\"']{0,8}"
             r"(?:[:：]|=|[-–—]{1,3}>?|→|⇒|(?i:is|was|(?:should|must|would) be)\b)"
-            r"[\s:=*_]{0,8}(?:(?i:indeed|therefore|thus|clearly|definitely|probably|most likely|the)\s){0,2}"
+            r"[\s:=*_]{0,8}(?:(?i:indeed|therefore|thus|clearly|certainly|definitely|probably|most likely|the)\s){0,2}"
             rf"(?:{named})?[\s*_$({{\['\"`“‘«]{{0,8}}"
             r"(?:\\[(\[]\s?)?(?:\\(?:text(?:bf)?|mathrm|mathbf|bf)\s?\{\(?)?"
-            rf"(?P<letter>{any_case})(?!\w)(?!['’]\w){article}(?!\s(?:is|was)\s(?:not|wrong|incorrect|false)\b)"
+            rf"(?P<letter>{any_case})(?!\w)(?!['’]\w)(?!\)?\s?\?){article}(?!\s(?:is|was)\s(?:not|wrong|incorrect|false)\b)"
         )
         capital = rf"[*_`'\"$]{{0,3}}(?<!\w)\(?(?P<letter>[{choices}])\)?(?!\w)(?!['’]\w)[*_`'\"$]{{0,3}}"
         self._called_correct = re.compile(
@@ -62,6 +63,9 @@ class MultipleChoiceReward(Verifier):
             rf"(?i:choose|select|pick|go with)\s(?:{named})?{capital}"
         )
         self._alone = re.compile(rf"(?:(?i:option|choice)\s)?([{choices}])[ \t*]*[.)]?")
+        self._titled = re.compile(
+            rf"[*_(\s]{{0,4}}([{choices}])(?:\)|[.:])[*_]{{0,3}}\s+(?:(?!(?<!\w)[{choices}][).:])[^\n])*"
+        )
         self._marked = re.compile(rf"(?<!\b[Nn]ot\s)\(([{choices}])\)(?!\s?\?)")
         self._listed = re.compile(self._another(any_case, named, article), re.MULTILINE)
 
@@ -115,7 +119,7 @@ class MultipleChoiceReward(Verifier):
         if stated:
             return self._letter_stated(answer, max(stated, key=re.Match.start))
         last_line = answer.rstrip().rpartition("\n")[2].strip(" \t*'\"`“”‘’#")
-        alone = self._alone.fullmatch(last_line)
+        alone = self._alone.fullmatch(last_line) or self._titled.fullmatch(answer.strip())
         marked = {alone[1]} if alone else set(self._marked.findall(last_line))
         return marked.pop() if len(marked) == 1 else None
 

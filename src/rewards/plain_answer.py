@@ -6,11 +6,13 @@ from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from functools import partial
+from math import prod
 
 from ..types import Score, Verifier
 from .canonical import Reference, canonical_number, is_container, references_of
 from .extraction import after_marker, last_boxes, marked_or_stated
 from .response import split_response, without_answer_marks
+from .units import SCALES
 
 LONGEST = 8_000
 """Number of characters read at the end of a response, so that no response costs more than milliseconds."""
@@ -30,6 +32,26 @@ _ANOTHER = re.compile(
     re.ASCII | re.IGNORECASE,
 )
 """Text after a number if there are several numbers: alternatives, a range or a list."""
+_VULGAR = re.compile("[¼½¾⅐-⅞]")
+_MIXED = re.compile(r"(?<![\w.,/])(\d{1,20})\s(\d{1,20})/(\d{1,20})(?![\w/]|[.,]\d)", re.ASCII)
+_MIXED_LATEX = re.compile(r"(?<=\d)\s?\\[dt]?frac\{(\d{1,20})\}\{(\d{1,20})\}", re.ASCII)
+_POWER = re.compile(
+    r"(?<![\w.])(?:(\d{1,60}(?:\.\d{1,60})?)\s?(?:\\times|\\cdot|[×x*·])\s?)?(\d{1,6})\s?\^\s?(\{)?([-+]?\d{1,2})(?(3)\})(?!\d)",
+    re.ASCII,
+)
+"""A power, perhaps with a factor in front: `4 \\times 10^{3}`."""
+_NEGATIVE = re.compile(
+    r"(?<![\d)]\s)\b(?:negative|minus)\s(?=\d)|(?<![\w)])–(?=\d)", re.ASCII | re.IGNORECASE
+)
+_SCALED = re.compile(
+    rf"(?<![\w.])(\d{{1,60}}(?:\.\d{{1,60}})?)((?:\s(?:{'|'.join(SCALES)})\b)+)", re.ASCII | re.IGNORECASE
+)
+_HOURS = r"hours?|hrs?|minutes?|mins?|seconds?|feet|foot|ft|inches|pounds?|lbs?|ounces?|years?|months?|weeks?|days?"
+_COMPOUND = re.compile(
+    rf"\s{{1,3}}(?:{_HOURS})(?:,?\sand|,)?\s{{1,3}}\d{{1,60}}\s{{1,3}}(?:{_HOURS})\b",
+    re.ASCII | re.IGNORECASE,
+)
+"""Text after a number if more amounts in other units follow: `3 hours 20 minutes`."""
 _FRACTION = re.compile(r"(?<!\d)\\[dt]?frac\{(\d{1,60})\}\{(\d{1,60})\}", re.ASCII)
 _WORDS = re.compile(r"\\(?:text|mbox|mathrm)\s?\{([^{}]{0,1000})\}")
 _ASIDE = re.compile(r"\([^()]{0,1000}\)")
@@ -64,9 +86,30 @@ def _numbers(text: str) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Write numbers without separators of thousands, and drop denied numbers: "not 42"."""
-    joined = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
-    return _DENIED.sub("", joined)
+    """Write each number in digits alone, and drop denied numbers: "not 42".
+
+    Separators of thousands are dropped; mixed numbers, powers and scales (`4 million`) are multiplied out.
+    """
+    text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
+    text = _NEGATIVE.sub("-", text)
+    text = _MIXED.sub(_mixed, _MIXED_LATEX.sub(r" \1/\2", text))
+    text = _POWER.sub(_raised, text)
+    text = _SCALED.sub(_scaled, text)
+    return _DENIED.sub("", text)
+
+
+def _mixed(match: re.Match[str]) -> str:
+    whole, above, below = map(int, match.groups())
+    return f"{whole * below + above}/{below}" if 0 < above < below else match[0]
+
+
+def _raised(match: re.Match[str]) -> str:
+    base, exponent = int(match[2]), int(match[4])
+    return str(Fraction(match[1] or 1) * Fraction(base) ** exponent) if base else match[0]
+
+
+def _scaled(match: re.Match[str]) -> str:
+    return str(Fraction(match[1]) * prod(SCALES[scale.lower()] for scale in match[2].split()))
 
 
 def _number(text: str) -> str | None:
@@ -98,7 +141,7 @@ def _names_several(text: str) -> bool:
 def _lists_more(said: str, first: re.Match[str]) -> bool:
     """Check whether alternatives, a range or a list of numbers follow a statement's first number."""
     clause = _ASIDE.sub("", said[first.end() :])
-    return "=" not in clause and _ANOTHER.match(clause) is not None
+    return "=" not in clause and (_ANOTHER.match(clause) or _COMPOUND.match(clause)) is not None
 
 
 def _stated_number(text: str) -> str | None:
@@ -172,7 +215,9 @@ def _grid(text: str) -> str | None:
 
 
 def _normalized(text: str) -> str:
-    return unicodedata.normalize("NFKC", text).replace("\N{MINUS SIGN}", "-")
+    text = _VULGAR.sub(r" \g<0>", text)  # `3½` is `3 1/2`
+    text = unicodedata.normalize("NFKC", text).replace("\N{FRACTION SLASH}", "/")
+    return text.replace("\N{MINUS SIGN}", "-")
 
 
 class PlainAnswerReward(Verifier):
@@ -185,7 +230,7 @@ class PlainAnswerReward(Verifier):
 
     | form | what is read, and when it is correct |
     |---|---|
-    | `number` | the number: equal in value; `1,000.0`, `1e3` and `2000/2` are `1000` |
+    | `number` | the number: equal in value; `1,000.0`, `1e3`, `1 thousand` and `2000/2` are `1000` |
     | `numbers`, `multiset` | all numbers of the last `[…]`, or behind the last `=` or `:`: in order, or in any order |
     | `word`, `text`, `set` | the last match of `pattern`, by default a word; the line; all matches, in any order |
     | `grid` | the last block of rows without words, also as `[[…], […]]`: the same cells |
@@ -230,7 +275,7 @@ class PlainAnswerReward(Verifier):
         return Score(correct, answer)
 
     def check_reference(self, reference: Reference) -> None:
-        """Refuse references without the form or, for `number`, with several numbers: `12:30`, `3 1/2`."""
+        """Refuse references without the form or, for `number`, with several numbers: `12:30`, `4 or 5`."""
         for text in references_of(reference):
             found = self._read(text)
             if found is None:

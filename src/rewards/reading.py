@@ -7,9 +7,10 @@ alone; `values` reads text without such structure. There is no algebra except th
 import re
 from collections.abc import Collection
 from functools import lru_cache
+from itertools import pairwise
 from typing import Literal
 
-from .arithmetic import Number, number_of, same_number
+from .arithmetic import Number, number_of, same_number, tree_of
 from .forms import Choice, Conditioned, Equation, Form, Formula, Group, Matrix, Quantity, Words, compact
 from .latex import CLOSE, OPEN, bracketed, clean, latex_of, scanned, split, tight, trimmed, unmarked
 from .values import ascending, formula, has_relation, single_value
@@ -17,12 +18,18 @@ from .values import ascending, formula, has_relation, single_value
 _MAX_DEPTH = 6
 _LISTED = frozenset((",", ";", "and", "or"))
 _LISTS = re.compile(r"[,;]|(?<![A-Za-z])(?:and|or)(?![A-Za-z])", re.IGNORECASE)
-_GROUPS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
+_GROUPS = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9]|,[0-9])")
 _CHOICE = re.compile(
     r"\(?([A-Z])\) ?[:.]? ?(?![\s({\[,;^_+=*/<>-])(.+)|([A-Z])[.:] (?![({\[,;^_+=*/<>-])(.+)", re.DOTALL
 )
 _OTHER_CHOICE = re.compile(r"(?<![A-Za-z])\(?[A-Z]\)(?![A-Za-z])")
-_MATRIX = re.compile(r"\\begin ?\{([pbBsv]?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end ?\{\1\}", re.DOTALL)
+_MATRIX = re.compile(
+    r"(?P<factor>.*?)(?P<opening>[(\[]?) ?\\begin ?\{(?P<kind>[pbBsv]?matrix|array)\}(?:\{[clr|]*\})?(?P<rows>.*)"
+    r"\\end ?\{(?P=kind)\} ?(?P<closing>[)\]]?)"
+    rf"(?P<transposed> ?\^ ?\{{? ?(?:{OPEN}?T{CLOSE}?|\\top|\\intercal) ?\}}?)?",
+    re.DOTALL,
+)
+"""A matrix, perhaps in brackets, with a factor in front and a sign of transposition."""
 _CONDITION = frozenset(
     ("for", "where", "with", "if", "when", "whenever", "unless", "provided", "such", "otherwise", "assuming")
 )
@@ -33,12 +40,48 @@ _BOUND = re.compile(
     r"|(?P<below>[A-Za-z]|\\[a-z]+)(?P<under><|\\le ?)(?P<upper>[^<]+)"
 )
 """Relations such as `3<x` or `x<3`, as `ascending` spells them."""
+_UNEQUAL = re.compile(r"(?P<name>[A-Za-z])\\ne ?(?P<point>[^ ].*)")
 _SAYINGS = (
     dict.fromkeys((r"\mathbb{r}", "all real numbers", "all reals", "all real values"), r"(-\infty, \infty)")
-    | dict.fromkeys(("no solution", "no solutions", "no real solution", "no real solutions"), r"\emptyset")
+    | dict.fromkeys((r"\mathbb{r}^+", r"\mathbb{r}^{+}", r"\mathbb{r}_{>0}"), r"(0, \infty)")
+    | {"all integers": r"\mathbb{Z}"}
+    | dict.fromkeys(
+        (
+            "no solution",
+            "no solutions",
+            "no real solution",
+            "no real solutions",
+            "empty set",
+            "the empty set",
+        ),
+        r"\emptyset",
+    )
     | {"dne": f"{OPEN}does{CLOSE} {OPEN}not{CLOSE} {OPEN}exist{CLOSE}"}
 )
 """Answers in words that have a form, by their compact spelling in lower case."""
+_ASIDE = re.compile(
+    rf"(?P<value>.*[^\s(]) ?\((?P<word>{OPEN}?(?:where|for|with){CLOSE}? )?(?P<condition>[^()]*)\)", re.DOTALL
+)
+"""A value, and its condition in parentheses."""
+_KIND = (
+    r"(?P<kind>(?:(?:positive|negative|non-?negative|non-?zero|natural|real|rational|complex) )?"
+    r"(?:integer|number|constant)s?|reals?)"
+)
+_DECLARATIONS = (
+    re.compile(r"(?P<name>[a-z])\\in ?(?:\\mathbb)?\{?(?P<kind>[znqrc])\}?"),
+    re.compile(rf"(?:(?:any|all|every|each|some|an?|arbitrary) )*{_KIND} (?P<name>[a-z])"),
+    re.compile(rf"(?P<name>[a-z]) (?:(?:is|being|can be|may be|any|an?|arbitrary|some) )*{_KIND}"),
+)
+"""Conditions that only say what kind of number a variable is, in compact spelling."""
+_DOMAINS = {
+    "integer": "z", "natural number": "n", "rational number": "q", "real number": "r", "real": "r",
+    "complex number": "c",
+}  # fmt: skip
+_WITHOUT = re.compile(
+    r"\\mathbb ?\{R\} ?\\setminus ?\\\{(?P<points>[^{}|:]*(?:\{[^{}]*\}[^{}|:]*)*)\\\}"
+    r"|all real(?: number| value)?s? (?:[a-z] )?except (?:for )?(?P<point>.*)"
+)
+"""The real numbers without some points."""
 _BUILDER = re.compile(r"([A-Za-z])(?: ?\\in ?\\mathbb ?\{?R\}?)? ?[|:] ?(.+)")
 _RESTRICTION = re.compile(r"[A-Za-z](?:_\{?[0-9A-Za-z]\}?)? ?(?:\\ne|\\in|\\ge|\\le|<|>)(?![A-Za-z]).*")
 _PREFIX = re.compile(
@@ -47,6 +90,8 @@ _PREFIX = re.compile(
     r"|(?:option|choice) (?=\(?[A-Z]\)?(?![A-Za-z]))|approximately|approx\.?|about|roughly|\\approx(?![A-Za-z])) *",
     re.IGNORECASE,
 )
+_NEGATIVE = re.compile(rf"\A{OPEN}?(?:negative|minus){CLOSE}? (?=[0-9.\\])", re.IGNORECASE)
+_REVERSED = re.compile(r"[\[\]][^\[\]]*[,;][^\[\]]*[\[\]]")
 _MARKS_OF_NAMES = (
     r"(?:\\(?:angle|triangle|overline|vec|hat|bar|overrightarrow|widehat|measuredangle) ?)*(?:m ?\\angle ?)?"
 )
@@ -81,7 +126,13 @@ def _read(text: str, depth: int) -> Form:
     prefix = _PREFIX.match(unmarked(text)) if text else None
     if prefix and prefix.end() < len(unmarked(text)):
         text = trimmed(_without(text, prefix.end()))
+    text = _NEGATIVE.sub("-", text)
+    if _REVERSED.fullmatch(text) and not (text[0] == "[" and text[-1] == "]"):  # ]2,5[ is (2,5)
+        text = ("(" if text[0] == "]" else "[") + text[1:-1] + ("]" if text[-1] == "]" else ")")
     text = _ungrouped(_SAYINGS.get(compact(text).casefold(), text))
+    hole = _WITHOUT.fullmatch(unmarked(text))
+    if hole is not None:
+        text = _around(hole["points"] or hole["point"]) or text
     if depth > _MAX_DEPTH or not text:
         return Words(compact(text).casefold())
     found = _choice(text, depth) or _listed(text, depth) or _conditioned(text, depth)
@@ -122,17 +173,33 @@ def _listed(text: str, depth: int) -> Form | None:
         return ranges
     first = next((place for place, part in enumerate(parts) if place and _is_condition(part)), None)
     if first is not None:
-        condition = compact(", ".join(parts[first:])).casefold()
+        condition = _condition(", ".join(parts[first:]))
         is_case = condition.split(" ", 1)[0] in _CASES
         return Conditioned(_read(", ".join(parts[:first]), depth + 1), condition, is_case)
-    rows = [trimmed(row) for row in split(text, frozenset(";"))]
-    if len(rows) > 1 and any("," in row and bracketed(row) is None for row in rows):  # `p=5, q=2; p=7, q=2`
-        parts = [f"({row})" if len(split(row, frozenset(","))) > 1 else row for row in rows if row]
+    parts = _rows(text) or parts
     items: list[Form] = []
     for part in parts:
         item = _read(part, depth + 1)
         items += item.items if isinstance(item, Group) and item.kind == "list" else (item,)
     return Group("list", tuple(items), latex=tight(latex_of(text)))
+
+
+def _rows(text: str) -> list[str]:
+    """Return the tuples of `p=5, q=2; p=7, q=2`, with parentheses; empty if the text has no such rows."""
+    rows = [row for row in map(trimmed, split(text, frozenset(";"))) if row]
+    if len(rows) < 2:
+        rows = [row for row in map(trimmed, split(text, frozenset(("or",)))) if row]
+        if not all(_names_values(row) for row in rows):
+            return []
+    if len(rows) < 2 or not any("," in row and bracketed(row) is None for row in rows):
+        return []
+    return [f"({row})" if len(split(row, frozenset(","))) > 1 else row for row in rows]
+
+
+def _names_values(row: str) -> bool:
+    """Return whether a text lists the values of several names: `p=5, q=2`."""
+    parts = split(row, frozenset((",", "and")))
+    return len(parts) > 1 and all(part.count("=") == 1 for part in parts)
 
 
 def _ranges(text: str, parts: list[str], depth: int) -> Form | None:
@@ -143,6 +210,11 @@ def _ranges(text: str, parts: list[str], depth: int) -> Form | None:
     found = tuple(_read(part, depth + 1) for part in parts)
     if joined == {"or"}:
         return Group("union", found, latex=tight(latex_of(text)))
+    holes = [_UNEQUAL.fullmatch(tight(part)) for part in parts]
+    if len({hole and hole["name"] for hole in holes}) == 1 and joined <= {",", "and"}:
+        around = _around(", ".join(hole["point"] for hole in holes if hole))
+        if around and all(holes):
+            return _read(around, depth + 1)
     bounds = [_BOUND.fullmatch(ascending(tight(part))) for part in parts]
     lower = next((bound for bound in bounds if bound and bound["lower"]), None)
     upper = next((bound for bound in bounds if bound and bound["upper"]), None)
@@ -180,9 +252,7 @@ def _is_condition(part: str) -> bool:
     words = unmarked(part).split(" ", 1)
     if words[0] in _CONDITION:
         return True
-    return bool(_RESTRICTION.fullmatch(part)) and not re.match(
-        r"[A-Za-z] ?\\in ?[\[({\\]", part.replace(r"\in \mathbb", "∈")
-    )
+    return bool(_RESTRICTION.fullmatch(part)) and not re.match(r"[A-Za-z] ?\\in ?[\[({\\](?!mathbb)", part)
 
 
 def _conditioned(text: str, depth: int) -> Form | None:
@@ -192,9 +262,32 @@ def _conditioned(text: str, depth: int) -> Form | None:
             value, condition = trimmed(text[:place]), text[place + len(token) :]
             if not value:
                 return None
-            return Conditioned(_read(value, depth + 1), compact(condition).casefold(), word in _CASES)
-    match = re.fullmatch(rf"(.*[^\s(]) ?\({OPEN}?(?:where|for|with){CLOSE}? (.*)\)", text)
-    return Conditioned(_read(match[1], depth + 1), compact(match[2]).casefold(), False) if match else None
+            return Conditioned(_read(value, depth + 1), _condition(condition), word in _CASES)
+    match = _ASIDE.fullmatch(text)
+    if match is None:
+        return None
+    value, condition = match["value"], match["condition"]
+    is_called = value[-1].isalpha() and r"\in" not in condition  # P(x>0)
+    is_restriction = _RESTRICTION.fullmatch(condition) is not None and not is_called
+    if not (match["word"] or _declared(condition) or is_restriction):
+        return None
+    return Conditioned(_read(value, depth + 1), _condition(condition), False)
+
+
+def _condition(text: str) -> str:
+    """Return one spelling of equal conditions: compact, or the declaration of a variable (`_declared`)."""
+    return _declared(text) or compact(text).casefold()
+
+
+def _declared(text: str) -> str | None:
+    r"""Return `k in z` for `k\in\mathbb{Z}`, `any integer k` and the like; None for every other text."""
+    spelled = re.sub(r"\A(?:for|where|with) ", "", compact(text).casefold())
+    for pattern in _DECLARATIONS:
+        match = pattern.fullmatch(spelled)
+        if match is not None:
+            kind = match["kind"].removesuffix("s")
+            return f"{match['name']} in {_DOMAINS.get(kind, kind)}"
+    return None
 
 
 def _union(text: str, depth: int) -> Form | None:
@@ -204,6 +297,16 @@ def _union(text: str, depth: int) -> Form | None:
     if len(parts) < 2:
         return None
     return Group("union", tuple(_read(part, depth + 1) for part in parts), latex=tight(latex_of(text)))
+
+
+def _around(points: str) -> str | None:
+    """Spell the real numbers without some points as a union of intervals; None if a point has no value."""
+    found = [(number_of(point), point.strip()) for point in split(points, frozenset((",", "and")))]
+    placed = sorted((number.real, point) for number, point in found if number and not number.imaginary)
+    if len(placed) < len(found):
+        return None
+    ends = [r"-\infty", *(point for _, point in placed), r"\infty"]
+    return r"\cup".join(f"({lower}, {upper})" for lower, upper in pairwise(ends))
 
 
 def _membership(text: str, depth: int) -> Form | None:
@@ -322,17 +425,50 @@ def _braced(content: str, latex: str, depth: int) -> Form | None:
 
 
 def _items(content: str) -> list[str]:
-    return [trimmed(part) for part in split(_join_groups(content), frozenset((",", ";")))]
+    places = range(len(content)) if ", " in content else ()  # `(1,500, 2)` has two numbers, `(1,500)` too
+    return [trimmed(part) for part in split(_join_groups(content, places), frozenset((",", ";")))]
 
 
 def _matrix(text: str, depth: int) -> Form | None:
-    inner = bracketed(text)
-    match = _MATRIX.fullmatch(inner[1] if inner and inner[0] in ("(", "[") else text)
-    if match is None or match[1] == "vmatrix" or (match[1] in ("array", "matrix") and inner is None):
+    """Read a matrix, or a sum of matrices with factors in front, such as a line in vector form."""
+    if r"\begin" not in text:
         return None
-    rows = [row.strip() for row in match[2].replace(r"\hline", "").split(r"\\")]
-    cells = tuple(tuple(_read(cell, depth + 1) for cell in split(row, frozenset("&"))) for row in rows if row)
-    return Matrix(cells) if cells and len({len(row) for row in cells}) == 1 else None
+    signs = [token for _, inside, token in scanned(text) if not inside and token in ("+", "-")]
+    first, *others = split(text, frozenset(("+", "-")))
+    terms = list(zip(signs, others, strict=True))
+    if first.strip():
+        terms.insert(0, ("", first))
+    summands: list[list[list[str]]] = []
+    for sign, term in terms:
+        cells = _cells(sign, term.strip())
+        if cells is None or (summands and list(map(len, cells)) != list(map(len, summands[0]))):
+            return None
+        summands.append(cells)
+    rows = []
+    for lines in zip(*summands, strict=True):
+        sums = map("".join, zip(*lines, strict=True))
+        rows.append(tuple(_read(cell, depth + 1) for cell in sums))
+    return Matrix(tuple(rows)) if rows and len(set(map(len, rows))) == 1 else None
+
+
+def _cells(sign: str, term: str) -> list[list[str]] | None:
+    """Return the cells of a matrix, with the sign and the factor in front; None for every other term."""
+    match = _MATRIX.fullmatch(term) if term.count(r"\begin") == 1 else None
+    if match is None or bool(match["opening"]) != bool(match["closing"]):
+        return None
+    if match["kind"] == "vmatrix" or (match["kind"] in ("array", "matrix") and not match["opening"]):
+        return None
+    factor = match["factor"].strip().removesuffix(r"\cdot").removesuffix(r"\times").strip()
+    if factor and tree_of(latex_of(factor)) is None:
+        return None
+    lines = [line.strip() for line in match["rows"].replace(r"\hline", "").split(r"\\")]
+    rows = [split(line, frozenset("&")) for line in lines if line]
+    if match["transposed"] and len(set(map(len, rows))) == 1:
+        rows = list(map(list, zip(*rows, strict=True)))
+    if not sign and not factor:
+        return rows
+    scaled = f"{sign or '+'}({factor or '1'})"
+    return [[f"{scaled}({cell.strip()})" for cell in row] for row in rows]
 
 
 def _either_sign(text: str, depth: int) -> Form | None:
@@ -343,4 +479,6 @@ def _either_sign(text: str, depth: int) -> Form | None:
         return None
     upper = re.sub(r"\\pm(?![A-Za-z])", "+", re.sub(r"\\mp(?![A-Za-z])", "-", text))
     lower = re.sub(r"\\pm(?![A-Za-z])", "-", re.sub(r"\\mp(?![A-Za-z])", "+", text))
+    if has_relation(text, (r"\ne",)):
+        return _read(f"{upper}, {lower}", depth + 1)
     return Group("list", (_read(upper, depth + 1), _read(lower, depth + 1)), latex=tight(latex_of(text)))

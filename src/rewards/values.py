@@ -12,15 +12,19 @@ from .units import NUMBER_WORDS, PLAIN_LETTERS, Unit, currency, number_in_words,
 
 _DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9.]+ ?\\times ?10\^\{?[+-]?[0-9]+\}?)")
 _REPEATING = re.compile(
-    r"([+-]?)([0-9]*)\.([0-9]*)\\(?:overline|bar|dot|overrightarrow)(?![A-Za-z]) ?(?:\{([0-9]{1,40})\}|([0-9]))"
+    r"([+-]?)([0-9]*)\.([0-9]*)"
+    r"(?:\\(?:overline|bar|dot|overrightarrow)(?![A-Za-z]) ?(?:\{([0-9]{1,40})\}|([0-9]))|\(([0-9]{1,40})\))"
 )
+_DOTTED = re.compile(r"\\dot ?\{?([0-9])\}? ?([0-9]{0,40}) ?\\dot ?\{?([0-9])\}?\Z")
+"""Dots over the first and the last digit of the block that repeats."""
 _ELLIPSIS = re.compile(r"([+-]?)([0-9]{0,40})\.([0-9]{1,40}) ?\\ldots")
 _MIXED = re.compile(r"([+-]?)([0-9]{1,40}) ([0-9]{1,40}) ?/ ?([0-9]{1,40})")
 _SPACED = re.compile(r"[+-]?[0-9]{1,3}(?: [0-9]{3})+(?:\.[0-9]+)?")
 _ADJACENT = re.compile(r"[0-9.] +[0-9.]")
 _ORDINAL = re.compile(rf"([0-9]+) ?\^? ?\{{? ?{OPEN}?(?:st|nd|rd|th){CLOSE}? ?\}}?")
 _BASE_SUFFIX = re.compile(
-    r"\(?(-?[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)\)? ?_ ?(?:\{ ?\(?([0-9]{1,2}|[a-z]+)\)? ?\}|([0-9])|([a-z]{3,}))"
+    r"(?:\\overline)? ?[({]?(-?[0-9A-Za-z]+(?:\.[0-9A-Za-z]+)?)[)}]? ?_ ?"
+    r"(?:\{ ?\(?(?:base[ -])?([0-9]{1,2}|[a-z]+)\)? ?\}|([0-9])|([a-z]{3,}))"
 )
 _BASE_WORDS = re.compile(r"(-?[0-9A-Z]+(?:\.[0-9A-Z]+)?) ?\(? ?(?:in )?base[ -]([0-9]{1,2}|[a-z]+) ?\)?")
 _UNIT_SIGNS = frozenset(("€", "£", "¥", "₹", "¢", "Ω", "Å", "µ", "μ", r"\$", r"\Omega", r"\AA"))
@@ -29,8 +33,8 @@ _CLOCK = re.compile(
 )
 _IN_PARENTHESES = re.compile(rf"(.*[^\s(/]) ?(?:\( ?({OPEN}[^()]*)\)|(?<= )\(([A-Za-z][A-Za-z^0-9/ ]+)\))")
 _CURRENCY = re.compile(
-    rf"([+-]?) ?(?:{OPEN}?US{CLOSE}? ?)?(\\\$|{OPEN}?(?:[€£¥₹]|(?:Rs|USD|EUR|GBP)(?![A-Za-z])){CLOSE}?)\.? ?"
-    r"(?=[0-9.(\\-])"
+    rf"([+-]?) ?(?:{OPEN}?US{CLOSE}? ?)?(\\\$|{OPEN}?(?:[€£¥₹]|(?:Rs|USD|EUR|GBP)(?![A-Za-z])){CLOSE}?)"
+    rf"(?:(?<=[A-Za-z{CLOSE}])\.)? ?(?=[0-9.(\\-])"
 )
 _PER = re.compile(rf" *{OPEN}?per{CLOSE}? {OPEN}?[A-Za-z]+{CLOSE}?$")
 _RELATIONS = frozenset(
@@ -86,9 +90,9 @@ def formula(text: str) -> Formula:
 
 def _fraction_of(text: str) -> str:
     """Spell mixed numbers, repeating decimals and spaced digits so that `arithmetic` reads them."""
-    if match := _REPEATING.fullmatch(text):
-        sign, whole, start, block, digit = match.groups()
-        return _repeating(sign, whole, start, block or digit)
+    if match := _REPEATING.fullmatch(_DOTTED.sub(r"(\1\2\3)", text)):
+        sign, whole, start, *blocks = match.groups()
+        return _repeating(sign, whole, start, "".join(filter(None, blocks)))
     if match := _ELLIPSIS.fullmatch(text):
         return _truncated(*match.groups())
     if match := _MIXED.fullmatch(text):
@@ -182,10 +186,10 @@ def _based(plain: str) -> Form | None:
     number = int(base) if base.isdigit() else NUMBER_WORDS.get(base, 0)
     sign = "-" if digits.startswith("-") else ""
     digits = digits.removeprefix("-").upper()
-    if not 2 <= number <= 36 or not any(character.isdigit() for character in digits):
+    if not any(character.isdigit() for character in digits):
         return None
-    if any(int(character, 36) >= number for character in digits.replace(".", "")):
-        return None
+    if not 2 <= number <= 36 or any(int(digit, 36) >= number for digit in digits.replace(".", "")):
+        return Words(compact(plain)) if digits.isdigit() else None  # `66_6`
     return Based(sign + (digits.lstrip("0") or "0"), number)
 
 
@@ -211,7 +215,9 @@ def _quantity(text: str) -> Form | None:
         if depth or not (marked or (token.isalpha() and token.isascii()) or token in _UNIT_SIGNS):
             continue
         if not place:
-            return _spelled_amount(text)
+            if marked or len(token) > 1:
+                return _spelled_amount(text)
+            continue
         head, tail = text[:place].rstrip(), text[place:]
         found = _with_unit(text, head, tail, spaced=text[place - 1] == " ")
         if found is not None:

@@ -100,3 +100,29 @@ def test_rounding_never_makes_numbers_different():
     exact, rounded = Number(Fraction(1, 3)), Number(Fraction(round(Fraction(10**25, 3)), 10**25), exact=False)
     assert same_number(exact, rounded) is None
     assert same_number(exact, Number(Fraction(1, 2), exact=False)) is False
+
+
+@given(st.integers(1, 60), st.integers(1, 9), st.integers(2, 4))
+def test_roots_of_one_term_are_powers(coefficient, power, index):
+    """Against the rule for positive variables; roots that need an absolute value have no normal form."""
+    found = polynomial_of(rf"\sqrt[{index}]{{x^{{{power}}}}}")
+    exponent = Fraction(power, index)
+    if index % 2 == 0 and power % 2 == 0 and exponent % 2:
+        assert found is None
+    else:
+        assert found == polynomial_of(f"x^{{{exponent}}}")
+    outside = max(root for root in range(1, 9) if coefficient % root**2 == 0)
+    square_free = coefficient // outside**2
+    assert polynomial_of(rf"\sqrt{{{coefficient}x}}") == polynomial_of(
+        rf"{outside}\sqrt{{{square_free}}}\sqrt{{x}}"
+    )
+    assert polynomial_of(rf"\sqrt{{\frac{{{coefficient}}}{{x}}}}") == polynomial_of(
+        rf"\frac{{{outside}\sqrt{{{square_free}}}}}{{\sqrt{{x}}}}"
+    )
+
+
+@pytest.mark.parametrize(
+    "latex", [r"\sqrt{x^2}", r"\sqrt{x^2y}", r"(x^2)^{1/2}", r"\sqrt{-x}", r"\sqrt[0]{x}"]
+)
+def test_a_root_with_an_open_sign_has_no_normal_form(latex):
+    assert polynomial_of(latex) is None

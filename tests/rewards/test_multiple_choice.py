@@ -51,6 +51,14 @@ from tagrpo.rewards import MathReward, MixedReward, MultipleChoiceReward, Score
         "Answer: B or a guess",
         "Answer: B) 42",
         "Option B",
+        "B. Paris",
+        "**B.** Paris",
+        "(B) Paris",
+        "<answer>B. Paris</answer>",
+        "<think>Is it A?</think>\n\nB) Paris",
+        "The answer is certainly B.",
+        '{"answer": "B"}',
+        '```json\n{"final_answer": "B", "reason": "A is wrong"}\n```',
         "I compare all of them.\n\n'B'",
         r"\boxed{\text{Option B}}",
         r"\boxed{'B'}",
@@ -100,6 +108,9 @@ def test_the_chosen_letter_is_found(response):
         "Is it (A) 1 or (B) 2",
         "(A) 1 (B) 2 (C) 3 (D) 4",
         "Option A is wrong.",
+        "A. 1\nB. 2\nC. 3\nD. 4",
+        "The answer is B?",
+        "B.5 times as many",
         r"The answer is B, so \boxed{42}",
         r"\boxed{A, B}",
         r"\boxed{A and B}",
@@ -222,6 +233,8 @@ def test_half_a_megabyte_of_lists_is_read_to_its_end(unit):
 
 @given(st.text(st.sampled_from("ABDabx() \t*.)\n"), max_size=12))
 def test_the_last_line_is_read_as_its_plain_pattern_reads_it(text):
+    if re.match(r"[*(\s]*[ABCD][).][*]*\s", text.strip()):  # an option with its text: `B. Paris`
+        return
     line = text.rstrip().rpartition("\n")[2]
     letters = {a or b for a, b in re.findall(r"\(([ABCD])\)|^[ \t*]*([ABCD])[ \t*]*[.)]?[ \t*]*$", line)}
     assert MultipleChoiceReward()(text, "C").answer == (letters.pop() if len(letters) == 1 else None)

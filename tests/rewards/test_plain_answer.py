@@ -69,6 +69,26 @@ NUMBER = PlainAnswerReward("number")
         ("Answer: 42 = 6 * 7", "42"),
         ("Answer: 42 = 6 * 7 = 42", "42"),
         ("The answer is 1 000 000.", "1000000"),
+        # Numbers that are spelled with scales, powers, fractions or signs.
+        ("The answer is 4 thousand.", "4000"),
+        ("It costs $2.5 million.", "2500000"),
+        ("The answer is 4 hundred thousand.", "400000"),
+        ("The answer is 2 dozen eggs.", "24"),
+        ("The answer is 10^3.", "1000"),
+        (r"The answer is $4 \times 10^{3}$.", "4000"),
+        (r"The answer is 4 \times 10^{-3}", "0.004"),
+        ("The answer is 5^2.", "25"),
+        ("The answer is 25 = 5^2.", "25"),
+        ("The answer is 3 1/2.", "3.5"),
+        ("The answer is 3½ cups.", "3.5"),
+        ("The answer is ½.", "0.5"),
+        (r"\boxed{2\frac{1}{4}}", "2.25"),
+        ("The answer is negative 6.", "-6"),
+        ("The answer is –6.", "-6"),
+        ("Answer: 10 minus 4, so 6.", "6"),
+        ("The answer is 0^0.", "0"),
+        ("The answer is 3 hours 20 minutes.", None),
+        (r"\boxed{3\text{ hours }20\text{ minutes}}", None),
         # Several numbers are no answer, and denied ones do not count.
         ("The answer is 42 or 43.", None),
         ("The answer is 42 apples or maybe 43 apples.", None),
@@ -127,7 +147,7 @@ def test_a_vote_is_equal_to_its_number(value):
 
 
 @pytest.mark.parametrize(
-    "text", ["12:30", "4 or 5", "3 1/2", "between 4 and 5", "1 000", "1/0", "{'value': '4'}", "['4']"]
+    "text", ["12:30", "4 or 5", "between 4 and 5", "1 000", "1/0", "{'value': '4'}", "['4']"]
 )
 def test_a_reference_is_one_number(text):
     with pytest.raises(ValueError, match="form `number`"):

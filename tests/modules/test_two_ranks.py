@@ -24,7 +24,7 @@ EXPERIMENTS = [
     "ngrpo",
 ]
 EXPERIMENTS += ["dgpo", "mathforge", "ucpo", "entropy_shaped", "luffy", "skywork_or1", "prorl", "cog_drift"]
-EXPERIMENTS += ["questa", "svs"]
+EXPERIMENTS += ["questa", "svs", "seed_grpo"]
 SCRIPT = '''
 """python script.py <policy folder> <output folder>"""
 import os

@@ -51,10 +51,14 @@ def _inputs(experience: Experience, groups: RewardGroups, rows: Tensor) -> Credi
     columns = {
         name: getattr(groups, name)[rows] for name in ("rewards", "correct", "question", "prompt", "lengths")
     }
+    answers = None
+    if groups.answers is not None:
+        answers = [groups.answers[row] for row in rows.tolist()]
+    history = None
+    if groups.history is not None:
+        history = History(*(column[rows] for column in groups.history))
     return CreditInputs(
-        groups=replace(
-            groups, **columns, history=groups.history and History(*(c[rows] for c in groups.history))
-        ),
+        groups=replace(groups, **columns, answers=answers, history=history),
         advantages=experience.advantages[rows],
         prompts=[experience.prompts[row] for row in experience.prompt[rows].tolist()],
         responses=[experience.responses[row] for row in rows.tolist()],

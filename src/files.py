@@ -196,7 +196,8 @@ def check_torch_file(path: Path) -> None:
 
     with damage_explained("it"):
         with zipfile.ZipFile(path) as archive:
-            if broken := archive.testzip():  # torch does not check it when loading
+            broken = archive.testzip()
+            if broken:  # torch does not check it when loading
                 raise DamagedFileError(f"the checksum of its record {broken} is wrong")
         # torch is stricter about the table of contents
         torch.load(path, map_location="cpu", weights_only=True, mmap=True)

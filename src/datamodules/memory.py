@@ -95,7 +95,8 @@ class QuestionMemory:
         return visits
 
     def _history(self, groups: Sequence[QuestionGroup], rollouts: Rollouts) -> History:
-        records, rows = [self[group.id] for group in groups], rollouts.question
+        records = [self[group.id] for group in groups]
+        rows = rollouts.question
         same = [
             records[q].answers.get(_kept(a), 0) for q, a in zip(rows.tolist(), rollouts.answers, strict=True)
         ]

@@ -111,13 +111,15 @@ def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> I
     for reason, ids in report["excluded"].items():
         if ids and reason != "too_long":
             yield f"{split}: left out {len(ids)} questions ({reason}): {_named(ids)}."
-    too_long, dropped = report["excluded"]["too_long"], report["rephrasings_too_long"]
+    too_long = report["excluded"]["too_long"]
+    dropped = report["rephrasings_too_long"]
     if too_long or dropped:
         yield (
             f"{split}: left out {len(too_long)} questions and {dropped} rephrasings longer than "
             f"{max_prompt_tokens} tokens, among them {_named(too_long) or 'no question'}."
         )
-    if dropped := report["rephrasings_unreadable"]:
+    dropped = report["rephrasings_unreadable"]
+    if dropped:
         yield f"{split}: left out {dropped} rephrasings with control tokens that the tokenizer can't read as text."
     yield from (f"{split}: {warning}." for warning in report["warnings"])
     yield from _cautions_about_texts(split, report)
@@ -125,20 +127,24 @@ def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> I
 
 def _cautions_about_texts(split: str, report: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence each for repeated questions, contradictions, control tokens and hidden characters."""
-    if repeated := report["repeated_questions"]:
+    repeated = report["repeated_questions"]
+    if repeated:
         several = _named([" = ".join(ids) for ids in repeated])
         yield f"{split}: {len(repeated)} questions are in the data more than once: {several}. Remove repetitions."
-    if contradictions := report["contradictions"]:
+    contradictions = report["contradictions"]
+    if contradictions:
         several = _named([" = ".join(ids) for ids in contradictions])
         yield f"{split}: {len(contradictions)} of them with different answers: {several}. Correct or remove them."
-    if spelled := report["control_tokens"]:
+    spelled = report["control_tokens"]
+    if spelled:
         tokens = _named(list(dict.fromkeys(token for tokens in spelled.values() for token in tokens)))
         yield (
             f"{split}: {len(spelled)} questions or their rephrasings spell control tokens of chat templates "
             f"({tokens}), which are tokenised as text: {_named(list(spelled))}. Remove them if they are not "
             "meant."
         )
-    if hidden := report["hidden_characters"]:
+    hidden = report["hidden_characters"]
+    if hidden:
         names = _named(list(dict.fromkeys(name for names in hidden.values() for name in names)))
         yield (
             f"{split}: {len(hidden)} questions or their rephrasings have characters that readers can't see "
@@ -193,7 +199,8 @@ def of_seen(split: str, groups: Sequence[QuestionGroup], noted: str, run: Path) 
 
     `noted` is the string of digests that the run has recorded.
     """
-    if copies := [group.question for group in seen(groups, noted)]:
+    copies = [group.question for group in seen(groups, noted)]
+    if copies:
         yield _with_examples(
             f"{split}: this policy was trained on {len(copies)} of {len(groups)} questions, in {run}. Ask "
             f"others by data.evaluation.{split}, or read its results as those of seen questions.",

@@ -59,7 +59,8 @@ def joined(records: Iterable[QuestionCounts]) -> list[QuestionCounts]:
         if key not in found:
             found[key] = record
             continue
-        first, second = found[key]["counts"], record["counts"]
+        first = found[key]["counts"]
+        second = record["counts"]
         sums = {name: first[name] + second[name] for name in ("n", "correct", "tokens", "truncated")}
         right = sorted({*first["right"], *second["right"]})
         wrong = dict(Counter(first["wrong"]) + Counter(second["wrong"]))

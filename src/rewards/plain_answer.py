@@ -113,7 +113,8 @@ def _stated_number(text: str) -> str | None:
         return None
     clause = _ASIDE.sub("", said[first.start() :]).partition(", ")[0]
     left, *_, right = clause.split("=") if "=" in clause else (clause, "")
-    result, value = _numbers(right), _numbers(left)
+    result = _numbers(right)
+    value = _numbers(left)
     if len(result) > 1 and len(value) == 1:  # 42 = 6 * 7
         return value[0]
     if result:
@@ -219,7 +220,9 @@ class PlainAnswerReward(Verifier):
         }  # fmt: skip
         if form not in readers:
             raise ValueError(f"Expected `form` to be one of {', '.join(readers)}, but got {form!r}.")
-        self.form, self.digits, self._reader = form, digits, readers[form]
+        self.form = form
+        self.digits = digits
+        self._reader = readers[form]
 
     def __call__(self, response: str, reference: Reference) -> Score:
         """Score one response against its reference answers."""
@@ -268,7 +271,8 @@ class PlainAnswerReward(Verifier):
     def _same(self, answer: str | None, reference: str | None) -> bool:
         if answer is None or reference is None or self.form not in ("number", "numbers", "multiset"):
             return answer is not None and answer == reference
-        found, right = answer.split(), reference.split()
+        found = answer.split()
+        right = reference.split()
         return len(found) == len(right) and all(map(self._close, found, right))
 
     def _close(self, number: str, reference: str) -> bool:

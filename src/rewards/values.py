@@ -86,12 +86,15 @@ def formula(text: str) -> Formula:
 
 def _fraction_of(text: str) -> str:
     """Spell mixed numbers, repeating decimals and spaced digits so that `arithmetic` reads them."""
-    if match := _REPEATING.fullmatch(text):
+    match = _REPEATING.fullmatch(text)
+    if match:
         sign, whole, start, block, digit = match.groups()
         return _repeating(sign, whole, start, block or digit)
-    if match := _ELLIPSIS.fullmatch(text):
+    match = _ELLIPSIS.fullmatch(text)
+    if match:
         return _truncated(*match.groups())
-    if match := _MIXED.fullmatch(text):
+    match = _MIXED.fullmatch(text)
+    if match:
         return f"{match[1]}({match[2]}+{match[3]}/{match[4]})"
     return text.replace(" ", "") if _SPACED.fullmatch(text) else text
 
@@ -202,9 +205,11 @@ def _money(text: str, match: re.Match[str]) -> Form | None:
 
 
 def _quantity(text: str) -> Form | None:
-    if match := _CURRENCY.match(text):
+    match = _CURRENCY.match(text)
+    if match:
         return _money(text, match)
-    if match := _IN_PARENTHESES.fullmatch(text):
+    match = _IN_PARENTHESES.fullmatch(text)
+    if match:
         return _with_unit(text, match[1], match[2] or match[3], spaced=True)
     for place, depth, token in scanned(text):
         marked = token.startswith(OPEN)
@@ -212,7 +217,8 @@ def _quantity(text: str) -> Form | None:
             continue
         if not place:
             return _spelled_amount(text)
-        head, tail = text[:place].rstrip(), text[place:]
+        head = text[:place].rstrip()
+        tail = text[place:]
         found = _with_unit(text, head, tail, spaced=text[place - 1] == " ")
         if found is not None:
             return found

@@ -22,7 +22,8 @@ class Fields:
     """
 
     def __init__(self, name: str, value: Any) -> None:
-        self._name, self._value = name, value
+        self._name = name
+        self._value = value
 
     def __getattr__(self, key: str) -> Any:
         if key.startswith("__"):  # asked by copy and pickle

@@ -28,7 +28,8 @@ class ConcatenatedSource(Source):
             ValueError: if two questions have the same id.
         """
         groups: dict[str, QuestionGroup] = {}
-        reports, notes = [], []
+        reports = []
+        notes = []
         excluded: dict[str, list[str]] = defaultdict(list)
         for name, source in self.sources.items():
             loaded = source.load()

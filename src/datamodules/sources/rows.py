@@ -362,10 +362,12 @@ def select(
     A field is a number, or a text with a number, such as `Level 3`. A text without a number (`Level ?`) lies
     outside.
     """
-    kept, excluded = list(groups), {}
+    kept = list(groups)
+    excluded = {}
     for field, (low, high) in within.items():
         inside = {group.id for group in kept if low <= _number(group, field, origin) <= high}
-        if outside := [group.id for group in kept if group.id not in inside]:
+        outside = [group.id for group in kept if group.id not in inside]
+        if outside:
             excluded[f"outside_{field}"] = outside
         kept = [group for group in kept if group.id in inside]
     return kept, excluded

@@ -68,7 +68,8 @@ def load_causal_lm(
             f"hub: {error}. Check model.path, the network, and HF_HUB_OFFLINE."
         ) from error
     if gradient_checkpointing:
-        if not 0 < (share := float(gradient_checkpointing)) <= 1:
+        share = float(gradient_checkpointing)
+        if not 0 < share <= 1:
             raise ValueError(
                 f"Expected model.load.gradient_checkpointing to be true, false or the share of layers, but got {share}."
             )

@@ -55,7 +55,7 @@ def is_parallel(node: ast.AST) -> bool:
     """Check if a statement assigns a tuple to a tuple of targets, such as `a, b = x, y`."""
     if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
         return False
-    return any(isinstance(target, ast.Tuple) for target in node.targets)
+    return any(isinstance(target, ast.Tuple | ast.List) for target in node.targets)
 
 
 def densities() -> dict[str, Density]:

@@ -256,9 +256,11 @@ def disk_full_explained(path: Path) -> Iterator[None]:
         # When a write falls short, torch's zip writer raises an error of its own, which hides the reason or
         # has none.
         hidden = any("inline_container" in str(cause) for cause in causes)
-        number = (
-            real.errno if isinstance(real, OSError) else errno.ENOSPC if hidden and real is None else None
-        )
+        number = None
+        if isinstance(real, OSError):
+            number = real.errno
+        elif hidden and real is None:
+            number = errno.ENOSPC
         if number not in NO_ROOM:
             if hidden and real is not None:
                 raise real from None

@@ -102,13 +102,13 @@ class QuestionLoader:
         if self._chances:
             draws = torch.rand(len(self.groups), generator=self._generator("chance")).tolist()
             ids = [group.id for group in self.groups]
-            rows = {
-                row for row, id in enumerate(ids) if all(draws[row] < chance(id) for chance in self._chances)
-            }
+            rows = set()
+            for row, id in enumerate(ids):
+                if all(draws[row] < chance(id) for chance in self._chances):
+                    rows.add(row)
             if len(rows) >= self.batch_size:
-                return [
-                    place for place, row in enumerate(self._order()) if place >= self.cursor and row in rows
-                ]
+                order = self._order()
+                return [place for place in range(self.cursor, len(order)) if order[place] in rows]
         return list(range(self.cursor, min(len(self) * self.batch_size, len(self.groups))))
 
     def _used_up(self) -> bool:

@@ -151,7 +151,10 @@ class PromptRenderer:
         unreadable: dict[str, str] = {}
         rephrasings_too_long = 0
         rephrasings_unreadable = 0
-        measured = iter(self._measure([q for group in groups for q in (group.question, *group.rephrasings)]))
+        texts: list[str] = []
+        for group in groups:
+            texts += [group.question, *group.rephrasings]
+        measured = iter(self._measure(texts))
         for group in groups:
             original, *others = [next(measured) for _ in range(1 + len(group.rephrasings))]
             if original.problem:
@@ -167,9 +170,9 @@ class PromptRenderer:
             used = [original, *(others[row] for row in fit)]
             prompt_tokens.extend(one.tokens for one in used)
             kept.append(group.select_rephrasings(fit))
-            marks = list(dict.fromkeys(mark for one in used for mark in one.control_tokens))
+            marks = dict.fromkeys(chain.from_iterable(one.control_tokens for one in used))
             if marks:
-                control_tokens[group.id] = marks
+                control_tokens[group.id] = list(marks)
         return Fitting(
             kept=kept,
             too_long=too_long,

@@ -24,6 +24,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ def repeated_questions(groups: Sequence[QuestionGroup]) -> list[list[QuestionGro
 
 def _contradict(same: Sequence[QuestionGroup]) -> bool:
     """Check whether no single spelling of an answer is accepted for all of these questions."""
-    return not set.intersection(*({plain(answer) for answer in group.answer} for group in same))
+    spellings = [set(map(plain, group.answer)) for group in same]
+    return not set.intersection(*spellings)
 
 
 def _control_tokens(fitting: Fitting) -> dict[str, list[str]]:
@@ -80,19 +82,22 @@ def _control_tokens(fitting: Fitting) -> dict[str, list[str]]:
     """
     found = {}
     for group in fitting.kept:
-        published = [mark for text in (group.question, *group.rephrasings) for mark in control_marks(text)]
-        marks = list(dict.fromkeys([*fitting.control_tokens.get(group.id, ()), *published]))
+        marks = dict.fromkeys(fitting.control_tokens.get(group.id, ()))
+        for text in (group.question, *group.rephrasings):
+            marks |= dict.fromkeys(control_marks(text))  # published ones
         if marks:
-            found[group.id] = marks
+            found[group.id] = list(marks)
     return found
 
 
 def _hidden_characters(groups: Sequence[QuestionGroup]) -> dict[str, list[str]]:
     found = {}
     for group in groups:
-        names = [name for text in (group.question, *group.rephrasings) for name in hidden_characters(text)]
+        names: dict[str, None] = {}
+        for text in (group.question, *group.rephrasings):
+            names |= dict.fromkeys(hidden_characters(text))
         if names:
-            found[group.id] = list(dict.fromkeys(names))
+            found[group.id] = list(names)
     return found
 
 
@@ -137,7 +142,7 @@ def _cautions_about_texts(split: str, report: Mapping[str, Any]) -> Iterator[str
         yield f"{split}: {len(contradictions)} of them with different answers: {several}. Correct or remove them."
     spelled = report["control_tokens"]
     if spelled:
-        tokens = _named(list(dict.fromkeys(token for tokens in spelled.values() for token in tokens)))
+        tokens = _named(list(dict.fromkeys(chain.from_iterable(spelled.values()))))
         yield (
             f"{split}: {len(spelled)} questions or their rephrasings spell control tokens of chat templates "
             f"({tokens}), which are tokenised as text: {_named(list(spelled))}. Remove them if they are not "
@@ -145,7 +150,7 @@ def _cautions_about_texts(split: str, report: Mapping[str, Any]) -> Iterator[str
         )
     hidden = report["hidden_characters"]
     if hidden:
-        names = _named(list(dict.fromkeys(name for names in hidden.values() for name in names)))
+        names = _named(list(dict.fromkeys(chain.from_iterable(hidden.values()))))
         yield (
             f"{split}: {len(hidden)} questions or their rephrasings have characters that readers can't see "
             f"({names}): {_named(list(hidden))}. Remove them if they are not meant."
@@ -155,7 +160,9 @@ def _cautions_about_texts(split: str, report: Mapping[str, Any]) -> Iterator[str
 def caution_of_notes(split: str, notes: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield one sentence that counts the references with notes by kind."""
     if notes:
-        kinds = Counter(kind for kinds in notes.values() for kind in dict.fromkeys(kinds))
+        kinds: Counter[str] = Counter()
+        for of_question in notes.values():
+            kinds.update(dict.fromkeys(of_question, 1))
         counted = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common())
         yield (
             f"{split}: {len(notes)} reference answers may accept other spellings than you expect: {counted}. "

@@ -181,9 +181,9 @@ def plan_micro_batches(
         groups: dict[int, list[int]] = {}
         for row, shared in enumerate(prompt.tolist()):
             groups.setdefault(shared, []).append(row)
-        pieces = [
-            piece for rows in groups.values() for piece in _pieces(rows, heads[rows[0]], own, token_budget)
-        ]
+        pieces: list[tuple[int, list[int]]] = []
+        for rows in groups.values():
+            pieces += _pieces(rows, heads[rows[0]], own, token_budget)
         parts = _first_fit_decreasing(pieces, token_budget)
     else:
         parts = _rectangles([head + length for head, length in zip(heads, own, strict=True)], token_budget)

@@ -196,11 +196,9 @@ class Head:
         self.logits = out = self.x[: len(hidden)] if self.kept is None else self.kept[rows]
         if weight.dtype == torch.float32:
             return torch.mm(hidden, weight, out=out)
-        return (
-            torch.mm(hidden, weight, out_dtype=out.dtype, out=out)
-            if weight.is_cuda
-            else out.copy_(hidden @ weight)
-        )
+        if weight.is_cuda:
+            return torch.mm(hidden, weight, out_dtype=out.dtype, out=out)
+        return out.copy_(hidden @ weight)
 
     def _logits(self, rows: slice) -> Tensor:
         x = self._multiply(rows)

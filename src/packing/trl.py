@@ -130,11 +130,11 @@ def _keep_prompts_together(trainer: Any) -> None:
         parts = trainer._buffered_inputs
         if parts is before:
             return inputs
-        steps = range(0, len(parts), size)
-        trainer._buffered_inputs = [
-            part for step in steps for part in order_by_prompt(parts[step : step + size])
-        ]
-        return trainer._buffered_inputs[trainer._step % args.steps_per_generation]
+        ordered: list[dict[str, Any]] = []
+        for step in range(0, len(parts), size):
+            ordered += order_by_prompt(parts[step : step + size])
+        trainer._buffered_inputs = ordered
+        return ordered[trainer._step % args.steps_per_generation]
 
     trainer._prepare_inputs = prepare
 
@@ -179,12 +179,10 @@ def _noise(model: nn.Module) -> str | None:
     """
     for name, _, attribute, rate in noise_rates(model):
         off = f"{attribute}=0 in the model's config"
-        if attribute == "p":
-            off = (
-                "lora_dropout=0 in LoraConfig"
-                if "lora_dropout" in name
-                else "disable_dropout=True in TRL's config"
-            )
+        if "lora_dropout" in name and attribute == "p":
+            off = "lora_dropout=0 in LoraConfig"
+        elif attribute == "p":
+            off = "disable_dropout=True in TRL's config"
         return f"its {name} is {rate} ({off} switches it off)"
     return None
 

@@ -149,7 +149,11 @@ class _Printer:
         stopped = False
         left = _MOST_AFTER_STOP
         while left > 0:
-            pause = 0.0 if stopped else PAUSE if self._lines.complete else None
+            pause = None
+            if stopped:
+                pause = 0.0
+            elif self._lines.complete:
+                pause = PAUSE
             ready = dict(poll.poll(pause and pause * 1000))
             if self._stopping in ready:
                 stopped = True

@@ -153,11 +153,14 @@ def _matches(text: str, pattern: str, *, every: bool) -> str | None:
 
     If `pattern` has groups, they are returned in the place of the match.
     """
-    found = (
-        match.groups("") or (match[0],) for match in re.finditer(pattern, text.rpartition("=")[2].casefold())
-    )
-    bare = [[" ".join(item.split()).strip(" .`'\"*$[]()+") for item in "/".join(g).split(",")] for g in found]
-    kept = sorted({", ".join(sorted(items)) for items in bare}) if every else map(", ".join, bare[-1:])
+    bare = []
+    for match in re.finditer(pattern, text.rpartition("=")[2].casefold()):
+        items = "/".join(match.groups("") or (match[0],)).split(",")
+        bare.append([" ".join(item.split()).strip(" .`'\"*$[]()+") for item in items])
+    if every:
+        kept = sorted({", ".join(sorted(items)) for items in bare})
+    else:
+        kept = [", ".join(items) for items in bare[-1:]]
     return "; ".join(kept) or None
 
 
@@ -278,12 +281,11 @@ class PlainAnswerReward(Verifier):
     def _close(self, number: str, reference: str) -> bool:
         """Return whether two numbers differ by at most half a unit of the last digit that counts."""
         decimals = len(reference.partition(".")[2])
-        last = (
-            max(-decimals, Decimal(reference.partition("/")[0]).adjusted() - self.digits + 1)
-            if self.digits
-            else 0
-        )
-        half = Fraction(10) ** last / 2 if self.digits and (decimals or last > 0) else 0
+        half = Fraction(0)
+        if self.digits:
+            last = max(-decimals, Decimal(reference.partition("/")[0]).adjusted() - self.digits + 1)
+            if decimals or last > 0:
+                half = Fraction(10) ** last / 2
         return abs(Fraction(number) - Fraction(reference)) <= half
 
 

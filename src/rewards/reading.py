@@ -114,7 +114,7 @@ def _choice(text: str, depth: int) -> Form | None:
 def _listed(text: str, depth: int) -> Form | None:
     if not _LISTS.search(text):
         return None
-    parts = [part for part in (trimmed(part) for part in split(text, _LISTED)) if part]
+    parts = [part for part in map(trimmed, split(text, _LISTED)) if part]
     if len(parts) < 2:
         return None
     ranges = _ranges(text, parts, depth)
@@ -334,9 +334,12 @@ def _matrix(text: str, depth: int) -> Form | None:
     match = _MATRIX.fullmatch(inner[1] if inner and inner[0] in ("(", "[") else text)
     if match is None or match[1] == "vmatrix" or (match[1] in ("array", "matrix") and inner is None):
         return None
-    rows = [row.strip() for row in match[2].replace(r"\hline", "").split(r"\\")]
-    cells = tuple(tuple(_read(cell, depth + 1) for cell in split(row, frozenset("&"))) for row in rows if row)
-    return Matrix(cells) if cells and len({len(row) for row in cells}) == 1 else None
+    rows = []
+    for row in match[2].replace(r"\hline", "").split(r"\\"):
+        if row.strip():
+            cells = split(row.strip(), frozenset("&"))
+            rows.append(tuple(_read(cell, depth + 1) for cell in cells))
+    return Matrix(tuple(rows)) if rows and len({len(row) for row in rows}) == 1 else None
 
 
 def _either_sign(text: str, depth: int) -> Form | None:

@@ -47,12 +47,10 @@ _COMPOUND = {
     "kph": {"kilometer": 1, "hour": -1}, "rpm": {"revolution": 1, "minute": -1}, "cc": {"centimeter": 3},
     "fps": {"foot": 1, "second": -1},
 }  # fmt: skip
-_UNITS = {
-    spelling: name.strip()
-    for entry in re.split(r"[|\n]", _NAMES.strip())
-    for name, _, spellings in [entry.partition(":")]
-    for spelling in spellings.split()
-}
+_UNITS: dict[str, str] = {}
+for _entry in re.split(r"[|\n]", _NAMES.strip()):
+    _name, _, _spellings = _entry.partition(":")
+    _UNITS |= dict.fromkeys(_spellings.split(), _name.strip())
 _LOWER = {spelling.lower(): name for spelling, name in _UNITS.items() if len(spelling) > 2}
 _LOWER |= {spelling: name for spelling, name in _UNITS.items() if spelling.islower()}
 _PRODUCTS = frozenset(("cd", "nm", "ms", "mg", "pc", "pt", "ha", "mi", "in", "mm"))

@@ -304,12 +304,9 @@ def _letters(text: str) -> str:
     text = re.sub(r"\\(?:overline|overrightarrow|angle|triangle) ?(?:\{([A-Za-z ]*)\})?", r"\1", text)
     text = re.sub(r"^(?:an?|the) (?=[^ ]{3})", "", compact(text).casefold())
     text = re.sub(r"(?<=[0-9])(?:st|nd|rd|th)(?![a-z])", "", text)
-    inner = (
-        text.removeprefix("(").removesuffix(")").replace(" ", "")
-        if _CAPITALS.fullmatch(text.upper())
-        else text
-    )
-    return inner.rstrip(".")
+    if _CAPITALS.fullmatch(text.upper()):
+        text = text.removeprefix("(").removesuffix(")").replace(" ", "")
+    return text.rstrip(".")
 
 
 def has_relation(text: str, signs: Collection[str] = _RELATIONS) -> bool:

@@ -214,4 +214,7 @@ class HubSource(Source):
             return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), group.id
 
         ordered = sorted(groups, key=place)
-        return [group for chunk in chunks for group in ordered[chunk * size : (chunk + 1) * size]]
+        kept: list[QuestionGroup] = []
+        for chunk in chunks:
+            kept += ordered[chunk * size : (chunk + 1) * size]
+        return kept

@@ -116,8 +116,10 @@ def learning_rate_schedule(
         )
         scheduler = cast("LambdaLR", made)
         probed = [*range(0, total, max(total // _PROBES, 1)), steps, total]
-        factors = [factor(step) for factor in scheduler.lr_lambdas for step in probed]
-        wrong = [factor for factor in factors if not math.isfinite(factor) or factor < 0]
+        wrong = []
+        for schedule in scheduler.lr_lambdas:
+            factors = [schedule(step) for step in probed]
+            wrong += [factor for factor in factors if not math.isfinite(factor) or factor < 0]
     except _REFUSALS as error:
         raise ValueError(
             f"{expected}, but got {options}: {_line(error)}. Correct policy.schedule_options."

@@ -18,9 +18,7 @@ class UpdateResult:
 
     def __init__(self, experience: Experience) -> None:
         num_responses = len(experience.responses)
-        self.experience = experience
-        self.seconds = 0.0
-        self.loss = 0.0
+        self.experience, self.seconds, self.loss = experience, 0.0, 0.0
         self.token_sums: Counter[str] = Counter()
         self.response_sums: defaultdict[str, Tensor] = defaultdict(
             lambda: torch.full((num_responses,), torch.nan)
@@ -34,8 +32,7 @@ class UpdateResult:
 
     def add(self, batch: MicroBatch, scores: TokenScores, flop: float) -> None:
         """Add a micro-batch after its forward, whose loss was computed at once or part by part."""
-        parts = batch.outputs
-        rows = batch.packed.rows
+        parts, rows = batch.outputs, batch.packed.rows
         scalars = [torch.stack([outputs.loss.detach(), *outputs.sums.values()]) for outputs in parts]
         for loss, *sums in torch.stack(scalars).tolist():  # one wait for the device, not one for each number
             self.loss += loss
@@ -48,19 +45,16 @@ class UpdateResult:
             for row, values in zip(rows.tolist(), entropies, strict=True):
                 self.token_entropies[row] = values
         columns = batch.columns
-        old = columns.old(scores.logprobs)
-        fresh = columns.on_score_prompt & ~columns.stale
+        old, fresh = columns.old(scores.logprobs), columns.on_score_prompt & ~columns.stale
         k3 = KL_ESTIMATORS["k3"]
         # [t] log π_trainer − log π_engine of tokens under their sampled prompt; k3 estimates KL(π_engine ‖
         # π_trainer).
-        log_ratio = (old - columns.engine_logprobs)[fresh]
-        if len(log_ratio):
+        if len(log_ratio := (old - columns.engine_logprobs)[fresh]):
             kl, largest = torch.stack([k3(log_ratio).sum(), log_ratio.abs().max()]).tolist()
             self.fresh.update({"tokens": len(log_ratio), "kl": kl})
             self.largest_mismatch = max(self.largest_mismatch, largest)
         # [t] log π − log μ of tokens that an earlier policy μ has sampled, under the sampled prompt.
-        log_ratio = columns.log_ratio(old)[columns.stale]
-        if len(log_ratio):
+        if len(log_ratio := columns.log_ratio(old)[columns.stale]):
             weight = log_ratio.clamp(max=batch.staleness_log_cap).exp().sum()
             truncated = (log_ratio > batch.staleness_log_cap).sum()
             sums = torch.stack([weight, truncated, k3(log_ratio).sum()]).tolist()
@@ -97,9 +91,7 @@ class UpdateResult:
         """
         sums, fresh, stale = (sum_over_ranks(own) for own in (self.token_sums, self.fresh, self.stale))
         of_steps = sum_over_ranks({"loss": self.loss, "dropped": self.dropped})
-        tokens = sums.pop("tokens", 0.0)
-        stale_tokens = stale.pop("tokens", 0.0)
-        steps = len(self.grad_norms)
+        tokens, stale_tokens, steps = sums.pop("tokens", 0.0), stale.pop("tokens", 0.0), len(self.grad_norms)
         metrics = {f"train/{name}": value / tokens for name, value in sums.items() if tokens} | {
             "train/loss": of_steps["loss"] / steps,
             "train/dropped_responses": of_steps["dropped"],
@@ -112,8 +104,7 @@ class UpdateResult:
         if fresh or not stale_tokens:
             metrics["rollout/engine_mismatch_kl"] = fresh.get("kl", 0.0) / fresh.get("tokens", 1)
             metrics["rollout/engine_mismatch_max"] = largest_mismatch
-        own = self.experience.mismatch
-        if own is not None:
+        if (own := self.experience.mismatch) is not None:
             corrected = replace(own, sums=sum_over_ranks(own.sums)).metrics()
             metrics |= {f"rollout/mismatch_{name}": value for name, value in corrected.items()}
         return metrics | {f"rollout/staleness_{name}": value / stale_tokens for name, value in stale.items()}
@@ -136,8 +127,7 @@ class UpdateResult:
             `masked`: [R] bool, responses that are left out of the loss;
             `seconds_update`: wall seconds; `flop_update`: this rank's, see `UsefulFlop`.
         """
-        sums = self.response_sums
-        means = ("entropy", "ratio", "kl", "clipped")
+        sums, means = self.response_sums, ("entropy", "ratio", "kl", "clipped")
         return {
             "loss": torch.tensor(self.loss / len(self.grad_norms)),
             "advantages": self.experience.advantages,

@@ -41,8 +41,7 @@ class PromptedResponses:
 
     def tokens(self, rows: Tensor) -> Tensor:
         """Return [t] long, positions of the tokens of the responses `rows` among all tokens, end to end."""
-        ends = self.lengths.cumsum(0)[rows]
-        counts = self.lengths[rows]
+        ends, counts = self.lengths.cumsum(0)[rows], self.lengths[rows]
         return torch.arange(int(counts.sum())) + (ends - counts.cumsum(0)).repeat_interleave(counts)
 
 
@@ -78,10 +77,8 @@ class Scorer:
         device: torch.device | None = None,
         autocast_dtype: torch.dtype | None = None,
     ) -> None:
-        self.policy = policy
-        self.reference = reference
-        self.token_budget = token_budget
-        self.autocast_dtype = autocast_dtype
+        self.policy, self.reference = policy, reference
+        self.token_budget, self.autocast_dtype = token_budget, autocast_dtype
         self.device = device or next(policy.parameters()).device
 
     def plan(self, responses: PromptedResponses, rows: Tensor) -> list[Tensor]:
@@ -90,9 +87,7 @@ class Scorer:
         Every rank gets as many as the rank that needs most, at least one; the last ones may be empty.
         """
         heads = torch.tensor([len(ids) for ids in responses.prompts], dtype=torch.long)
-        prompt = responses.prompt[rows]
-        lengths = responses.lengths[rows]
-        shares = self.policy.shares_prefix
+        prompt, lengths, shares = responses.prompt[rows], responses.lengths[rows], self.policy.shares_prefix
         local = plan_micro_batches(heads, prompt, lengths, self.token_budget, shares)
         count = max(int(max_over_ranks(len(local))), 1)
         return [rows[part] for part in local] + [rows[:0]] * (count - len(local))
@@ -118,8 +113,7 @@ class Scorer:
     @torch.no_grad()
     def score(self, responses: PromptedResponses, rows: Tensor) -> ResponseScores:
         """Return the log-probs and entropies of the responses `rows`. Collective."""
-        places = [rows[:0]]
-        found = [torch.zeros(2, 0, device=self.device)]
+        places, found = [rows[:0]], [torch.zeros(2, 0, device=self.device)]
         for packed, scores in self.micro_batches(responses, rows, "detached"):
             assert scores.entropy is not None
             places.append(responses.tokens(packed.rows))

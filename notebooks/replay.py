@@ -25,6 +25,7 @@ def reward_groups(rows: pd.DataFrame, progress: float = 0.0) -> RewardGroups:
         entropy=_column(rows, "entropy", torch.float32),
         logprob=_column(rows, "score_logprob", torch.float32),
         lengths=_column(rows, "length", torch.long),
+        answers=[None if pd.isna(answer) else str(answer) for answer in rows["answer"]],
         progress=progress,
     )
 

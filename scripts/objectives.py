@@ -78,6 +78,29 @@ def experiments() -> dict[str, Experiment]:
     return found
 
 
+def left_out(kept: Iterable[str]) -> str:
+    """List the experiments that are not in `kept`, by what their advantages depend on besides verdicts."""
+    reasons: dict[str, list[str]] = {
+        "entropies, answers or log-probs": [],
+        "what is remembered of a question": [],
+        "the token": [],
+    }
+    per_response, history, per_token = reasons.values()
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        for name in sorted({*methods.experiments()} - {*kept}):
+            cfg = compose("train", [f"experiment={name}"])
+            if cfg.get("credit") is not None:
+                per_token.append(name)
+            elif instantiate(cfg.advantage).needs_history:
+                history.append(name)
+            else:
+                per_response.append(name)
+    lines = []
+    for reason, names in reasons.items():
+        lines.append(f"- on {reason}: {', '.join(f'`{name}`' for name in names)}")
+    return "\n".join(lines)
+
+
 def weights(methods: dict[str, Experiment]) -> str:
     """w(p) of every experiment where its prompts are equally difficult; methods of one line share a row."""
     rows: dict[tuple[str, ...], list[str]] = {}
@@ -286,6 +309,7 @@ def main() -> None:
     torch.set_num_threads(1)
     methods = experiments()
     tables = {"weights": weights(methods), "pools": pools(), "estimators": estimators(methods)}
+    tables["left out"] = left_out(methods)
     for name, made in {**tables, "anchoring": anchoring(), "moved": moved()}.items():
         write_section(DOCUMENT, name, made)
     save(

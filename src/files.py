@@ -196,7 +196,8 @@ def check_torch_file(path: Path) -> None:
 
     with damage_explained("it"):
         with zipfile.ZipFile(path) as archive:
-            if broken := archive.testzip():  # torch does not check it when loading
+            broken = archive.testzip()
+            if broken:  # torch does not check it when loading
                 raise DamagedFileError(f"the checksum of its record {broken} is wrong")
         # torch is stricter about the table of contents
         torch.load(path, map_location="cpu", weights_only=True, mmap=True)
@@ -255,9 +256,11 @@ def disk_full_explained(path: Path) -> Iterator[None]:
         # When a write falls short, torch's zip writer raises an error of its own, which hides the reason or
         # has none.
         hidden = any("inline_container" in str(cause) for cause in causes)
-        number = (
-            real.errno if isinstance(real, OSError) else errno.ENOSPC if hidden and real is None else None
-        )
+        number = None
+        if isinstance(real, OSError):
+            number = real.errno
+        elif hidden and real is None:
+            number = errno.ENOSPC
         if number not in NO_ROOM:
             if hidden and real is not None:
                 raise real from None

@@ -56,9 +56,10 @@ def table_of(diagnosis: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
     rows = []
     for point in diagnosis["checkpoints"]:
         found = point["metrics"]
-        shown = [
-            CELL.format(**found[n], digits=3 if "distance" in n else 1) if n in found else "–" for n in names
-        ]
+        shown = []
+        for name in names:
+            digits = 3 if "distance" in name else 1
+            shown.append(CELL.format(**found[name], digits=digits) if name in found else "–")
         rows.append([stage_name(point), *shown, str(len(point["questions"]))])
     return ["training", *(COLUMNS[name] for name in names), "questions"], rows
 

@@ -89,6 +89,7 @@ def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
         torch.tensor(question),
     )
     variance = float(difficulty_variance(*columns).nanmean())
-    return difficulty_test(*columns), float(np.sqrt(max(variance, 0.0))) if np.isfinite(variance) else float(
-        "nan"
-    )
+    spread = float("nan")
+    if np.isfinite(variance):
+        spread = float(np.sqrt(max(variance, 0.0)))
+    return difficulty_test(*columns), spread

@@ -61,7 +61,8 @@ class QuestionLoader:
         Yields nothing if `draw` used up the epoch before the run was resumed; the trainer then ends the
         epoch.
         """
-        resumed, self._resumed = self._resumed and self.served < len(self), False
+        resumed = self._resumed and self.served < len(self)
+        self._resumed = False
         if not resumed:
             self.served = 0
             if not (self.shuffle or self.drop_last):
@@ -101,13 +102,13 @@ class QuestionLoader:
         if self._chances:
             draws = torch.rand(len(self.groups), generator=self._generator("chance")).tolist()
             ids = [group.id for group in self.groups]
-            rows = {
-                row for row, id in enumerate(ids) if all(draws[row] < chance(id) for chance in self._chances)
-            }
+            rows = set()
+            for row, id in enumerate(ids):
+                if all(draws[row] < chance(id) for chance in self._chances):
+                    rows.add(row)
             if len(rows) >= self.batch_size:
-                return [
-                    place for place, row in enumerate(self._order()) if place >= self.cursor and row in rows
-                ]
+                order = self._order()
+                return [place for place in range(self.cursor, len(order)) if order[place] in rows]
         return list(range(self.cursor, min(len(self) * self.batch_size, len(self.groups))))
 
     def _used_up(self) -> bool:
@@ -115,10 +116,12 @@ class QuestionLoader:
 
     def _begin_epoch_if_used_up(self) -> None:
         if self._used_up():
-            self.epoch, self.cursor = self.epoch + 1, 0
+            self.epoch += 1
+            self.cursor = 0
 
     def _next(self) -> QuestionBatch:
-        places, order = self._places()[: self.batch_size], self._order()
+        places = self._places()[: self.batch_size]
+        order = self._order()
         self.cursor = places[-1] + 1
         mine = places[
             self.rank * len(places) // self.world_size : (self.rank + 1) * len(places) // self.world_size
@@ -153,10 +156,13 @@ class QuestionLoader:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue after the batch at which `state_dict` was called, with the same questions and seed."""
         then = state["questions"], state["digest"], state["seed"]
-        if then != (now := (len(self.groups), self._digest, self.seed)):
+        now = (len(self.groups), self._digest, self.seed)
+        if then != now:
             raise ValueError(
                 "Expected to resume on {} questions with digest {} and seed {}, but the data has {} with "
                 "digest {} and seed {}. Resume with data.train and seed as they were.".format(*then, *now)
             )
-        self.epoch, self.cursor, self.served = state["epoch"], state["cursor"], state["served"]
+        self.epoch = state["epoch"]
+        self.cursor = state["cursor"]
+        self.served = state["served"]
         self._resumed = True

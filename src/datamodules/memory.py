@@ -95,7 +95,8 @@ class QuestionMemory:
         return visits
 
     def _history(self, groups: Sequence[QuestionGroup], rollouts: Rollouts) -> History:
-        records, rows = [self[group.id] for group in groups], rollouts.question
+        records = [self[group.id] for group in groups]
+        rows = rollouts.question
         same = [
             records[q].answers.get(_kept(a), 0) for q, a in zip(rows.tolist(), rollouts.answers, strict=True)
         ]
@@ -111,10 +112,10 @@ class QuestionMemory:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the result of `state_dict`."""
-        self.records = {
-            id: Record(samples, correct, in_full, [Visit(*visit) for visit in visits], dict(answers))
-            for id, (samples, correct, in_full, visits, answers) in state.items()
-        }
+        self.records = {}
+        for id, (samples, correct, in_full, visits, answers) in state.items():
+            known = [Visit(*visit) for visit in visits]
+            self.records[id] = Record(samples, correct, in_full, known, dict(answers))
 
 
 @runtime_checkable
@@ -246,7 +247,8 @@ def _seen(
 ) -> list[tuple[str, Visit, Counter[str | None]]]:
     """Return the questions of this rank that have new responses, with their verdicts and answers."""
     width = 1 + max(rollouts.rephrasing.tolist(), default=0)
-    samples, correct = ([[0] * width for _ in groups] for _ in range(2))
+    samples = [[0] * width for _ in groups]
+    correct = [[0] * width for _ in groups]
     answers: list[Counter[str | None]] = [Counter() for _ in groups]
     columns = (rollouts.question, rollouts.rephrasing, rollouts.correct, rollouts.replayed)
     for q, n, right, replayed, answer in zip(*(c.tolist() for c in columns), rollouts.answers, strict=True):

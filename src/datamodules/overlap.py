@@ -84,11 +84,14 @@ def find_overlaps(
     """
     if n < 1 or not 0 < threshold <= 1:
         raise ValueError(f"Expected n ≥ 1 and a threshold above 0 and up to 1, but got {n} and {threshold}.")
-    grams_of = {
-        split: [_ngrams(words(group.question), n) for group in groups] for split, groups in tests.items()
-    }
-    wanted = {gram for rows in grams_of.values() for grams in rows for gram in grams}
-    texts = [(group.id, text) for group in train for text in (group.question, *group.rephrasings)]
+    grams_of: dict[str, list[set[Gram]]] = {}
+    wanted: set[Gram] = set()
+    for split, groups in tests.items():
+        grams_of[split] = [_ngrams(words(group.question), n) for group in groups]
+        wanted.update(*grams_of[split])
+    texts: list[tuple[str, str]] = []
+    for group in train:
+        texts.extend((group.id, text) for text in (group.question, *group.rephrasings))
     holders: dict[Gram, list[int]] = defaultdict(list)
     for row, (_, text) in enumerate(texts):
         found = words(text)
@@ -103,7 +106,10 @@ def find_overlaps(
         for group, grams in zip(groups, grams_of[split], strict=True):
             own = grams - usual
             row, count = index.most_similar(own)
-            if count and (similarity := round(count / len(own), 3)) >= threshold:
+            if not count:
+                continue
+            similarity = round(count / len(own), 3)
+            if similarity >= threshold:
                 id, text = texts[row]
                 same_numbers = _numbers(text) == _numbers(group.question)
                 overlaps[split].append(Overlap(group.id, id, similarity, same_numbers))
@@ -160,7 +166,9 @@ class Index:
                 self.known.clear()
             self.known[common] = counts, int(counts.argmax()) if len(counts) else 0
         counts, best = self.known[common]
-        shared = Counter(row for gram in grams for row in self.rare.get(gram, ()))
+        shared: Counter[int] = Counter()
+        for gram in grams:
+            shared.update(self.rare.get(gram, ()))
         found = [(count + int(counts[self.layout_of[row]]), -row) for row, count in shared.items()]
         if len(counts):
             found.append((int(counts[best]), -self.first[best]))

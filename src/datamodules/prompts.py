@@ -82,7 +82,8 @@ class PromptRenderer:
             kinds = ("original", *group.kinds) if group.kinds else ("",) * len(questions)
             for number, (question, share) in enumerate(zip(questions, shares, strict=True)):
                 for name, count in share.items():
-                    text, ids = originals[name], anchors[name]
+                    text = originals[name]
+                    ids = anchors[name]
                     if number:
                         text = self._render(name, question)
                         ids = self._encode(name, question, text)
@@ -96,13 +97,15 @@ class PromptRenderer:
         for name, template in self.templates.templates.items():
             if not isinstance(template, PlainTemplate):
                 continue
-            model, known = self.tokenizer.name_or_path, self.tokenizer.get_added_vocab()
+            model = self.tokenizer.name_or_path
+            known = self.tokenizer.get_added_vocab()
             if self.tokenizer.chat_template is not None and not any(
                 mark in template.format for mark in known
             ):
                 yield f"Template {name} leaves out the turns of a chat that {model} knows: perhaps take template=chat."
             for mark in MARK.findall(template.format):
-                if (count := len(self._encoder.encode([mark])[0])) > 1:
+                count = len(self._encoder.encode([mark])[0])
+                if count > 1:
                     yield f"Template {name} has {mark}, which {model} reads as {count} tokens: change template.format."
 
     def _render(self, template: str, question: str) -> str:
@@ -148,7 +151,10 @@ class PromptRenderer:
         unreadable: dict[str, str] = {}
         rephrasings_too_long = 0
         rephrasings_unreadable = 0
-        measured = iter(self._measure([q for group in groups for q in (group.question, *group.rephrasings)]))
+        texts: list[str] = []
+        for group in groups:
+            texts += [group.question, *group.rephrasings]
+        measured = iter(self._measure(texts))
         for group in groups:
             original, *others = [next(measured) for _ in range(1 + len(group.rephrasings))]
             if original.problem:
@@ -164,9 +170,9 @@ class PromptRenderer:
             used = [original, *(others[row] for row in fit)]
             prompt_tokens.extend(one.tokens for one in used)
             kept.append(group.select_rephrasings(fit))
-            marks = list(dict.fromkeys(mark for one in used for mark in one.control_tokens))
+            marks = dict.fromkeys(chain.from_iterable(one.control_tokens for one in used))
             if marks:
-                control_tokens[group.id] = marks
+                control_tokens[group.id] = list(marks)
         return Fitting(
             kept=kept,
             too_long=too_long,

@@ -24,6 +24,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ def repeated_questions(groups: Sequence[QuestionGroup]) -> list[list[QuestionGro
 
 def _contradict(same: Sequence[QuestionGroup]) -> bool:
     """Check whether no single spelling of an answer is accepted for all of these questions."""
-    return not set.intersection(*({plain(answer) for answer in group.answer} for group in same))
+    spellings = [set(map(plain, group.answer)) for group in same]
+    return not set.intersection(*spellings)
 
 
 def _control_tokens(fitting: Fitting) -> dict[str, list[str]]:
@@ -80,19 +82,22 @@ def _control_tokens(fitting: Fitting) -> dict[str, list[str]]:
     """
     found = {}
     for group in fitting.kept:
-        published = [mark for text in (group.question, *group.rephrasings) for mark in control_marks(text)]
-        marks = list(dict.fromkeys([*fitting.control_tokens.get(group.id, ()), *published]))
+        marks = dict.fromkeys(fitting.control_tokens.get(group.id, ()))
+        for text in (group.question, *group.rephrasings):
+            marks |= dict.fromkeys(control_marks(text))  # published ones
         if marks:
-            found[group.id] = marks
+            found[group.id] = list(marks)
     return found
 
 
 def _hidden_characters(groups: Sequence[QuestionGroup]) -> dict[str, list[str]]:
     found = {}
     for group in groups:
-        names = [name for text in (group.question, *group.rephrasings) for name in hidden_characters(text)]
+        names: dict[str, None] = {}
+        for text in (group.question, *group.rephrasings):
+            names |= dict.fromkeys(hidden_characters(text))
         if names:
-            found[group.id] = list(dict.fromkeys(names))
+            found[group.id] = list(names)
     return found
 
 
@@ -111,13 +116,15 @@ def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> I
     for reason, ids in report["excluded"].items():
         if ids and reason != "too_long":
             yield f"{split}: left out {len(ids)} questions ({reason}): {_named(ids)}."
-    too_long, dropped = report["excluded"]["too_long"], report["rephrasings_too_long"]
+    too_long = report["excluded"]["too_long"]
+    dropped = report["rephrasings_too_long"]
     if too_long or dropped:
         yield (
             f"{split}: left out {len(too_long)} questions and {dropped} rephrasings longer than "
             f"{max_prompt_tokens} tokens, among them {_named(too_long) or 'no question'}."
         )
-    if dropped := report["rephrasings_unreadable"]:
+    dropped = report["rephrasings_unreadable"]
+    if dropped:
         yield f"{split}: left out {dropped} rephrasings with control tokens that the tokenizer can't read as text."
     yield from (f"{split}: {warning}." for warning in report["warnings"])
     yield from _cautions_about_texts(split, report)
@@ -125,21 +132,25 @@ def cautions(split: str, report: Mapping[str, Any], max_prompt_tokens: int) -> I
 
 def _cautions_about_texts(split: str, report: Mapping[str, Any]) -> Iterator[str]:
     """Yield a sentence each for repeated questions, contradictions, control tokens and hidden characters."""
-    if repeated := report["repeated_questions"]:
+    repeated = report["repeated_questions"]
+    if repeated:
         several = _named([" = ".join(ids) for ids in repeated])
         yield f"{split}: {len(repeated)} questions are in the data more than once: {several}. Remove repetitions."
-    if contradictions := report["contradictions"]:
+    contradictions = report["contradictions"]
+    if contradictions:
         several = _named([" = ".join(ids) for ids in contradictions])
         yield f"{split}: {len(contradictions)} of them with different answers: {several}. Correct or remove them."
-    if spelled := report["control_tokens"]:
-        tokens = _named(list(dict.fromkeys(token for tokens in spelled.values() for token in tokens)))
+    spelled = report["control_tokens"]
+    if spelled:
+        tokens = _named(list(dict.fromkeys(chain.from_iterable(spelled.values()))))
         yield (
             f"{split}: {len(spelled)} questions or their rephrasings spell control tokens of chat templates "
             f"({tokens}), which are tokenised as text: {_named(list(spelled))}. Remove them if they are not "
             "meant."
         )
-    if hidden := report["hidden_characters"]:
-        names = _named(list(dict.fromkeys(name for names in hidden.values() for name in names)))
+    hidden = report["hidden_characters"]
+    if hidden:
+        names = _named(list(dict.fromkeys(chain.from_iterable(hidden.values()))))
         yield (
             f"{split}: {len(hidden)} questions or their rephrasings have characters that readers can't see "
             f"({names}): {_named(list(hidden))}. Remove them if they are not meant."
@@ -149,7 +160,9 @@ def _cautions_about_texts(split: str, report: Mapping[str, Any]) -> Iterator[str
 def caution_of_notes(split: str, notes: Mapping[str, Sequence[str]]) -> Iterator[str]:
     """Yield one sentence that counts the references with notes by kind."""
     if notes:
-        kinds = Counter(kind for kinds in notes.values() for kind in dict.fromkeys(kinds))
+        kinds: Counter[str] = Counter()
+        for of_question in notes.values():
+            kinds.update(dict.fromkeys(of_question, 1))
         counted = ", ".join(f"{kind} ({count})" for kind, count in kinds.most_common())
         yield (
             f"{split}: {len(notes)} reference answers may accept other spellings than you expect: {counted}. "
@@ -193,7 +206,8 @@ def of_seen(split: str, groups: Sequence[QuestionGroup], noted: str, run: Path) 
 
     `noted` is the string of digests that the run has recorded.
     """
-    if copies := [group.question for group in seen(groups, noted)]:
+    copies = [group.question for group in seen(groups, noted)]
+    if copies:
         yield _with_examples(
             f"{split}: this policy was trained on {len(copies)} of {len(groups)} questions, in {run}. Ask "
             f"others by data.evaluation.{split}, or read its results as those of seen questions.",

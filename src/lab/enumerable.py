@@ -148,12 +148,13 @@ def expected_update(
     sampled = probabilities(policies.sampler, responses)
     share = torch.as_tensor(samples).expand(count).double()
     share = (share / share.sum())[:, None] * sampled
+    reference = None
+    if loss.kl_coef:
+        reference = token_logprobs(policies.reference, responses)[score].flatten()
     inputs = LossInputs(
         logprobs=logprobs.flatten(),
         old_logprobs=token_logprobs(policies.old, responses)[score].flatten(),
-        reference_logprobs=token_logprobs(policies.reference, responses)[score].flatten()
-        if loss.kl_coef
-        else None,
+        reference_logprobs=reference,
         entropy=entropies.flatten(),
         advantages=_by_response(strategy, sampled, correct, samples),
         response=(responses.response + len(responses.lengths) * torch.arange(count)[:, None]).flatten(),

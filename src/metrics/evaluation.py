@@ -59,7 +59,8 @@ def joined(records: Iterable[QuestionCounts]) -> list[QuestionCounts]:
         if key not in found:
             found[key] = record
             continue
-        first, second = found[key]["counts"], record["counts"]
+        first = found[key]["counts"]
+        second = record["counts"]
         sums = {name: first[name] + second[name] for name in ("n", "correct", "tokens", "truncated")}
         right = sorted({*first["right"], *second["right"]})
         wrong = dict(Counter(first["wrong"]) + Counter(second["wrong"]))
@@ -74,18 +75,23 @@ def merge_counts(records: Iterable[QuestionCounts]) -> Splits:
         parts[record["split"], record["id"]].append(record["counts"])
     splits: Splits = defaultdict(dict)
     for (split, id), counts in parts.items():
-        names = ("n", "correct", "tokens", "truncated")
-        n, correct, tokens, truncated = (sum(part[name] for part in counts) for name in names)
-        wrong: Counter[str] = sum((Counter(part["wrong"]) for part in counts), Counter())
+        totals = dict.fromkeys(("n", "correct", "tokens", "truncated"), 0)
+        right: set[str] = set()
+        wrong: Counter[str] = Counter()
+        for part in counts:
+            for name in totals:
+                totals[name] += part[name]
+            right.update(part["right"])
+            wrong += Counter(part["wrong"])
         splits[split][id] = {
             "id": id,
-            "n": n,
-            "correct": correct,
-            "distinct_answers": len(set(wrong).union(*(part["right"] for part in counts))),
+            "n": totals["n"],
+            "correct": totals["correct"],
+            "distinct_answers": len(right | set(wrong)),
             "distinct_wrong": len(wrong),
-            "majority": majority_vote(correct, list(wrong.values())),
-            "mean_length": tokens / n,
-            "truncated": truncated,
+            "majority": majority_vote(totals["correct"], list(wrong.values())),
+            "mean_length": totals["tokens"] / totals["n"],
+            "truncated": totals["truncated"],
             "metadata": counts[0]["metadata"],
         }
     return splits
@@ -134,11 +140,9 @@ def averages(
     found: dict[str, dict[str, Any]] = {}
     for name, splits in groups.items():
         if set(splits) <= report.keys():
-            ks = [
-                k
-                for k in report[splits[0]]["pass_at_k"]
-                if all(k in report[split]["pass_at_k"] for split in splits)
-            ]
+            ks = list(report[splits[0]]["pass_at_k"])
+            for split in splits[1:]:
+                ks = [k for k in ks if k in report[split]["pass_at_k"]]
             curves = [_curve(report[split]["questions"], ks) for split in splits]
             found[name] = {
                 "splits": list(splits),
@@ -151,8 +155,11 @@ def averages(
 
 def _curve(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> Tensor:
     """Return [Q, K] pass@k of the questions with these `n` and `correct`."""
-    n, correct = (torch.tensor([row[name] for row in rows]) for name in ("n", "correct"))
-    return torch.stack([pass_at_k(n, correct, k) for k in ks], -1) if ks else torch.zeros(len(rows), 0)
+    if not ks:
+        return torch.zeros(len(rows), 0)
+    n = torch.tensor([row["n"] for row in rows])
+    correct = torch.tensor([row["correct"] for row in rows])
+    return torch.stack([pass_at_k(n, correct, k) for k in ks], -1)
 
 
 def _intervals(places: Sequence[float], *curves: Tensor) -> dict[float, dict[str, float]]:

@@ -43,7 +43,8 @@ class MeanByName(Metric):
         Raises:
             ValueError: if a name is not one of `names`.
         """
-        if unknown := [name for name in values if name not in self.names]:
+        unknown = [name for name in values if name not in self.names]
+        if unknown:
             raise ValueError(
                 f"Expected MeanByName.names to have {', '.join(unknown)}, but got {', '.join(self.names)}."
             )

@@ -289,7 +289,7 @@ def split_by_question(question: Tensor, num_questions: int, num_mini_batches: in
 
 def reward_groups(rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> RewardGroups:
     """Return a strategy's input for the responses of one rank; `scores`, if given, cover all of them."""
-    names = ("rewards", "correct", "question", "prompt", "lengths", "history")
+    names = ("rewards", "correct", "question", "prompt", "lengths", "answers", "history")
     columns = {name: getattr(rollouts, name) for name in names}
     if scores is not None:
         sums = [part.sum() for part in scores.logprobs.split(rollouts.lengths.tolist())]
@@ -311,4 +311,6 @@ def join_reward_groups(parts: Sequence[RewardGroups]) -> RewardGroups:
         columns = [getattr(part, name) for part in parts]
         if columns[0] is not None:
             joined[name] = torch.cat(columns)
+    if parts[0].answers is not None:
+        joined["answers"] = [answer for part in parts for answer in part.answers or ()]
     return replace(parts[0], **joined, history=History.joined(part.history for part in parts))

@@ -279,7 +279,8 @@ class PolicyLoss(Loss):
         )
         check_choice("kl_estimator", self.kl_estimator, tuple(KL_ESTIMATORS), "loss")
         check_choice("objective", self.objective, ("clip", "cispo"), "loss")
-        low, high = self.clip_low or 0.0, self.clip_high or 0.0
+        low = self.clip_low or 0.0
+        high = self.clip_high or 0.0
         if low < 0 or high < 0 or (self.ratio != "geometric" and low > 1):
             raise ValueError(
                 "Expected 0 ≤ loss.clip_low ≤ 1 (any value from 0 with loss.ratio=geometric) and "

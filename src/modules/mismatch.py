@@ -40,7 +40,8 @@ class Corrected:
 
         `ess` is the effective sample size per token.
         """
-        sums, tokens = self.sums, max(self.sums["tokens"], 1)
+        sums = self.sums
+        tokens = max(self.sums["tokens"], 1)
         means = {name: sums[name] / tokens for name in ("weight", "rejected", "truncated")}
         return {**means, "ess": sums["weight"] ** 2 / (tokens * sums["square"]) if sums["square"] else 0.0}
 
@@ -131,7 +132,8 @@ class MismatchCorrection:
             FloatingPointError: if a log-ratio is NaN or +∞, which no probabilities give.
         """
         log_ratio = _in_float32(log_ratio)
-        if broken := int((log_ratio.isnan() | log_ratio.isposinf()).sum()):
+        broken = int((log_ratio.isnan() | log_ratio.isposinf()).sum())
+        if broken:
             raise FloatingPointError(
                 "Expected finite log-probs of the tokens that mismatch weighs, but the log-ratios of "
                 f"{broken} of {len(log_ratio)} are NaN or +inf. Check the weights of the policy, "
@@ -140,7 +142,9 @@ class MismatchCorrection:
         weights = torch.ones_like(log_ratio)
         if self.weight is not None:
             weights = bounded_exp(self._at(self.weight, log_ratio, response))
-        low, high, cap = self.low or -math.inf, self.high or math.inf, self.cap or math.inf
+        low = self.low or -math.inf
+        high = self.high or math.inf
+        cap = self.cap or math.inf
         truncated = weights > cap
         if self.reject is None:
             decisive = weights  # without bounds
@@ -183,7 +187,8 @@ def check_corrected(corrected: object, size: int, correction: object) -> Correct
             f"Expected {name_of(correction)} (mismatch) to return Corrected, but got {found(corrected)}."
         )
     weights = check_column(corrected.weights, size, correction, "mismatch", "weights")
-    if negative := int((weights < 0).sum()):
+    negative = int((weights < 0).sum())
+    if negative:
         raise FloatingPointError(
             f"Expected {name_of(correction)} (mismatch) to return weights of at least 0, but {negative} are negative."
         )

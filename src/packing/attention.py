@@ -110,7 +110,8 @@ def sparse_attention(
     """
     flex: Any = compiled(flex_attention) if fused else flex_attention
     # Under autocast the rotary embedding leaves queries and keys in float32, while the values are bfloat16.
-    query, key = query.to(value.dtype), key.to(value.dtype)
+    query = query.to(value.dtype)
+    key = key.to(value.dtype)
     shared = query.shape[1] != key.shape[1]
     return flex(  # type: ignore[no-any-return]
         query,

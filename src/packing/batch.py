@@ -78,7 +78,8 @@ class PackedBatch:
     @cached_property
     def blocks(self) -> tuple[list[AttentionBlock], Tensor]:
         """Attention blocks for SDPA, and [L] long, place of each token's output among their outputs."""
-        (blocks, slots), device = padded_blocks(self.spans), self.input_ids.device
+        blocks, slots = padded_blocks(self.spans)
+        device = self.input_ids.device
         moved = [AttentionBlock._make(x if x is None else x.to(device) for x in block) for block in blocks]
         return moved, slots.to(device)
 
@@ -110,15 +111,21 @@ def pack(
         raise ValueError("Expected at least one response to pack, but got none.")
     pieces: list[tuple[Tensor, int, int, int]] = []  # tokens, position of the first, prompt, owner
     spans: list[Span] = []
-    previous, start, size, count = None, 0, 0, -1
+    previous = None
+    start = 0
+    size = 0
+    count = -1
     for owner, row in enumerate(order):
-        head, body = prompts[shared[row]], responses[row]
+        head = prompts[shared[row]]
+        body = responses[row]
         if not len(head) or not len(body):
             raise ValueError(
                 f"Expected prompts and responses of at least one token, but response {row} or its prompt has none."
             )
         if shared[row] != previous:
-            previous, start, count = shared[row], size, count + 1
+            previous = shared[row]
+            start = size
+            count += 1
             pieces.append((head, 0, count, -1))
             size += len(head)
         pieces.append((body, len(head), count, owner))
@@ -174,9 +181,9 @@ def plan_micro_batches(
         groups: dict[int, list[int]] = {}
         for row, shared in enumerate(prompt.tolist()):
             groups.setdefault(shared, []).append(row)
-        pieces = [
-            piece for rows in groups.values() for piece in _pieces(rows, heads[rows[0]], own, token_budget)
-        ]
+        pieces: list[tuple[int, list[int]]] = []
+        for rows in groups.values():
+            pieces += _pieces(rows, heads[rows[0]], own, token_budget)
         parts = _first_fit_decreasing(pieces, token_budget)
     else:
         parts = _rectangles([head + length for head, length in zip(heads, own, strict=True)], token_budget)
@@ -188,11 +195,13 @@ def _pieces(
 ) -> list[tuple[int, list[int]]]:
     """Cut the responses of one prompt of `head` tokens into (tokens, rows) within the budget."""
     pieces: list[tuple[int, list[int]]] = []
-    size, piece = head, list[int]()
+    size = head
+    piece = list[int]()
     for row in rows:
         if piece and size + lengths[row] > budget:
             pieces.append((size, piece))
-            size, piece = head, []
+            size = head
+            piece = []
         size += lengths[row]
         piece.append(row)
     return [*pieces, (size, piece)]
@@ -287,7 +296,8 @@ def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMas
     some, full = visible_blocks(prompt, owner, block_size)
     if len(some) == 1:  # torch.compile specialises graphs on size 1; the second block has no tokens
         some, full = (F.pad(blocks, (0, 1, 0, 1)) for blocks in (some, full))
-    masked, unmasked = _rows_of_blocks(some & ~full), _rows_of_blocks(full)
+    masked = _rows_of_blocks(some & ~full)
+    unmasked = _rows_of_blocks(full)
     lengths = (len(prompt), len(prompt))
     return BlockMask.from_kv_blocks(
         *masked, *unmasked, BLOCK_SIZE=block_size, mask_mod=sees, seq_lengths=lengths
@@ -300,7 +310,8 @@ def visible_blocks(prompt: Tensor, owner: Tensor, block_size: int) -> tuple[Tens
     The first is true if any query sees any key, without false negatives; the second if every query sees every
     key, without false positives.
     """
-    none, count = len(prompt), -(-len(prompt) // block_size)
+    none = len(prompt)
+    count = -(-len(prompt) // block_size)
     padding = count * block_size - len(prompt)
 
     def per_block(values: Tensor, fill: int) -> Tensor:

@@ -133,7 +133,8 @@ class _HeadScores(torch.autograd.Function):
         ctx: Any, grad_logprobs: Tensor, grad_entropies: Tensor, upstream: Tensor
     ) -> tuple[Any, ...]:
         if ctx.config.loss:
-            gradients, ctx.gradients = ctx.gradients, None  # scaled in place, hence only once
+            gradients = ctx.gradients
+            ctx.gradients = None  # scaled in place, hence only once
             return *(g if g is None else g.mul_(upstream) for g in gradients), None, None
         hidden, weight, targets, normalisers, entropies, kept = ctx.saved_tensors
         entropy = "none" if grad_entropies is None else "grad"
@@ -167,10 +168,13 @@ class Head:
     """Output head for CPUs, which scores chunk by chunk, operation by operation in reused buffers."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig) -> None:
-        self.hidden, self.weight, self.targets = hidden, weight, targets
+        self.hidden = hidden
+        self.weight = weight
+        self.targets = targets
         self.temperature, self.entropy, self.chunk_size, self.kept, _, needs_gradient = config
         # Chunks of about equal size: a chunk of a single row would be compiled separately.
-        size, count = len(hidden), -(-len(hidden) // self.chunk_size)
+        size = len(hidden)
+        count = -(-len(hidden) // self.chunk_size)
         self.chunks = [slice(size * part // count, size * (part + 1) // count) for part in range(count)]
         self.x = weight.new_empty(min(self.chunk_size, len(hidden)), len(weight), dtype=torch.float32)
         self.grad_hidden = torch.empty_like(hidden) if needs_gradient[0] else None
@@ -187,15 +191,14 @@ class Head:
 
         CUDA makes it from two-byte types directly, without a copy.
         """
-        hidden, weight = self.hidden[rows], self.weight.t()
+        hidden = self.hidden[rows]
+        weight = self.weight.t()
         self.logits = out = self.x[: len(hidden)] if self.kept is None else self.kept[rows]
         if weight.dtype == torch.float32:
             return torch.mm(hidden, weight, out=out)
-        return (
-            torch.mm(hidden, weight, out_dtype=out.dtype, out=out)
-            if weight.is_cuda
-            else out.copy_(hidden @ weight)
-        )
+        if weight.is_cuda:
+            return torch.mm(hidden, weight, out_dtype=out.dtype, out=out)
+        return out.copy_(hidden @ weight)
 
     def _logits(self, rows: slice) -> Tensor:
         x = self._multiply(rows)
@@ -226,7 +229,8 @@ class Head:
         self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor
     ) -> Tensor:
         """Return [rows, V] in the weight's type: gradient at `_multiply`'s output for the last chunk."""
-        p, x = self.p[: len(targets)], self.x[: len(targets)]  # in proportion to the probabilities; ln p
+        p = self.p[: len(targets)]  # in proportion to the probabilities
+        x = self.x[: len(targets)]  # ln p
         share = 1 / (self.temperature * self.total)
         if self.entropy == "grad":
             x.add_((entropies - self.total.log())[:, None]).mul_(-(grad_entropies * share)[:, None])
@@ -243,7 +247,8 @@ class Head:
         gradient = self._gradient(self.targets[rows], grad_logprobs, entropies, grad_entropies)
         if self.grad_hidden is not None:
             torch.mm(gradient, self.weight, out=self.grad_hidden[rows])
-        if (total := self.grad_weight) is None:
+        total = self.grad_weight
+        if total is None:
             return
         if gradient.dtype == total.dtype:
             total.addmm_(gradient.t(), hidden)

@@ -36,8 +36,10 @@ class CausalPolicy(nn.Module):
         self, model: PreTrainedModel, temperature: float = 1.0, chunk_size: int | None = None
     ) -> None:
         super().__init__()
-        self.model, self.compiled = model, False
-        self.temperature, self.chunk_size = temperature, chunk_size
+        self.model = model
+        self.compiled = False
+        self.temperature = temperature
+        self.chunk_size = chunk_size
         self.shares_prefix, reason = supports_prefix_sharing(model)
         if self.shares_prefix:
             model.set_attn_implementation(PREFIX_ATTENTION)
@@ -67,12 +69,14 @@ class CausalPolicy(nn.Module):
             refuse_noise(self.model)
         if self.compiled:
             _ = batch.block_mask  # made here, outside of the graphs that read it
-        hidden, weight = predicting_states(self.model, batch), self.model.get_output_embeddings().weight
+        hidden = predicting_states(self.model, batch)
+        weight = self.model.get_output_embeddings().weight
         return head_scores(hidden, weight, batch.targets, self.temperature, entropy, self.chunk_size, loss)
 
     def _padded_logits(self, batch: PackedBatch) -> Tensor:
         """Return [T, V] logits of the model's own forward on whole, right-padded sequences."""
-        tokens, spans = batch.input_ids[0], batch.spans
+        tokens = batch.input_ids[0]
+        spans = batch.spans
         whole = [
             torch.cat([tokens[s.prompt :][: s.prompt_length], tokens[s.start :][: s.length]]) for s in spans
         ]

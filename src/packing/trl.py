@@ -36,7 +36,8 @@ ARGUMENTS = [*SERVED, "compute_aux_loss"]
 TESTED = "1.16"
 TRAINERS = "GRPOTrainer, RLOOTrainer or GMPOTrainer"
 """Trainers of TRL whose trainings are tested."""
-_PLAIN_FORWARD, _PLAIN_GENERATE = "_forward_before_sharing", "_generate_before_sharing"
+_PLAIN_FORWARD = "_forward_before_sharing"
+_PLAIN_GENERATE = "_generate_before_sharing"
 
 
 def share_prefixes(trainer: Any) -> None:
@@ -67,7 +68,8 @@ def share_prefixes(trainer: Any) -> None:
             f"Expected a {TRAINERS} of TRL {TESTED}, whose {METHOD} takes {', '.join(ARGUMENTS)}, but that "
             f"of {type(trainer).__name__} takes {found}."
         )
-    if reason := _unserved(trainer, plain):
+    reason = _unserved(trainer, plain)
+    if reason:
         raise ValueError(f"Expected a trainer that can share prefixes, but {reason}.")
     models = [
         trainer.accelerator.unwrap_model(m) for m in (trainer.model, trainer.ref_model) if m is not None
@@ -76,10 +78,8 @@ def share_prefixes(trainer: Any) -> None:
         shares, reason = supports_prefix_sharing(model)
         noise = _noise(model)
         if shares and noise:
-            shares, reason = (
-                False,
-                f"{noise}, and the responses of a group would share the noise of their prompt",
-            )
+            shares = False
+            reason = f"{noise}, and the responses of a group would share the noise of their prompt"
         if not shares:
             raise ValueError(
                 f"Expected a model that can share prefixes, but of {type(model).__name__}: {reason}."
@@ -91,7 +91,8 @@ def share_prefixes(trainer: Any) -> None:
             "packed.",
             stacklevel=2,
         )
-    if not (installed := version("trl")).startswith(TESTED + "."):
+    installed = version("trl")
+    if not installed.startswith(TESTED + "."):
         warnings.warn(
             f"Prefixes are shared as with TRL {TESTED}, but TRL {installed} is installed.", stacklevel=2
         )
@@ -119,18 +120,21 @@ def _mixes_rows(trainer: Any) -> bool:
 
 def _keep_prompts_together(trainer: Any) -> None:
     """Order the rows of an optimizer step so that each micro-batch has few prompts."""
-    plain, args = trainer._prepare_inputs, trainer.args
+    plain = trainer._prepare_inputs
+    args = trainer.args
     size = math.gcd(args.steps_per_generation, args.gradient_accumulation_steps)
 
     def prepare(generation_batch: Any) -> Any:
-        before, inputs = trainer._buffered_inputs, plain(generation_batch)
-        if (parts := trainer._buffered_inputs) is before:
+        before = trainer._buffered_inputs
+        inputs = plain(generation_batch)
+        parts = trainer._buffered_inputs
+        if parts is before:
             return inputs
-        steps = range(0, len(parts), size)
-        trainer._buffered_inputs = [
-            part for step in steps for part in order_by_prompt(parts[step : step + size])
-        ]
-        return trainer._buffered_inputs[trainer._step % args.steps_per_generation]
+        ordered: list[dict[str, Any]] = []
+        for step in range(0, len(parts), size):
+            ordered += order_by_prompt(parts[step : step + size])
+        trainer._buffered_inputs = ordered
+        return ordered[trainer._step % args.steps_per_generation]
 
     trainer._prepare_inputs = prepare
 
@@ -141,10 +145,8 @@ def order_by_prompt(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
     Images are left alone.
     """
     prompts = [part["prompt_ids"] for part in parts]
-    order, size = (
-        torch.cat(prompts).unique(dim=0, return_inverse=True)[1].argsort(stable=True),
-        len(prompts[0]),
-    )
+    order = torch.cat(prompts).unique(dim=0, return_inverse=True)[1].argsort(stable=True)
+    size = len(prompts[0])
     columns: dict[str, Any] = {name: [part[name] for part in parts] for name in parts[0]}
     for name, values in columns.items():
         if isinstance(values[0], list) or any(x is not None and x.ndim and len(x) != size for x in values):
@@ -177,12 +179,10 @@ def _noise(model: nn.Module) -> str | None:
     """
     for name, _, attribute, rate in noise_rates(model):
         off = f"{attribute}=0 in the model's config"
-        if attribute == "p":
-            off = (
-                "lora_dropout=0 in LoraConfig"
-                if "lora_dropout" in name
-                else "disable_dropout=True in TRL's config"
-            )
+        if "lora_dropout" in name and attribute == "p":
+            off = "lora_dropout=0 in LoraConfig"
+        elif attribute == "p":
+            off = "disable_dropout=True in TRL's config"
         return f"its {name} is {rate} ({off} switches it off)"
     return None
 
@@ -303,16 +303,20 @@ class SharedLogProbs:
         `logits_to_keep`, which is C; options.
         """
         options = self._by_name(inputs, options)
-        model, input_ids = options.pop("model"), options.pop("input_ids")
-        attention_mask, logits_to_keep = options.pop("attention_mask"), options.pop("logits_to_keep")
-        if reason := _obstacle(attention_mask.bool(), logits_to_keep, options):
+        model = options.pop("model")
+        input_ids = options.pop("input_ids")
+        attention_mask = options.pop("attention_mask")
+        logits_to_keep = options.pop("logits_to_keep")
+        reason = _obstacle(attention_mask.bool(), logits_to_keep, options)
+        if reason:
             if reason not in self.warned:
                 warnings.warn(
                     f"Prefixes are not shared, TRL's own method takes the batch: {reason}.", stacklevel=2
                 )
             self.warned.add(reason)
             return self.plain(model, input_ids, attention_mask, logits_to_keep, **options)  # type: ignore[no-any-return]
-        size, entropy = options.get("batch_size") or len(input_ids), bool(options.get("compute_entropy"))
+        size = options.get("batch_size") or len(input_ids)
+        entropy = bool(options.get("compute_entropy"))
         parts = zip(input_ids.split(size), attention_mask.split(size), strict=True)
         scores = [self._score(model, ids, mask, logits_to_keep, entropy) for ids, mask in parts]
         logprobs, entropies = zip(*scores, strict=True)
@@ -359,9 +363,11 @@ def pack_rows(ids: Tensor, mask: Tensor, width: int) -> PackedBatch:
 
 def _obstacle(mask: Tensor, width: int, options: Mapping[str, Any]) -> str | None:
     """Return why a batch can't be packed; None if it can."""
-    prompts, completions = mask[:, :-width], mask[:, -width:]
+    prompts = mask[:, :-width]
+    completions = mask[:, -width:]
     given = [name for name, value in options.items() if value is not None and value is not False]
-    if others := [name for name in given if name not in SERVED]:
+    others = [name for name in given if name not in SERVED]
+    if others:
         return f"it needs more than tokens: {', '.join(others)}"
     if not prompts.any(1).all():
         return "a prompt has no tokens"

@@ -97,10 +97,18 @@ class Setup:
 
     def updating(self) -> dict[str, float]:
         """Return part → GiB on one GPU at the peak of an update, in float32 with AdamW's two moments."""
-        share = 0.0 if self.offloaded else self.replicas / self.ranks if self.sharded else 1.0
+        share = 1.0
+        if self.offloaded:
+            share = 0.0
+        elif self.sharded:
+            share = self.replicas / self.ranks
         size = 2 if self.reduced else 4
         # FSDP2 gathers the root and, ahead of time, a second layer; autocast keeps copies of all weights.
-        together = self.root + 2 * self.layer if self.sharded else self.parameters if self.reduced else 0
+        together = 0
+        if self.sharded:
+            together = self.root + 2 * self.layer
+        elif self.reduced:
+            together = self.parameters
         rows = min(max(2**27 // self.vocabulary, 1), self.fullest())  # of a chunk of logits and its gradient
         parts = {
             "weights": 4 * self.parameters * share,

@@ -108,7 +108,9 @@ def engine_of(cfg: DictConfig, gpu: DictConfig, model: dict[str, int]) -> dict[s
     colocated, urls = issubclass(kind, VLLMEngine), settings.get("url")
     share = settings.gpu_memory_utilization if colocated else 0.92  # vLLM's default
     team = settings.tensor_parallel_size if colocated else cfg.gpus_per_server
-    servers = 0 if colocated else team * (len(urls) if isinstance(urls, ListConfig) else 1)
+    servers = 0
+    if not colocated:
+        servers = team * (len(urls) if isinstance(urls, ListConfig) else 1)
     awake = share * gpu.memory
     return {
         "awake": awake, "asleep": 0.0 if settings.get("sleep") else awake, "utilization": share, "team": team,
@@ -150,11 +152,9 @@ def show(s: Setup, gpu: str, console: Console) -> None:
         s.servers * (seconds - sampling),
     )
     hours, low, high, *idle = (figure(each * count / 3600) for each in shown)
-    run = (
-        f"{count} iterations"
-        if s.iterations
-        else "an iteration (for the run, set questions=<how many there are>)"
-    )
+    run = "an iteration (for the run, set questions=<how many there are>)"
+    if s.iterations:
+        run = f"{count} iterations"
     console.print(
         f"An iteration: {s.responses:,} responses, {figure(s.responses * s.mean / 1e6)} million tokens, are "
         f"sampled in {figure(sampling)} seconds, {'while' if s.ahead else 'then'} an update takes "

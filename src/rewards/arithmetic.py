@@ -225,7 +225,8 @@ class _Parser:
                 tree = ("*", tree, self.power())
             elif self.next in ("/", r"\div"):
                 self.take()
-                tree, divided = ("/", tree, self.power()), True
+                tree = ("/", tree, self.power())
+                divided = True
             elif not self.begins_factor():
                 return tree
             elif divided or _is_number(self.next):
@@ -370,7 +371,8 @@ def _factorial(value: Any) -> Fraction:
 
 
 def _binomial(above: Any, below: Any) -> Fraction:
-    n, k = _integer(above), _integer(below)
+    n = _integer(above)
+    k = _integer(below)
     if not 0 <= k <= n <= 3000:
         raise _UnreadableError
     return Fraction(comb(n, k))
@@ -448,7 +450,8 @@ def _power(base: Any, exponent: Any) -> Any:
             return _exact_power(base, exponent.numerator)
     elif isinstance(base, Fraction) and base <= 0:
         raise _UnreadableError  # a principal value or a real root
-    base, exponent = _inexact(base), _inexact(exponent)
+    base = _inexact(base)
+    exponent = _inexact(exponent)
     context = _mp()
     if not base and isinstance(exponent, context.mpf) and exponent > 0:
         return base
@@ -484,7 +487,8 @@ def _function(name: str, value: Any) -> Any:
 def _rounded(value: Any) -> Number:
     if isinstance(value, Fraction):
         return Number(value)
-    real, imaginary = _fraction(value.real), _fraction(value.imag)
+    real = _fraction(value.real)
+    imaginary = _fraction(value.imag)
     size = abs(real) + abs(imaginary)
     parts = [_part(part, size) for part in (real, imaginary)]
     exact = all(is_exact for _, is_exact in parts)
@@ -512,7 +516,8 @@ def _fraction(value: Any) -> Fraction:
     """Convert an mpmath float to a fraction."""
     if not _mp().isfinite(value):
         raise _UnreadableError
-    mantissa, exponent = int(value.man), int(value.exp)
+    mantissa = int(value.man)
+    exponent = int(value.exp)
     if abs(exponent) > 1 << 16:
         raise _UnreadableError
     sign = -1 if value < 0 else 1
@@ -566,7 +571,8 @@ def _times(first: Polynomial, second: Polynomial) -> Polynomial:
             for name, exponent in other_powers:
                 exponents[name] = exponents.get(name, Fraction(0)) + exponent
             factor = coefficient * other * shared
-            if abs(turns := exponents.get("i", Fraction(0))) >= 2 or turns < 0:
+            turns = exponents.get("i", Fraction(0))
+            if abs(turns) >= 2 or turns < 0:
                 if turns.denominator != 1:
                     raise _UnreadableError
                 factor *= -1 if turns % 4 in (2, 3) else 1
@@ -631,7 +637,9 @@ def _square_free(number: int) -> tuple[int, int]:
     """Split a positive integer into a square-free part and the root of the square, by trial division."""
     if number > 10**12:
         raise _UnreadableError
-    rest, outside, square_free = number, 1, 1
+    rest = number
+    outside = 1
+    square_free = 1
     divisor = 2
     while divisor**3 <= rest:
         while rest % divisor**2 == 0:

@@ -64,10 +64,13 @@ def canonical_number(text: str) -> str | None:
     match = _NUMBER.fullmatch(text.removeprefix("$").removesuffix("$").removesuffix("%").strip())
     if match is None or not text.isascii():
         return None
-    sign, integer, fraction = match.group(1), match.group(2).replace(",", ""), match.group(3) or ""
+    sign = match.group(1)
+    integer = match.group(2).replace(",", "")
+    fraction = match.group(3) or ""
     if not integer and not fraction:
         return None
-    integer, fraction = integer.lstrip("0") or "0", fraction.rstrip("0")
+    integer = integer.lstrip("0") or "0"
+    fraction = fraction.rstrip("0")
     magnitude = f"{integer}.{fraction}" if fraction else integer
     return f"-{magnitude}" if sign == "-" and magnitude != "0" else magnitude
 

@@ -23,7 +23,8 @@ def child_environment(names: Sequence[str] = (), setting: str = "data.variables"
     Raises:
         ValueError: a variable of `names` is not set.
     """
-    if missing := [name for name in names if name not in os.environ]:
+    missing = [name for name in names if name not in os.environ]
+    if missing:
         raise ValueError(
             f"Expected the environment variables that {setting} names to be set, but {', '.join(missing)} "
             f"are not. Set them, or take them out of {setting}."

@@ -115,7 +115,8 @@ class _Printer:
     """A thread that prints the lines of a pipe until the pipe ends or `close` is called."""
 
     def __init__(self, pipe: int, source: str) -> None:
-        self._reading, self._source = os.dup(pipe), source  # which is the thread's to close
+        self._reading = os.dup(pipe)  # which is the thread's to close
+        self._source = source
         self._lines = _Lines()
         self._printed = 0
         self._end = bytearray()  # of what comes after `MOST_PRINTED` bytes
@@ -145,9 +146,14 @@ class _Printer:
         poll = select.poll()
         poll.register(self._reading, select.POLLIN)
         poll.register(self._stopping, select.POLLIN)
-        stopped, left = False, _MOST_AFTER_STOP
+        stopped = False
+        left = _MOST_AFTER_STOP
         while left > 0:
-            pause = 0.0 if stopped else PAUSE if self._lines.complete else None
+            pause = None
+            if stopped:
+                pause = 0.0
+            elif self._lines.complete:
+                pause = PAUSE
             ready = dict(poll.poll(pause and pause * 1000))
             if self._stopping in ready:
                 stopped = True
@@ -234,7 +240,8 @@ class _Lines:
         self._cut += len(piece[room:])
 
     def _line(self) -> bytes:
-        line, cut = bytes(self._part), self._cut
+        line = bytes(self._part)
+        cut = self._cut
         self._part.clear()
         self._cut = 0
         if not cut:

@@ -249,7 +249,8 @@ class _Comparison:
     def _in_any_order(self, one: Group, other: Group) -> Plan:
         if _named_apart(one.items) != _named_apart(other.items) and len(one.items) == len(other.items):
             return self._in_order(_by_name(one.items), _by_name(other.items))  # `x=1, y=2` and `1, 2`
-        left, right = tuple(dict.fromkeys(one.items)), tuple(dict.fromkeys(other.items))
+        left = tuple(dict.fromkeys(one.items))
+        right = tuple(dict.fromkeys(other.items))
         if not len(left) == len(right) <= _MAX_VALUES:
             return False
         shared = set(left) & set(right)

@@ -82,7 +82,8 @@ def _parse(latex: str) -> tuple[list[Any], Any]:
 
 
 def _equal(reference: tuple[list[Any], Any], answer: tuple[list[Any], Any]) -> bool:
-    (parsed_reference, a), (parsed_answer, b) = reference, answer
+    parsed_reference, a = reference
+    parsed_answer, b = answer
     if a is not None and b is not None:
         if any(map(_apart, a, b)):
             return False

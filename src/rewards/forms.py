@@ -188,7 +188,8 @@ def compact(text: str) -> str:
     text = " ".join(unmarked(text).split())
     for place, character in enumerate(text):
         if character == " ":
-            before, after = text[place - 1], text[place + 1]
+            before = text[place - 1]
+            after = text[place + 1]
             if not (before.isalnum() and after.isalnum()):
                 continue
         kept.append(character)

@@ -8,7 +8,8 @@ proportional to the length.
 import re
 from collections.abc import Callable, Iterator
 
-OPEN, CLOSE = "\x02", "\x03"
+OPEN = "\x02"
+CLOSE = "\x03"
 
 _SYMBOLS = {
     "‐": "-", "‑": "-", "‒": "-", "–": "-", "—": "-", "−": "-", "﹣": "-", "－": "-", "×": r"\times ", "·": r"\cdot ",
@@ -244,7 +245,8 @@ def scanned(text: str) -> Iterator[tuple[int, int, str]]:
 
 def split(text: str, separators: frozenset[str]) -> list[str]:
     """Split at separators outside all brackets; marks around words do not count."""
-    parts, start = [], 0
+    parts = []
+    start = 0
     for place, depth, token in scanned(text):
         if not depth and unmarked(token).lower() in separators:
             parts.append(text[start:place])

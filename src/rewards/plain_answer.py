@@ -156,7 +156,8 @@ def _stated_number(text: str) -> str | None:
         return None
     clause = _ASIDE.sub("", said[first.start() :]).partition(", ")[0]
     left, *_, right = clause.split("=") if "=" in clause else (clause, "")
-    result, value = _numbers(right), _numbers(left)
+    result = _numbers(right)
+    value = _numbers(left)
     if len(result) > 1 and len(value) == 1:  # 42 = 6 * 7
         return value[0]
     if result:
@@ -195,11 +196,14 @@ def _matches(text: str, pattern: str, *, every: bool) -> str | None:
 
     If `pattern` has groups, they are returned in the place of the match.
     """
-    found = (
-        match.groups("") or (match[0],) for match in re.finditer(pattern, text.rpartition("=")[2].casefold())
-    )
-    bare = [[" ".join(item.split()).strip(" .`'\"*$[]()+") for item in "/".join(g).split(",")] for g in found]
-    kept = sorted({", ".join(sorted(items)) for items in bare}) if every else map(", ".join, bare[-1:])
+    bare = []
+    for match in re.finditer(pattern, text.rpartition("=")[2].casefold()):
+        items = "/".join(match.groups("") or (match[0],)).split(",")
+        bare.append([" ".join(item.split()).strip(" .`'\"*$[]()+") for item in items])
+    if every:
+        kept = sorted({", ".join(sorted(items)) for items in bare})
+    else:
+        kept = [", ".join(items) for items in bare[-1:]]
     return "; ".join(kept) or None
 
 
@@ -264,7 +268,9 @@ class PlainAnswerReward(Verifier):
         }  # fmt: skip
         if form not in readers:
             raise ValueError(f"Expected `form` to be one of {', '.join(readers)}, but got {form!r}.")
-        self.form, self.digits, self._reader = form, digits, readers[form]
+        self.form = form
+        self.digits = digits
+        self._reader = readers[form]
 
     def __call__(self, response: str, reference: Reference) -> Score:
         """Score one response against its reference answers."""
@@ -313,18 +319,18 @@ class PlainAnswerReward(Verifier):
     def _same(self, answer: str | None, reference: str | None) -> bool:
         if answer is None or reference is None or self.form not in ("number", "numbers", "multiset"):
             return answer is not None and answer == reference
-        found, right = answer.split(), reference.split()
+        found = answer.split()
+        right = reference.split()
         return len(found) == len(right) and all(map(self._close, found, right))
 
     def _close(self, number: str, reference: str) -> bool:
         """Return whether two numbers differ by at most half a unit of the last digit that counts."""
         decimals = len(reference.partition(".")[2])
-        last = (
-            max(-decimals, Decimal(reference.partition("/")[0]).adjusted() - self.digits + 1)
-            if self.digits
-            else 0
-        )
-        half = Fraction(10) ** last / 2 if self.digits and (decimals or last > 0) else 0
+        half = Fraction(0)
+        if self.digits:
+            last = max(-decimals, Decimal(reference.partition("/")[0]).adjusted() - self.digits + 1)
+            if decimals or last > 0:
+                half = Fraction(10) ** last / 2
         return abs(Fraction(number) - Fraction(reference)) <= half
 
 

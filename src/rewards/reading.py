@@ -165,7 +165,7 @@ def _choice(text: str, depth: int) -> Form | None:
 def _listed(text: str, depth: int) -> Form | None:
     if not _LISTS.search(text):
         return None
-    parts = [part for part in (trimmed(part) for part in split(text, _LISTED)) if part]
+    parts = [part for part in map(trimmed, split(text, _LISTED)) if part]
     if len(parts) < 2:
         return None
     ranges = _ranges(text, parts, depth)
@@ -219,7 +219,8 @@ def _ranges(text: str, parts: list[str], depth: int) -> Form | None:
     lower = next((bound for bound in bounds if bound and bound["lower"]), None)
     upper = next((bound for bound in bounds if bound and bound["upper"]), None)
     if len(parts) == 2 and lower and upper and lower["above"] == upper["below"]:
-        least, most = number_of(lower["lower"]), number_of(upper["upper"])
+        least = number_of(lower["lower"])
+        most = number_of(upper["upper"])
         if least and most and least.real < most.real:
             sides = (lower["lower"], lower["over"], lower["above"], upper["under"], upper["upper"])
             return _read(" ".join(sides), depth + 1)
@@ -259,7 +260,8 @@ def _conditioned(text: str, depth: int) -> Form | None:
     for place, inside, token in scanned(text):
         word = unmarked(token)
         if place and not inside and word in _CONDITION:
-            value, condition = trimmed(text[:place]), text[place + len(token) :]
+            value = trimmed(text[:place])
+            condition = text[place + len(token) :]
             if not value:
                 return None
             return Conditioned(_read(value, depth + 1), _condition(condition), word in _CASES)
@@ -353,7 +355,8 @@ def _named(sides: list[str]) -> tuple[str | None, list[str]]:
 
 def _claimed(latex: str, values: list[Form]) -> Equation:
     """Read an equation whose left side needs algebra: its value is the right side if both are equal."""
-    first, last = values[0], values[-1]
+    first = values[0]
+    last = values[-1]
     if len(values) != 2 or not isinstance(first, Formula) or first.polynomial is not None:
         return Equation(latex)
     if not isinstance(last, Formula) or last.number is None:
@@ -375,7 +378,8 @@ def _all_equal(values: list[Form]) -> bool:
 
 
 def _contradicts(first: Form, value: Form) -> bool:
-    one, other = _amount(first), _amount(value)
+    one = _amount(first)
+    other = _amount(value)
     if one is not None and other is not None:
         written = value.amount if isinstance(value, Quantity) else value
         rounded = isinstance(written, Formula) and written.is_decimal

@@ -237,7 +237,8 @@ def _alternatives(patterns: list[str]) -> str:
 
 
 def _compiled() -> tuple[re.Pattern[str], re.Pattern[str]]:
-    tags, answers = "|".join(THOUGHT_TAGS), "|".join(ANSWER_TAGS)
+    tags = "|".join(THOUGHT_TAGS)
+    answers = "|".join(ANSWER_TAGS)
     named: dict[str, str] = {}
     for roles, marks in (("open", "close"), THOUGHT_MARKS), (("begin", "finish"), MATCHED_MARKS):
         for kind, patterns in marks.items():

@@ -160,7 +160,8 @@ def _write(descriptor: int, message: Any) -> None:
 
 def main(file: str, cpu_seconds: str, memory_bytes: str) -> None:
     """Load the file and serve its `compare` until standard input ends."""
-    reply_to, jobs_from = os.dup(1), os.dup(0)  # which child processes do not inherit
+    reply_to = os.dup(1)  # child processes do not inherit the copies
+    jobs_from = os.dup(0)
     PROTOCOL[:] = reply_to, jobs_from
     os.dup2(2, 1)  # what a library prints must not reach the protocol
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -57,7 +57,8 @@ class TemplateFormatTerm:
     def __init__(self, weight: float = 1.0, markers: Mapping[str, Sequence[str]] | None = None) -> None:
         self.weight = weight
         self.markers = {**MARKERS, **(markers or {})}
-        if empty := [name for name, texts in self.markers.items() if "" in texts]:
+        empty = [name for name, texts in self.markers.items() if "" in texts]
+        if empty:
             raise ValueError(
                 f"Expected rollout.reward_terms.format.markers that are not empty, but {empty[0]} has an empty one."
             )
@@ -65,7 +66,8 @@ class TemplateFormatTerm:
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
         """Return [R] float32."""
         names = [rollouts.prompts[row].template for row in rollouts.prompt.tolist()]
-        if unknown := sorted(set(names) - set(self.markers)):
+        unknown = sorted(set(names) - set(self.markers))
+        if unknown:
             raise ValueError(
                 f"Expected a format reward for each template, but {', '.join(unknown)} has none; known are "
                 f"{', '.join(self.markers)}. Name its markers in rollout.reward_terms.format.markers, [] for "

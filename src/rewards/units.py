@@ -47,12 +47,10 @@ _COMPOUND = {
     "kph": {"kilometer": 1, "hour": -1}, "rpm": {"revolution": 1, "minute": -1}, "cc": {"centimeter": 3},
     "fps": {"foot": 1, "second": -1},
 }  # fmt: skip
-_UNITS = {
-    spelling: name.strip()
-    for entry in re.split(r"[|\n]", _NAMES.strip())
-    for name, _, spellings in [entry.partition(":")]
-    for spelling in spellings.split()
-}
+_UNITS: dict[str, str] = {}
+for _entry in re.split(r"[|\n]", _NAMES.strip()):
+    _name, _, _spellings = _entry.partition(":")
+    _UNITS |= dict.fromkeys(_spellings.split(), _name.strip())
 _LOWER = {spelling.lower(): name for spelling, name in _UNITS.items() if len(spelling) > 2}
 _LOWER |= {spelling: name for spelling, name in _UNITS.items() if spelling.islower()}
 _PRODUCTS = frozenset(("cd", "nm", "ms", "mg", "pc", "pt", "ha", "mi", "in", "mm"))
@@ -143,7 +141,8 @@ def number_in_words(text: str) -> Fraction | None:
     text = {"half": "one half", "a half": "one half", "a quarter": "one quarter"}.get(
         text.lower(), text.lower()
     )
-    if found := _FRACTION_IN_WORDS.fullmatch(text):
+    found = _FRACTION_IN_WORDS.fullmatch(text)
+    if found:
         return Fraction(_below_thousand(found[1]), _FRACTIONS[found[2]])
     found = _IN_WORDS.fullmatch(text) if text else None
     if found is None:
@@ -207,7 +206,8 @@ def unit_of(tail: str, amount: Fraction | None, spaced: bool) -> Unit | None:
     >>> unit_of("perhaps", None, True), unit_of("or 5", None, True), unit_of("thousand", None, True).scale
     (None, None, 1000)
     """
-    words, scale = re.sub(rf"({OPEN}?)per(?:{CLOSE}? {OPEN}?)cent", r"\1percent", tail.strip()), 1
+    words = re.sub(rf"({OPEN}?)per(?:{CLOSE}? {OPEN}?)cent", r"\1percent", tail.strip())
+    scale = 1
     if _TOTAL.fullmatch(words):
         return Unit("")
     words = _MEASURED.sub("", _TOTAL.sub("", words))
@@ -234,7 +234,9 @@ def _powers(text: str) -> dict[str, int] | None:  # noqa: PLR0912
     """Return unit → power; None if the text is not a unit."""
     text = re.sub(r"\b(sq|cu|hr|min|sec|lb|ft|in|yd|oz|km|cm)\.", r"\1", text.replace(f"{CLOSE}.", CLOSE))
     powers: dict[str, int] = {}
-    factor, prefix, last = 1, 1, ""
+    factor = 1
+    prefix = 1
+    last = ""
     for token in _TOKEN.finditer(text):
         kind = token.lastgroup
         if kind == "gap":
@@ -266,7 +268,8 @@ def _powers(text: str) -> dict[str, int] | None:  # noqa: PLR0912
                 for unit, power in found.items():
                     powers[unit] = powers.get(unit, 0) + factor * prefix * power
                 last = " ".join(found)
-                factor, prefix = 1, 1
+                factor = 1
+                prefix = 1
         else:
             return None
     return powers if powers and factor == prefix == 1 else None

@@ -90,12 +90,15 @@ def formula(text: str) -> Formula:
 
 def _fraction_of(text: str) -> str:
     """Spell mixed numbers, repeating decimals and spaced digits so that `arithmetic` reads them."""
-    if match := _REPEATING.fullmatch(_DOTTED.sub(r"(\1\2\3)", text)):
+    match = _REPEATING.fullmatch(_DOTTED.sub(r"(\1\2\3)", text))
+    if match:
         sign, whole, start, *blocks = match.groups()
         return _repeating(sign, whole, start, "".join(filter(None, blocks)))
-    if match := _ELLIPSIS.fullmatch(text):
+    match = _ELLIPSIS.fullmatch(text)
+    if match:
         return _truncated(*match.groups())
-    if match := _MIXED.fullmatch(text):
+    match = _MIXED.fullmatch(text)
+    if match:
         return f"{match[1]}({match[2]}+{match[3]}/{match[4]})"
     return text.replace(" ", "") if _SPACED.fullmatch(text) else text
 
@@ -206,9 +209,11 @@ def _money(text: str, match: re.Match[str]) -> Form | None:
 
 
 def _quantity(text: str) -> Form | None:
-    if match := _CURRENCY.match(text):
+    match = _CURRENCY.match(text)
+    if match:
         return _money(text, match)
-    if match := _IN_PARENTHESES.fullmatch(text):
+    match = _IN_PARENTHESES.fullmatch(text)
+    if match:
         return _with_unit(text, match[1], match[2] or match[3], spaced=True)
     for place, depth, token in scanned(text):
         marked = token.startswith(OPEN)
@@ -218,7 +223,8 @@ def _quantity(text: str) -> Form | None:
             if marked or len(token) > 1:
                 return _spelled_amount(text)
             continue
-        head, tail = text[:place].rstrip(), text[place:]
+        head = text[:place].rstrip()
+        tail = text[place:]
         found = _with_unit(text, head, tail, spaced=text[place - 1] == " ")
         if found is not None:
             return found
@@ -304,12 +310,9 @@ def _letters(text: str) -> str:
     text = re.sub(r"\\(?:overline|overrightarrow|angle|triangle) ?(?:\{([A-Za-z ]*)\})?", r"\1", text)
     text = re.sub(r"^(?:an?|the) (?=[^ ]{3})", "", compact(text).casefold())
     text = re.sub(r"(?<=[0-9])(?:st|nd|rd|th)(?![a-z])", "", text)
-    inner = (
-        text.removeprefix("(").removesuffix(")").replace(" ", "")
-        if _CAPITALS.fullmatch(text.upper())
-        else text
-    )
-    return inner.rstrip(".")
+    if _CAPITALS.fullmatch(text.upper()):
+        text = text.removeprefix("(").removesuffix(")").replace(" ", "")
+    return text.rstrip(".")
 
 
 def has_relation(text: str, signs: Collection[str] = _RELATIONS) -> bool:

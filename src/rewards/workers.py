@@ -112,8 +112,10 @@ class WorkerPool:
         self._command = [python, "-P", str(_SANDBOX), str(compare), *limits]
         self._seconds = WALL_FACTOR * cpu_seconds + GRACE + 1.0  # of one job
         self._start_seconds = start_seconds
-        self._variables, self._inherited = dict(variables or {}), tuple(inherited)
-        self._source, self._remedy = source or compare.name, remedy
+        self._variables = dict(variables or {})
+        self._inherited = tuple(inherited)
+        self._source = source or compare.name
+        self._remedy = remedy
         self._lock = threading.Lock()  # guards what follows
         self._pid = 0  # of the process that owns the threads
         self._threads: ThreadPoolExecutor | None = None  # each has a worker and waits for its replies
@@ -130,7 +132,8 @@ class WorkerPool:
         size = max(1, min(_BATCH, -(-len(jobs) // self.workers)))
         with self._lock:
             if self._threads is None or self._pid != os.getpid():
-                self._pid, self._threads = os.getpid(), ThreadPoolExecutor(self.workers)
+                self._pid = os.getpid()
+                self._threads = ThreadPoolExecutor(self.workers)
                 self._workers = set()
                 weakref.finalize(self, _end_all, self._workers, self._pid).atexit = False
             batches = [
@@ -147,9 +150,11 @@ class WorkerPool:
             try:
                 reply = self._reply(worker, request, len(jobs))
             except TimeoutError as error:
-                reply, late = None, str(error)
+                reply = None
+                late = str(error)
             except ValueError as error:  # a line without end
-                reply, late = None, f"sent {error}"
+                reply = None
+                late = f"sent {error}"
             if reply is not None:
                 return read_outcomes(reply, len(jobs), self._source, self._remedy)
             with self._lock:
@@ -198,7 +203,8 @@ class WorkerPool:
     def close(self) -> None:
         """End the workers and cancel their unfinished jobs; the next `submit` starts new workers."""
         with self._lock:
-            threads, self._threads = self._threads, None
+            threads = self._threads
+            self._threads = None
             if threads is None or self._pid != os.getpid():
                 return
             for process in self._workers:

@@ -74,10 +74,9 @@ def with_moved(content: Any) -> Any:
     {'policy': {'_target_': 'tagrpo.modules.lightning.policy_module.PolicyOptions', 'anchor': 'own'}}
     """
     if isinstance(content, Mapping):
-        return {
-            key: MOVED.get(value, value)
-            if key == "_target_" and isinstance(value, str)
-            else with_moved(value)
-            for key, value in content.items()
-        }
+        moved = {key: with_moved(value) for key, value in content.items()}
+        target = moved.get("_target_")
+        if isinstance(target, str):
+            moved["_target_"] = MOVED.get(target, target)
+        return moved
     return [with_moved(value) for value in content] if isinstance(content, list) else content

@@ -160,15 +160,14 @@ class GridRun:
         noted = read_note(self.directory)
         then, now = noted.settings, self.settings
         if then != now:
-            was, new = (" ".join(part for part in a if part not in b) for a, b in ((then, now), (now, then)))
-            differ = (
-                (new or "fewer settings", was or "fewer")
-                if was or new
-                else ("this order of settings", "another")
-            )
+            wanted = " ".join(part for part in now if part not in then) or "fewer settings"
+            found = " ".join(part for part in then if part not in now) or "fewer"
+            if set(then) == set(now):
+                wanted = "this order of settings"
+                found = "another"
             raise ValueError(
-                f"Expected {self.directory} to have been run with {differ[0]}, but it was run with "
-                f"{differ[1]}. Choose another `root`, or delete that directory."
+                f"Expected {self.directory} to have been run with {wanted}, but it was run with "
+                f"{found}. Choose another `root`, or delete that directory."
             )
         if noted.finished:
             self.state, self.seconds = "kept", noted.seconds

@@ -437,12 +437,16 @@ def quiet() -> None:
     Lightning's log handlers are removed: together with Hydra's handler, they would show each line twice.
     Warnings of tagrpo are shown without their line of code.
     """
-    ours, usual = str(Path(__file__).parents[1]), USUAL_FORMAT
-    warnings.formatwarning = lambda message, category, filename, lineno, line=None: (
-        f"Warning: {message}\n"
-        if filename.startswith(ours)
-        else usual(message, category, filename, lineno, line)
-    )
+    ours = str(Path(__file__).parents[1])
+
+    def shown(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        if filename.startswith(ours):
+            return f"Warning: {message}\n"
+        return USUAL_FORMAT(message, category, filename, lineno, line)
+
+    warnings.formatwarning = shown
     for name in ("lightning", "lightning.pytorch"):
         logging.getLogger(name).handlers.clear()
     for name in ("utilities.rank_zero", "trainer.connectors.checkpoint_connector"):

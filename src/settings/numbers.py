@@ -302,11 +302,9 @@ def _leaves(
         try:
             value = node[key]
             is_part = isinstance(value, DictConfig) and (rule is None or rule.others)
-            plain = (
-                OmegaConf.to_container(value, resolve=True)
-                if OmegaConf.is_config(value) and not is_part
-                else value
-            )
+            plain = value
+            if OmegaConf.is_config(value) and not is_part:
+                plain = OmegaConf.to_container(value, resolve=True)
         except (OmegaConfBaseException, ValueError):  # it refers to a setting that is missing or wrong
             continue
         if is_part:

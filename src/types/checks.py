@@ -97,7 +97,8 @@ def check_column(value: object, size: int, part: object, setting: str, what: str
     if value.shape != (size,) or value.device.type != "cpu":
         raise ValueError(f"{expected}a float tensor of shape [{size}] on cpu, but got {found(value)}.")
     column = value.detach().float()
-    if others := int((~column.isfinite()).sum()):
+    others = int((~column.isfinite()).sum())
+    if others:
         raise FloatingPointError(
             f"{expected}finite numbers, but {others} of {size} are not: {reprlib.repr(value.tolist())}."
         )

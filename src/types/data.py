@@ -252,6 +252,8 @@ class RewardGroups:
     """[R] float, policy's log-prob of the whole response under the score prompt, nats."""
     lengths: Tensor | None = None
     """[R] long, tokens per response."""
+    answers: Sequence[str | None] | None = None
+    """[R] normalised final answers, for strategies that compare them; None if a response has no answer."""
     history: History | None = None
     """Records of the questions before this batch, for strategies that look back."""
     progress: float = 0.0

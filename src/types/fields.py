@@ -22,7 +22,8 @@ class Fields:
     """
 
     def __init__(self, name: str, value: Any) -> None:
-        self._name, self._value = name, value
+        self._name = name
+        self._value = value
 
     def __getattr__(self, key: str) -> Any:
         if key.startswith("__"):  # asked by copy and pickle
@@ -38,11 +39,9 @@ class Fields:
                 "docs/reuse.md has a table of what each callback reads: add it, or leave the callback out."
             ) from None
         if key in NESTED:
-            parts = enumerate(value) if isinstance(value, Sequence) else None
-            value = (
-                Fields(here, value)
-                if parts is None
-                else [Fields(f"{here}[{row}]", part) for row, part in parts]
-            )
+            if isinstance(value, Sequence):
+                value = [Fields(f"{here}[{row}]", part) for row, part in enumerate(value)]
+            else:
+                value = Fields(here, value)
             setattr(self, key, value)  # so that many prompts are wrapped only once
         return value

@@ -13,6 +13,7 @@ from tagrpo.modules.experience import (
     MicroBatch,
     TokenColumns,
     join_reward_groups,
+    reward_groups,
     split_by_question,
 )
 from tagrpo.packing.batch import pack
@@ -85,7 +86,12 @@ def test_ranks_do_not_share_groups():
     assert joined.question.tolist() == [0, 0, 1, 2, 3]
     assert joined.prompt.tolist() == [0, 1, 2, 3, 5]
     assert joined.rewards.tolist() == [1, 0, 1, 0, 1]
-    assert (joined.entropy, joined.progress) == (None, 0.5)
+    assert (joined.entropy, joined.answers, joined.progress) == (None, None, 0.5)
+
+
+def test_a_strategy_is_given_the_final_answers_of_all_responses(make_batch):
+    rollouts = replace(make_batch(REWARDS).rollouts, answers=["1", None, "2", "", "1", "3"])
+    assert reward_groups(rollouts, None, 0.0).answers == ["1", None, "2", "", "1", "3"]
 
 
 def test_a_micro_batch_has_the_columns_of_its_tokens_and_its_parts(make_batch):
@@ -130,12 +136,12 @@ def test_one_step_of_age_is_stale(make_batch):
     assert experience.any_token(experience.columns.stale).tolist() == [False, True, False]
 
 
-def test_entropies_and_progress_of_all_ranks_are_joined():
+def test_entropies_answers_and_progress_of_all_ranks_are_joined():
     parts = [
         RewardGroups(
             rewards=torch.tensor([float(rank), 1.0]), correct=torch.tensor([False, True]),
             question=torch.tensor([0, 1]), prompt=torch.tensor([0, 2]), entropy=torch.tensor([0.5 + rank, 1.0]),
-            progress=0.25 + rank,
+            answers=[None, f"{rank}"], progress=0.25 + rank,
         )
         for rank in range(2)
     ]  # fmt: skip
@@ -144,6 +150,7 @@ def test_entropies_and_progress_of_all_ranks_are_joined():
     assert joined.question.tolist() == [0, 1, 2, 3]
     assert joined.prompt.tolist() == [0, 2, 3, 5]
     assert joined.entropy.tolist() == [0.5, 1.0, 1.5, 1.0]
+    assert joined.answers == [None, "0", None, "1"]
     assert joined.progress == 0.25
 
 

@@ -24,7 +24,7 @@ EXPERIMENTS = [
     "ngrpo",
 ]
 EXPERIMENTS += ["dgpo", "mathforge", "ucpo", "entropy_shaped", "luffy", "skywork_or1", "prorl", "cog_drift"]
-EXPERIMENTS += ["questa", "svs"]
+EXPERIMENTS += ["questa", "svs", "seed_grpo"]
 SCRIPT = '''
 """python script.py <policy folder> <output folder>"""
 import os
@@ -54,6 +54,7 @@ torch.set_num_threads(1)
 warnings.simplefilter("ignore")
 SETTINGS = {{
     "luffy": ["loss.max_length=2"],  # a large step: differences are those of rounding
+    "seed_grpo": ["loss.max_length=2", "advantage.alpha=1"],
     "skywork_or1": [f"callbacks.adaptive_entropy.{{part}}" for part in ("target=1.2", "step=0.3", "most=1.0")],
 }}
 folder, output, world = sys.argv[1], Path(sys.argv[2]), in_forks({{1: 1, 2: 2}})

@@ -40,6 +40,14 @@ def test_the_runs_own_strategy_gives_the_advantages_that_were_saved(run):
         assert POOLED(reward_groups(rows)).tolist() == rows["advantage"].tolist()
 
 
+def test_final_answers_are_those_that_were_saved(run, make_batch):
+    answers = list(make_batch(REWARDS, seed=0).rollouts.answers)
+    rows = read_rollouts(run).query("iteration == 0")
+    assert reward_groups(rows).answers == answers
+    rows = rows.assign(answer=[None, *answers[1:]])
+    assert reward_groups(rows).answers == [None, *answers[1:]]
+
+
 def test_pooling_rescues_a_question_whose_prompts_are_uniform(run):
     result = replay(read_rollouts(run), {"prompt": PER_PROMPT, "question": POOLED}).set_index(
         ["strategy", "iteration"]

@@ -47,11 +47,9 @@ class Demonstrations:
         """
         prompts = []
         for prompt in batch.prompts:
-            past = (
-                None
-                if prompt.rephrasing or prompt.num_samples < 2
-                else self.of(batch.groups[prompt.question])
-            )
+            past = None
+            if not prompt.rephrasing and prompt.num_samples >= 2:
+                past = self.of(batch.groups[prompt.question])
             prompts.append(prompt._replace(num_samples=prompt.num_samples - (past is not None), past=past))
         return replace(batch, prompts=prompts)
 

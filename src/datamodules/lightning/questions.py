@@ -389,8 +389,6 @@ def _kinds(group: QuestionGroup) -> tuple[str, ...]:
 
 
 def _as_augmentation(template: Template | PromptAugmentation) -> PromptAugmentation:
-    return (
-        template
-        if isinstance(template, PromptAugmentation)
-        else PromptAugmentation({template.name: template})
-    )
+    if isinstance(template, PromptAugmentation):
+        return template
+    return PromptAugmentation({template.name: template})

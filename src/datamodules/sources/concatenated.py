@@ -28,7 +28,10 @@ class ConcatenatedSource(Source):
             ValueError: if two questions have the same id.
         """
         groups: dict[str, QuestionGroup] = {}
-        reports, notes = [], []
+        reports = []
+        notes = []
+        warnings: list[str] = []
+        places: dict[str, str] = {}
         excluded: dict[str, list[str]] = defaultdict(list)
         for name, source in self.sources.items():
             loaded = source.load()
@@ -38,7 +41,10 @@ class ConcatenatedSource(Source):
                         f"Expected different ids in `{name}`, but an earlier source has {group.id!r} too."
                     )
                 groups[group.id] = group
-            reports.append(report := source.report or SourceReport(origin=name, read=len(loaded)))
+            report = source.report or SourceReport(origin=name, read=len(loaded))
+            reports.append(report)
+            warnings += report.warnings
+            places |= report.places
             for reason, ids in report.excluded.items():
                 excluded[reason] += ids
             notes += [f"{name}: {note}" for note in (*report.notes, f"gives {len(loaded)} questions")]
@@ -47,7 +53,7 @@ class ConcatenatedSource(Source):
             read=sum(report.read for report in reports),
             excluded=dict(excluded),
             notes=notes,
-            warnings=[warning for report in reports for warning in report.warnings],
-            places={id: place for report in reports for id, place in report.places.items()},
+            warnings=warnings,
+            places=places,
         )
         return list(groups.values())

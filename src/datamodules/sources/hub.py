@@ -71,9 +71,14 @@ class HubSource(Source):
         if chunk_size < 1:
             raise ValueError(f"Expected `chunk_size` to be at least 1, but got {chunk_size}.")
         check_ranges(within or {})
-        self.dataset, self.known = dataset, CATALOGUE[dataset]
-        self.path, self.rephrasings, self.seed, self.within = path, rephrasings, seed, within or {}
-        self.chunks, self.chunk_size = None if chunks is None else list(chunks), chunk_size
+        self.dataset = dataset
+        self.known = CATALOGUE[dataset]
+        self.path = path
+        self.rephrasings = rephrasings
+        self.seed = seed
+        self.within = within or {}
+        self.chunks = None if chunks is None else list(chunks)
+        self.chunk_size = chunk_size
 
     def load(self) -> list[QuestionGroup]:
         """Read the dataset.
@@ -179,7 +184,8 @@ class HubSource(Source):
 
     def _compared(self, rows: int, groups: Sequence[QuestionGroup]) -> tuple[list[str], list[str]]:
         """Compare the copy with the catalogue. Return notes, and warnings if the copy differs."""
-        known, found = self.known, fingerprint(groups)
+        known = self.known
+        found = fingerprint(groups)
         unknown = ", which could not be compared with a known one" if known.fingerprint is None else ""
         compared = {
             "rows": (rows, known.rows),
@@ -196,7 +202,8 @@ class HubSource(Source):
         self, groups: list[QuestionGroup], chunks: list[int], origin: str | Path
     ) -> list[QuestionGroup]:
         size = self.chunk_size
-        if (needed := (max(chunks, default=-1) + 1) * size) > len(groups):
+        needed = (max(chunks, default=-1) + 1) * size
+        if needed > len(groups):
             raise ValueError(
                 f"{origin}: expected {needed} questions for the chunks {chunks} of {size}, but there are "
                 f"{len(groups)}. Take other `chunks`."
@@ -207,4 +214,7 @@ class HubSource(Source):
             return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest(), group.id
 
         ordered = sorted(groups, key=place)
-        return [group for chunk in chunks for group in ordered[chunk * size : (chunk + 1) * size]]
+        kept: list[QuestionGroup] = []
+        for chunk in chunks:
+            kept += ordered[chunk * size : (chunk + 1) * size]
+        return kept

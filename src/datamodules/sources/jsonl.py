@@ -52,8 +52,12 @@ class JsonLinesSource(Source):
             )
         if self.path.suffix not in (".jsonl", ".parquet"):
             raise ValueError(f"Expected a .jsonl or .parquet file, but got {self.path}.")
-        self.question, self.answer, self.rephrasings, self.id = question, answer, rephrasings, id
-        self.worked, self.within = worked, within or {}
+        self.question = question
+        self.answer = answer
+        self.rephrasings = rephrasings
+        self.id = id
+        self.worked = worked
+        self.within = within or {}
 
     def load(self) -> list[QuestionGroup]:
         """Read the file.
@@ -79,7 +83,8 @@ class JsonLinesSource(Source):
         return kept
 
     def _group(self, number: int, row: dict[str, Any]) -> QuestionGroup:
-        question, answer = row.get(self.question), row.get(self.answer)
+        question = row.get(self.question)
+        answer = row.get(self.answer)
         if not isinstance(question, str) or not question.strip():
             raise RowError(
                 f"a question in `{self.question}`, but the fields are {', '.join(row)}. Set the source's `question`"
@@ -129,7 +134,8 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
     found: dict[str, dict[str, Any]] = {}
 
     def take(_: int, row: dict[str, Any]) -> None:
-        question, texts = row.get("question"), row.get("rephrasings")
+        question = row.get("question")
+        texts = row.get("rephrasings")
         if not (
             isinstance(question, str)
             and isinstance(texts, list)

@@ -44,7 +44,9 @@ class RephrasingRowsSource(Source):
     def __init__(
         self, path: str | Path | None = None, config: str | None = "MATH-A9-U", split: str = "train"
     ) -> None:
-        self.path, self.config, self.split = path, config, split
+        self.path = path
+        self.config = config
+        self.split = split
 
     def load(self) -> list[QuestionGroup]:
         """Read the rows and group them into questions."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time
 from decimal import Decimal
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -120,8 +121,9 @@ def _read_files(files: Sequence[Path], split: str) -> Iterable[Mapping[str, Any]
             kind, data_files=data_files, split=split, streaming=True
         )
         return table
-    rows = [row for file in files for row in (_csv_rows(file) if kind == "csv" else _json_rows(file))]
-    columns = dict.fromkeys(name for row in rows for name in row)
+    read = _csv_rows if kind == "csv" else _json_rows
+    rows = list(chain.from_iterable(map(read, files)))
+    columns = dict.fromkeys(chain.from_iterable(rows))
     return [{name: row.get(name) for name in columns} for row in rows]
 
 
@@ -251,12 +253,15 @@ def read_fields(
     """
     columns: dict[str, str] = {}
     for row in rows:
-        inner = [(name, value) for name, value in row.items() if isinstance(value, Mapping)]
-        flat = {**row, **{f"{name}.{key}": found for name, value in inner for key, found in value.items()}}
+        flat = dict(row)
+        for name, value in row.items():
+            if isinstance(value, Mapping):
+                flat |= {f"{name}.{key}": found for key, found in value.items()}
         if not columns:
-            wanted = {**required, **optional}
-            there = {field: [name for name in names if name in flat] for field, names in wanted.items()}
-            columns = {field: names[0] for field, names in there.items() if names}
+            for field, names in {**required, **optional}.items():
+                there = [name for name in names if name in flat]
+                if there:
+                    columns[field] = there[0]
             for field in [field for field in required if field not in columns]:
                 raise ValueError(
                     f"{origin}: expected {field} in one of the columns {', '.join(required[field])}, but "
@@ -362,10 +367,12 @@ def select(
     A field is a number, or a text with a number, such as `Level 3`. A text without a number (`Level ?`) lies
     outside.
     """
-    kept, excluded = list(groups), {}
+    kept = list(groups)
+    excluded = {}
     for field, (low, high) in within.items():
         inside = {group.id for group in kept if low <= _number(group, field, origin) <= high}
-        if outside := [group.id for group in kept if group.id not in inside]:
+        outside = [group.id for group in kept if group.id not in inside]
+        if outside:
             excluded[f"outside_{field}"] = outside
         kept = [group for group in kept if group.id in inside]
     return kept, excluded

@@ -33,7 +33,9 @@ class PromptAugmentation:
             raise ValueError("Expected at least one template in template.templates, but got none.")
         if draw not in ("question", "prompt", "response"):
             raise ValueError(f"Expected template.draw to be question, prompt or response, but got {draw!r}.")
-        self.templates, self.draw, self.seed = dict(templates), draw, seed
+        self.templates = dict(templates)
+        self.draw = draw
+        self.seed = seed
 
     def assign(
         self, question_id: str, epoch: int, num_phrasings: int, num_samples: int

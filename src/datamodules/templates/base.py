@@ -33,7 +33,8 @@ class PlainTemplate:
             raise ValueError(
                 f"Expected template.format to hold {{question}} exactly once, but got {format!r}."
             )
-        self.format, self.name = format, name
+        self.format = format
+        self.name = name
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
         """Return the question within the format string."""
@@ -68,7 +69,10 @@ class ChatTemplate:
         options: dict[str, Any] | None = None,
         date: str | None = "2024-07-26",
     ) -> None:
-        self.instruction, self.system, self.prefill, self.name = instruction, system, prefill, name
+        self.instruction = instruction
+        self.system = system
+        self.prefill = prefill
+        self.name = name
         self.options = dict(options or {})
         self.date = date
         try:

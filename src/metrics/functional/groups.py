@@ -80,7 +80,8 @@ def zero_gradient_causes(
 
     left_out = torch.zeros_like(correct) if masked is None else masked
     silenced = torch.zeros_like(correct) if clipped is None else clipped >= 1
-    zero, equal = advantages == 0, uniform_groups(rewards.double(), group)
+    zero = advantages == 0
+    equal = uniform_groups(rewards.double(), group)
     uniform_prompt = uniform_groups(rewards.double(), prompt)[group_index(prompt)[0]]
     conditions = {
         "all_right": every(zero) & equal & every(correct),
@@ -118,7 +119,8 @@ def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> T
     def log_choose(n: Tensor, k: Tensor) -> Tensor:
         return torch.lgamma(n + 1) - torch.lgamma(k + 1) - torch.lgamma((n - k).clamp(min=0) + 1)
 
-    of, n = size.double(), torch.bincount(index, minlength=count).double()
+    of = size.double()
+    n = torch.bincount(index, minlength=count).double()
     share = (log_choose(alike.double(), of[owner]) - log_choose(n, of)[owner]).exp() * (alike >= of[owner])
     return torch.zeros_like(n).index_add(0, owner, share).masked_fill(n < of, torch.nan)
 
@@ -144,10 +146,12 @@ def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bo
     >>> zero_gradient_probability(torch.tensor([0.5, 0.0]), 2, pooled=False)
     tensor([0.5000, 1.0000], dtype=torch.float64)
     """
-    success, samples = success.double(), torch.as_tensor(samples)
+    success = success.double()
+    samples = torch.as_tensor(samples)
     if not ((success >= 0) & (success <= 1)).all() or (samples < 1).any():
         raise ValueError(
             f"Expected success rates between 0 and 1 and samples from 1, but got {success}, {samples}."
         )
-    right, wrong = success.pow(samples), (1 - success).pow(samples)
+    right = success.pow(samples)
+    wrong = (1 - success).pow(samples)
     return right.prod() + wrong.prod() if pooled else right + wrong

@@ -51,7 +51,8 @@ def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
             [1.0000e-06, 2.0000e-06, 6.3212e-01]], dtype=torch.float64)
     """
     p = success.double()
-    if (odd := ~((p >= 0) & (p <= 1))).any():
+    odd = ~((p >= 0) & (p <= 1))
+    if odd.any():
         raise ValueError(f"Expected success probabilities between 0 and 1, but got {p[odd][:3]}.")
     if not ks or min(ks) < 1:
         raise ValueError(f"Expected ks to hold integers of at least 1, but got {list(ks)}.")
@@ -83,7 +84,8 @@ def cover_at_tau(success: Tensor, taus: Sequence[float]) -> Tensor:
     tensor([1.0000, 1.0000, 0.5000], dtype=torch.float64)
     """
     thresholds = success.new_tensor(taus)  # in the precision of p, so that 7 / 10 reaches 0.7
-    if (odd := ~((success >= 0) & (success <= 1))).any():
+    odd = ~((success >= 0) & (success <= 1))
+    if odd.any():
         raise ValueError(f"Expected success probabilities between 0 and 1, but got {success[odd][:3]}.")
     if not ((thresholds >= 0) & (thresholds <= 1)).all():
         raise ValueError(f"Expected taus between 0 and 1, but got {list(taus)}.")
@@ -102,5 +104,6 @@ def support_change(before: Tensor, after: Tensor, level: float = 0.5) -> tuple[T
     >>> support_change(before, after)
     (tensor([0.3333], dtype=torch.float64), tensor([0.3333], dtype=torch.float64))
     """
-    had, has = before >= level, after >= level
+    had = before >= level
+    has = after >= level
     return (has & ~had).double().mean(0), (had & ~has).double().mean(0)

@@ -121,11 +121,14 @@ def difficulty_test(correct: Tensor, prompt: Tensor, question: Tensor) -> Diffic
     (15.0, 0.00011)
     """
     sizes, right, _, sums = _by_prompt(correct, prompt, question)
-    n, c, k = sums(sizes), sums(right), sums(torch.ones_like(sizes))
+    n = sums(sizes)
+    c = sums(right)
+    k = sums(torch.ones_like(sizes))
     tells = (k > 1) & (c > 0) & (c < n)
     # X² = (Σ c_j² / n_j − c² / n) · n² / (c (n − c)) over prompts j
     adjusted = (sums(right.square() / sizes) - c.square() / n) * n * (n - 1) / (c * (n - c))
-    total, freedom = fsum(adjusted[tells].tolist()), float((k - 1)[tells].sum())
+    total = fsum(adjusted[tells].tolist())
+    freedom = float((k - 1)[tells].sum())
     if not freedom:
         return DifficultyTest(float("nan"), 1.0, 0)
     return DifficultyTest(total / freedom, float(stats.chi2.sf(total, freedom)), int(tells.sum()))

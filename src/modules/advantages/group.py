@@ -75,7 +75,8 @@ class GroupAdvantage(AdvantageStrategy):
         index, num_pools = pool_index(groups, self.group_by)
         advantages = rewards
         if self.baseline != "none":
-            count, total = pool_size(index, num_pools)[index], pool_sum(rewards, index, num_pools)[index]
+            count = pool_size(index, num_pools)[index]
+            total = pool_sum(rewards, index, num_pools)[index]
             others = self.baseline == "leave_one_out"
             baseline = (total - rewards) / (count - 1).clamp(min=1) if others else total / count
             # Rounding must not leave 1e-17 where the pool has no signal: such responses are skipped as zeros.
@@ -87,11 +88,13 @@ class GroupAdvantage(AdvantageStrategy):
         if self.scale == "none":
             return advantages
         if self.scale == "batch":
-            index, num_pools = torch.zeros_like(index), min(len(index), 1)
+            index = torch.zeros_like(index)
+            num_pools = min(len(index), 1)
         count = pool_size(index, num_pools)
         mean = (pool_sum(rewards, index, num_pools) / count)[index]
         if self.scale == "mean":
-            if (bad := (mean <= 0) & (advantages != 0)).any():
+            bad = (mean <= 0) & (advantages != 0)
+            if bad.any():
                 raise ValueError(
                     "Expected rewards with a positive mean where advantage.scale is mean, but a pool has a "
                     f"mean of {float(mean[bad][0]):g}. Choose reward_terms that leave rewards at least 0, or "

@@ -23,7 +23,8 @@ def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
     `num_samples` ≥ k, c = `num_correct`.
     """
     i = torch.arange(k, dtype=torch.float64)
-    n, wrong = num_samples.double()[..., None], (num_samples - num_correct).double()[..., None]
+    n = num_samples.double()[..., None]
+    wrong = (num_samples - num_correct).double()[..., None]
     return ((wrong - i).clamp(min=0) / (n - i)).prod(-1)
 
 
@@ -44,7 +45,8 @@ def analytic_advantages(
     """
     mixed = (num_correct > 0) & (num_samples - num_correct >= k)
     # Pools without signal are computed as if they had one, and masked.
-    n, c = num_samples.double().where(mixed, k + 1.0), num_correct.double().where(mixed, 1.0)
+    n = num_samples.double().where(mixed, k + 1.0)
+    c = num_correct.double().where(mixed, 1.0)
     failing = all_wrong(n, c, k)
     right = failing / ((failing * (1 - failing)).sqrt() + epsilon)
     signal = mixed & (failing > 0)
@@ -127,7 +129,8 @@ class PassAtKAdvantage(AdvantageStrategy):
         """Return [R] advantages, in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.group_by)
         if self.estimator == "analytic":
-            n, c = pool_size(index, num_pools), pool_sum(groups.correct, index, num_pools)
+            n = pool_size(index, num_pools)
+            c = pool_sum(groups.correct, index, num_pools)
             right, wrong = analytic_advantages(n, c, self.k, self.epsilon)
             return as_rewards(torch.where(groups.correct, right[index], wrong[index]), groups)
         generator = torch.Generator().manual_seed((self.seed + round(groups.progress * 2**40)) % 2**63)

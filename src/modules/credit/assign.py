@@ -28,11 +28,13 @@ def assign_credit(
         FloatingPointError: the credit returns a number that is not finite.
         RuntimeError: the credit calls `sys.exit`.
     """
-    columns, groups = experience.columns, reward_groups(experience.rollouts, None, progress)
+    columns = experience.columns
+    groups = reward_groups(experience.rollouts, None, progress)
     columns.advantages = torch.zeros(int(experience.lengths.sum()))
     for rows in mini_batches:
         learned = rows[experience.in_loss[rows]]
-        inputs, tokens = _inputs(experience, groups, rows), experience.tokens(learned)
+        inputs = _inputs(experience, groups, rows)
+        tokens = experience.tokens(learned)
         with own_code(credit, "credit"):
             returned = credit(inputs)
         given = check_credit(returned, len(inputs.response), credit)
@@ -45,16 +47,21 @@ def assign_credit(
 
 def _inputs(experience: Experience, groups: RewardGroups, rows: Tensor) -> CreditInputs:
     assert experience.scores is not None
-    rollouts, in_loss = experience.rollouts, experience.in_loss[rows]
+    rollouts = experience.rollouts
+    in_loss = experience.in_loss[rows]
     learned = rows[in_loss]
     tokens = experience.tokens(learned)
     columns = {
         name: getattr(groups, name)[rows] for name in ("rewards", "correct", "question", "prompt", "lengths")
     }
+    answers = None
+    if groups.answers is not None:
+        answers = [groups.answers[row] for row in rows.tolist()]
+    history = None
+    if groups.history is not None:
+        history = History(*(column[rows] for column in groups.history))
     return CreditInputs(
-        groups=replace(
-            groups, **columns, history=groups.history and History(*(c[rows] for c in groups.history))
-        ),
+        groups=replace(groups, **columns, answers=answers, history=history),
         advantages=experience.advantages[rows],
         prompts=[experience.prompts[row] for row in experience.prompt[rows].tolist()],
         responses=[experience.responses[row] for row in rows.tolist()],

@@ -18,7 +18,8 @@ class UsefulFlop:
     """
 
     def __init__(self, policy: CausalPolicy) -> None:
-        layers, config = decoder_layers(policy), policy.model.config
+        layers = decoder_layers(policy)
+        config = policy.model.config
         weights = [weight for layer in layers for weight in layer.parameters() if weight.dim() > 1]
         head = policy.model.get_output_embeddings().weight
         self.per_token: int = sum((6 if weight.requires_grad else 4) * weight.numel() for weight in weights)
@@ -33,7 +34,8 @@ class UsefulFlop:
         prompts = {span.prompt: span.prompt_length for span in packed.spans}.values()
         pairs = sum(length * (length + 1) / 2 for length in prompts)
         pairs += sum(s.length * (s.prompt_length + (s.length + 1) / 2) for s in packed.spans)
-        tokens, targets = packed.input_ids.shape[1], len(packed.targets)
+        tokens = packed.input_ids.shape[1]
+        targets = len(packed.targets)
         return self.per_token * tokens + self.per_target * targets + self.per_pair * pairs
 
 

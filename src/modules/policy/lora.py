@@ -83,9 +83,12 @@ def merged(layer: Any, weight: Tensor) -> Tensor:
 
     The sum is taken in float32 or wider.
     """
-    a, b = full_tensor(layer.lora_A[ADAPTER].weight), full_tensor(layer.lora_B[ADAPTER].weight)
+    a = full_tensor(layer.lora_A[ADAPTER].weight)
+    b = full_tensor(layer.lora_B[ADAPTER].weight)
     if layer.fan_in_fan_out:  # the weight is stored transposed, and so is B A
-        a, b = b.T.contiguous(), a.T.contiguous()
+        transposed = a.T.contiguous()
+        a = b.T.contiguous()
+        b = transposed
     wide = torch.promote_types(weight.dtype, torch.float32)
     scale = torch.tensor(layer.scaling[ADAPTER], dtype=torch.float64).to(wide)
     return (weight.to(wide) + b.to(wide) @ a.to(wide) * scale).to(weight.dtype)

@@ -25,7 +25,11 @@ def resolve_model_path(path: str | Path) -> str:
         return str(folder)
     looks_like_hub_name = len(Path(path).parts) <= 2 and not str(path).startswith((".", "/", "~"))
     if folder.exists() or not looks_like_hub_name:
-        found = "a folder without one" if folder.is_dir() else "a file" if folder.exists() else "nothing"
+        found = "nothing"
+        if folder.is_dir():
+            found = "a folder without one"
+        elif folder.exists():
+            found = "a file"
         raise FileNotFoundError(
             f"Expected `model.path` to be a folder with a config.json or a hub name such as Qwen/Qwen3-1.7B, "
             f"but found {found} at {path!s}. Set model.path to a Hugging Face model folder."
@@ -68,7 +72,8 @@ def load_causal_lm(
             f"hub: {error}. Check model.path, the network, and HF_HUB_OFFLINE."
         ) from error
     if gradient_checkpointing:
-        if not 0 < (share := float(gradient_checkpointing)) <= 1:
+        share = float(gradient_checkpointing)
+        if not 0 < share <= 1:
             raise ValueError(
                 f"Expected model.load.gradient_checkpointing to be true, false or the share of layers, but got {share}."
             )

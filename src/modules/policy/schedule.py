@@ -93,13 +93,15 @@ def learning_rate_schedule(
     expected = f"Expected policy.schedule_options to suit policy.schedule={name}, which " + (
         f"has the options {', '.join(known)}" if known else "has no options"
     )
-    if unknown := [option for option in options if option not in known]:
+    unknown = [option for option in options if option not in known]
+    if unknown:
         raise ValueError(
             f"{expected}, but got {', '.join(map(str, unknown))}. Correct policy.schedule_options."
         )
-    if infinite := [
+    infinite = [
         option for option, value in options.items() if isinstance(value, float) and not math.isfinite(value)
-    ]:
+    ]
+    if infinite:
         raise ValueError(
             f"Expected policy.schedule_options.{infinite[0]} to be finite, but got {options[infinite[0]]}."
         )
@@ -114,8 +116,10 @@ def learning_rate_schedule(
         )
         scheduler = cast("LambdaLR", made)
         probed = [*range(0, total, max(total // _PROBES, 1)), steps, total]
-        factors = [factor(step) for factor in scheduler.lr_lambdas for step in probed]
-        wrong = [factor for factor in factors if not math.isfinite(factor) or factor < 0]
+        wrong = []
+        for schedule in scheduler.lr_lambdas:
+            factors = [schedule(step) for step in probed]
+            wrong += [factor for factor in factors if not math.isfinite(factor) or factor < 0]
     except _REFUSALS as error:
         raise ValueError(
             f"{expected}, but got {options}: {_line(error)}. Correct policy.schedule_options."
@@ -150,16 +154,19 @@ def _refused(make: MakeOptimizer, error: BaseException) -> str:
     """Return the message for an optimizer that could not be built."""
     if not isinstance(make, partial):
         return f"Expected `optimizer` to make an optimizer of parameters, but it failed: {_line(error)}."
-    kind, given = make.func, make.keywords
+    kind = make.func
+    given = make.keywords
     name = getattr(kind, "__name__", str(kind))
     parameters = inspect.signature(kind).parameters
     known = [one for one in list(parameters)[1:] if parameters[one].kind != inspect.Parameter.VAR_KEYWORD]
     takes_any = len(known) < len(parameters) - 1
     unknown = [one for one in given if one not in known and not takes_any]
     if unknown:
-        wrong, reason = unknown, f"{name} takes {', '.join(known)}"
+        wrong = unknown
+        reason = f"{name} takes {', '.join(known)}"
     else:
-        wrong, reason = [one for one in given if _works_without(make, one)], _line(error)
+        wrong = [one for one in given if _works_without(make, one)]
+        reason = _line(error)
     if not wrong:
         return (
             f"Expected optimizer._target_ to be an optimizer of matrices and vectors, but {name} fails: "

@@ -143,5 +143,6 @@ def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     layers = {f"{name}.weight": layer for name, layer in adapted_layers(model)}
     for whole_name, parameter in model.named_parameters():
         if not {"lora_A", "lora_B"} & set(whole_name.split(".")):
-            name, tensor = whole_name.replace(".base_layer.", "."), full_tensor(parameter)
+            name = whole_name.replace(".base_layer.", ".")
+            tensor = full_tensor(parameter)
             yield name, merged(layers[name], tensor) if name in layers else tensor

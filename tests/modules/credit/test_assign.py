@@ -32,6 +32,7 @@ def described(rollouts):
     return replace(
         rollouts,
         text=[f"text {row}" for row in range(count)],
+        answers=[f"answer {row}" for row in range(count)],
         reward_terms={"short": torch.arange(count) / 8},
         history=History(*(torch.arange(count) + shift for shift in (100, 200, 300))),
     )
@@ -49,7 +50,7 @@ def assigned(credit, rollouts, out_of_loss=()):
     return experience
 
 
-def test_credit_is_told_texts_terms_and_history_of_its_mini_batch(make_batch):
+def test_credit_is_told_texts_answers_terms_and_history_of_its_mini_batch(make_batch):
     rollouts, credit = described(make_batch(REWARDS).rollouts), Told()
     experience = assigned(credit, rollouts, out_of_loss=[3])
     assert [inputs.texts for inputs in credit.inputs] == [
@@ -62,6 +63,7 @@ def test_credit_is_told_texts_terms_and_history_of_its_mini_batch(make_batch):
         [202, 203, 204],
         [302, 303, 304],
     ]
+    assert second.groups.answers == ["answer 2", "answer 3", "answer 4"]
     assert second.groups.progress == 0.25
     # The fourth response is not in the loss, so that it has no token here.
     assert sorted(set(second.response.tolist())) == [0, 2]

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .distributed import own_part
 
@@ -32,6 +32,10 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
     """Return the name of each parameter of this rank and the sum of its bits as integers; a hash would take seconds."""
-    parts = ((name, own_part(parameter).contiguous()) for name, parameter in module.named_parameters())
-    integers = ((name, part.view(getattr(torch, f"int{8 * part.element_size()}"))) for name, part in parts)
-    return [(name, int(part.sum(dtype=torch.int64))) for name, part in integers]
+    return [(name, bit_sum(own_part(parameter))) for name, parameter in module.named_parameters()]
+
+
+def bit_sum(tensor: Tensor) -> int:
+    """Return the sum of the bits of a tensor as integers of the width of its elements."""
+    integers = tensor.detach().contiguous().view(getattr(torch, f"int{8 * tensor.element_size()}"))
+    return int(integers.sum(dtype=torch.int64))

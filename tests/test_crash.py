@@ -322,7 +322,6 @@ def test_a_run_that_is_killed_twelve_times_ends_as_an_undisturbed_one_bit_for_bi
     assert expected["epoch"].nunique() > 1
     left = sorted(path.name for path in (killed / "checkpoints").iterdir())
     assert left == [f"iteration-{ITERATIONS - 2:06d}.ckpt", f"iteration-{ITERATIONS:06d}.ckpt"]
-    assert not list((killed / "rollout_cache").iterdir()), "the last checkpoint covers all of them"
 
 
 @pytest.mark.distributed

@@ -35,9 +35,9 @@ class Checkpointer(Callback):
     with code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint, with
     the state before that batch.
 
-    Rollouts since the last checkpoint are cached in `rollout_cache`, and reused if a resumed run has the
-    weights that sampled them. On GPUs, where a repeated update is not bit-identical, only the checkpoint's
-    own weights recur: use `every=1` if rollouts are expensive.
+    What servers have sampled since the last checkpoint is kept on disk, and used again if a resumed run has
+    the weights that sampled it (`CachedEngine`). On GPUs, where a repeated update is not bit-identical, only the
+    checkpoint's own weights recur: use `every=1` if rollouts are expensive.
 
     Args:
         every: Iterations between checkpoints; there is also one at the end of training.
@@ -186,10 +186,7 @@ class Checkpointer(Callback):
         self._prune(trainer)
 
     def _prune(self, trainer: Trainer) -> None:
-        """Delete the oldest checkpoints, and cached rollouts that the newest checkpoint has learned from."""
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, RolloutCallback):
-                callback.pipeline.checkpointed(self._done)
+        """Delete the oldest checkpoints."""
         if trainer.is_global_zero and self.keep is not None:
             folder = Path(trainer.default_root_dir) / "checkpoints"
             for iteration, path in list(checkpoints_in(folder).items())[: -self.keep]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ..datamodules.memory import Chooser, QuestionMemory
 from ..files import write_json
 from ..modules.policy.sharding import full_tensors
-from ..rewards.response import is_mark
 from ..rollouts.pipeline import RolloutPipeline
+from ..rollouts.scoring import Decoder
 from ..runs.scalars import Stage, log_scalars
 from ..types import SampledPolicy, require
 from .shared import another_follows, updates_of
@@ -43,27 +43,10 @@ class RolloutCallback(Callback):
 
     stage = Stage.ROLLOUT
     shapes_learning = True
-    _tokenizer: Any
 
     def __init__(self, pipeline: Callable[..., RolloutPipeline], policy: str | None = None) -> None:
-        self.pipeline = pipeline(decode=self._decode, weights=partial(weights_of, policy=policy))
-
-    def _decode(self, token_ids: list[Tensor]) -> list[str]:
-        """Decode responses without special tokens, except tokens that mark thoughts.
-
-        These tokens show where the answer is.
-        """
-        special = getattr(self._tokenizer, "all_special_tokens", ())
-        texts: list[str]
-        if not any(map(is_mark, special)):
-            texts = self._tokenizer.batch_decode(token_ids, skip_special_tokens=True)
-            return texts
-        dropped = set(
-            self._tokenizer.convert_tokens_to_ids([token for token in special if not is_mark(token)])
-        )
-        kept = [[number for number in row.tolist() if number not in dropped] for row in token_ids]
-        texts = self._tokenizer.batch_decode(kept, skip_special_tokens=False)
-        return texts
+        self._decoder = Decoder()
+        self.pipeline = pipeline(decode=self._decoder, weights=partial(weights_of, policy=policy))
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Keep a memory of questions if anything reads it, and mark the weights as replaced by a checkpoint.
@@ -76,7 +59,7 @@ class RolloutCallback(Callback):
         if self.pipeline.replay is not None:
             require(pl_module, SampledPolicy, "the module, with rollout.replay,")
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
-        self._tokenizer = data.tokenizer
+        self._decoder.tokenizer = data.tokenizer
         looks_back = isinstance(pl_module, SampledPolicy) and pl_module.needs_history
         chooses = isinstance(data, Chooser) and data.needs_memory
         if chooses and self.pipeline.ahead > 1:

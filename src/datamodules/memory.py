@@ -87,8 +87,9 @@ class QuestionMemory:
         """
         assert batch.rollouts is not None
         batch.rollouts = replace(batch.rollouts, history=self._history(batch.groups, batch.rollouts))
+        seen = _seen(batch.groups, batch.rollouts)
         visits = []
-        for part in gather_objects(_seen(batch.groups, batch.rollouts)):
+        for part in gather_objects(seen):
             for id, visit, answers in part:
                 self.records.setdefault(id, Record()).add(visit, answers)
                 visits.append(visit)

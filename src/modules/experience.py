@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..distributed import max_over_ranks, rank
+from ..distributed import gather_objects, max_over_ranks, rank
 from ..packing.batch import PackedBatch
-from ..types import History, Loss, LossInputs, LossOutputs, RewardGroups, Rollouts
-from ..types.checks import own_code
+from ..packing.head import TokenScores
+from ..types import AdvantageStrategy, Loss, LossInputs, LossOutputs, RewardGroups, Rollouts
+from ..types.checks import check_column, own_code
 from .losses import check_outputs
 from .mismatch import Corrected, MismatchCorrection, check_corrected
 from .policy.logprobs import PromptedResponses, ResponseScores, Scorer
@@ -109,6 +110,8 @@ class Experience(PromptedResponses):
     """[R] bool, responses that can have a gradient; other responses are left out of every forward."""
     columns: TokenColumns
     """Columns of all tokens of the R responses."""
+    mini_batches: list[Tensor]
+    """Rows of the responses of each mini-batch, of different questions; all in one if not set."""
 
     def __init__(self, rollouts: Rollouts, anchor: Anchor) -> None:
         own = anchor == "own"
@@ -123,6 +126,7 @@ class Experience(PromptedResponses):
         super().__init__(prompts=list(distinct.values()), prompt=prompt, responses=rollouts.token_ids)
         self.rollouts, self.anchor, self.advantages = rollouts, anchor, torch.zeros(len(rollouts))
         self.in_loss = self.has_gradient = torch.ones_like(rollouts.truncated)
+        self.mini_batches = [torch.arange(len(rollouts))]
         same = torch.tensor([own or torch.equal(p.anchor_ids, p.token_ids) for p in rollouts.prompts])
         engine = torch.cat([torch.zeros(0), *rollouts.logprobs])
         self.columns = TokenColumns(
@@ -141,6 +145,22 @@ class Experience(PromptedResponses):
         prompts = [prompt.token_ids for prompt in self.rollouts.prompts]
         return PromptedResponses(prompts=prompts, prompt=self.rollouts.prompt, responses=self.responses)
 
+    def take_advantages(self, strategy: AdvantageStrategy, progress: float) -> None:
+        """Set `advantages`, which `strategy` computes from the rewards of all ranks. Collective.
+
+        Raises:
+            TypeError: if the strategy returns no tensor.
+            ValueError: if the strategy returns a tensor of another shape or device.
+            FloatingPointError: if an advantage is not finite.
+        """
+        parts = gather_objects(reward_groups(self.rollouts, self.scores, progress))
+        groups = RewardGroups.joined(parts)
+        with own_code(strategy, "advantage"):
+            returned = strategy(groups)
+        advantages = check_column(returned, len(groups.rewards), strategy, "advantage")
+        start = sum(len(part.rewards) for part in parts[: rank()])
+        self.advantages = advantages[start : start + len(self.rollouts)]
+
     def any_token(self, *flags: Tensor) -> Tensor:
         """Return [R] bool, responses with at least one token that one of the `flags`, [T] each, marks."""
         flagged = torch.stack(flags).any(0)
@@ -153,17 +173,17 @@ class Experience(PromptedResponses):
         ]
         return self.any_token((self.advantages != 0)[self.response], *(column != 0 for column in columns))
 
-    def take_old_logprobs(self, scorer: Scorer, mini_batches: Sequence[Tensor]) -> None:
+    def take_old_logprobs(self, scorer: Scorer) -> None:
         """Store old log-probs that later mini-batches need, before the first optimizer step. Collective."""
-        if len(mini_batches) > 1 and self.scores is None:
-            later = torch.cat(list(mini_batches[1:]))
+        first, *others = self.mini_batches
+        if others and self.scores is None:
+            later = torch.cat(others)
             self.scores = scorer.score(self, later[(self.has_gradient & ~self.rollouts.replayed)[later]])
         columns, replayed = self.columns, self.rollouts.replayed[self.response]
         if self.scores is not None:
             columns.old_logprobs = self.scores.logprobs
-            columns.old_known = torch.ones_like(self.in_loss).index_fill(0, mini_batches[0], False)[
-                self.response
-            ]
+            known = torch.ones_like(self.in_loss).index_fill(0, first, False)
+            columns.old_known = known[self.response]
         columns.old_logprobs = torch.where(replayed, columns.engine_logprobs, columns.old_logprobs)
         columns.old_known = columns.old_known | replayed
 
@@ -232,6 +252,10 @@ class MicroBatch:
     """Columns of the tokens, on the device of the policy."""
     outputs: list[LossOutputs] = field(default_factory=list)
     """Outputs of the loss, one per call."""
+    old_logprobs: Tensor = field(init=False)
+    """[t] log-probs before the batch's first update, nats; empty before `loss_of`."""
+    log_ratio: Tensor = field(init=False)
+    """[t] `TokenColumns.log_ratio` of these; empty before `loss_of`."""
 
     def __post_init__(self) -> None:
         rows, device = self.packed.rows, self.packed.response.device
@@ -241,6 +265,16 @@ class MicroBatch:
         self.advantages = self.experience.advantages[rows].to(device)
         self.replayed = self.experience.rollouts.replayed[rows].to(device)
         self.lengths = self.packed.lengths.to(device)
+        # FSDP2 reads all fields of what the forward gets.
+        self.old_logprobs = self.log_ratio = self.columns.engine_logprobs[:0]
+
+    def loss_of(self, scores: TokenScores) -> Tensor:
+        """Return the [] loss after the forward, which has computed it if it got this micro-batch."""
+        self.old_logprobs = self.columns.old(scores.logprobs)
+        self.log_ratio = self.columns.log_ratio(self.old_logprobs)
+        if scores.loss is not None:
+            return scores.loss
+        return self(slice(None), scores.logprobs, scores.entropy)
 
     def __call__(self, part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
         """Return the [] loss of the tokens in `part`, given their log-probs and entropies."""
@@ -295,22 +329,3 @@ def reward_groups(rollouts: Rollouts, scores: ResponseScores | None, progress: f
         sums = [part.sum() for part in scores.logprobs.split(rollouts.lengths.tolist())]
         columns |= {"entropy": scores.entropy, "logprob": torch.stack(sums)}
     return RewardGroups(**columns, progress=progress)
-
-
-def join_reward_groups(parts: Sequence[RewardGroups]) -> RewardGroups:
-    """Concatenate the ranks' rewards into the groups of the global batch.
-
-    Question and prompt ids are rows of their rank's batch; they are shifted so that no two ranks share one.
-    """
-    joined: dict[str, Any] = {}
-    for name in ("question", "prompt"):
-        ids = [getattr(part, name) for part in parts]
-        starts = torch.tensor([0] + [int(own.max()) + 1 for own in ids[:-1]]).cumsum(0)
-        joined[name] = torch.cat([own + start for own, start in zip(ids, starts, strict=True)])
-    for name in ("rewards", "correct", "entropy", "logprob", "lengths"):
-        columns = [getattr(part, name) for part in parts]
-        if columns[0] is not None:
-            joined[name] = torch.cat(columns)
-    if parts[0].answers is not None:
-        joined["answers"] = [answer for part in parts for answer in part.answers or ()]
-    return replace(parts[0], **joined, history=History.joined(part.history for part in parts))

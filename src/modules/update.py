@@ -17,17 +17,16 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ..distributed import gather_objects, rank, sum_over_ranks, world_size
+from ..distributed import rank, sum_over_ranks, world_size
 from ..packing.batch import PackedBatch
-from ..packing.head import TokenScores
 from ..types import AdvantageStrategy, Loss, Rollouts, TokenCredit, require
-from ..types.checks import check_column, found, own_code
+from ..types.checks import found, own_code
 from .credit.assign import assign_credit
-from .experience import Anchor, Experience, MicroBatch, join_reward_groups, reward_groups, split_by_question
+from .experience import Anchor, Experience, MicroBatch, split_by_question
 from .mismatch import MismatchCorrection
-from .policy.logprobs import ResponseScores, Scorer
+from .policy.logprobs import Scorer
 from .policy.lora import full_tensor
-from .update_stats import UpdateResult
+from .update_stats import GradientStep, UpdateResult
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,55 +143,49 @@ class PolicyUpdate:
                 skipped.
         """
         start = time.perf_counter()
-        mini_batches = split_by_question(rollouts.question, num_questions, self.options.mini_batches)
-        experience = self._experience(rollouts, mini_batches, progress)
+        experience = self._experience(rollouts, num_questions, progress)
         result = UpdateResult(experience)
         entropy = "grad" if self.loss.entropy_coef else "detached"
-        for rows in mini_batches:
+        for rows in experience.mini_batches:
             for packed, batch, last in self._micro_batches(result, rows):
                 with self.gradient_sync(last):
                     with self.scorer.autocast():
                         scores = self.scorer.policy(packed, entropy, batch if self.loss.by_token else None)
+                    # A rank without a micro-batch takes part in the backward.
+                    loss = scores.logprobs.sum() * 0 if batch is None else batch.loss_of(scores)
                     # Gradients are averaged over ranks, losses add up over them.
-                    self.backward(loss_of(scores, batch) * world_size())
+                    self.backward(loss * world_size())
                 if batch is not None:
                     result.add(batch, scores, self.useful_flop(packed))
-            self._apply_gradient(result)
+            result.steps.append(self._apply_gradient())
             # now, not before the next step: the engine needs the memory while it samples
             self.optimizer.zero_grad()
         result.seconds = time.perf_counter() - start
         return result
 
-    def _experience(self, rollouts: Rollouts, mini_batches: list[Tensor], progress: float) -> Experience:
+    def _experience(self, rollouts: Rollouts, num_questions: int, progress: float) -> Experience:
         """Prepare rollouts under score prompts: advantages, importance weights, choice of responses."""
         experience = Experience(rollouts, self.options.anchor)
+        experience.mini_batches = split_by_question(
+            rollouts.question, num_questions, self.options.mini_batches
+        )
         if self.options.mask_truncated:
             experience.in_loss = ~rollouts.truncated
         if self.advantage.needs_entropy or self.advantage.needs_logprobs:
             experience.scores = self.scorer.score(experience, torch.arange(len(rollouts)))
-        experience.advantages = self._advantages(rollouts, experience.scores, progress)
+        experience.take_advantages(self.advantage, progress)
         if self.credit is not None:
             if experience.scores is None:
                 experience.scores = self.scorer.score(experience, experience.in_loss.nonzero()[:, 0])
-            assign_credit(self.credit, experience, progress, mini_batches)
+            assign_credit(self.credit, experience, progress)
         every_response = bool(self.loss.kl_coef or self.loss.entropy_coef)
         experience.has_gradient = experience.in_loss & (experience.learns() | every_response)
         if self.mismatch is not None:
             kept = experience.correct_mismatch(self.scorer, self.mismatch)
             experience.has_gradient &= kept | every_response
         experience.correct_prompts(self.scorer, self.options.prompt_correction)
-        experience.take_old_logprobs(self.scorer, mini_batches)
+        experience.take_old_logprobs(self.scorer)
         return experience
-
-    def _advantages(self, rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> Tensor:
-        """Return [R] float32 advantages of this rank's responses, computed from the rewards of all ranks."""
-        parts = gather_objects(reward_groups(rollouts, scores, progress))
-        groups = join_reward_groups(parts)
-        with own_code(self.advantage, "advantage"):
-            advantages = self.advantage(groups)
-        advantages = check_column(advantages, len(groups.rewards), self.advantage, "advantage")
-        start = sum(len(part.rewards) for part in parts[: rank()])
-        return advantages[start : start + len(rollouts)]
 
     def _micro_batches(
         self, result: UpdateResult, rows: Tensor
@@ -214,22 +207,24 @@ class PolicyUpdate:
             given = (experience, packed, self.loss, totals, reference, self.staleness_log_cap)
             yield packed, MicroBatch(*given) if len(part) else None, number == len(parts)
 
-    def _apply_gradient(self, result: UpdateResult) -> None:
+    def _apply_gradient(self) -> GradientStep:
         """Clip the gradient, step, and advance the schedule.
 
-        Steps whose gradient is not finite or too large are skipped and counted.
+        Steps whose gradient is not finite or too large are skipped.
         """
         limit = self.options.skip_grad_norm or math.inf
         norm = clip_gradients(self.scorer.policy.parameters(), self.options.max_grad_norm)
-        result.grad_norms.append(norm)
-        result.lr = self.optimizer.param_groups[0]["lr"]
-        if math.isfinite(norm) and norm <= limit:
+        step = GradientStep(
+            norm=norm,
+            lr=self.optimizer.param_groups[0]["lr"],
+            skipped=not (math.isfinite(norm) and norm <= limit),
+        )
+        if not step.skipped:
             self.skipped_in_a_row = 0
             with own_code(self.optimizer, "optimizer"):
                 self.optimizer.step()
         else:
             self.skipped_in_a_row += 1
-            result.skipped += 1
             if rank() == 0:
                 warnings.warn(f"Skipped an optimizer step: its gradient norm was {norm}.", stacklevel=2)
             if self.skipped_in_a_row > self.options.max_skipped:
@@ -240,6 +235,7 @@ class PolicyUpdate:
                 )
         if self.scheduler is not None:
             self.scheduler.step()
+        return step
 
 
 def check_parts(
@@ -265,13 +261,6 @@ def check_parts(
                 "Expected a loss that takes credit per token, as PolicyLoss with loss.ratio=token does, but "
                 f"got {type(loss).__name__} with credit={type(credit).__name__}. Change one of the two."
             )
-
-
-def loss_of(scores: TokenScores, batch: MicroBatch | None) -> Tensor:
-    """Return the [] loss of a micro-batch after its forward; zero if the rank has no micro-batch."""
-    if batch is None:
-        return scores.logprobs.sum() * 0
-    return batch(slice(None), scores.logprobs, scores.entropy) if scores.loss is None else scores.loss
 
 
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> float:

@@ -1,7 +1,7 @@
 """The outcome of an update: sums over micro-batches and ranks, divided only once."""
 
 from collections import Counter, defaultdict
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,22 +13,57 @@ from .experience import Experience, MicroBatch
 from .losses import KL_ESTIMATORS
 
 
-class UpdateResult:
-    """Outcome of an update: its `experience`, wall `seconds`, and sums over micro-batches on one rank."""
+@dataclass(frozen=True, kw_only=True)
+class GradientStep:
+    """One optimizer step, made or skipped."""
 
-    def __init__(self, experience: Experience) -> None:
-        num_responses = len(experience.responses)
-        self.experience, self.seconds, self.loss = experience, 0.0, 0.0
-        self.token_sums: Counter[str] = Counter()
-        self.response_sums: defaultdict[str, Tensor] = defaultdict(
-            lambda: torch.full((num_responses,), torch.nan)
-        )
-        self.token_entropies: list[Tensor | None] = [None] * num_responses
-        self.grad_norms: list[float] = []
-        self.lr = self.largest_mismatch = self.flop = 0.0
-        self.dropped = self.skipped = 0
-        self.fresh: Counter[str] = Counter()
-        self.stale: Counter[str] = Counter()
+    norm: float
+    """Global L2 norm of the gradient before clipping."""
+    lr: float
+    """Learning rate."""
+    skipped: bool
+    """Whether the step was skipped because of its gradient."""
+
+
+@dataclass(eq=False)
+class UpdateResult:
+    """Outcome of an update: sums over micro-batches on one rank."""
+
+    experience: Experience
+    """The responses that were learned from."""
+    seconds: float = 0.0
+    """Wall seconds of the update."""
+    steps: list[GradientStep] = field(default_factory=list)
+    """Optimizer steps, one for each mini-batch."""
+    loss: float = 0.0
+    """Sum of the loss."""
+    flop: float = 0.0
+    """Useful FLOP, see `UsefulFlop`."""
+    dropped: int = 0
+    """Responses that could have no gradient, left out of the forward."""
+    largest_mismatch: float = 0.0
+    """Largest difference of a token's log-probs between engine and trainer, nats."""
+    token_sums: Counter[str] = field(default_factory=Counter)
+    """Name → sum over tokens."""
+    fresh: Counter[str] = field(default_factory=Counter)
+    """Name → sum over tokens that the weights before this update sampled under their score prompt."""
+    stale: Counter[str] = field(default_factory=Counter)
+    """Name → sum over stale tokens."""
+
+    def __post_init__(self) -> None:
+        count = len(self.experience.responses)
+        self.response_sums: defaultdict[str, Tensor] = defaultdict(lambda: torch.full((count,), torch.nan))
+        self.token_entropies: list[Tensor | None] = [None] * count
+
+    @property
+    def grad_norms(self) -> list[float]:
+        """Norms of the gradients of all steps before clipping."""
+        return [step.norm for step in self.steps]
+
+    @property
+    def skipped(self) -> int:
+        """Number of steps that were skipped."""
+        return sum(step.skipped for step in self.steps)
 
     def add(self, batch: MicroBatch, scores: TokenScores, flop: float) -> None:
         """Add a micro-batch after its forward, whose loss was computed at once or part by part."""
@@ -45,16 +80,16 @@ class UpdateResult:
             for row, values in zip(rows.tolist(), entropies, strict=True):
                 self.token_entropies[row] = values
         columns = batch.columns
-        old, fresh = columns.old(scores.logprobs), columns.on_score_prompt & ~columns.stale
+        fresh = columns.on_score_prompt & ~columns.stale
         k3 = KL_ESTIMATORS["k3"]
         # [t] log π_trainer − log π_engine of tokens under their sampled prompt; k3 estimates KL(π_engine ‖
         # π_trainer).
-        if len(log_ratio := (old - columns.engine_logprobs)[fresh]):
+        if len(log_ratio := (batch.old_logprobs - columns.engine_logprobs)[fresh]):
             kl, largest = torch.stack([k3(log_ratio).sum(), log_ratio.abs().max()]).tolist()
             self.fresh.update({"tokens": len(log_ratio), "kl": kl})
             self.largest_mismatch = max(self.largest_mismatch, largest)
         # [t] log π − log μ of tokens that an earlier policy μ has sampled, under the sampled prompt.
-        if len(log_ratio := columns.log_ratio(old)[columns.stale]):
+        if len(log_ratio := batch.log_ratio[columns.stale]):
             weight = log_ratio.clamp(max=batch.staleness_log_cap).exp().sum()
             truncated = (log_ratio > batch.staleness_log_cap).sum()
             sums = torch.stack([weight, truncated, k3(log_ratio).sum()]).tolist()
@@ -91,13 +126,15 @@ class UpdateResult:
         """
         sums, fresh, stale = (sum_over_ranks(own) for own in (self.token_sums, self.fresh, self.stale))
         of_steps = sum_over_ranks({"loss": self.loss, "dropped": self.dropped})
-        tokens, stale_tokens, steps = sums.pop("tokens", 0.0), stale.pop("tokens", 0.0), len(self.grad_norms)
+        tokens = sums.pop("tokens", 0.0)
+        stale_tokens = stale.pop("tokens", 0.0)
+        steps = len(self.steps)
         metrics = {f"train/{name}": value / tokens for name, value in sums.items() if tokens} | {
             "train/loss": of_steps["loss"] / steps,
             "train/dropped_responses": of_steps["dropped"],
             "train/grad_norm": sum(self.grad_norms) / steps,
             "train/skipped_updates": float(self.skipped),
-            "train/lr": self.lr,
+            "train/lr": self.steps[-1].lr,
         }
         largest_mismatch = max_over_ranks(self.largest_mismatch)
         # The engine's own rounding shows only in what the present weights have sampled.
@@ -129,7 +166,7 @@ class UpdateResult:
         """
         sums, means = self.response_sums, ("entropy", "ratio", "kl", "clipped")
         return {
-            "loss": torch.tensor(self.loss / len(self.grad_norms)),
+            "loss": torch.tensor(self.loss / len(self.steps)),
             "advantages": self.experience.advantages,
             **{name: sums[name] / self.experience.lengths for name in means},
             "score_logprob": sums["old_logprob"],

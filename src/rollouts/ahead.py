@@ -8,32 +8,31 @@ from __future__ import annotations
 import warnings
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
 from ..distributed import gather_objects, max_over_ranks, rank, world_size
 from ..types import Completion, Finish, Request, Seconds
-from .cache import packed, unpacked
 from .engines.base import EngineError
+from .responses import packed, request_key, unpacked
 from .scoring import Scoring
 
 
 @dataclass
 class Generation:
-    """The responses to one batch: not sampled yet, being sampled, complete, or failed."""
+    """The responses to one of the next batches: being sampled, complete, or failed."""
 
     key: str
-    """Cache key of the `Request`; empty if the responses were lost (see `from_state`)."""
+    """`request_key` of the batch's request; empty if the responses were lost (see `from_state`)."""
     step: int
     """Optimizer steps that the sampling weights have made."""
     scoring: Scoring | None = None
     """Scoring of the responses, perhaps while others are sampled; None if they come from a checkpoint."""
     finish: Finish | None = None
-    """Function that samples or waits for the responses; None once they are complete or have failed."""
-    keep: Callable[[Sequence[Sequence[Completion]]], None] = lambda _: None
-    """Function that is called with the responses when they have been sampled."""
+    """Function that waits for the responses; None once they are complete or have failed."""
     completions: list[list[Completion]] | None = None  # [P][G_p], once they are complete
     error: Exception | None = None  # why sampling them failed
 
@@ -49,8 +48,6 @@ class Generation:
                 self.completions = self.finish()
         except Exception as error:  # of any kind: it is raised where the responses are needed
             self.error = error
-        else:
-            self.keep(self.completions)
         self.finish = None
 
     def result(self, seconds: Seconds) -> list[list[Completion]]:
@@ -111,6 +108,11 @@ class Block:
 class Queue(deque[Generation]):
     """Queue of the next batches' generations, complete or under way; every rank has equally many."""
 
+    def add(self, block: Block, requests: Sequence[Request], step: int) -> None:
+        """Add the generations of a block's batches, sampled by the weights after `step` optimizer steps."""
+        for number, (request, scoring) in enumerate(zip(requests, block.scorings, strict=True)):
+            self.append(Generation(request_key(request), step, scoring, partial(block.part, number)))
+
     @property
     def under_way(self) -> bool:
         """Whether the engine may be sampling: the responses to a batch have not been waited for."""
@@ -130,14 +132,15 @@ class Queue(deque[Generation]):
             if generation.step == self[0].step:
                 generation.join(seconds, "wait")
 
-    def take(self, key: str) -> Generation | None:
-        """Remove and return the first generation; return None if its key is not `key`. Collective.
+    def take(self, request: Request, seconds: Seconds) -> Generation | None:
+        """Wait for the first generation and remove it; return None if it answers another request. Collective.
 
-        If the key differs on any rank, every rank drops all generations. If the first generation has failed,
-        the others are dropped too: they belong to the same request.
+        If the request differs on any rank, every rank drops all generations. If the first generation has
+        failed, the others are dropped too: they belong to the same block.
         """
+        self.wait(seconds)
         generation = self.popleft()
-        other = max_over_ranks(generation.key != key) > 0
+        other = max_over_ranks(generation.key != request_key(request)) > 0
         if other and generation.key and rank() == 0:  # it has no key where the responses were lost
             came = "Another batch came than the one that was sampled, as data or options have changed"
             warnings.warn(f"{came}: it is sampled anew.", stacklevel=2)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from typing import Any, get_args
 
@@ -16,11 +15,9 @@ import torch
 from torch import nn
 
 from ..datamodules.memory import QuestionMemory, Replay, Visit
-from ..distributed import max_over_ranks, rank, sum_over_ranks
+from ..distributed import rank, sum_over_ranks
 from ..seeds import derive_seed
 from ..types import (
-    Completion,
-    Deliver,
     Engine,
     History,
     QuestionBatch,
@@ -34,12 +31,10 @@ from ..types import (
     require,
 )
 from ..types.checks import found, name_of, own_code
-from .ahead import Block, Generation, Queue
-from .cache import RolloutCache, request_key
+from .ahead import Block, Queue
 from .dynamic_sampling import DynamicSampling, join_batches, no_draw
-from .engines.base import check_completions, checked
 from .engines.synced import NamedWeights, SyncedEngine, own_parameters
-from .scoring import Decode, Reads, Scoring, assemble, means_of, totals_of, with_terms
+from .scoring import Decode, Reads, Scoring, means_of, spent_on, totals_of
 
 Position = tuple[str, int, int]
 """Stage and two counters, together unique in the run; in training, the iteration and the draw."""
@@ -68,7 +63,6 @@ class RolloutPipeline:
             (`TransformersEngine`, `VLLMServerEngine`). Not together with `replay`, nor above 1 with
             `dynamic_sampling` or a curriculum.
         weights: See `NamedWeights`.
-        cache: Keeps training rollouts on disk until `checkpointed` is called; None keeps none.
         verifier_reads: `answer`: verifiers get responses without their thoughts (`split_response`).
             `response`: they get whole responses; the verifiers of this package skip thoughts by themselves.
 
@@ -107,7 +101,6 @@ class RolloutPipeline:
         seed: int = 0,
         ahead: int = 0,
         weights: NamedWeights = own_parameters,
-        cache: RolloutCache | None = None,
         verifier_reads: Reads = "answer",
     ) -> None:
         require(verifier, Verifier, "rollout.verifier")
@@ -145,7 +138,6 @@ class RolloutPipeline:
         self.memory = memory if replay is None else replay.memory
         self.seed = seed
         self.ahead = ahead
-        self.cache = cache
         self.verifier_reads = verifier_reads
         self.iteration = 0
         self.ledger = dict.fromkeys(("prompts", "rollouts", "tokens", "discarded_questions"), 0)
@@ -177,14 +169,13 @@ class RolloutPipeline:
                 from.
             reformulated: Returns the prompts of the rephrasings of some questions; for the reformulator.
         """
-        failed, before, numbers = self.failures.total(), self.ledger["rollouts"], count()
+        numbers = count()
+        failed = self.failures.total()
+        spent: Counter[str] = Counter()  # by this rank, on all that is sampled for this batch
 
         def rolled_out(batch: QuestionBatch, remembered: bool = True) -> QuestionBatch:
             batch = self._sampled(batch, policy, step, ("fit", self.iteration, next(numbers)))
-            totals = sum_over_ranks(totals_of(batch))
-            self.ledger |= {
-                name: self.ledger[name] + int(totals[name]) for name in ("prompts", "rollouts", "tokens")
-            }
+            spent.update(spent_on(batch))
             if self.memory is not None and remembered:
                 observe(self.memory.remember(batch))
             return batch
@@ -205,7 +196,7 @@ class RolloutPipeline:
             batch, draws, discarded, limited = self.dynamic_sampling.fill_up(
                 batch, lambda: rolled_out(draw())
             )
-            self.ledger["discarded_questions"] += int(sum_over_ranks({"n": discarded})["n"])
+            spent["discarded_questions"] = discarded
             self.scalars |= {
                 "dynamic_sampling/draws": float(draws),
                 "dynamic_sampling/limit_reached": float(limited),
@@ -220,8 +211,10 @@ class RolloutPipeline:
         self.iteration += 1
         if not self.ahead:
             self.engine.sleep()
-        totals = sum_over_ranks({**totals_of(batch), "failed": self.failures.total() - failed})
-        totals["sampled"] = self.ledger["rollouts"] - before
+        spent["failed"] = self.failures.total() - failed
+        totals = sum_over_ranks(totals_of(batch) | {f"spent/{name}": float(n) for name, n in spent.items()})
+        for name in self.ledger:
+            self.ledger[name] += int(totals.get(f"spent/{name}", 0))
         budget = {f"budget/{name}": float(count) for name, count in {**self.ledger, "updates": step}.items()}
         self.scalars |= means_of(totals) | budget
         if self.ahead:
@@ -244,8 +237,11 @@ class RolloutPipeline:
         weights.
         """
         first = self.iteration + len(self.following)
-        asked = [(batch, ("fit", number, 0)) for number, batch in enumerate(batches, first)]
-        self.following += self._start(asked, policy, step, seconds, ahead=True)
+        requests = [self._request(batch, ("fit", number, 0)) for number, batch in enumerate(batches, first)]
+        block = Block(requests, [self._scoring(batch) for batch in batches])
+        self.following.join()  # an engine does one thing at a time
+        block.finish = self.engine.start(block.request, block.deliver, policy, step, seconds, ahead=True)
+        self.following.add(block, requests, step)
 
     def evaluate(
         self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position
@@ -264,65 +260,30 @@ class RolloutPipeline:
 
         They are the first generation of `following` if the batch is equal, else sampled now.
         """
-        seconds, generation = Seconds(), None
+        seconds = Seconds()
+        request = self._request(batch, position)
+        taken = None
         if self.following and position[0] == "fit" and not position[2]:
-            self.following.wait(seconds)
-            generation = self.following.take(request_key(self._request(batch, position)))
-        if generation is None:  # on every rank
-            (generation,) = self._start([(batch, position)], policy, step, seconds, ahead=False)
-        pairs = zip(batch.prompts, generation.result(seconds), strict=True)
-        completions = [
-            samples if prompt.past is None else [*samples, prompt.past] for prompt, samples in pairs
-        ]
-        with seconds.measure("score"):
-            scoring = generation.scoring or Scoring(batch, self.verifier, self.decode, self.verifier_reads)
-            texts, scores = scoring.scored(completions)
-            rollouts = assemble(batch, completions, texts, scores, step - generation.step, seconds)
-            if position[0] == "fit":
-                rollouts = with_terms(rollouts, batch, self.reward_terms)
-        self.failures.update(score.failure for score in scores if score.failure)
+            taken = self.following.take(request, seconds)
+        if taken is None:  # on every rank
+            scoring = self._scoring(batch)
+            self.following.join()  # an engine does one thing at a time
+            sample = self.engine.start(request, scoring.deliver, policy, step, seconds)
+            with seconds.measure("generate"):
+                completions = sample()
+            staleness = 0
+        else:
+            scoring = taken.scoring or self._scoring(batch)
+            completions = taken.result(seconds)
+            staleness = step - taken.step
+        terms = self.reward_terms if position[0] == "fit" else {}
         rolled_out = copy(batch)  # the batch may be of the caller's own class
-        rolled_out.rollouts = rollouts
+        rolled_out.rollouts = scoring.rollouts(completions, staleness, terms, seconds)
+        self.failures += scoring.failures
         return rolled_out
 
-    def _start(
-        self,
-        asked: list[tuple[QuestionBatch, Position]],
-        policy: nn.Module,
-        step: int,
-        seconds: Seconds,
-        ahead: bool,
-    ) -> list[Generation]:
-        """Return generations by the current weights, from the cache or the engine.
-
-        `ahead` starts the engine at once.
-
-        If the cache lacks one of the batches, all are sampled, in one request.
-        """
-        requests = [self._request(batch, position) for batch, position in asked]
-        scorings = [Scoring(batch, self.verifier, self.decode, self.verifier_reads) for batch, _ in asked]
-        block = Block(requests, scorings)
-        generations = [
-            Generation(request_key(r), step, scoring) for r, scoring in zip(requests, scorings, strict=True)
-        ]
-        if self.cache is not None and all(position[0] == "fit" for _, position in asked):
-            digest = self.engine.weights_digest(policy, step)
-            for generation, (_, position) in zip(generations, asked, strict=True):
-                place, key = position[1:], f"{digest}/{generation.key}"
-                generation.completions = self.cache.find(place, key)
-                generation.keep = partial(self.cache.keep, place, key)
-            lacking = any(generation.completions is None for generation in generations)
-            if not max_over_ranks(lacking):  # syncing and sampling need every rank
-                return generations
-        self.following.join()  # an engine does one thing at a time
-        with seconds.measure("sync"):
-            engine = self.engine.at(policy, step)
-        request = block.request, partial(deliver_checked, engine, block.deliver)
-        finish = engine.generate_async(*request) if ahead else partial(engine.generate, *request)
-        block.finish = partial(checked, finish, block.request, policy, engine)
-        for number, generation in enumerate(generations):
-            generation.finish = partial(block.part, number)
-        return generations
+    def _scoring(self, batch: QuestionBatch) -> Scoring:
+        return Scoring(batch, self.verifier, self.decode, self.verifier_reads)
 
     def _request(self, batch: QuestionBatch, position: Position) -> Request:
         stage, first, second = position
@@ -331,6 +292,7 @@ class RolloutPipeline:
             num_samples=[prompt.num_samples for prompt in batch.prompts],
             sampling=self.sampling if stage == "fit" else self.evaluation_sampling,
             seed=derive_seed(self.seed, stage, first, second, rank()),
+            iteration=first if stage == "fit" else None,
         )
 
     def weights_replaced(self) -> None:
@@ -351,11 +313,6 @@ class RolloutPipeline:
         self.following.clear()
         self.engine.close()
         self.verifier.close()
-
-    def checkpointed(self, iterations: int) -> None:
-        """Delete cached rollouts of the first `iterations`, whose updates a checkpoint covers."""
-        if self.cache is not None:
-            self.cache.prune(iterations)
 
     @property
     def _stateful(self) -> dict[str, Any]:
@@ -386,9 +343,3 @@ def check_reformulated(parts: object, reformulator: Reformulator) -> None:
     for part in parts:
         if getattr(part, "rollouts", None) is None:
             raise TypeError(f"{expected}, but got {found(part)} among them. Batches of `ask` have rollouts.")
-
-
-def deliver_checked(engine: Engine, deliver: Deliver, prompt: int, completions: list[Completion]) -> None:
-    """Check the responses to a prompt that an engine delivers early, and pass them to `deliver`."""
-    (checked_completions,) = check_completions([completions], engine)
-    deliver(prompt, checked_completions)

@@ -1,15 +1,16 @@
 """Sampled responses → `Rollouts`: decoding, scores, reward terms, and the scalars logged of a batch."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from ..rewards.response import opens_thoughts, split_response
+from ..rewards.response import is_mark, opens_thoughts, split_response
 from ..types import (
     Completion,
     InvalidScoreError,
@@ -34,16 +35,46 @@ Reads = Literal["answer", "response"]
 """What a verifier gets of a response: its answer, or all of it."""
 
 
+class Decoder:
+    """Decoder of responses by a tokenizer, without special tokens, except tokens that mark thoughts.
+
+    These tokens show where the answer is.
+
+    Attributes:
+        tokenizer: A tokenizer of transformers, to be set before the first call.
+    """
+
+    tokenizer: Any
+
+    def __call__(self, token_ids: list[Tensor]) -> list[str]:
+        """Return the texts of responses, [n] of [T] long."""
+        special = getattr(self.tokenizer, "all_special_tokens", ())
+        texts: list[str]
+        if not any(map(is_mark, special)):
+            texts = self.tokenizer.batch_decode(token_ids, skip_special_tokens=True)
+            return texts
+        plain = [token for token in special if not is_mark(token)]
+        dropped = set(self.tokenizer.convert_tokens_to_ids(plain))
+        kept = [[number for number in row.tolist() if number not in dropped] for row in token_ids]
+        texts = self.tokenizer.batch_decode(kept, skip_special_tokens=False)
+        return texts
+
+
 class Scoring:
     """Scoring of one batch, made before sampling so that workers can score while the engine samples.
 
     Verifiers get the answer of each response, without its thoughts (`split_response`). They get the whole
     response if `verifier_reads` is `response` or `Verifier.reads_response` is true. Texts are always whole.
+
+    Attributes:
+        failures: `timeout`, … → responses without a verdict, after `rollouts`.
     """
 
     def __init__(
         self, batch: QuestionBatch, verifier: Verifier, decode: Decode, verifier_reads: Reads = "answer"
     ) -> None:
+        self.batch = batch
+        self.failures: Counter[str] = Counter()
         self.references = [batch.groups[prompt.question].answer for prompt in batch.prompts]
         self.opened = [opens_thoughts(prompt.text) for prompt in batch.prompts]
         self.verifier = verifier
@@ -58,6 +89,29 @@ class Scoring:
             with own_code(self.verifier, SETTING):
                 wait = self.verifier.score_async(read, [self.references[prompt]] * len(read))
             self._early[prompt] = texts, partial(checked_scores, self.verifier, len(read), wait)
+
+    def rollouts(
+        self,
+        completions: Sequence[Sequence[Completion]],
+        staleness: int,
+        terms: Mapping[str, RewardTerm],
+        seconds: Seconds,
+    ) -> Rollouts:
+        """Return the scored responses, with a replayed response after the others to its prompt.
+
+        Args:
+            completions: [P][G] sampled responses.
+            staleness: Optimizer steps since the weights that sampled.
+            terms: Reward terms to add; see `with_terms`.
+            seconds: Gets the time of this, and is the `seconds` of the rollouts.
+        """
+        with seconds.measure("score"):
+            pairs = zip(self.batch.prompts, completions, strict=True)
+            every = [samples if prompt.past is None else [*samples, prompt.past] for prompt, samples in pairs]
+            texts, scores = self.scored(every)
+            self.failures.update(score.failure for score in scores if score.failure)
+            rollouts = assemble(self.batch, every, texts, scores, staleness, seconds)
+            return with_terms(rollouts, self.batch, terms) if terms else rollouts
 
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
         """Return texts [R] and scores [R] of all responses, given as [P][G] by prompt.
@@ -197,6 +251,18 @@ def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, Rew
     return replace(rollouts, rewards=rewards, reward_terms=added)
 
 
+def spent_on(batch: QuestionBatch) -> dict[str, int]:
+    """Return the prompts, and the sampled rollouts and tokens of this rank, without replayed ones."""
+    rollouts = batch.rollouts
+    assert rollouts is not None
+    sampled = ~rollouts.replayed
+    return {
+        "prompts": len(rollouts.prompts),
+        "rollouts": int(sampled.sum()),
+        "tokens": int(rollouts.lengths[sampled].sum()),
+    }
+
+
 def totals_of(batch: QuestionBatch) -> dict[str, float]:
     """Return sums over the responses that this rank has sampled, without replayed ones.
 
@@ -226,7 +292,8 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
 def means_of(totals: Mapping[str, float]) -> dict[str, float]:
     """Return the scalars to log of a batch.
 
-    `totals` are sums of `totals_of` over all ranks, and the counts `sampled` and `failed` (no verdict).
+    `totals` are sums of `totals_of` over all ranks, and of all that was sampled for the batch `spent/rollouts`
+    and `spent/failed` (no verdict).
 
     Means over the sampled responses of a training batch, replayed ones left out:
 
@@ -247,7 +314,7 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
         "rollout/correct": totals["correct"] / count,
         "rollout/length": totals["tokens"] / count,
         "rollout/truncated": totals["truncated"] / count,
-        "rollout/without_verdict": totals["failed"] / totals["sampled"],
+        "rollout/without_verdict": totals["spent/failed"] / totals["spent/rollouts"],
         "rollout/rephrasings": totals["rephrasings"] / totals["questions"],
     }
     if totals["tokens"]:  # zero only if an engine returned nothing but empty responses

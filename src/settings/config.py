@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from ..redaction import for_terminal
-from ..runs.directory import wandb_run_id
+from ..runs.directory import checkpoints_in, wandb_run_id
 from ..starter import starter_path
 from ..starter.smollm2 import smollm2_folder
 from .choices import check_choices
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ..callbacks import RolloutCallback
     from ..datamodules.lightning.questions import QuestionDataModule
     from ..modules.lightning.policy_module import PolicyModule
+    from ..types import Engine
 
 T = TypeVar("T")
 PARTS = (
@@ -264,7 +265,6 @@ def _build(cfg: DictConfig) -> Run:
     from ..datamodules.lightning.questions import QuestionDataModule
     from ..modules.lightning.accelerator import SharedCUDAAccelerator
     from ..modules.lightning.strategy import check_strategy
-    from ..rollouts.cache import RolloutCache
     from ..runs.checkpoints import AtomicCheckpointIO
     from ..runs.scalars import ScalarLog, in_order
     from ..types.checks import found
@@ -282,9 +282,10 @@ def _build(cfg: DictConfig) -> Run:
     for callback in configured:
         guard_hooks(callback)
     directory = Path(HydraConfig.get().runtime.output_dir)
-    kept = any(isinstance(callback, Checkpointer) for callback in configured)
-    cache = RolloutCache(directory / "rollout_cache") if kept else None
-    rollout = RolloutCallback(instantiate(cfg.rollout, cache=cache))
+    pipeline = instantiate(cfg.rollout)
+    if any(isinstance(callback, Checkpointer) for callback in configured):
+        pipeline = partial(pipeline, engine=kept_engine(pipeline.keywords["engine"], directory))
+    rollout = RolloutCallback(pipeline)
     callbacks = in_order([*configured, rollout, ScalarLog()])
     loggers = instances(cfg.get("logger"), "logger", Logger)
     module = policy_module(cfg)
@@ -309,6 +310,16 @@ def _build(cfg: DictConfig) -> Run:
     trainer = instantiate(cfg.trainer, callbacks=callbacks, logger=loggers, **own)
     check_strategy(trainer.strategy)
     return Run(module, datamodule, trainer, directory, rollout)
+
+
+def kept_engine(make: Callable[[], Engine], directory: Path) -> Callable[[], Engine]:
+    """Return what makes the engine of a run, which keeps what servers sample until a checkpoint covers it."""
+    from ..rollouts.engines.cached import keep_paid
+
+    def covered() -> int:
+        return max(checkpoints_in(directory / "checkpoints"), default=0)
+
+    return keep_paid(make, directory / "rollout_cache", covered)
 
 
 def shares_gpus(cfg: DictConfig) -> bool:

@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -135,6 +135,8 @@ class Request(NamedTuple):
     """Sampling settings."""
     seed: int
     """Seed of this request: the same weights, request and seed give the same responses."""
+    iteration: int | None = None
+    """Training iteration that learns from the responses, the first of several; None in an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +260,26 @@ class RewardGroups:
     """Records of the questions before this batch, for strategies that look back."""
     progress: float = 0.0
     """Fraction of training done, 0..1."""
+
+    @classmethod
+    def joined(cls, parts: Sequence[RewardGroups]) -> RewardGroups:
+        """Concatenate the groups of several ranks into those of the global batch.
+
+        Ids of questions and prompts are rows of their rank's batch; they are shifted so that no two ranks share
+        one.
+        """
+        joined: dict[str, Any] = {}
+        for name in ("question", "prompt"):
+            ids = [getattr(part, name) for part in parts]
+            starts = torch.tensor([0] + [int(own.max()) + 1 for own in ids[:-1]]).cumsum(0)
+            joined[name] = torch.cat([own + start for own, start in zip(ids, starts, strict=True)])
+        for name in ("rewards", "correct", "entropy", "logprob", "lengths"):
+            columns = [getattr(part, name) for part in parts]
+            if columns[0] is not None:
+                joined[name] = torch.cat(columns)
+        if parts[0].answers is not None:
+            joined["answers"] = [answer for part in parts for answer in part.answers or ()]
+        return replace(parts[0], **joined, history=History.joined(part.history for part in parts))
 
 
 class _ScoreFields(NamedTuple):

@@ -9,11 +9,10 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
-import tokenizers
 import torch
 from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.loggers import CSVLogger
-from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM
 
 from tagrpo import types
 from tagrpo.callbacks import RolloutCallback, ThroughputMonitor
@@ -467,24 +466,6 @@ def test_a_state_holds_the_responses_and_the_resumed_run_learns_from_them(tmp_pa
     # Sampled before the update that the state holds, and not again.
     assert sampled_by(resumed.batches[0]) == 0
     assert engine.calls[0][0] == "generate_async"
-
-
-@pytest.mark.parametrize(
-    ("special", "text"),
-    [
-        (["[THINK]", "[/THINK]", "<eos>"], "[THINK] four [/THINK] five"),
-        (["[/THINK]", "<eos>"], "[THINK] four [/THINK] five"),
-        (["<eos>"], "[THINK] four [/THINK] five"),
-    ],
-)
-def test_special_tokens_that_mark_thoughts_stay_in_the_text(special, text):
-    words = ["[THINK]", "[/THINK]", "<eos>", "four", "five"]
-    model = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}))
-    model.add_special_tokens(special)
-    callback = make_callback(WaitingEngine())
-    callback._tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, additional_special_tokens=special)
-    rows = [torch.tensor([0, 3, 1, 4, 2]), torch.tensor([3, 2])]
-    assert callback._decode(rows) == [text, "four"]
 
 
 def test_an_engine_that_can_not_is_refused_when_the_run_is_built():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -12,7 +12,6 @@ from tagrpo.modules.experience import (
     Experience,
     MicroBatch,
     TokenColumns,
-    join_reward_groups,
     reward_groups,
     split_by_question,
 )
@@ -80,7 +79,7 @@ def test_ranks_do_not_share_groups():
             progress=0.5,
         )  # fmt: skip
 
-    joined = join_reward_groups(
+    joined = RewardGroups.joined(
         [part([1.0, 0.0, 1.0], [0, 0, 1], [0, 1, 2]), part([0.0, 1.0], [0, 1], [0, 2])]
     )
     assert joined.question.tolist() == [0, 0, 1, 2, 3]
@@ -107,6 +106,7 @@ def test_a_micro_batch_has_the_columns_of_its_tokens_and_its_parts(make_batch):
 
     totals = {"responses": 7.0, "tokens": 9.0}
     batch = MicroBatch(experience, packed, loss, totals, None, staleness_log_cap=0.0)
+    assert all(hasattr(batch, each.name) for each in fields(batch)), "FSDP2 reads them in the forward"
     expected = torch.cat([places.split(experience.lengths.tolist())[row] for row in packed.rows.tolist()])
     assert torch.equal(experience.tokens(packed.rows), expected)
     assert (
@@ -145,7 +145,7 @@ def test_entropies_answers_and_progress_of_all_ranks_are_joined():
         )
         for rank in range(2)
     ]  # fmt: skip
-    joined = join_reward_groups(parts)
+    joined = RewardGroups.joined(parts)
     assert joined.rewards.tolist() == [0.0, 1.0, 1.0, 1.0]
     assert joined.question.tolist() == [0, 1, 2, 3]
     assert joined.prompt.tolist() == [0, 2, 3, 5]

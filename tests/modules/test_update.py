@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from tagrpo.modules import update as update_module
 from tagrpo.modules.advantages import GroupAdvantage
-from tagrpo.modules.experience import MicroBatch
+from tagrpo.modules.experience import Experience, MicroBatch
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.policy.model import load_causal_lm
@@ -412,7 +412,7 @@ def test_the_learning_rate_is_that_of_the_first_group(tiny_policy, make_batch):
     update = make_update(tiny_policy, mini_batches=1)
     update.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))], "lr": 0.5})
     (result,) = learn(update, make_batch(REWARDS))
-    assert result.lr == 0.1
+    assert result.steps[-1].lr == 0.1
 
 
 def test_skipped_steps_are_counted_and_a_good_one_forgives(tiny_policy, make_batch):
@@ -420,7 +420,8 @@ def test_skipped_steps_are_counted_and_a_good_one_forgives(tiny_policy, make_bat
     update = make_update(tiny_policy, mini_batches=1, skip_grad_norm=1e-9, max_skipped=2)
     with pytest.warns(UserWarning, match="Skipped an optimizer step") as warned:
         (result,) = learn(update, batch)
-    assert linecache.getline(warned[0].filename, warned[0].lineno).strip() == "self._apply_gradient(result)"
+    line = linecache.getline(warned[0].filename, warned[0].lineno).strip()
+    assert line == "result.steps.append(self._apply_gradient())"
     assert result.skipped == 1
     assert update.skipped_in_a_row == 1
     update.options = UpdateOptions(max_grad_norm=1e9, mini_batches=1)
@@ -491,7 +492,9 @@ def test_only_responses_that_need_a_weight_are_scored_for_it(tiny_policy, make_b
     assert scored_by(update, rollouts, monkeypatch) == [[10]]
     update = make_update(tiny_policy, mini_batches=2)
     new = [6, 7, 8, 10, 11]  # of question 1
-    with_gradient = [row for row in new if float(update._advantages(rollouts, None, 0.0)[row])]
+    experience = Experience(rollouts, "original")
+    experience.take_advantages(update.advantage, 0.0)
+    with_gradient = [row for row in new if float(experience.advantages[row])]
     assert scored_by(update, rollouts, monkeypatch) == [[10], with_gradient]
 
 

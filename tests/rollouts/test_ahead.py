@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM
 from tagrpo import types
 from tagrpo.rollouts import EngineError, RolloutPipeline, SamplingConfig, TransformersEngine
 from tagrpo.rollouts.ahead import Block, Generation, Queue
-from tagrpo.rollouts.cache import RolloutCache
+from tagrpo.rollouts.engines.cached import CachedEngine
+from tagrpo.rollouts.responses import request_key
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Request, Score, Seconds
 from tests.helpers import WaitingEngine
 
@@ -24,6 +25,10 @@ class Even(types.Verifier):
 def make_pipeline(engine, ahead=1):
     decode = lambda token_ids: [str(int(ids[0])) for ids in token_ids]  # noqa: E731
     return RolloutPipeline(lambda: engine, Even(), decode, SamplingConfig(max_new_tokens=4), ahead=ahead)
+
+
+def cached(engine, folder):
+    return CachedEngine(lambda: engine, folder, lambda: 0)
 
 
 def asking(question):
@@ -144,8 +149,7 @@ def test_a_block_asks_for_all_prompts_at_once_and_gives_each_batch_its_own_respo
 @pytest.mark.parametrize(("until", "asked"), [(1, [[0], [1, 2]]), (2, [[0], [1, 2], [3, 4]])])
 def test_what_several_batches_have_sampled_survives_a_crash_as_a_whole(until, asked, tmp_path):
     def run(engine, until):
-        policy, pipeline = make_policy(), make_pipeline(engine, ahead=2)
-        pipeline.cache = RolloutCache(tmp_path)
+        policy, pipeline = make_policy(), make_pipeline(cached(engine, tmp_path), ahead=2)
         found = []
         for number in range(until):
             rollouts = pipeline.roll_out(asking(number), policy, 3 * number).rollouts
@@ -182,8 +186,7 @@ def test_after_a_failure_all_of_a_block_are_sampled_anew(recwarn):
 
 def test_what_was_sampled_before_the_crash_comes_from_disk(tmp_path):
     def run(engine):
-        policy, pipeline = make_policy(), make_pipeline(engine)
-        pipeline.cache = RolloutCache(tmp_path)
+        policy, pipeline = make_policy(), make_pipeline(cached(engine, tmp_path))
         first = pipeline.roll_out(asking(0), policy, 0).rollouts
         pipeline.sample_next([asking(1)], policy, 0, first.seconds)
         update(policy)
@@ -208,18 +211,21 @@ def test_responses_to_other_prompts_than_those_that_came_are_not_used():
 
 
 def test_a_generation_is_used_for_its_own_request_alone():
-    def taken(generation, key="key"):
+    request = Request([torch.tensor([1])], [1], SamplingConfig(), 0)
+    key = request_key(request)
+
+    def taken(generation, request=request):
         queue = Queue()
         queue += [generation, Generation("next", 3)]
-        return queue.take(key), len(queue)
+        return queue.take(request, Seconds()), len(queue)
 
-    generation = Generation("key", 3)
+    generation = Generation(key, 3)
     assert taken(generation) == (generation, 1)
     assert taken(Generation("", 3)) == (None, 0), "without a word: it was lost"
-    failed = Generation("key", 3, error=EngineError("gone"))
+    failed = Generation(key, 3, error=EngineError("gone"))
     assert taken(failed) == (failed, 0), "what follows was sampled in one request with it"
     with pytest.warns(UserWarning, match="sampled anew"):
-        assert taken(generation, "other") == (None, 0)
+        assert taken(generation, request._replace(seed=1)) == (None, 0)
 
 
 def test_neither_failed_responses_nor_those_of_another_number_of_ranks_are_resumed():

@@ -23,7 +23,6 @@ from tagrpo.rollouts import (
     dynamic_sampling,
 )
 from tagrpo.rollouts import pipeline as pipeline_module
-from tagrpo.rollouts.cache import RolloutCache
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling, take_questions
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 from tagrpo.types.checks import EndOfRun
@@ -326,29 +325,17 @@ def test_the_verifier_is_asked_once_a_batch_and_closed():
     assert (verifier._closed, engine.closed) == (1, 1)
 
 
-def test_after_a_crash_rollouts_come_from_disk_if_nothing_they_follow_from_has_changed(tmp_path):
-    def roll_out(policy, **options):
-        engine = Engine()
-        pipeline = make_pipeline(engine, **options)
-        pipeline.cache = RolloutCache(tmp_path)
-        return pipeline.roll_out(make_batch(), policy, 0).rollouts, pipeline, len(engine.requests)
-
+@pytest.mark.parametrize("stage", ["fit", "validate"])
+def test_a_request_names_the_iteration_that_learns_from_it(stage):
+    engine = Engine()
+    pipeline = make_pipeline(engine)
     policy = make_policy()
-    sampled, _, asked = roll_out(policy)
-    assert asked == 1
-    found, pipeline, asked = roll_out(policy)
-    assert (asked, set(found.seconds)) == (0, {"score"})
-    assert [ids.tolist() for ids in found.token_ids] == [ids.tolist() for ids in sampled.token_ids]
-    assert (found.answers, found.correct.tolist()) == (sampled.answers, sampled.correct.tolist())
-    assert pipeline.ledger["rollouts"] == 8, "they belong to the budget all the same"
-    other = make_policy()
-    step_on(other)
-    assert roll_out(other)[2] == 1
-    assert roll_out(policy, seed=1)[2] == 1
-    pipeline.checkpointed(0)
-    assert list(tmp_path.iterdir()), "the checkpoint is from before the batch"
-    pipeline.checkpointed(pipeline.iteration)
-    assert not list(tmp_path.iterdir())
+    if stage == "fit":
+        for step in range(2):
+            pipeline.roll_out(make_batch(), policy, step)
+    else:
+        pipeline.evaluate(make_batch(), policy, 0, ("validate", 0, 0))
+    assert [request.iteration for request in engine.requests] == ([0, 1] if stage == "fit" else [None])
 
 
 def test_what_lacks_something_is_refused_by_name_when_the_pipeline_is_built():

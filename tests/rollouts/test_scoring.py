@@ -6,11 +6,13 @@ import threading
 from dataclasses import replace
 
 import pytest
+import tokenizers
 import torch
+from transformers import PreTrainedTokenizerFast
 
 from tagrpo import types
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig
-from tagrpo.rollouts.scoring import Scoring, means_of, totals_of, with_terms
+from tagrpo.rollouts.scoring import Decoder, Scoring, means_of, totals_of, with_terms
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 
 IDS = torch.tensor([7, 8])
@@ -251,7 +253,7 @@ def test_responses_that_are_all_empty_have_means_but_no_entropy(make_batch):
     batch = make_batch([[[1.0, 0.0]]])
     empty = [torch.zeros(0, dtype=torch.long)] * 2
     batch.rollouts = replace(batch.rollouts, token_ids=empty, logprobs=[torch.zeros(0)] * 2)
-    means = means_of({**totals_of(batch), "failed": 0, "sampled": 1})
+    means = means_of({**totals_of(batch), "spent/failed": 0, "spent/rollouts": 1})
     assert (means["rollout/length"], means["rollout/correct"]) == (0.0, 0.5)
     assert "rollout/entropy" not in means
 
@@ -347,3 +349,21 @@ def test_an_engine_that_delivers_something_else_than_responses_is_named(delivere
     pipeline = RolloutPipeline(lambda: Mine(None), Early(), decode, SamplingConfig(max_new_tokens=4))
     with pytest.raises(TypeError, match=r"Mine \(rollout\.engine\)"):
         pipeline.evaluate(two_questions(), torch.nn.Linear(1, 1), 0, ("validate", 0, 0))
+
+
+@pytest.mark.parametrize(
+    ("special", "text"),
+    [
+        (["[THINK]", "[/THINK]", "<eos>"], "[THINK] four [/THINK] five"),
+        (["[/THINK]", "<eos>"], "[THINK] four [/THINK] five"),
+        (["<eos>"], "[THINK] four [/THINK] five"),
+    ],
+)
+def test_special_tokens_that_mark_thoughts_stay_in_the_text(special, text):
+    words = ["[THINK]", "[/THINK]", "<eos>", "four", "five"]
+    model = tokenizers.Tokenizer(tokenizers.models.WordLevel({word: n for n, word in enumerate(words)}))
+    model.add_special_tokens(special)
+    decoder = Decoder()
+    decoder.tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, additional_special_tokens=special)
+    rows = [torch.tensor([0, 3, 1, 4, 2]), torch.tensor([3, 2])]
+    assert decoder(rows) == [text, "four"]

@@ -1,6 +1,6 @@
 """Assignment of credit per token, mini-batch by mini-batch, and helpers that several credits share."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -13,13 +13,10 @@ from ..experience import Experience, reward_groups
 from ..losses import TOKEN_TERMS
 
 
-def assign_credit(
-    credit: TokenCredit, experience: Experience, progress: float, mini_batches: Sequence[Tensor]
-) -> None:
+def assign_credit(credit: TokenCredit, experience: Experience, progress: float) -> None:
     """Set advantages and terms of tokens, and `experience.advantages` to means per response. Collective.
 
-    `mini_batches` are the rows of each mini-batch; `experience.scores` has the responses that count in the
-    loss.
+    `experience.scores` has the responses that count in the loss.
 
     Raises:
         TypeError: the credit returns no `Credit` of tensors.
@@ -31,7 +28,7 @@ def assign_credit(
     columns = experience.columns
     groups = reward_groups(experience.rollouts, None, progress)
     columns.advantages = torch.zeros(int(experience.lengths.sum()))
-    for rows in mini_batches:
+    for rows in experience.mini_batches:
         learned = rows[experience.in_loss[rows]]
         inputs = _inputs(experience, groups, rows)
         tokens = experience.tokens(learned)

@@ -84,13 +84,16 @@ class Scorer:
     def plan(self, responses: PromptedResponses, rows: Tensor) -> list[Tensor]:
         """Cut `rows` into micro-batches within the token budget. Collective.
 
-        Every rank gets as many as the rank that needs most, at least one; the last ones may be empty.
+        Every rank gets as many as the rank that needs most, at least one; the last ones may be empty. Rows of a
+        micro-batch are in the order in which `pack` packs them: by prompt, then by row.
         """
         heads = torch.tensor([len(ids) for ids in responses.prompts], dtype=torch.long)
         prompt, lengths, shares = responses.prompt[rows], responses.lengths[rows], self.policy.shares_prefix
         local = plan_micro_batches(heads, prompt, lengths, self.token_budget, shares)
         count = max(int(max_over_ranks(len(local))), 1)
-        return [rows[part] for part in local] + [rows[:0]] * (count - len(local))
+        parts = [rows[part].sort().values for part in local]
+        by_prompt = [part[responses.prompt[part].argsort(stable=True)] for part in parts]
+        return by_prompt + [rows[:0]] * (count - len(parts))
 
     def pack(self, responses: PromptedResponses, rows: Tensor) -> PackedBatch:
         """Pack the responses `rows` into one batch, on the device; without rows, pack a dummy response."""
@@ -113,14 +116,15 @@ class Scorer:
     @torch.no_grad()
     def score(self, responses: PromptedResponses, rows: Tensor) -> ResponseScores:
         """Return the log-probs and entropies of the responses `rows`. Collective."""
-        places, found = [rows[:0]], [torch.zeros(2, 0, device=self.device)]
-        for packed, scores in self.micro_batches(responses, rows, "detached"):
+        parts = self.plan(responses, rows)
+        tokens = responses.tokens(torch.cat(parts))
+        found = [torch.zeros(2, 0, device=self.device)]
+        for _, scores in self._forwards(responses, parts, "detached"):
             assert scores.entropy is not None
-            places.append(responses.tokens(packed.rows))
             found.append(torch.stack([scores.logprobs, scores.entropy]))
         values = torch.cat(found, 1).cpu()
         flat = values.new_zeros(2, int(responses.lengths.sum()))
-        flat[:, torch.cat(places)] = values
+        flat[:, tokens] = values
         means = [float(entropies.mean()) for entropies in flat[1].split(responses.lengths.tolist())]
         return ResponseScores(flat[0], flat[1], torch.tensor(means))
 
@@ -128,7 +132,12 @@ class Scorer:
         self, responses: PromptedResponses, rows: Tensor, entropy: EntropyMode = "none"
     ) -> Iterator[tuple[PackedBatch, TokenScores]]:
         """Yield the responses `rows` and their scores, with gradient, part by part. Collective."""
-        for part in self.plan(responses, rows):
+        yield from self._forwards(responses, self.plan(responses, rows), entropy)
+
+    def _forwards(
+        self, responses: PromptedResponses, parts: Sequence[Tensor], entropy: EntropyMode
+    ) -> Iterator[tuple[PackedBatch, TokenScores]]:
+        for part in parts:
             packed = self.pack(responses, part)
             with self.autocast():
                 scores: TokenScores = self.policy(packed, entropy=entropy)

@@ -5,12 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
 from transformers import AutoConfig, AutoTokenizer, GenerationConfig
 from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
-from ...distributed import own_part
-from ...types import Completion, Finish, Request, SamplingConfig
+from ...types import Completion, Engine, Request, SamplingConfig
 from ...types.checks import found, name_of
 
 T = TypeVar("T")
@@ -24,6 +22,13 @@ FLOAT32_HEAD = {"head_dtype": "float32"}
 
 class EngineError(RuntimeError):
     """An engine is gone, hangs or refuses, and retries did not help."""
+
+
+class ServerEngine(Engine):
+    """Engine that samples on servers, or asks an API: its responses have been paid for.
+
+    A run with checkpoints keeps such responses on disk until a checkpoint covers them (`CachedEngine`).
+    """
 
 
 def in_thread(task: Callable[..., T], *arguments: Any) -> Callable[[], T]:
@@ -86,41 +91,32 @@ def check_completions(completions: object, engine: object) -> list[list[Completi
     return [list(samples) for samples in completions]
 
 
-def checked(finish: Finish, request: Request, policy: nn.Module, engine: object) -> list[list[Completion]]:
-    """Wait for `finish`, and check the responses of `engine`.
+def check_responses(completions: object, request: Request, engine: object) -> list[list[Completion]]:
+    """Check that an engine has returned the responses that a request asks for.
 
     Raises:
-        TypeError: the engine returns something else than lists of `Completion`.
-        EngineError: the number of responses differs from the request's, or a response is too long.
-        FloatingPointError: a log-prob is not finite. The message says whether the weights of `policy` are.
+        TypeError: if the engine has returned something else than lists of `Completion`.
+        EngineError: if the number of responses differs from the request's, or a response is too long.
+        FloatingPointError: if a log-prob is not finite.
     """
-    try:
-        completions = check_completions(finish(), engine)
-        logprobs = [sample.logprobs for samples in completions for sample in samples]
-        if broken := sum(not bool(values.isfinite().all()) for values in logprobs):
-            raise FloatingPointError(NO_PROBABILITIES.format(broken, len(logprobs)))
-    except FloatingPointError as error:
-        parts = {name: own_part(parameter) for name, parameter in policy.named_parameters()}
-        names = [name for name, part in parts.items() if not bool(part.isfinite().all())]
-        reason = "Its parameters are finite: it overflows in rollout.engine.dtype"
-        if names:
-            reason = f"{len(names)} of its {len(parts)} parameters hold NaN or infinity, such as {names[0]}"
-        raise FloatingPointError(
-            f"{error} {reason}. Check model.path, the checkpoint, and how they were trained."
-        ) from error
-    counts = [len(samples) for samples in completions]
+    checked = check_completions(completions, engine)
+    logprobs = [sample.logprobs for samples in checked for sample in samples]
+    if broken := sum(not bool(values.isfinite().all()) for values in logprobs):
+        raise FloatingPointError(NO_PROBABILITIES.format(broken, len(logprobs)))
+    counts = [len(samples) for samples in checked]
     if counts != list(request.num_samples):
         raise EngineError(
             f"Expected {sum(request.num_samples)} responses of the engine, {list(request.num_samples)[:8]} "
             f"to the first prompts, but got {sum(counts)}, {counts[:8]}. Correct rollout.engine."
         )
-    longest, limit = max(map(len, logprobs), default=0), request.sampling.max_new_tokens
+    longest = max(map(len, logprobs), default=0)
+    limit = request.sampling.max_new_tokens
     if longest > limit:
         raise EngineError(
             f"Expected responses of at most {limit} tokens (rollout.sampling.max_new_tokens), but "
             f"{name_of(engine)} (rollout.engine) returned one of {longest}."
         )
-    return completions
+    return checked
 
 
 def vllm_sampling(sampling: SamplingConfig, num_samples: int, stop_ids: list[int]) -> dict[str, Any]:

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...digests import bit_sums
-from ...distributed import gather_objects
-from ...types import Engine, require
-from ..cache import digest_of
+from ...distributed import own_part
+from ...types import Completion, Deliver, Engine, Finish, Request, Seconds, require
+from .base import check_completions, check_responses
 
 NamedWeights = Callable[[nn.Module], Iterable[tuple[str, Tensor]]]
 """Policy → names and full tensors for an engine, adapters merged. Collective."""
@@ -34,7 +33,6 @@ class SyncedEngine:
         self.asynchronous = asynchronous
         self._engine: Engine | None = None
         self._synced_at: int | None = None
-        self._digest: tuple[int, str] | None = None
         made = make.func if isinstance(make, partial) else make
         if isinstance(made, type):
             self._check(made)
@@ -62,15 +60,52 @@ class SyncedEngine:
             self._synced_at = step
         return self._engine
 
-    def weights_digest(self, policy: nn.Module, step: int) -> str:
-        """Return a bit-exact digest of all ranks' weights after `step` optimizer steps. Collective."""
-        if self._digest is None or self._digest[0] != step:
-            self._digest = step, digest_of(gather_objects(bit_sums(policy)))
-        return self._digest[1]
+    def start(
+        self,
+        request: Request,
+        deliver: Deliver,
+        policy: nn.Module,
+        step: int,
+        seconds: Seconds,
+        ahead: bool = False,
+    ) -> Finish:
+        """Sync the engine, and return a function that returns [P] of [num_samples[p]] checked responses. Collective.
+
+        Args:
+            request: The request to the engine.
+            deliver: Called with the checked responses to each prompt; see `Engine.generate`.
+            policy: Policy whose weights sample.
+            step: Optimizer steps that the policy has made.
+            seconds: Gets the time of the sync.
+            ahead: Whether the engine begins at once, in the background, and the function waits for it. If not,
+                the function samples.
+
+        The function is collective, and raises the errors of the engine and of `check_responses`. If log-probs
+        are not finite, the message says whether the weights of `policy` are.
+        """
+        with seconds.measure("sync"):
+            engine = self.at(policy, step)
+
+        def deliver_checked(prompt: int, completions: list[Completion]) -> None:
+            (checked,) = check_completions([completions], engine)
+            deliver(prompt, checked)
+
+        if ahead:
+            finish = engine.generate_async(request, deliver_checked)
+        else:
+            finish = partial(engine.generate, request, deliver_checked)
+
+        def checked() -> list[list[Completion]]:
+            try:
+                return check_responses(finish(), request, engine)
+            except FloatingPointError as error:
+                raise FloatingPointError(f"{error} {reason_of_overflow(policy)}") from error
+
+        return checked
 
     def weights_replaced(self) -> None:
         """Mark the engine as stale, for example after a checkpoint was loaded; the next `at` syncs it."""
-        self._synced_at = self._digest = None
+        self._synced_at = None
 
     def sleep(self) -> None:
         """Release the engine's memory until it is needed again, if there is an engine."""
@@ -82,3 +117,13 @@ class SyncedEngine:
         if self._engine is not None:
             self._engine.close()
         self._engine = self._synced_at = None
+
+
+def reason_of_overflow(policy: nn.Module) -> str:
+    """Return why an engine with the weights of `policy` gives log-probs that are not finite, in sentences."""
+    parts = {name: own_part(parameter) for name, parameter in policy.named_parameters()}
+    names = [name for name, part in parts.items() if not bool(part.isfinite().all())]
+    reason = "Its parameters are finite: it overflows in rollout.engine.dtype"
+    if names:
+        reason = f"{len(names)} of its {len(parts)} parameters hold NaN or infinity, such as {names[0]}"
+    return f"{reason}. Check model.path, the checkpoint, and how they were trained."

@@ -26,10 +26,11 @@ from ...distributed import gather_objects, rank
 from ...foreign import ForeignDataError
 from ...runs.preemption import asked_to_stop
 from ...seeds import derive_seed
-from ...types import Completion, Deliver, Engine, Finish, Request, ignore
+from ...types import Completion, Deliver, Finish, Request, ignore
 from ...types.checks import EndOfRun, float_dtype
 from ..engines.base import (
     EngineError,
+    ServerEngine,
     check_context,
     in_thread,
     stop_token_ids,
@@ -49,7 +50,7 @@ PROBE_EVERY = 5.0
 """Seconds between probes of a server that is sampling."""
 
 
-class VLLMServerEngine(Engine):
+class VLLMServerEngine(ServerEngine):
     """Samples from one or several vLLM servers, started with `python -m tagrpo.rollouts.servers.serve`.
 
     Under several ranks each samples its own prompts; `sync`, `generate` and what `generate_async` returns are

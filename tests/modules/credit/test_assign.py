@@ -46,7 +46,8 @@ def assigned(credit, rollouts, out_of_loss=()):
     experience.scores = ResponseScores(
         logprobs=columns, entropies=-columns, entropy=torch.zeros(len(rollouts))
     )
-    assign_credit(credit, experience, 0.25, split_by_question(rollouts.question, 3, 3))
+    experience.mini_batches = split_by_question(rollouts.question, 3, 3)
+    assign_credit(credit, experience, 0.25)
     return experience
 
 

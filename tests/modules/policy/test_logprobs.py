@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -53,6 +55,14 @@ def test_a_plan_has_every_row_once_within_the_budget(tiny_policy, responses):
         heads = sum(len(PROMPTS[prompt]) for prompt in PROMPT[part].unique().tolist())
         assert heads + sum(len(RESPONSES[row]) for row in part.tolist()) <= 9
     assert len(parts) > 1
+
+
+def test_rows_of_a_plan_are_in_the_order_in_which_they_are_packed(tiny_policy, responses):
+    scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=11)
+    for rows in itertools.permutations(range(5)):
+        parts = scorer.plan(responses, torch.tensor(rows))
+        for part in parts:
+            assert scorer.pack(responses, part).rows.tolist() == part.tolist()
 
 
 def test_nothing_to_score_is_one_empty_micro_batch(tiny_policy, responses):

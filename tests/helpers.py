@@ -16,22 +16,17 @@ import time
 import tomllib
 import traceback
 import zlib
-from dataclasses import replace
 from html import unescape
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import torch
-from lightning.pytorch import Callback, LightningDataModule
-from torch.utils.data import DataLoader
 
 from tagrpo import types
 from tagrpo.metrics.evaluation import merge_counts
 from tagrpo.rollouts import EngineError
-from tagrpo.rollouts.dynamic_sampling import join_batches, take_questions
 from tagrpo.rollouts.engines.base import in_thread
-from tagrpo.runs.grid import GridRun
 from tagrpo.types import Completion
 
 
@@ -58,6 +53,8 @@ def wait_until(condition, seconds=600):
 
 def grid_run(root, name, code, *settings):
     """A run of a grid that executes `code` in its directory."""
+    from tagrpo.runs.grid import GridRun
+
     directory = root / name / "seed0"
     code = f"import os, signal, sys, time; os.chdir({str(directory)!r}); {code}"
     return GridRun(name, 0, directory, [sys.executable, "-c", code, *settings])
@@ -175,33 +172,6 @@ def in_forks(worlds):
                     os.kill(other, signal.SIGKILL)
                 sys.exit(f"a rank of {name} ended with {os.waitstatus_to_exitcode(status)}")
     sys.exit()
-
-
-class RankBatches(LightningDataModule):
-    """One batch, of which each rank has its share; of a single process the whole, question by question."""
-
-    def __init__(self, shares, single):
-        super().__init__()
-        self.shares, self.single = shares, single
-
-    def share(self):
-        if not self.single:
-            return self.shares[self.trainer.global_rank]
-        questions = range(len(self.shares[0].groups))
-        parts = [
-            take_questions(share, torch.tensor([question])) for question in questions for share in self.shares
-        ]
-        return join_batches(parts)
-
-    def train_dataloader(self):
-        return DataLoader([replace(self.share(), rollouts=None)], batch_size=None)
-
-
-class AttachShare(Callback):
-    """Attaches the rollouts of `RankBatches` where the rollout callback would."""
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        batch.rollouts = trainer.datamodule.share().rollouts
 
 
 class WaitingEngine(types.Engine):

@@ -26,6 +26,8 @@ import pytest
 
 from tagrpo.settings.methods import CONTRIB, options_of, read_paper, tables
 
+pytestmark = pytest.mark.pages
+
 ROOT = Path(__file__).parents[1]
 FILES = tables()
 PAPERS: dict[str, dict[str, Any]] = {

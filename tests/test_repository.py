@@ -23,6 +23,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import release_notes  # noqa: E402
 
+pytestmark = pytest.mark.pages
+
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = {
     path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/workflows").glob("*.yml")

@@ -26,6 +26,8 @@ from tagrpo.modules.advantages import PassAtKAdvantage
 from tagrpo.types import Fields
 from tests.helpers import in_fork
 
+pytestmark = pytest.mark.pages
+
 PAGE = (Path(__file__).parents[1] / "docs" / "reuse.md").read_text()
 BLOCKS = dict(re.findall(r"```python\n# (\w+)\n(.*?)```", PAGE, re.DOTALL))
 TABLE = {

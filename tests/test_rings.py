@@ -228,7 +228,6 @@ def without_lightning():
                 yield dotted(path)
 
 
-@pytest.mark.thorough
 def test_the_core_and_the_plain_loop_run_without_the_libraries_of_the_shell():
     core = [dotted(path) for path in FILES if ROOMS.ring_of(ROOMS.room_of(path)) == "Core"]
     beside = sorted(without_lightning())
@@ -282,7 +281,6 @@ sys.exit(f"failed without {{failed}}" if failed else 0)
 """
 
 
-@pytest.mark.thorough
 def test_each_removable_room_can_be_deleted(tmp_path):
     """The core, the training command and the compared experiment are there without it."""
     copies = []
@@ -304,7 +302,6 @@ def test_each_removable_room_can_be_deleted(tmp_path):
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
 
 
-@pytest.mark.thorough
 def test_a_run_trains_without_any_removable_room(tmp_path):
     copy_of_the_package(tmp_path, *REMOVABLE)
     for name, count in (("train", 8), ("test", 2)):
@@ -347,7 +344,6 @@ def packages_of_a_wheel(root, folder):
     return packages, files
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("removed", [[], REMOVABLE], ids=["nothing removed", "all removed"])
 def test_the_wheel_has_the_packages_that_are_there(tmp_path, removed):
     root = tmp_path / "repository"

@@ -17,6 +17,8 @@ from tagrpo.starter import starter_path
 from tagrpo.types import QuestionGroup, Verifier
 from tests.chat_models import CHATML, DEAF, chat_model
 
+pytestmark = pytest.mark.shell
+
 COPY = "Tom has 3 apples. He buys 4. He gives 2 away. How many has he got now?"
 
 

@@ -14,6 +14,8 @@ from tagrpo.callbacks.recorder import rollout_table
 from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage, PassAtKAdvantage
 from tagrpo.types import AdvantageStrategy
 
+pytestmark = pytest.mark.pages
+
 # Question 0: each prompt uniform, the pool not. Question 1: all wrong. Question 2: mixed everywhere.
 REWARDS = [[[1, 1], [0, 0]], [[0, 0], [0, 0]], [[1, 0], [0, 1]]]
 PER_PROMPT, POOLED = GroupAdvantage(group_by="prompt"), GroupAdvantage(group_by="question")

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+pytestmark = pytest.mark.shell
 trl = pytest.importorskip("trl", reason="needs TRL, the extra `bench`")
 
 from datasets import Dataset  # noqa: E402

@@ -131,6 +131,7 @@ def test_keys_of_requests_tell_apart_what_matters():
     assert len({request_key(request) for request in (base, *others)}) == 8
 
 
+@pytest.mark.distributed
 def test_a_key_is_the_same_in_another_process():
     program = (
         "import torch; from tagrpo.rollouts.cache import request_key; "

@@ -217,6 +217,7 @@ engine.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.vllm
 def test_a_team_of_ranks_holds_one_engine_and_each_gets_the_responses_to_its_prompts(tiny_policy, tmp_path):
     folder = shutil.copytree(tiny_policy, tmp_path / "policy")

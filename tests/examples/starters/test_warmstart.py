@@ -25,6 +25,8 @@ from examples.starters.warmstart import (
 from tagrpo.lab.tasks.arithmetic.source import REFORMULATED, REPHRASINGS, SPLITS, ArithmeticSource
 from tagrpo.starter import starter_path
 
+pytestmark = pytest.mark.pages
+
 TINY = WarmstartConfig(
     chain_steps=2,
     word_steps=3,

@@ -31,7 +31,8 @@ from transformers import AutoTokenizer
 
 sys.path[:0] = {paths!r}
 from conftest import make_hand_made_batch as make_batch
-from helpers import AttachShare, RankBatches, in_forks
+from helpers import in_forks
+from ranks import AttachShare, RankBatches
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.lora import LoraSettings
@@ -329,6 +330,7 @@ trainer.validate(module, DataLoader([0], batch_size=None), verbose=False)
 '''
 
 
+@pytest.mark.slow
 @pytest.mark.distributed
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
 def test_loading_and_export_take_one_model_over_all_ranks_beside_their_shards(tiny_policy, tmp_path):

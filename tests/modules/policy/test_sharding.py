@@ -11,13 +11,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from tagrpo.modules.lightning import strategy as strategies
-from tagrpo.modules.lightning.strategy import FullyShardedStrategy, prepare, reduced_precision
 from tagrpo.modules.policy import sharding
 from tagrpo.modules.policy.sharding import check_layout, decoder_layers
 from tests.helpers import in_fork
@@ -37,7 +33,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 
 sys.path.insert(0, {tests!r})
 from conftest import make_hand_made_batch as make_batch
-from helpers import AttachShare, RankBatches, in_forks
+from helpers import in_forks
+from ranks import AttachShare, RankBatches
 from tagrpo.contrib.unlikeliness.advantage import UnlikelinessAdvantage
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.contrib.entropy_mechanism.credit import ClipCovCredit
@@ -284,7 +281,10 @@ for last in (False, True):
     assert in_process_group("fake", program).split() == ["True", "True"]
 
 
+@pytest.mark.shell
 def test_offloaded_parameters_stay_in_host_memory_and_buffers_move():
+    from tagrpo.modules.lightning.strategy import FullyShardedStrategy
+
     strategy = FullyShardedStrategy(cpu_offload=True)
     strategy.__dict__["_lightning_module"] = strategy._model = module = nn.BatchNorm1d(3)
     type(strategy).root_device = property(lambda self: torch.device("meta"))
@@ -300,7 +300,12 @@ def test_offloaded_parameters_stay_in_host_memory_and_buffers_move():
         del type(strategy).root_device
 
 
+@pytest.mark.shell
 def test_an_offloaded_policy_on_gpus_has_a_process_group_for_host_memory_too(monkeypatch):
+    from lightning.pytorch import Trainer
+
+    from tagrpo.modules.lightning.strategy import FullyShardedStrategy
+
     backends = []
     monkeypatch.setattr(
         torch.distributed, "init_process_group", lambda backend, **_: backends.append(backend)
@@ -315,6 +320,7 @@ def test_an_offloaded_policy_on_gpus_has_a_process_group_for_host_memory_too(mon
     assert backends == ["cpu:gloo,cuda:nccl", "gloo", "gloo"]
 
 
+@pytest.mark.shell
 @pytest.mark.parametrize(
     ("device", "asked", "expected"),
     [
@@ -327,6 +333,11 @@ def test_an_offloaded_policy_on_gpus_has_a_process_group_for_host_memory_too(mon
 def test_gpus_compute_in_bfloat16_and_in_compiled_layers_where_nothing_else_is_said(
     device, asked, expected, monkeypatch
 ):
+    from lightning.pytorch.strategies import SingleDeviceStrategy
+
+    from tagrpo.modules.lightning import strategies
+    from tagrpo.modules.lightning.strategy import prepare, reduced_precision
+
     strategy = SingleDeviceStrategy(device=torch.device(device))
     assert reduced_precision(strategy, asked) == expected
     calls = []

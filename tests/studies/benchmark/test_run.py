@@ -18,6 +18,8 @@ from studies.benchmark.digest import BASE, read, setting_of
 from studies.benchmark.page import kept
 from studies.benchmark.run import BESIDE, CONFIGS, GRIDS, Own, bench, beside, grid, main, make_starters
 
+pytestmark = pytest.mark.pages
+
 SMALL = ["iterations=2", "logger=csv", "data.train.size=16", "data.samples_per_prompt=4", "export=false"]
 SMALL += ["data.evaluation_samples=32", "data.evaluation.test_id.size=64", "rollout.engine.max_rows=2048"]
 SMALL += ["data.evaluation.test_phrasing.size=4", "data.evaluation.test_size.size=4"]

@@ -42,6 +42,7 @@ with suppress(ModuleNotFoundError):  # Hydra, in tests of the core alone
     from tests import composition
 
     composition.hasten()
+    composition.remember()
 # No property fails because the machine is busy.
 settings.register_profile(
     "unhurried", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]

@@ -13,6 +13,8 @@ from hydra import compose, initialize_config_module
 from tagrpo.runs.directory import changes
 from tagrpo.settings import methods
 
+pytestmark = pytest.mark.pages
+
 ROOT = Path(__file__).parents[1]
 spec = importlib.util.spec_from_file_location("methods_page", ROOT / "scripts" / "methods_page.py")
 script = importlib.util.module_from_spec(spec)

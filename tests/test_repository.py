@@ -171,6 +171,14 @@ def test_every_target_that_a_workflow_makes_exists():
         assert made(text.removeprefix("make "))
 
 
+@needs_make
+def test_each_test_is_run_by_a_target_of_a_workflow():
+    """By marks: each test is in one of `make tests`, `make test-pages` and `make test-slow`."""
+    marks = [re.search(r'-m "?([^"\n]+)', made(target))[1] for target in ("tests", "test-pages", "test-slow")]
+    assert marks == ["not slow and not pages", "pages and not slow", "slow"]
+    assert {"tests", "test-pages", "test-slow"} <= set(targets("test"))
+
+
 def test_every_script_that_a_workflow_runs_exists():
     scripts = [
         path
@@ -190,9 +198,9 @@ def test_a_push_is_linted_and_typed_once():
 
 
 @needs_make
-def test_coverage_is_that_of_the_fast_tests_and_is_uploaded():
+def test_coverage_is_that_of_the_tests_and_is_uploaded():
     measured = re.findall(r"bin/pytest (.*) --cov ", made("coverage"))
-    assert measured == re.findall(r"bin/pytest (.*)", made("fast-tests"))
+    assert measured == re.findall(r"bin/pytest (.*)", made("tests"))
     steps = WORKFLOWS["test"]["jobs"]["test"]["steps"]
     uploads = [step["with"]["path"] for step in steps if "upload-artifact" in step.get("uses", "")]
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["coverage"]
@@ -201,7 +209,7 @@ def test_coverage_is_that_of_the_fast_tests_and_is_uploaded():
 
 def test_all_tests_run_on_each_python_that_the_project_names():
     matrix = WORKFLOWS["test"]["jobs"]["test"]["strategy"]["matrix"]["include"]
-    tested = [row["python"] for row in matrix if row["target"] == "all-tests"]
+    tested = [row["python"] for row in matrix if row["target"] == "tests"]
     named = [text.rpartition(" ")[2] for text in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", text)]
     assert tested == named
     assert PROJECT["requires-python"] == f">={named[0]}"

@@ -272,7 +272,7 @@ def test_a_resumed_run_goes_on_with_the_learning_rate_that_it_is_given(schedule,
 
 def test_other_questions_in_the_same_number_are_refused(tmp_path):
     trained(tmp_path, "iterations=1")
-    with pytest.raises(ValueError, match="Expected to resume on 8 questions with digest .*data.train"):
+    with pytest.raises(ValueError, match="data.train"):
         trained(tmp_path, "data.train.regime=hard", resume="auto")
 
 
@@ -284,11 +284,11 @@ def test_another_model_or_tokenizer_is_refused_and_the_same_ones_elsewhere_are_n
     run, moved = tmp_path / "run", copied_starter(tmp_path / "moved")
     trained(run, "iterations=1", "loss.kl_coef=0.01")
     trained(run, "iterations=2", "loss.kl_coef=0.01", f"model.path={moved}", resume="auto")
-    with pytest.raises(ValueError, match=r"Expected the model that the run .*model\.path"):
+    with pytest.raises(ValueError, match=r"model\.path"):
         trained(run, "loss.kl_coef=0.01", f"model.path={whole[0] / 'model'}", resume="auto")
     tokenizer = json.loads((moved / "tokenizer.json").read_text())
     (moved / "tokenizer.json").write_text(json.dumps(tokenizer | {"normalizer": {"type": "Lowercase"}}))
-    with pytest.raises(ValueError, match=r"Expected the tokenizer that the run .*data\.tokenizer"):
+    with pytest.raises(ValueError, match=r"data\.tokenizer"):
         trained(run, "loss.kl_coef=0.01", f"data.tokenizer={moved}", resume="auto")
 
 
@@ -435,7 +435,7 @@ def test_checkpoints_at_fractions_of_training_are_kept_also_by_a_run_that_is_res
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.5, 25])
 def test_fractions_are_between_zero_and_one(fraction):
-    with pytest.raises(ValueError, match=r"checkpoint.fractions .* the end is kept anyway"):
+    with pytest.raises(ValueError, match=r"checkpoint.fractions"):
         Checkpointer(fractions=[0.5, fraction])
 
 

@@ -353,5 +353,5 @@ def test_an_objective_that_is_not_logged_is_an_error_that_names_what_is():
     metrics = {"rollout/reward": 0.5, "pass@k/test_id/1": 0.25}
     assert objective_of(metrics, "pass@k/test_id/1") == 0.25
     assert objective_of(metrics, None) is None
-    with pytest.raises(ValueError, match="not log 'reward'. It has logged: pass@k/test_id/1, rollout/reward"):
+    with pytest.raises(ValueError, match="'reward'.*pass@k/test_id/1.*rollout/reward"):
         objective_of(metrics, "reward")

@@ -212,7 +212,7 @@ def test_a_data_module_keeps_the_state_of_its_curriculum_and_refuses_what_is_non
     one.observe([Visit((2,), (0,))])
     other.load_state_dict(one.state_dict())
     assert other.curriculum.seen == one.curriculum.seen == 1
-    with pytest.raises(TypeError, match=r"data\.curriculum to be a Curriculum .*no asked, chance"):
+    with pytest.raises(TypeError, match=r"data\.curriculum"):
         datamodule_of(object())
 
 

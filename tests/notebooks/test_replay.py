@@ -80,15 +80,15 @@ def test_saved_entropy_reaches_the_strategies_that_need_it(run):
 
 
 def test_what_cannot_be_replayed_is_refused(run, tmp_path):
-    with pytest.raises(ValueError, match="entropy for adaptive, but it was not saved"):
+    with pytest.raises(ValueError, match="entropy for adaptive"):
         replay(read_rollouts(run), {"pooled": POOLED, "adaptive": EntropyAdaptiveAdvantage(k=2)})
     missing = "has no needs_entropy"
-    with pytest.raises(TypeError, match=rf"strategies\['mine'\] to be a AdvantageStrategy .*{missing}"):
+    with pytest.raises(TypeError, match=rf"strategies\['mine'\].*AdvantageStrategy.*{missing}"):
         replay(read_rollouts(run), {"mine": lambda groups: groups.rewards})
     with pytest.raises(FileNotFoundError, match="recorder"):
         read_rollouts(tmp_path / "nowhere")
     (run / "rollouts" / "000002-0.parquet").write_text("broken off")
-    with pytest.raises(ValueError, match=r"000002-0\.parquet, but it can't be read"):
+    with pytest.raises(ValueError, match=r"000002-0\.parquet"):
         read_rollouts(run)
 
 

@@ -62,7 +62,7 @@ def test_a_damaged_file_counts_as_absent(content, tmp_path):
     cache.keep((3, 0), "x", COMPLETIONS)
     (path,) = tmp_path.iterdir()
     path.write_bytes(path.read_bytes()[:-40] if content is None else content)
-    with pytest.warns(UserWarning, match="Skipping the damaged rollouts .*000003-0-0.pt"):
+    with pytest.warns(UserWarning, match="000003-0-0.pt"):
         assert cache.find((3, 0), "x") is None
 
 
@@ -109,7 +109,7 @@ def test_only_what_a_checkpoint_covers_is_deleted(tmp_path, monkeypatch):
 def test_a_disk_that_refuses_costs_a_warning_and_no_training(tmp_path):
     cache = RolloutCache(tmp_path)
     (tmp_path / "000000-0-0.pt").mkdir()  # nothing can take the name of a folder, whoever runs this
-    with pytest.warns(UserWarning, match="Could not keep rollouts"):
+    with pytest.warns(UserWarning, match="000000-0-0\.pt"):
         cache.keep((0, 0), "x", COMPLETIONS)
     assert [path.name for path in tmp_path.iterdir()] == ["000000-0-0.pt"]
 

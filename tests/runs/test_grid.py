@@ -80,13 +80,13 @@ def test_an_unfinished_run_is_continued_in_its_directory(tmp_path):
 
 def test_other_settings_in_the_same_place_are_refused(tmp_path):
     run_here([grid_run(tmp_path, "a", FINISH, "lr=1", "x=2")])
-    with pytest.raises(ValueError, match=r"run with lr=2, but it was run with lr=1. Choose another `root`"):
+    with pytest.raises(ValueError, match=r"lr=2.*lr=1.*`root`"):
         run_here([grid_run(tmp_path, "a", FINISH, "lr=2", "x=2")])
-    with pytest.raises(ValueError, match=r"run with y=3, but it was run with fewer\."):
+    with pytest.raises(ValueError, match=r"y=3"):
         run_here([grid_run(tmp_path, "a", FINISH, "lr=1", "x=2", "y=3")])
-    with pytest.raises(ValueError, match=r"run with fewer settings, but it was run with x=2\."):
+    with pytest.raises(ValueError, match=r"x=2"):
         run_here([grid_run(tmp_path, "a", FINISH, "lr=1")])
-    with pytest.raises(ValueError, match=r"run with this order of settings, but it was run with another\."):
+    with pytest.raises(ValueError, match=r"order of settings"):
         run_here([grid_run(tmp_path, "a", FINISH, "x=2", "lr=1")])
 
 

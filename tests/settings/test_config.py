@@ -284,9 +284,7 @@ def test_callbacks_are_built_in_the_order_of_their_stages(tmp_path):
     ours = ["Checkpointer", "ThroughputMonitor", "ZeroGradientMonitor", "RolloutCallback", "ScalarLog"]
     assert [kind for kind in kinds if kind in ours] == ours
     assert kinds[0] == "Checkpointer"
-    with pytest.raises(
-        InstantiationException, match="more than one stateful callback of type `Checkpointer`"
-    ):
+    with pytest.raises(InstantiationException, match="`Checkpointer`"):
         build(tmp_path, "+callbacks.another={_target_: tagrpo.callbacks.Checkpointer}")
 
 

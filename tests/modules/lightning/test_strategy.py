@@ -195,9 +195,7 @@ def test_copies_that_do_not_divide_the_ranks_are_refused(replicas):
     )  # no other ranks ever come
     Trainer(accelerator="cpu", devices=2, num_nodes=2, strategy=strategy, logger=False)
     strategy.connect(LightningModule())
-    with pytest.raises(
-        ValueError, match=rf"strategy\.replicas to divide the 4 ranks of this run, but got {replicas}"
-    ):
+    with pytest.raises(ValueError, match=rf"strategy\.replicas.*{replicas}"):
         strategy.setup_environment()
 
 

@@ -181,7 +181,7 @@ def test_a_server_that_hangs_ends_in_an_error_after_bounded_retries(server, make
     engine = make_engine(server.url, timeout=2.0, retries=1)
     engine.sync(WEIGHTS)
     server.fail = {"inference/v1/generate": lambda: time.sleep(4.0)}
-    with pytest.raises(EngineError, match=r"3 requests failed 2 times, last with: .*Timeout"):
+    with pytest.raises(EngineError, match=r"3 requests .*ReadTimeout"):
         sampled(engine)
     assert server.calls.count("inference/v1/generate") == 2 * 3
 

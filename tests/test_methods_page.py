@@ -70,7 +70,7 @@ def test_a_setting_that_is_not_the_papers_needs_a_reason(monkeypatch):
     assert found.pop(("paper", "loss.kl_coef")) == "why"
     assert {key for _, key in found} <= set(script.SHARED)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="pass_at_k .*\('paper', 'loss\.kl_coef'\)"):
+    with pytest.raises(ValueError, match=r"pass_at_k .*\('paper', 'loss\.kl_coef'\)"):
         list(script.section("pass_at_k", paper))
 
 

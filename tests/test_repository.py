@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -50,6 +51,45 @@ def git(*arguments: str) -> list[str]:
 def test_no_log_and_nothing_that_git_ignores_is_in_the_repository():
     assert git("ls-files", "--cached", "--ignored", "--exclude-standard") == []
     assert git("check-ignore", "any.log", "docs/any.log") == ["any.log", "docs/any.log"]
+
+
+# Tests
+
+
+def prose(pattern):
+    """Return the plain words of a pattern: no part of a name, a path, a setting or a value."""
+    pattern = re.sub(r"`[^`]*`|\{[^}]*\}", "_", pattern)
+    return re.findall(r"(?<![\w.\\=/<'-])[A-Za-z]{2,}(?![\w./=(>'-]|\\.)", pattern)
+
+
+def test_errors_are_matched_by_names_and_values_and_not_by_prose():
+    """A message may be worded anew: match its setting, class or file, and the value that it was given."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)):
+            if (
+                isinstance(node, ast.keyword)
+                and node.arg == "match"
+                and not isinstance(node.value, ast.IfExp)
+            ):
+                pattern = ast.get_source_segment(text, node.value)
+                if len(prose(pattern)) > 3:
+                    found.append(f"{path.relative_to(ROOT)}:{node.value.lineno}: {pattern}")
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        (r"loss\.kl_coef to be at least 0", ["to", "be", "at", "least"]),
+        ("`size` .*5001", []),
+        ("PolicyLoss .*got 'hope'", ["PolicyLoss", "got"]),
+        ("{name}.wrong .*data.train=3", []),
+    ],
+)
+def test_plain_words_of_a_pattern_are_told_from_names_and_values(pattern, words):
+    assert prose(pattern) == words
 
 
 # Releases
@@ -174,7 +214,10 @@ def test_every_target_that_a_workflow_makes_exists():
 @needs_make
 def test_each_test_is_run_by_a_target_of_a_workflow():
     """By marks: each test is in one of `make tests`, `make test-pages` and `make test-slow`."""
-    marks = [re.search(r'-m "?([^"\n]+)', made(target))[1] for target in ("tests", "test-pages", "test-slow")]
+    marks = [
+        re.search(r'bin/pytest .*-m "?([^"\n]+)', made(target))[1]
+        for target in ("tests", "test-pages", "test-slow")
+    ]
     assert marks == ["not slow and not pages", "pages and not slow", "slow"]
     assert {"tests", "test-pages", "test-slow"} <= set(targets("test"))
 

@@ -281,7 +281,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_too_many_stop_the_run(tiny
     loss = Seen(factor=float("nan"), kl_coef=0.0)
     update = make_update(tiny_policy, loss=loss, mini_batches=1, max_skipped=1)
     before = {name: p.clone() for name, p in load_causal_lm(tiny_policy).named_parameters()}
-    with pytest.raises(FloatingPointError, match="policy\.skip_grad_norm\), .* 2 "):
+    with pytest.raises(FloatingPointError, match=r"policy\.skip_grad_norm\), .* 2 "):
         learn(update, make_batch(REWARDS), make_batch(REWARDS))
     for name, parameter in parameters_of(update).items():
         assert torch.equal(parameter, before[name])
@@ -291,7 +291,7 @@ def test_a_gradient_that_explodes_is_skipped_where_a_limit_is_set(tiny_policy, m
     update = make_update(tiny_policy, mini_batches=1, skip_grad_norm=1e-6, max_skipped=1)
     before = {name: p.clone() for name, p in load_causal_lm(tiny_policy).named_parameters()}
     learn(update, make_batch(REWARDS))
-    with pytest.raises(FloatingPointError, match="policy\.skip_grad_norm\), .* 2 "):
+    with pytest.raises(FloatingPointError, match=r"policy\.skip_grad_norm\), .* 2 "):
         learn(update, make_batch(REWARDS))
     for name, parameter in parameters_of(update).items():
         assert torch.equal(parameter, before[name])

@@ -257,5 +257,5 @@ def test_what_cannot_work_is_refused_by_name(tiny_policy, make_batch):
         def __call__(self, inputs):
             return Credit(torch.zeros_like(inputs.logprobs).index_fill(0, torch.tensor([0]), torch.nan))
 
-    with pytest.raises(FloatingPointError, match="Broken \(credit\).*advantages"):
+    with pytest.raises(FloatingPointError, match=r"Broken \(credit\).*advantages"):
         learned(make_update(tiny_policy, Broken()), make_batch(REWARDS))

@@ -416,7 +416,7 @@ def test_openai_itself_needs_a_key_and_a_key_is_no_name_of_a_variable(monkeypatc
     with pytest.raises(ValueError, match="OPENAI_API_KEY"):
         Server().connect()
     assert Server(base_url="http://localhost:1/v1").connect().api_key == "none"
-    with pytest.raises(ValueError, match="server\.api_key_env") as refused:
+    with pytest.raises(ValueError, match=r"server\.api_key_env") as refused:
         Server(api_key_env="sk-secret")
     assert "secret" not in str(refused.value)
     with pytest.raises(ValueError, match="server.concurrency ≥ 1"):

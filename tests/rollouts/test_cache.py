@@ -109,7 +109,7 @@ def test_only_what_a_checkpoint_covers_is_deleted(tmp_path, monkeypatch):
 def test_a_disk_that_refuses_costs_a_warning_and_no_training(tmp_path):
     cache = RolloutCache(tmp_path)
     (tmp_path / "000000-0-0.pt").mkdir()  # nothing can take the name of a folder, whoever runs this
-    with pytest.warns(UserWarning, match="000000-0-0\.pt"):
+    with pytest.warns(UserWarning, match=r"000000-0-0\.pt"):
         cache.keep((0, 0), "x", COMPLETIONS)
     assert [path.name for path in tmp_path.iterdir()] == ["000000-0-0.pt"]
 

@@ -311,10 +311,10 @@ def test_chunks_are_disjoint_and_the_same_whatever_the_order_of_the_rows(tmp_pat
 
 
 def test_chunks_that_are_not_there_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="openr1_math: .*\[3\].*`chunks`"):
+    with pytest.raises(ValueError, match=r"openr1_math: .*\[3\].*`chunks`"):
         chunk(openr1(tmp_path, 35), 3)
     for chunks in ([0, 0], [-1]):
-        with pytest.raises(ValueError, match="`chunks`.*\[0, 0\]"):
+        with pytest.raises(ValueError, match=r"`chunks`.*\[0, 0\]"):
             HubSource("openr1_math", chunks=chunks)
 
 
@@ -387,7 +387,7 @@ def test_mistakes_are_named(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="'amc-7' is repeated"):
         HubSource("amc", path=tmp_path / "b").load()
     (tmp_path / "amc.txt").write_text("x")
-    with pytest.raises(ValueError, match="amc\.txt"):
+    with pytest.raises(ValueError, match=r"amc\.txt"):
         HubSource("amc", path=tmp_path / "amc.txt").load()
 
 

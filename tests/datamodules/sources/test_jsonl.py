@@ -50,7 +50,7 @@ def test_rephrasings_have_the_kinds_that_their_row_names(tmp_path):
     ):
         write(path, {**row, "kinds": kinds})
         for read in (JsonLinesSource(path).load, lambda: read_rephrasings(path)):
-            with pytest.raises(ValueError, match=rf"row 1: expected {message}|row 1: .*{message}"):
+            with pytest.raises(ValueError, match=rf"row 1: .*{message}"):
                 read()
 
 
@@ -85,7 +85,7 @@ def test_parquet_reads_like_json_lines(tmp_path):
             {"problem": "x", "answer": "1"},
             r"row 2: expected a question in `question`, but the fields are problem, answer",
         ),
-        ({"question": "x", "answer": "  "}, r"row 2: .*`answer` .* or leave it out"),
+        ({"question": "x", "answer": "  "}, r"row 2: .*`answer`"),
         ({"question": "x"}, r"row 2: .*`answer`"),
         ({"id": "ok", "question": "x", "answer": "1"}, r"row 2: expected a new id, but 'ok'"),
         ({"question": "x", "answer": "1", "rephrasings": "y"}, r"row 2: expected a list of texts"),
@@ -180,7 +180,7 @@ def test_worked_solutions_give_their_final_answer(tmp_path):
 
 
 def test_a_missing_file_and_an_unknown_kind_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="none\.jsonl.*`path`"):
+    with pytest.raises(FileNotFoundError, match=r"none\.jsonl.*`path`"):
         JsonLinesSource(tmp_path / "none.jsonl")
     with pytest.raises(ValueError, match=r"\.jsonl or \.parquet"):
         JsonLinesSource(write(tmp_path / "q.csv", "a"))

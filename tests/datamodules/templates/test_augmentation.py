@@ -212,9 +212,9 @@ def test_responses_draw_for_themselves_and_none_is_lost():
 
 
 def test_no_template_and_an_unknown_draw_are_refused():
-    with pytest.raises(ValueError, match="template\.templates"):
+    with pytest.raises(ValueError, match=r"template\.templates"):
         PromptAugmentation({})
-    with pytest.raises(ValueError, match="template\.draw.*'batch'"):
+    with pytest.raises(ValueError, match=r"template\.draw.*'batch'"):
         of_names("a", draw="batch")
 
 

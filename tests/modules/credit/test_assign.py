@@ -115,7 +115,7 @@ def test_a_term_that_is_not_finite_is_refused_by_its_name(make_batch):
                 ._replace(terms={"nll": torch.full((len(inputs.response),), torch.inf)})
             )
 
-    with pytest.raises(FloatingPointError, match="Broken \(credit\).*nll"):
+    with pytest.raises(FloatingPointError, match=r"Broken \(credit\).*nll"):
         assigned(Broken(), make_batch(REWARDS).rollouts)
 
 

@@ -210,13 +210,13 @@ def test_response_entropy_is_that_of_a_plain_forward(tiny_policy, make_batch, an
 def test_skipped_steps_are_counted_over_a_resume(tiny_policy, make_batch):
     options = {"mini_batches": 1, "skip_grad_norm": 1e-6}
     module = make_module(tiny_policy, **options, max_skipped=1)
-    with pytest.raises(FloatingPointError, match="policy\.skip_grad_norm\), .* 2 "):
+    with pytest.raises(FloatingPointError, match=r"policy\.skip_grad_norm\), .* 2 "):
         fit(module, make_batch(REWARDS), make_batch(REWARDS))
     saved = {}
     module.on_save_checkpoint(saved)
     resumed = make_module(tiny_policy, **options, max_skipped=2)
     resumed.on_load_checkpoint(saved)
-    with pytest.raises(FloatingPointError, match="policy\.skip_grad_norm\), .* 3 "):
+    with pytest.raises(FloatingPointError, match=r"policy\.skip_grad_norm\), .* 3 "):
         fit(resumed, make_batch(REWARDS))
 
 

@@ -31,6 +31,8 @@ from tagrpo.settings.config import build, check_settings
 from tagrpo.settings.methods import options_of
 from tagrpo.study.compare import methods_of, runs_of, shared_overrides
 
+pytestmark = pytest.mark.pages
+
 PRESETS = list(options_of("comparisons/compare"))
 NO_TABLE = {"demo", "demo_lm", "hard", "methods", "ta_grpo_2x2", "ta_grpo_rows"}
 NEEDED = ["+rephrasings=r.jsonl", "+questions=q.jsonl", "+test=t.jsonl"]

@@ -58,7 +58,7 @@ def test_no_log_and_nothing_that_git_ignores_is_in_the_repository():
 
 def prose(pattern):
     """Return the plain words of a pattern: no part of a name, a path, a setting or a value."""
-    pattern = re.sub(r"`[^`]*`|\{[^}]*\}", "_", pattern)
+    pattern = re.sub(r"^[rf]+(?=['\"])|`[^`]*`|\{[^}]*\}", "_", pattern)
     return re.findall(r"(?<![\w.\\=/<'-])[A-Za-z]{2,}(?![\w./=(>'-]|\\.)", pattern)
 
 

@@ -127,7 +127,9 @@ def test_rollouts_of_other_weights_are_not_used(tmp_path, monkeypatch):
     assert len(generations) == 2 + 1
 
 
-@pytest.mark.parametrize("at", [1, 2, 4])
+@pytest.mark.parametrize(
+    "at", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_an_engine_that_fails_leaves_a_checkpoint_of_the_state_before_the_batch(
     at, whole, tmp_path, monkeypatch
 ):
@@ -147,8 +149,16 @@ def test_an_engine_that_fails_leaves_a_checkpoint_of_the_state_before_the_batch(
     assert (tmp_path / "ledger.json").read_text() == (whole[0] / "ledger.json").read_text()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "Input/output error")], ids=repr)
-@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize(
+    ("error", "at"),
+    [
+        (KeyboardInterrupt(), 1),
+        (OSError(errno.EIO, "Input/output error"), 2),
+        pytest.param(KeyboardInterrupt(), 2, marks=pytest.mark.slow),
+        pytest.param(OSError(errno.EIO, "Input/output error"), 1, marks=pytest.mark.slow),
+    ],
+    ids=repr,
+)
 def test_an_interrupt_or_an_error_while_a_checkpoint_is_written_leaves_none_of_it(
     at, error, whole, tmp_path, monkeypatch
 ):
@@ -350,7 +360,7 @@ def whole_ahead(tmp_path_factory):
     return directory, weights
 
 
-@pytest.mark.parametrize("at", [3, 4])
+@pytest.mark.parametrize("at", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_run_that_samples_ahead_and_is_killed_meanwhile_ends_as_an_undisturbed_one(
     at, whole_ahead, tmp_path, monkeypatch
 ):

@@ -312,6 +312,7 @@ print(layers.frame_count, heads.frame_count, sum(counters["graph_break"].values(
 """
 
 
+@pytest.mark.distributed
 @pytest.mark.parametrize("batches", [3, pytest.param(30, marks=pytest.mark.slow)])
 def test_policy_and_reference_compile_to_few_graphs_for_any_lengths(batches, tiny_policy):
     """Traced as for a GPU's compiler, under autocast; `fullgraph` would raise at a break and at too many graphs."""

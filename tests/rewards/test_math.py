@@ -180,14 +180,14 @@ def test_numbers_and_polynomials_need_no_worker(counted):
 
 
 def test_verdicts_depend_on_the_pair_alone():
-    """Neither order, batches, workers, earlier scores nor pickling change a score: 500 pairs in 4 orders."""
+    """Neither order, batches, workers, earlier scores nor pickling change a score: 200 pairs in 4 orders."""
     rng = random.Random(0)
-    pairs = rng.sample(list(dict.fromkeys((row["reference"], row["answer"]) for row in TABLE)), 500)
+    pairs = rng.sample(list(dict.fromkeys((row["reference"], row["answer"]) for row in TABLE)), 200)
     with closing(MathReward(workers=1)) as used:
         expected = dict(zip(pairs, scored(used, pairs), strict=True))
-        for size in (50, 77, 500):
+        for size in (50, 77, 200):
             rng.shuffle(pairs)
-            batches = [scored(used, pairs[start : start + size]) for start in range(0, 500, size)]
+            batches = [scored(used, pairs[start : start + size]) for start in range(0, 200, size)]
             assert dict(zip(pairs, sum(batches, []), strict=True)) == expected
         copy = pickle.loads(pickle.dumps(used))
     rng.shuffle(pairs)
@@ -304,7 +304,7 @@ def test_whole_numbers_are_compared_exactly(one, other, spelling):
 
 def test_score_async_does_not_wait(counted):
     slow = counted.score_async([boxed("(1+x)^{1000000}"), boxed("x+1")], [r"x+\frac12", "1+x"])
-    assert (len(counted._pool.jobs), counted._pool.waits) == (2, 0)
+    assert (len(counted._pool.jobs), counted._pool.waits) == (1, 0), "polynomials need no worker"
     assert [score.correct for score in slow()] == [False, True]
     assert counted._pool.waits == 1
 
@@ -333,7 +333,7 @@ def hostile(rng):
     )
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_hostile_responses_neither_raise_nor_score(count):
     """They end, which is the point: each distinct expression costs at most its own tenth of a CPU second."""
     rng = random.Random(0)
@@ -405,7 +405,7 @@ def test_hardly_any_answer_of_another_row_is_correct(reward, name):
     rng = random.Random(0)
     all_references = references(name)
     pairs = []
-    while len(pairs) < 80:
+    while len(pairs) < 40:
         reference, (answer, *_) = rng.choice(all_references), references_of(rng.choice(all_references))
         votes = {str(read_answer(text)) for text in references_of(reference)}
         if str(read_answer(answer)) not in votes:

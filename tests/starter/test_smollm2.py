@@ -195,6 +195,7 @@ def test_gradients_of_two_layers_equal_those_of_plain_forwards():
     torch.testing.assert_close(packed, plain, atol=1e-5 * float(plain.abs().max()), rtol=0)
 
 
+@pytest.mark.slow
 def test_bfloat16_rounds_no_more_than_plain_forwards_of_another_batch_size():
     exact, _ = gradients(two_layers(), torch.float32)
     alone, packed = gradients(two_layers(), torch.bfloat16)

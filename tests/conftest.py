@@ -49,8 +49,6 @@ settings.register_profile(
 )
 settings.load_profile("unhurried")
 
-Rewards = Sequence[Sequence[Sequence[float]]]
-
 
 MARKED = re.compile(r"^pytestmark = pytest\.mark\.(\w+)$", re.MULTILINE)
 """The mark of a whole file."""

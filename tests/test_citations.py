@@ -239,11 +239,11 @@ def test_a_place_that_was_not_read_is_called_second_hand_where_it_is_cited():
 
 
 def test_an_experiment_whose_paper_was_not_read_says_so():
-    titles = {name: text.splitlines()[1] for name, text in options_of("experiment").items()}
+    texts = options_of("experiment")
     unread = [name for name, key in EXPERIMENTS.items() if PAPERS[key]["text"]["state"] != "read"]
     assert unread
-    silent = [titles[name] for name in unread if not re.search(r"second-hand|not read", titles[name])]
-    assert silent == []
+    titles = [texts[name].splitlines()[1] for name in unread]
+    assert [title for title in titles if not re.search(r"second-hand|not read", title)] == []
 
 
 def test_lists_ranges_and_letters_are_taken_apart():

@@ -71,7 +71,9 @@ def no_model(monkeypatch):
 
 
 @pytest.mark.parametrize("experiment", experiments())
-@pytest.mark.parametrize("scale", [[], ["scale=paper", "data=math"]])
+@pytest.mark.parametrize(
+    "scale", [pytest.param([], marks=pytest.mark.slow), ["scale=paper", "data=math"]], ids=["demo", "paper"]
+)
 def test_every_experiment_composes_and_its_validation_at_the_papers_scale_samples_less_than_a_tenth(
     experiment, scale
 ):

@@ -65,7 +65,7 @@ def test_what_is_no_range_is_refused_before_anything_is_read(tmp_path, bounds):
     path = written(tmp_path / "a.jsonl", question=["a"], answer=[1])
     for make in (lambda: JsonLinesSource(path, within={"level": bounds}),
                  lambda: HubSource("math_train", within={"level": bounds})):  # fmt: skip
-        with pytest.raises(ValueError, match=r"within\.level`.*\[3\]"):
+        with pytest.raises(ValueError, match=r"within\.level`"):
             make()
 
 
@@ -222,7 +222,7 @@ def test_an_accepted_number_keeps_its_value(number):
 @pytest.mark.parametrize("wrong", [{"a": 1}, ["a"], True])
 def test_an_id_that_is_no_text_or_number_is_refused_by_row(tmp_path, wrong):
     path = as_json_lines(tmp_path, [{"question": "a?", "answer": "4", "id": wrong}])
-    with pytest.raises(ValueError, match=r"row 1: .* id .*\{'a': 1\}"):
+    with pytest.raises(ValueError, match=r"row 1: .* id .*text"):
         JsonLinesSource(path).load()
 
 

@@ -335,7 +335,7 @@ def test_gpus_compute_in_bfloat16_and_in_compiled_layers_where_nothing_else_is_s
 ):
     from lightning.pytorch.strategies import SingleDeviceStrategy
 
-    from tagrpo.modules.lightning import strategies
+    from tagrpo.modules.lightning import strategy as strategies
     from tagrpo.modules.lightning.strategy import prepare, reduced_precision
 
     strategy = SingleDeviceStrategy(device=torch.device(device))

@@ -93,33 +93,49 @@ def on_two_ranks(monkeypatch, run, *modules):
         raise failures[0]
 
 
-def in_fork(work, *arguments):
-    """Call `work()` in a fork of this process, which has its imports. `arguments` become `sys.argv[1:]`.
+class Fork:
+    """A fork of this process, which has its imports, that calls `work()`. `arguments` become its `sys.argv[1:]`."""
 
-    Returns exit code and output.
-    """
-    with tempfile.TemporaryFile("w+") as output:
-        if not (child := os.fork()):
-            code = 1
-            gc.freeze()  # else collections here would copy the parent's memory
-            try:
-                for stream in (1, 2):
-                    os.dup2(output.fileno(), stream)
-                sys.stdout, sys.stderr = (open(stream, "w", buffering=1) for stream in (1, 2))  # noqa: SIM115
-                sys.argv[1:] = map(str, arguments)
-                work()
-                code = 0
-            except SystemExit as end:
-                code = end.code if isinstance(end.code, int) else int(end.code is not None)
-                print(end.code if isinstance(end.code, str) else "", file=sys.stderr)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                os._exit(code)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        output.seek(0)
-        return code, output.read()
+    def __init__(self, work, *arguments):
+        self.output = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.pid = os.fork()
+        if not self.pid:
+            self._run(work, arguments)
+
+    def _run(self, work, arguments):
+        """Be the child; never return."""
+        code = 1
+        gc.freeze()  # else collections here would copy the parent's memory
+        try:
+            for stream in (1, 2):
+                os.dup2(self.output.fileno(), stream)
+            sys.stdout, sys.stderr = (open(stream, "w", buffering=1) for stream in (1, 2))  # noqa: SIM115
+            sys.argv[1:] = map(str, arguments)
+            work()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            print(end.code if isinstance(end.code, str) else "", file=sys.stderr)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+
+    def has_ended(self):
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def wait(self):
+        """Exit code and output."""
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        with self.output:
+            self.output.seek(0)
+            return code, self.output.read()
+
+
+def in_fork(work, *arguments):
+    """Call `work()` in a fork of this process; return exit code and output."""
+    return Fork(work, *arguments).wait()
 
 
 SCRIPTS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["scripts"]

@@ -192,7 +192,7 @@ def test_verdicts_depend_on_the_pair_alone():
         copy = pickle.loads(pickle.dumps(used))
     rng.shuffle(pairs)
     read_answer.cache_clear()
-    with closing(copy), closing(MathReward(workers=4)) as fresh:
+    with closing(copy), closing(MathReward(workers=2)) as fresh:
         assert dict(zip(pairs, scored(fresh, pairs), strict=True)) == expected
         assert dict(zip(pairs[:100], scored(copy, pairs[:100]), strict=True)) == {
             p: expected[p] for p in pairs[:100]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
@@ -186,10 +183,7 @@ def test_a_model_that_is_not_that_of_rank_0_is_refused_with_the_first_difference
         check_layout([first[0], ("head.weight", (8, 4), "torch.bfloat16")])
 
 
-FORKS = """
-import json
-import os
-import sys
+SHARDED = """
 import tempfile
 
 import torch
@@ -197,25 +191,12 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from tagrpo.packing import batch
-from tagrpo.packing.policy import CausalPolicy
 from tagrpo.modules.policy.model import load_causal_lm
-from tagrpo.packing.batch import pack
 from tagrpo.modules.policy.sharding import full_tensors, reshard, shard
+from tagrpo.packing import batch
+from tagrpo.packing.batch import pack
+from tagrpo.packing.policy import CausalPolicy
 
-folder = sys.argv[1]
-for line in sys.stdin:
-    backend, program = json.loads(line)
-    with tempfile.TemporaryFile() as said:
-        if not (child := os.fork()):
-            os.dup2(said.fileno(), 1)
-            exec(program)
-            sys.exit()
-        status = os.waitpid(child, 0)[1]
-        said.seek(0)
-        print(json.dumps([status, said.read().decode()]), flush=True)
-"""
-SHARDED = """
 ranks = 4 if backend == "fake" else 1
 store = FakeStore() if backend == "fake" else dist.FileStore(tempfile.mktemp(), 1)
 dist.init_process_group(backend, rank=0, world_size=ranks, store=store)
@@ -231,20 +212,17 @@ packed = pack([prompt], torch.tensor([0, 0]), responses, torch.arange(2))
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def in_process_group(tiny_policy):
-    """What a program prints after a policy has been sharded in bfloat16, over four fake ranks or over a real one."""
-    command = [sys.executable, "-c", FORKS, str(tiny_policy)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    """The last line that a program prints after a policy has been sharded in bfloat16, over four fake ranks or over a real one."""
 
-        def printed(backend: str, program: str) -> str:
-            process.stdin.write(json.dumps([backend, SHARDED + program]) + "\n")
-            process.stdin.flush()
-            status, said = json.loads(process.stdout.readline())
-            assert status == 0, "what it said is on stderr"
-            return said
+    def printed(backend: str, program: str) -> str:
+        names = {"folder": str(tiny_policy), "backend": backend}
+        code, said = in_fork(lambda: exec(SHARDED + program, names))
+        assert code == 0, said
+        return said.splitlines()[-1]
 
-        yield printed
+    return printed
 
 
 @pytest.mark.distributed

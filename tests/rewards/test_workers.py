@@ -244,7 +244,7 @@ def test_workers_of_a_killed_program_end_by_themselves(compare):
 def test_ctrl_c_interrupts_the_program_and_not_its_workers(compare):
     body = """
         import os, signal, threading
-        with closing(WorkerPool(compare, 1, 3.0, 1 << 30)) as pool:
+        with closing(WorkerPool(compare, 1, 1.5, 1 << 30)) as pool:
             first = pool.submit(["parent"])()[0].value
             try:
                 threading.Timer(0.1, os.killpg, (os.getpgrp(), signal.SIGINT)).start()

@@ -190,6 +190,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers.utils.logging import disable_progress_bar
 
 from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.modules.policy.sharding import full_tensors, reshard, shard
@@ -197,6 +198,7 @@ from tagrpo.packing import batch
 from tagrpo.packing.batch import pack
 from tagrpo.packing.policy import CausalPolicy
 
+disable_progress_bar()
 ranks = 4 if backend == "fake" else 1
 store = FakeStore() if backend == "fake" else dist.FileStore(tempfile.mktemp(), 1)
 dist.init_process_group(backend, rank=0, world_size=ranks, store=store)
@@ -214,13 +216,13 @@ packed = pack([prompt], torch.tensor([0, 0]), responses, torch.arange(2))
 
 @pytest.fixture
 def in_process_group(tiny_policy):
-    """The last line that a program prints after a policy has been sharded in bfloat16, over four fake ranks or over a real one."""
+    """What a program prints after a policy has been sharded in bfloat16, over four fake ranks or over a real one."""
 
     def printed(backend: str, program: str) -> str:
         names = {"folder": str(tiny_policy), "backend": backend}
         code, said = in_fork(lambda: exec(SHARDED + program, names))
         assert code == 0, said
-        return said.splitlines()[-1]
+        return said
 
     return printed
 

@@ -15,7 +15,7 @@ export VLLM_LOGGING_LEVEL = ERROR
 export HF_HUB_OFFLINE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock demo demo-lm starters study pages test all-tests test-fast fast-tests test-slow coverage lint docs gpu gpu-wheels clean
+.PHONY: help install lock demo demo-lm starters study pages test tests test-core test-pages test-slow coverage lint docs gpu gpu-wheels clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -61,26 +61,26 @@ pages: install ## docs/study.md, docs/benchmark.md and what docs/smollm2.md tell
 	$(BIN)/python -m studies.benchmark.page
 	$(BIN)/python -m studies.smollm2 page
 
-test: install ## Lint and types beside all tests but those of test-slow: three processes, a quarter of an hour on two cores.
-	$(MAKE) --no-print-directory -j2 lint all-tests
+TESTS := -n 3 --dist loadfile -m "not slow and not pages"
 
-all-tests: install
-	$(BIN)/pytest -n 3 --dist loadfile
+test: install ## Lint and types beside the tests, with one real run through each large part: five minutes on two cores.
+	$(MAKE) --no-print-directory -j2 lint tests
 
-FAST := -n auto --maxprocesses 4 --dist loadfile -m "not slow and not thorough"
+tests: install
+	$(BIN)/pytest $(TESTS)
 
-test-fast: lint ## Lint, types, and the tests that take no seconds each: no engine, no training, three minutes.
-	$(MAKE) --no-print-directory fast-tests
+test-core: install ## The tests of the core, without Lightning, Hydra and vLLM: a minute on one core.
+	$(BIN)/python -m pytest -n 0 -p tests.without_shell
 
-fast-tests: install
-	$(BIN)/pytest $(FAST)
+test-pages: install ## The tests of pages, scripts, examples, notebooks and studies.
+	$(BIN)/pytest -n 3 --dist loadfile -m "pages and not slow"
 
-coverage: install ## The lines of src that the tests of test-fast run: a table, and build/coverage.xml.
-	$(UV) pip install --quiet --python $(BIN)/python -e ".[coverage]"
-	$(BIN)/pytest $(FAST) --cov --cov-report=term --cov-report=xml
-
-test-slow: install ## What takes minutes: a newcomer's way through the README, crash points.
+test-slow: install ## What takes minutes: real servers that die, crash points, a newcomer's way through the README.
 	$(BIN)/pytest -m slow
+
+coverage: install ## The lines of src that the tests of `make test` run: a table, and build/coverage.xml.
+	$(UV) pip install --quiet --python $(BIN)/python -e ".[coverage]"
+	$(BIN)/pytest $(TESTS) --cov --cov-report=term --cov-report=xml
 
 docs: install ## The documentation as a site, in build/site.
 	$(UV) pip install --quiet --python $(BIN)/python -e ".[docs]"

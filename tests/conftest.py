@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -35,43 +36,40 @@ from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
 from tagrpo.starter import starter_path
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Rollouts, Seconds
-from tests import composition
 
 torch.set_num_threads(1)
-composition.hasten()
+with suppress(ModuleNotFoundError):  # Hydra, in tests of the core alone
+    from tests import composition
+
+    composition.hasten()
+    composition.remember()
 # No property fails because the machine is busy.
 settings.register_profile(
     "unhurried", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("unhurried")
 
-Rewards = Sequence[Sequence[Sequence[float]]]
 
-
-THOROUGH = (Path(__file__).parent / "thorough.txt").read_text().split()
-"""Files of more than two seconds, which train, start processes or count something out; the longest first."""
+MARKED = re.compile(r"^pytestmark = pytest\.mark\.(\w+)$", re.MULTILINE)
+"""The mark of a whole file."""
+LONGEST = (Path(__file__).parent / "longest.txt").read_text().split()
+"""Files that take longest, the longest first: they are started first, so that no process is left with one at the end."""
 WITH_VLLM = "rollouts/test_contract.py"
 """Starts a vLLM engine and comes last: its group of ranks stays in the process, and plans of ranks need their own."""
 
 
-def is_thorough(path: Path) -> bool:
-    """Whether a file is one of `THOROUGH`."""
-    folder = Path(__file__).parent
-    return path.is_relative_to(folder) and path.relative_to(folder).as_posix() in THOROUGH
-
-
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Files that are left out need not be imported either."""
-    return True if "not thorough" in config.option.markexpr and is_thorough(collection_path) else None
+    """Leave out files that are deselected as a whole, without importing them."""
+    if collection_path.suffix != ".py":
+        return None
+    marks = MARKED.findall(collection_path.read_text(encoding="utf-8"))
+    return True if any(f"not {mark}" in config.option.markexpr for mark in marks) else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `THOROUGH`, whose files come first, so that no process is left with a long one at the end."""
-    for item in items:
-        if is_thorough(item.path):
-            item.add_marker("thorough")
+    """Put the longest files first."""
     folder = Path(__file__).parent
-    places = {folder / name: place for place, name in enumerate(THOROUGH)}
+    places = {folder / name: place for place, name in enumerate(LONGEST)}
     items.sort(key=lambda item: (item.path == folder / WITH_VLLM, places.get(item.path, len(places))))
 
 

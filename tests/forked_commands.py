@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import tempfile
-import time
 import traceback
 from pathlib import Path
 
@@ -76,10 +75,9 @@ def child(command: str, arguments: list[str], folder: str, modules: Path) -> Non
 
 
 def outcome(command: str, arguments: list[str], folder: str) -> dict[str, object]:
-    """Exit code, output, heavy modules and seconds of a command."""
+    """Exit code, output and heavy modules of a command."""
     with tempfile.TemporaryDirectory() as place:
         output, modules = Path(place) / "output", Path(place) / "modules"
-        began = time.monotonic()
         sys.stdout.flush()
         pid = os.fork()
         if not pid:
@@ -88,9 +86,8 @@ def outcome(command: str, arguments: list[str], folder: str) -> dict[str, object
             os.dup2(file, 2)
             child(command, arguments, folder, modules)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        seconds = time.monotonic() - began
         heavy = modules.read_text().split() if modules.exists() else []
-        return {"code": code, "output": output.read_text(), "heavy": heavy, "seconds": seconds}
+        return {"code": code, "output": output.read_text(), "heavy": heavy}
 
 
 def parse() -> None:

@@ -16,22 +16,17 @@ import time
 import tomllib
 import traceback
 import zlib
-from dataclasses import replace
 from html import unescape
 from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 import torch
-from lightning.pytorch import Callback, LightningDataModule
-from torch.utils.data import DataLoader
 
 from tagrpo import types
 from tagrpo.metrics.evaluation import merge_counts
 from tagrpo.rollouts import EngineError
-from tagrpo.rollouts.dynamic_sampling import join_batches, take_questions
 from tagrpo.rollouts.engines.base import in_thread
-from tagrpo.runs.grid import GridRun
 from tagrpo.types import Completion
 
 
@@ -58,6 +53,8 @@ def wait_until(condition, seconds=600):
 
 def grid_run(root, name, code, *settings):
     """A run of a grid that executes `code` in its directory."""
+    from tagrpo.runs.grid import GridRun
+
     directory = root / name / "seed0"
     code = f"import os, signal, sys, time; os.chdir({str(directory)!r}); {code}"
     return GridRun(name, 0, directory, [sys.executable, "-c", code, *settings])
@@ -96,33 +93,49 @@ def on_two_ranks(monkeypatch, run, *modules):
         raise failures[0]
 
 
-def in_fork(work, *arguments):
-    """Call `work()` in a fork of this process, which has its imports. `arguments` become `sys.argv[1:]`.
+class Fork:
+    """A fork of this process, which has its imports, that calls `work()`. `arguments` become its `sys.argv[1:]`."""
 
-    Returns exit code and output.
-    """
-    with tempfile.TemporaryFile("w+") as output:
-        if not (child := os.fork()):
-            code = 1
-            gc.freeze()  # else collections here would copy the parent's memory
-            try:
-                for stream in (1, 2):
-                    os.dup2(output.fileno(), stream)
-                sys.stdout, sys.stderr = (open(stream, "w", buffering=1) for stream in (1, 2))  # noqa: SIM115
-                sys.argv[1:] = map(str, arguments)
-                work()
-                code = 0
-            except SystemExit as end:
-                code = end.code if isinstance(end.code, int) else int(end.code is not None)
-                print(end.code if isinstance(end.code, str) else "", file=sys.stderr)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                os._exit(code)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        output.seek(0)
-        return code, output.read()
+    def __init__(self, work, *arguments):
+        self.output = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self.pid = os.fork()
+        if not self.pid:
+            self._run(work, arguments)
+
+    def _run(self, work, arguments):
+        """Be the child; never return."""
+        code = 1
+        gc.freeze()  # else collections here would copy the parent's memory
+        try:
+            for stream in (1, 2):
+                os.dup2(self.output.fileno(), stream)
+            sys.stdout, sys.stderr = (open(stream, "w", buffering=1) for stream in (1, 2))  # noqa: SIM115
+            sys.argv[1:] = map(str, arguments)
+            work()
+            code = 0
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else int(end.code is not None)
+            print(end.code if isinstance(end.code, str) else "", file=sys.stderr)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+
+    def has_ended(self):
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+    def wait(self):
+        """Exit code and output."""
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        with self.output:
+            self.output.seek(0)
+            return code, self.output.read()
+
+
+def in_fork(work, *arguments):
+    """Call `work()` in a fork of this process; return exit code and output."""
+    return Fork(work, *arguments).wait()
 
 
 SCRIPTS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["scripts"]
@@ -175,33 +188,6 @@ def in_forks(worlds):
                     os.kill(other, signal.SIGKILL)
                 sys.exit(f"a rank of {name} ended with {os.waitstatus_to_exitcode(status)}")
     sys.exit()
-
-
-class RankBatches(LightningDataModule):
-    """One batch, of which each rank has its share; of a single process the whole, question by question."""
-
-    def __init__(self, shares, single):
-        super().__init__()
-        self.shares, self.single = shares, single
-
-    def share(self):
-        if not self.single:
-            return self.shares[self.trainer.global_rank]
-        questions = range(len(self.shares[0].groups))
-        parts = [
-            take_questions(share, torch.tensor([question])) for question in questions for share in self.shares
-        ]
-        return join_batches(parts)
-
-    def train_dataloader(self):
-        return DataLoader([replace(self.share(), rollouts=None)], batch_size=None)
-
-
-class AttachShare(Callback):
-    """Attaches the rollouts of `RankBatches` where the rollout callback would."""
-
-    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        batch.rollouts = trainer.datamodule.share().rollouts
 
 
 class WaitingEngine(types.Engine):

@@ -12,6 +12,8 @@ from tagrpo.datamodules.sources.catalogue import CATALOGUE
 from tagrpo.metrics.evaluation import averages, summarise
 from tests.helpers import counted
 
+pytestmark = pytest.mark.pages
+
 BENCHMARKS = ("amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond")
 # TA-GRPO, Table 1: AMC, OlympiadBench, AIME24, AIME25, average, Minerva, GPQA-Diamond, average. Base, GRPO, GRPO w/ DS,
 # TA-GRPO on Qwen3-1.7B, Qwen3-4B, Llama-3.2-1B, Llama-3.2-3B.

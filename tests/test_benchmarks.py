@@ -18,6 +18,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import tables  # noqa: E402
 from workload import WAYS, Experience, Updates, experience, peak_memory  # noqa: E402
 
+pytestmark = pytest.mark.pages
+
 SHAPE = argparse.Namespace(
     questions=2, responses=4, prompt=12, mean=8, max=20, model="tiny", vocabulary=128, token_budget=96,
     checkpointing=False, compile=False, device="cpu", dtype="float32", seed=0,

@@ -16,7 +16,10 @@ from safetensors.torch import load_file
 from tagrpo.starter import starter_path
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "crash_points.py"
-pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="the calls are counted by a library in C")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="the calls are counted by a library in C"),
+]
 
 
 def driven(folder: Path, *options: str, code: int = 0) -> list[dict]:
@@ -50,19 +53,16 @@ def test_a_run_that_is_killed_after_any_call_goes_on_bit_for_bit(tmp_path):
     assert not any(torch.equal(trained[name], start[name]) for name in trained if name in start)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("what", ["interrupt", "full", "broken"])
 def test_a_run_that_is_interrupted_or_refused_at_any_call_goes_on_bit_for_bit(what, tmp_path):
     assert len(driven(tmp_path, "--what", what, "--first", "7", "--every", "60")) > 10
 
 
-@pytest.mark.slow
 @pytest.mark.distributed
 def test_two_ranks_of_which_one_is_killed_after_any_call_go_on_bit_for_bit(tmp_path):
     assert len(driven(tmp_path, "--ranks", "2", "--every", "101")) > 5
 
 
-@pytest.mark.slow
 def test_it_is_noticed_where_files_are_written_in_place(tmp_path):
     (one,) = driven(tmp_path, "--in-place", "--first", "300", "--every", "2000", code=1)
     assert one["call"] == "write /checkpoints/iteration-000001.ckpt"

@@ -38,6 +38,8 @@ from tagrpo.settings.config import check_settings
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionBatch
 
+pytestmark = pytest.mark.pages
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 

@@ -15,6 +15,8 @@ from tagrpo.datamodules.memory import Record
 from tagrpo.types import CreditInputs, LossInputs, QuestionGroup, Request, RewardGroups, SamplingConfig
 from tests.helpers import forked
 
+pytestmark = pytest.mark.pages
+
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"```(python|yaml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
 (COMMANDS,) = re.findall(r"```bash\n(.*?)\n```", PAGE, re.DOTALL)

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.pages
+
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "benchmarks" / "first_gpu_run.sh"
 STEPS = [

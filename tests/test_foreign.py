@@ -11,10 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagrpo.callbacks.counts import StoredRecord
 from tagrpo.foreign import Count, Finite, ForeignDataError, Message, Text, read, read_json
 from tagrpo.rollouts.servers.server_replies import Generated, Models
-from tagrpo.runs.checkpoints import WholeContent
 
 SOURCE = {"source": "the server http://one:8000", "remedy": "Check rollout.engine.url."}
 
@@ -133,7 +131,11 @@ def test_the_check_of_a_list_stops_at_its_first_wrong_item(kind):
     assert most < 5_000_000, "an error for each item would take tens of megabytes"
 
 
+@pytest.mark.shell
 def test_every_list_of_every_message_stops_at_its_first_wrong_item():
+    from tagrpo.callbacks.counts import StoredRecord
+    from tagrpo.runs.checkpoints import WholeContent
+
     def lists(schema):
         if isinstance(schema, dict):
             if schema.get("type") in ("list", "tuple", "set", "frozenset"):

@@ -13,6 +13,8 @@ sys.path.insert(0, str(TESTS))
 
 import fuzz_targets as fuzz  # noqa: E402
 
+pytestmark = pytest.mark.pages
+
 
 @pytest.mark.parametrize("target", fuzz.TARGETS)
 def test_inputs_of_the_corpus_and_seeds_are_read_without_an_exception(target):

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.pages
+
 ROOT = Path(__file__).parents[1]
 PYTHON = """#!/bin/sh
 if [ "$1" = -c ]; then exit $NO_GPU; fi  # is there a GPU?

@@ -14,6 +14,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import licences  # noqa: E402
 
+pytestmark = pytest.mark.pages
+
 LOCK = (ROOT / "requirements" / "cpu.lock").read_text().splitlines()
 
 

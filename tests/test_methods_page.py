@@ -13,6 +13,8 @@ from hydra import compose, initialize_config_module
 from tagrpo.runs.directory import changes
 from tagrpo.settings import methods
 
+pytestmark = pytest.mark.pages
+
 ROOT = Path(__file__).parents[1]
 spec = importlib.util.spec_from_file_location("methods_page", ROOT / "scripts" / "methods_page.py")
 script = importlib.util.module_from_spec(spec)
@@ -41,12 +43,14 @@ def test_every_experiment_is_of_one_paper():
     assert all(set(paper["own"]) == set(paper["defines"]) for paper in PAPERS.values())
 
 
-@pytest.mark.parametrize("name", [name for name in PAPERS if name not in ("ours", "adaptive_rephrasings")])
-def test_every_paper_has_a_value_with_its_place_or_is_said_to_leave_it_open(name):
-    for experiment in PAPERS[name]["own"]:
-        table = {**PAPERS[name]["values"], **PAPERS[name]["own"][experiment]}
-        assert not {f"{group}.{key}" for group, keys in STATED.items() for key in keys.split()} - set(table)
-        assert {"trainer.max_epochs", "iterations"} & set(table)
+def test_every_paper_has_a_value_with_its_place_or_is_said_to_leave_it_open():
+    stated = {f"{group}.{key}" for group, keys in STATED.items() for key in keys.split()}
+    for experiment, name in EXPERIMENTS.items():
+        if name in ("ours", "adaptive_rephrasings"):
+            continue
+        table = script.table_of(PAPERS[name], experiment)
+        assert stated - set(table) == set(), experiment
+        assert {"trainer.max_epochs", "iterations"} & set(table), experiment
         for key, row in table.items():
             assert ("paper" in row and row["source"]) or row.get("open"), (experiment, key)
             assert ("authors" in row) == ("authors_source" in row), (experiment, key)
@@ -68,55 +72,60 @@ def test_a_setting_that_is_not_the_papers_needs_a_reason(monkeypatch):
     assert found.pop(("paper", "loss.kl_coef")) == "why"
     assert {key for _, key in found} <= set(script.SHARED)
     monkeypatch.undo()
-    with pytest.raises(ValueError, match="reasons for what does not differ"):
+    with pytest.raises(ValueError, match=r"pass_at_k .*\('paper', 'loss\.kl_coef'\)"):
         list(script.section("pass_at_k", paper))
 
 
-@pytest.mark.parametrize("name", PAPERS)
-def test_no_setting_that_differs_or_is_open_is_left_out_and_a_section_can_be_read(name):
-    shown = unfolded(script.section(name, PAPERS[name]))
+def test_no_setting_that_differs_or_is_open_is_left_out_and_a_section_can_be_read():
     evaluations = "\n".join(script.evaluations())
-    for experiment in PAPERS[name]["own"]:
-        reasons = script.departures(name, PAPERS[name], experiment)
-        for key, row in script.table_of(PAPERS[name], experiment).items():
-            here = script.settings(experiment, "paper").get(key, script.ABSENT)
-            elsewhere = key in script.EVALUATION and (
-                f"{script.link(name)} |" in evaluations or script.PLAIN.fullmatch(row.get("open", ""))
-            )
-            once = name in script.said_once().get((key, script.cell(here)), [])
-            if {("paper", key), ("authors", key)} & set(reasons) or script.is_open(row):
-                assert f"| `{key}`" in shown or elsewhere or once, (experiment, key)
-    assert len([line for line in shown.splitlines() if line.strip()]) <= 50
+    for name, paper in PAPERS.items():
+        shown = unfolded(script.section(name, paper))
+        for experiment in paper["own"]:
+            reasons = script.departures(name, paper, experiment)
+            for key, row in script.table_of(paper, experiment).items():
+                here = script.settings(experiment, "paper").get(key, script.ABSENT)
+                elsewhere = key in script.EVALUATION and (
+                    f"{script.link(name)} |" in evaluations or script.PLAIN.fullmatch(row.get("open", ""))
+                )
+                once = name in script.said_once().get((key, script.cell(here)), [])
+                if {("paper", key), ("authors", key)} & set(reasons) or script.is_open(row):
+                    assert f"| `{key}`" in shown or elsewhere or once, (experiment, key)
+        assert len([line for line in shown.splitlines() if line.strip()]) <= 50, name
 
 
-@pytest.mark.parametrize("name", PAPERS)
-def test_every_command_is_one(name):
+def test_every_command_is_one():
     programs = {"train": ("", "train"), "compare": (".comparisons", "compare"), "eval": ("", "evaluate")}
-    for entry in PAPERS[name].get("reproduces", []):
+    for entry in [entry for paper in PAPERS.values() for entry in paper.get("reproduces", [])]:
         assert entry["how"] in (("exact", "approximate") if entry["command"] else ("impossible",)), entry
         if entry["command"] and entry["command"].startswith("notebooks/"):
             assert (ROOT / entry["command"]).is_file()
         elif entry["command"]:
             program, *overrides = entry["command"].replace(" -m", "").split()
             folder, config = programs[program.removeprefix("tagrpo-")]
+            first = [override.split(",")[0] for override in overrides]  # of a sweep, its first run
             with initialize_config_module(f"tagrpo.configs{folder}", version_base="1.3"):
-                compose(
-                    config, [override.split(",")[0] for override in overrides]
-                )  # of a sweep, its first run
+                compose(config, first)
+
+
+def is_under(key, names):
+    """Check that a setting is one of `names` or below one."""
+    return any(f"{key}.".startswith(f"{name}.") for name in names)
 
 
 @pytest.mark.parametrize("scale", ["demo", "paper"])
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_on_common_settings_methods_differ_in_what_defines_them_alone(experiment, scale):
-    found = changes(script.settings("grpo", "common", scale), script.settings(experiment, "common", scale))
-    followed = {
-        key for key in found if found.get(key.partition(".")[2]) == found[key]
-    }  # data.template follows template
-    # The embedded task makes as many rephrasings as are asked for.
-    keys = set(found) - followed - {"name", "data.train.num_rephrasings"}
-    defining = PAPERS[EXPERIMENTS[experiment]]["defines"][experiment]
-    assert {key for key in keys if not any(f"{key}.".startswith(f"{name}.") for name in defining)} == set()
-    assert [name for name in defining if not any(f"{key}.".startswith(f"{name}.") for key in keys)] == []
+def test_on_common_settings_methods_differ_in_what_defines_them_alone(scale):
+    for experiment, paper in EXPERIMENTS.items():
+        found = changes(
+            script.settings("grpo", "common", scale), script.settings(experiment, "common", scale)
+        )
+        # data.template follows template
+        followed = {key for key in found if found.get(key.partition(".")[2]) == found[key]}
+        # The embedded task makes as many rephrasings as are asked for.
+        keys = set(found) - followed - {"name", "data.train.num_rephrasings"}
+        defining = PAPERS[paper]["defines"][experiment]
+        assert {key for key in keys if not is_under(key, defining)} == set(), experiment
+        unused = [name for name in defining if not any(is_under(key, [name]) for key in keys)]
+        assert unused == [], experiment
 
 
 def test_loss_and_schedule_of_the_recipes():

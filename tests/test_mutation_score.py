@@ -5,7 +5,10 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
 import yaml
+
+pytestmark = pytest.mark.pages
 
 ROOT = Path(__file__).parents[1]
 ENTRIES = yaml.safe_load((ROOT / "scripts" / "mutation_survivors.yaml").read_text())

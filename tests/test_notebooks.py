@@ -13,6 +13,8 @@ from tagrpo.cli.train import train
 from tagrpo.runs.secrets import save_resolved
 from tagrpo.settings.config import build, compose_run
 
+pytestmark = pytest.mark.pages
+
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 PICTURES = {"comparison": 4, "diagnostics": 5, "estimators": 2, "objectives": 3, "rephrasings": 1, "study": 3}
 SMALL = [

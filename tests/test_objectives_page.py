@@ -19,6 +19,8 @@ from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.settings.methods import experiments
 
+pytestmark = pytest.mark.pages
+
 PAGE = objectives.DOCUMENT.read_text()
 TOKENS, WORDS = objectives.SHAPES.values()
 

@@ -31,6 +31,8 @@ from tagrpo.settings.config import build, check_settings
 from tagrpo.settings.methods import options_of
 from tagrpo.study.compare import methods_of, runs_of, shared_overrides
 
+pytestmark = pytest.mark.pages
+
 PRESETS = list(options_of("comparisons/compare"))
 NO_TABLE = {"demo", "demo_lm", "hard", "methods", "ta_grpo_2x2", "ta_grpo_rows"}
 NEEDED = ["+rephrasings=r.jsonl", "+questions=q.jsonl", "+test=t.jsonl"]
@@ -107,6 +109,7 @@ RUN = {
     "prompt_augmentation_table2": "a run that goes on from the checkpoint of a shorter one",
 }
 """Presets that are run, and what they have that others have not: all experiments run in tests/cli/test_train.py."""
+QUICK = "ta_grpo_table1"
 LEFT_OUT = ("grpo_1.5x", "grpo_2x", "grpo_ds_1.5x", "grpo_ds_2x")
 """Rows of theirs that differ from another in a number alone."""
 
@@ -292,7 +295,9 @@ def run(cfg, grid_run):
     end(grid_run.directory)
 
 
-@pytest.mark.parametrize("preset", RUN)
+@pytest.mark.parametrize(
+    "preset", [pytest.param(name, marks=[] if name == QUICK else [pytest.mark.slow]) for name in RUN]
+)
 def test_a_run_of_every_row_gives_the_rows_and_averages_of_the_table(preset, tmp_path):
     printed = PRINTED[preset]
     paper = next(iter(composed(preset).values()))

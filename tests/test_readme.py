@@ -13,6 +13,8 @@ from tagrpo.modules import advantages, losses
 from tagrpo.rewards import terms
 from tagrpo.settings.methods import experiments
 
+pytestmark = pytest.mark.pages
+
 ROOT = Path(__file__).parents[1]
 EXPERIMENTS = experiments()
 

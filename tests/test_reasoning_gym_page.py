@@ -13,6 +13,8 @@ import pytest
 
 from tagrpo.lab.tasks.reasoning_gym import TASKS, verifier
 
+pytestmark = pytest.mark.pages
+
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "scripts" / "reasoning_gym_page.py"
 PAGE = (ROOT / "docs" / "reasoning_gym.md").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shutil
@@ -22,6 +23,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import release_notes  # noqa: E402
+
+pytestmark = pytest.mark.pages
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = {
@@ -48,6 +51,45 @@ def git(*arguments: str) -> list[str]:
 def test_no_log_and_nothing_that_git_ignores_is_in_the_repository():
     assert git("ls-files", "--cached", "--ignored", "--exclude-standard") == []
     assert git("check-ignore", "any.log", "docs/any.log") == ["any.log", "docs/any.log"]
+
+
+# Tests
+
+
+def prose(pattern):
+    """Return the plain words of a pattern: no part of a name, a path, a setting or a value."""
+    pattern = re.sub(r"^[rf]+(?=['\"])|`[^`]*`|\{[^}]*\}", "_", pattern)
+    return re.findall(r"(?<![\w.\\=/<'-])[A-Za-z]{2,}(?![\w./=(>'-]|\\.)", pattern)
+
+
+def test_errors_are_matched_by_names_and_values_and_not_by_prose():
+    """A message may be worded anew: match its setting, class or file, and the value that it was given."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(text)):
+            if (
+                isinstance(node, ast.keyword)
+                and node.arg == "match"
+                and not isinstance(node.value, ast.IfExp)
+            ):
+                pattern = ast.get_source_segment(text, node.value)
+                if len(prose(pattern)) > 3:
+                    found.append(f"{path.relative_to(ROOT)}:{node.value.lineno}: {pattern}")
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"),
+    [
+        (r"loss\.kl_coef to be at least 0", ["to", "be", "at", "least"]),
+        ("`size` .*5001", []),
+        ("PolicyLoss .*got 'hope'", ["PolicyLoss", "got"]),
+        ("{name}.wrong .*data.train=3", []),
+    ],
+)
+def test_plain_words_of_a_pattern_are_told_from_names_and_values(pattern, words):
+    assert prose(pattern) == words
 
 
 # Releases
@@ -169,6 +211,17 @@ def test_every_target_that_a_workflow_makes_exists():
         assert made(text.removeprefix("make "))
 
 
+@needs_make
+def test_each_test_is_run_by_a_target_of_a_workflow():
+    """By marks: each test is in one of `make tests`, `make test-pages` and `make test-slow`."""
+    marks = [
+        re.search(r'bin/pytest .*-m "?([^"\n]+)', made(target))[1]
+        for target in ("tests", "test-pages", "test-slow")
+    ]
+    assert marks == ["not slow and not pages", "pages and not slow", "slow"]
+    assert {"tests", "test-pages", "test-slow"} <= set(targets("test"))
+
+
 def test_every_script_that_a_workflow_runs_exists():
     scripts = [
         path
@@ -188,9 +241,9 @@ def test_a_push_is_linted_and_typed_once():
 
 
 @needs_make
-def test_coverage_is_that_of_the_fast_tests_and_is_uploaded():
+def test_coverage_is_that_of_the_tests_and_is_uploaded():
     measured = re.findall(r"bin/pytest (.*) --cov ", made("coverage"))
-    assert measured == re.findall(r"bin/pytest (.*)", made("fast-tests"))
+    assert measured == re.findall(r"bin/pytest (.*)", made("tests"))
     steps = WORKFLOWS["test"]["jobs"]["test"]["steps"]
     uploads = [step["with"]["path"] for step in steps if "upload-artifact" in step.get("uses", "")]
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["coverage"]
@@ -199,7 +252,7 @@ def test_coverage_is_that_of_the_fast_tests_and_is_uploaded():
 
 def test_all_tests_run_on_each_python_that_the_project_names():
     matrix = WORKFLOWS["test"]["jobs"]["test"]["strategy"]["matrix"]["include"]
-    tested = [row["python"] for row in matrix if row["target"] == "all-tests"]
+    tested = [row["python"] for row in matrix if row["target"] == "tests"]
     named = [text.rpartition(" ")[2] for text in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", text)]
     assert tested == named
     assert PROJECT["requires-python"] == f">={named[0]}"

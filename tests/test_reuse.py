@@ -26,6 +26,8 @@ from tagrpo.modules.advantages import PassAtKAdvantage
 from tagrpo.types import Fields
 from tests.helpers import in_fork
 
+pytestmark = pytest.mark.pages
+
 PAGE = (Path(__file__).parents[1] / "docs" / "reuse.md").read_text()
 BLOCKS = dict(re.findall(r"```python\n# (\w+)\n(.*?)```", PAGE, re.DOTALL))
 TABLE = {
@@ -143,9 +145,7 @@ def test_each_callback_reads_what_the_table_says_and_nothing_else(name, tmp_path
         batch = batch_of(set())
         batch["rollouts"] = {key: value for key, value in batch["rollouts"].items() if key != missing}
         hook = callback.on_test_batch_end if name == "PassAtKEvaluator" else callback.on_train_batch_end
-        with pytest.raises(
-            AttributeError, match=rf"batch\.rollouts to have `{missing}`, but it has (answers|correct), "
-        ):
+        with pytest.raises(AttributeError, match=rf"batch\.rollouts.*`{missing}`.*(answers|correct)"):
             hook(module._trainer, module, outputs, batch, 0)
 
 
@@ -163,9 +163,7 @@ def test_fields_of_objects_and_mappings_are_the_same():
         assert fields.groups[0].id == "7"
         assert fields.groups[0].metadata == {"level": 3}
         assert fields.rollouts.text == ["a"]
-        with pytest.raises(
-            AttributeError, match=r"Expected batch\.groups\[0\] to have `answer`, but it has id, meta"
-        ):
+        with pytest.raises(AttributeError, match=r"Expected batch\.groups\[0\].*`answer`"):
             fields.groups[0].answer  # noqa: B018
 
 

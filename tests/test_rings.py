@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import os
 import shutil
@@ -15,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.without_shell import LIBRARIES, ROOMS
+
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src"
-SHELL_LIBRARIES = {"lightning", "pytorch_lightning", "lightning_fabric", "hydra", "omegaconf"}
 BETWEEN_REMOVABLE = {
     ("contrib", "rephrasing"),  # QuestA's hints are rephrasings
     ("report", "analysis"),
@@ -27,14 +27,6 @@ BETWEEN_REMOVABLE = {
 """Imports from one removable room to another."""
 
 
-def load_rooms():
-    spec = importlib.util.spec_from_file_location("rooms", ROOT / "scripts" / "rooms.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ROOMS = load_rooms()
 FILES = sorted(SRC.rglob("*.py"))
 REMOVABLE = [room for room in ROOMS.rooms() if ROOMS.ring_of(room) == "Removable"]
 
@@ -139,7 +131,7 @@ def test_the_core_imports_no_library_of_the_shell_and_vllm_in_one_file():
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and not node.level:
                 names = [node.module]
-            for library in {each.partition(".")[0] for each in names} & (SHELL_LIBRARIES | {"vllm"}):
+            for library in {each.partition(".")[0] for each in names} & (LIBRARIES | {"vllm"}):
                 found[library].add(name)
     assert found == {"vllm": {"rollouts/engines/vllm.py"}}
 
@@ -184,24 +176,17 @@ def test_arrows_that_follow_from_others_are_left_out(rooms, tmp_path):
 
 
 WITHOUT_THE_SHELL = """
-import importlib, sys
+import importlib, runpy, sys
+from tests import without_shell
 
-class Missing:
-    blocked = {blocked!r}
-
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in self.blocked:
-            raise ModuleNotFoundError(f"{{name}} is not installed", name=name)
-
-sys.meta_path.insert(0, Missing())
+without_shell.block()
 for name in {names!r}:
     importlib.import_module(name)
-import runpy
 runpy.run_path({script!r}, run_name="__main__")
-Missing.blocked = Missing.blocked - {{"omegaconf"}}  # runs read their settings with it
+without_shell.BLOCKED.discard("omegaconf")  # runs read their settings with it
 for name in {beside!r}:
     importlib.import_module(name)
-print(sorted({{name.partition(".")[0] for name in sys.modules}} & Missing.blocked))
+print(sorted({{name.partition(".")[0] for name in sys.modules}} & without_shell.BLOCKED))
 """
 
 
@@ -223,12 +208,11 @@ def without_lightning():
             tree = ast.walk(ast.parse(path.read_text()))
             libraries = {node.module for node in tree if isinstance(node, ast.ImportFrom) and not node.level}
             rooms = {ROOMS.room_of(other) for other in ROOMS.imported(path)}
-            alone = not {str(library).partition(".")[0] for library in libraries} & SHELL_LIBRARIES
+            alone = not {str(library).partition(".")[0] for library in libraries} & LIBRARIES
             if alone and rooms <= pure | {ROOMS.room_of(path), "rephrasing"}:
                 yield dotted(path)
 
 
-@pytest.mark.thorough
 def test_the_core_and_the_plain_loop_run_without_the_libraries_of_the_shell():
     core = [dotted(path) for path in FILES if ROOMS.ring_of(ROOMS.room_of(path)) == "Core"]
     beside = sorted(without_lightning())
@@ -237,9 +221,10 @@ def test_the_core_and_the_plain_loop_run_without_the_libraries_of_the_shell():
         beside
     )
     script = str(ROOT / "examples" / "plain_torch.py")
-    blocked = SHELL_LIBRARIES | {"vllm"}
-    program = WITHOUT_THE_SHELL.format(blocked=blocked, names=core, script=script, beside=beside)
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    program = WITHOUT_THE_SHELL.format(names=core, script=script, beside=beside)
+    result = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr[-2000:]
     shares, found = result.stdout.splitlines()[-2:]
     assert shares == "[0.48, 0.49, 0.49, 0.52, 0.5, 0.61]"
@@ -282,7 +267,7 @@ sys.exit(f"failed without {{failed}}" if failed else 0)
 """
 
 
-@pytest.mark.thorough
+@pytest.mark.slow
 def test_each_removable_room_can_be_deleted(tmp_path):
     """The core, the training command and the compared experiment are there without it."""
     copies = []
@@ -304,7 +289,6 @@ def test_each_removable_room_can_be_deleted(tmp_path):
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
 
 
-@pytest.mark.thorough
 def test_a_run_trains_without_any_removable_room(tmp_path):
     copy_of_the_package(tmp_path, *REMOVABLE)
     for name, count in (("train", 8), ("test", 2)):
@@ -347,8 +331,13 @@ def packages_of_a_wheel(root, folder):
     return packages, files
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("removed", [[], REMOVABLE], ids=["nothing removed", "all removed"])
+@pytest.mark.parametrize(
+    "removed",
+    [
+        pytest.param([], id="nothing removed", marks=pytest.mark.slow),
+        pytest.param(REMOVABLE, id="all removed"),
+    ],
+)
 def test_the_wheel_has_the_packages_that_are_there(tmp_path, removed):
     root = tmp_path / "repository"
     for name in ("src", "configs"):

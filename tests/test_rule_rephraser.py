@@ -31,6 +31,8 @@ import stories  # noqa: E402
 from rules import RULES, RuleRephraser  # noqa: E402
 from stories import Question, read_story, split_sentences  # noqa: E402
 
+pytestmark = pytest.mark.pages
+
 sys.path.remove(str(EXAMPLE))
 
 

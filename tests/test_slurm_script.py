@@ -11,6 +11,8 @@ import pytest
 from tagrpo.rollouts.servers.server_calls import listed
 from tests.helpers import wait_until
 
+pytestmark = pytest.mark.pages
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "slurm.sh"
 STANDINS = {
     "scontrol": 'if [[ $1 == requeue ]]; then echo "$2" >> requeued; else printf "node%s\\n" 0 1 2; fi',

@@ -11,6 +11,8 @@ import pytest
 
 from tagrpo.starter import starter_path
 
+pytestmark = pytest.mark.pages
+
 pytest.importorskip("reasoning_gym")
 SCRIPT = Path(__file__).parents[1] / "scripts" / "task_rates.py"
 

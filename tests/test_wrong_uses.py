@@ -39,72 +39,29 @@ AT_ONCE = [
     ),
     (TRAIN, ["optimizer.lr=fast"], "optimizer.lr to be a number"),
     (TRAIN, ["iterations=-1"], "iterations to be a whole number"),
-    (TRAIN, ["iterations=null"], "iterations is null and trainer.max_epochs is -1. Set one"),
     (TRAIN, ["seed=-1"], "Expected seed "),
-    (TRAIN, ["seed=nan"], "Expected seed "),
-    (TRAIN, ["data.batch_size=null"], "Expected data.batch_size "),
-    (TRAIN, ["optimizer.lr=.nan"], "Expected optimizer.lr "),
-    (TRAIN, ["optimizer.weight_decay=nan"], "optimizer.weight_decay "),
     (TRAIN, ["loss.kl_coef=.inf"], "Expected loss.kl_coef "),
     (TRAIN, ["+trainer.precision=bf16-mixed"], "policy.compute_dtype"),
-    (TRAIN, ["+trainer.gradient_clip_val=1"], "policy.max_grad_norm"),
-    (TRAIN, ["+trainer.accumulate_grad_batches=2"], "policy.token_budget"),
     (TRAIN, ["name=../../evil"], "`name`"),
-    (TRAIN, ["optimizer=[1,2]"], "optimizer to be the name"),
-    (TRAIN, ["logger=[csv,null]"], "logger to be the name"),
-    (TRAIN, ["recipe={a: 1}"], "recipe to be the name"),
-    (TRAIN, ["trainer.max_steps=[1,2]"], "Expected trainer.max_steps "),
-    (TRAIN, ["experiment=pass_at_k", "advantage.k={a: 1}"], "Expected advantage.k "),
-    (TRAIN, ["reward.cpu_seconds=1e23", "reward=math"], "Expected reward.cpu_seconds "),
-    (TRAIN, ["strategy=fsdp2", "strategy.timeout.minutes=1e23"], "Expected strategy.timeout.minutes "),
-    (TRAIN, ["callbacks=5"], "callbacks to be the name"),
     (TRAIN, ["=5"], "name=value"),
     (TRAIN, ["rollout.engine=null"], "Expected rollout.engine "),
-    (TRAIN, ["rollout.sampling=3"], "Expected rollout.sampling "),
     (TRAIN, ["trainer.strategy=ddp_spawn"], "trainer.strategy .*strategy=fsdp2"),
-    (TRAIN, ["iterations=99999999999999999999"], "iterations .*2147483647"),
-    (TRAIN, ["threads=100000"], "Expected threads "),
-    (TRAIN, ["test=2"], "test to be true or false"),
     (TRAIN, ["resume=3"], "Expected resume "),
-    (TRAIN, ["resume="], "Expected resume "),
     (COMPARE, ["methods=[grpo]", "workers=0"], "Expected workers "),
-    (REPHRASE, ["input=good.jsonl", "output=x.jsonl", "rephraser.model=m", "limit=0"], "Expected limit "),
     (TRAIN, ["hydra.run.dir=good.jsonl/run"], "hydra.run.dir"),
-    (EVAL, ["data.evaluation_samples=.nan"], "data.evaluation_samples "),
-    ("tagrpo-plan", ["gpus_per_node=0"], "gpus_per_node "),
     (TRAIN, ["test=maybe"], "test to be true or false"),
-    (TRAIN, ["export=[a]"], "export to be true or false"),
-    (TRAIN, ["data.batch_size=[8]"], r"data.batch_size to be .*\[8\]"),
-    (TRAIN, ["optimizer.lr={a: 1}"], "optimizer.lr to be "),
-    (TRAIN, ["data.train=3"], "data.train to be "),
-    (TRAIN, ["data.evaluation=3"], "data.evaluation to be "),
-    (TRAIN, ["data.evaluation.test_id=3"], "data.evaluation.test_id to be "),
-    (TRAIN, ["rollout.dynamic_sampling=true"], "rollout.dynamic_sampling to be "),
-    (TRAIN, ["callbacks.pass_at_k.ks=8"], "callbacks.pass_at_k.ks to be a list"),
-    (TRAIN, ["callbacks.pass_at_k.ks=[many]"], "callbacks.pass_at_k.ks to be a list"),
-    (EVAL, ["exact=maybe"], "exact to be true or false"),
-    (EVAL, ["diagnose=3"], "diagnose to be a text"),
     (COMPARE, ["methods=grpo"], "methods to be a list"),
-    (COMPARE, ["compare=demo", "launcher.timeout_min=long"], "launcher.timeout_min to be "),
-    (
-        REPHRASE,
-        ["input=good.jsonl", "output=x.jsonl", "rephraser.model=m", "dry_run=maybe"],
-        "dry_run to be true",
-    ),
-    ("tagrpo-plan", ["gpus.h100.memory=much"], "gpus.h100.memory to be a number"),
     (TRAIN, ["data=jsonl"], "data.train.path=…"),
     (TRAIN, ["data=jsonl", "data.train.path=good.jsonl"], "data.evaluation.test.path=…"),
     (TRAIN, [*OWN, "data.train.path=none.jsonl"], "none.jsonl.* data.train.path"),
     (TRAIN, [*OWN, "data.evaluation.test.path=none.jsonl"], "none.jsonl.* data.evaluation.test.path"),
     (TRAIN, ["data=gsm8k", "data_path=nowhere"], "nowhere.* data_path"),
-    (TRAIN, ["data=gsm8k", "data_path=gsm8k", "data.train.rephrasings=no.jsonl"], "data.train.rephrasings"),
     (TRAIN, ["data.train=null"], "data.train is null"),
     (TRAIN, ["data.batch_size=1"], "Raise data.batch_size"),
     (TRAIN, ["data=countdown", "model.path=unmade"], "model.path"),
     (TRAIN, ["model.path=run"], "model.path=run/model"),
     (TRAIN, ["rollout=vllm"], "rollout=(vllm_cpu|transformers)"),
     (TRAIN, ["resume=none.ckpt"], "none.ckpt.* resume"),
-    (TRAIN, ["resume=empty"], "empty.* resume"),
     (TRAIN, ["hydra.run.dir=run"], "another name="),
     (TRAIN, ["+logger.wandb.api_key=sk-1234567890abcdef"], "logger.wandb.api_key"),
     (EVAL, ["protocol=ta_gpro"], "ta_grpo"),
@@ -122,7 +79,6 @@ AT_ONCE = [
         ["--config-dir", "outside", "methods={a: ['data=mine']}", "overrides=['test=false']"],
         "methods.a .*test=",
     ),
-    (COMPARE, ["methods=[grpo]", "seeds=3"], "seeds to be a list"),
     (COMPARE, ["methods={a: {overides: ['seed=1']}}"], "methods.a .*overides"),
     (COMPARE, ["methods=[grpo]", "root=full"], "`root`"),
     (REPHRASE, ["output=out.jsonl"], "input=questions.jsonl"),
@@ -133,6 +89,53 @@ AT_ONCE = [
     ("tagrpo-export", [], "checkpoint, folder"),
     ("tagrpo-diff", ["experiment=grop", "experiment=grpo"], "grpo"),
 ]
+AT_ONCE_TOO = [
+    (TRAIN, ["iterations=null"], "iterations is null and trainer.max_epochs is -1. Set one"),
+    (TRAIN, ["seed=nan"], "Expected seed "),
+    (TRAIN, ["data.batch_size=null"], "Expected data.batch_size "),
+    (TRAIN, ["optimizer.lr=.nan"], "Expected optimizer.lr "),
+    (TRAIN, ["optimizer.weight_decay=nan"], "optimizer.weight_decay "),
+    (TRAIN, ["+trainer.gradient_clip_val=1"], "policy.max_grad_norm"),
+    (TRAIN, ["+trainer.accumulate_grad_batches=2"], "policy.token_budget"),
+    (TRAIN, ["optimizer=[1,2]"], "optimizer to be the name"),
+    (TRAIN, ["logger=[csv,null]"], "logger to be the name"),
+    (TRAIN, ["recipe={a: 1}"], "recipe to be the name"),
+    (TRAIN, ["trainer.max_steps=[1,2]"], "Expected trainer.max_steps "),
+    (TRAIN, ["experiment=pass_at_k", "advantage.k={a: 1}"], "Expected advantage.k "),
+    (TRAIN, ["reward.cpu_seconds=1e23", "reward=math"], "Expected reward.cpu_seconds "),
+    (TRAIN, ["strategy=fsdp2", "strategy.timeout.minutes=1e23"], "Expected strategy.timeout.minutes "),
+    (TRAIN, ["callbacks=5"], "callbacks to be the name"),
+    (TRAIN, ["rollout.sampling=3"], "Expected rollout.sampling "),
+    (TRAIN, ["iterations=99999999999999999999"], "iterations .*2147483647"),
+    (TRAIN, ["threads=100000"], "Expected threads "),
+    (TRAIN, ["test=2"], "test to be true or false"),
+    (TRAIN, ["resume="], "Expected resume "),
+    (REPHRASE, ["input=good.jsonl", "output=x.jsonl", "rephraser.model=m", "limit=0"], "Expected limit "),
+    (EVAL, ["data.evaluation_samples=.nan"], "data.evaluation_samples "),
+    ("tagrpo-plan", ["gpus_per_node=0"], "gpus_per_node "),
+    (TRAIN, ["export=[a]"], "export to be true or false"),
+    (TRAIN, ["data.batch_size=[8]"], r"data.batch_size to be .*\[8\]"),
+    (TRAIN, ["optimizer.lr={a: 1}"], "optimizer.lr to be "),
+    (TRAIN, ["data.train=3"], "data.train to be "),
+    (TRAIN, ["data.evaluation=3"], "data.evaluation to be "),
+    (TRAIN, ["data.evaluation.test_id=3"], "data.evaluation.test_id to be "),
+    (TRAIN, ["rollout.dynamic_sampling=true"], "rollout.dynamic_sampling to be "),
+    (TRAIN, ["callbacks.pass_at_k.ks=8"], "callbacks.pass_at_k.ks to be a list"),
+    (TRAIN, ["callbacks.pass_at_k.ks=[many]"], "callbacks.pass_at_k.ks to be a list"),
+    (EVAL, ["exact=maybe"], "exact to be true or false"),
+    (EVAL, ["diagnose=3"], "diagnose to be a text"),
+    (COMPARE, ["compare=demo", "launcher.timeout_min=long"], "launcher.timeout_min to be "),
+    (
+        REPHRASE,
+        ["input=good.jsonl", "output=x.jsonl", "rephraser.model=m", "dry_run=maybe"],
+        "dry_run to be true",
+    ),
+    ("tagrpo-plan", ["gpus.h100.memory=much"], "gpus.h100.memory to be a number"),
+    (TRAIN, ["data=gsm8k", "data_path=gsm8k", "data.train.rephrasings=no.jsonl"], "data.train.rephrasings"),
+    (TRAIN, ["resume=empty"], "empty.* resume"),
+    (COMPARE, ["methods=[grpo]", "seeds=3"], "seeds to be a list"),
+]
+"""More uses that the same checks refuse."""
 BEFORE_THE_MODEL = [
     (TRAIN, ["trainer=gpu"], "Use trainer=cpu"),
     (TRAIN, [*OWN, "data.train.path=sets"], "(?s)found none.*settings are those of data.train"),
@@ -140,12 +143,6 @@ BEFORE_THE_MODEL = [
     (TRAIN, ["model.path=no/such/model/here"], "model.path"),
     (TRAIN, ["policy.token_budget=10"], "Raise policy.token_budget"),
     (TRAIN, ["rollout.sampling.max_new_tokens=99999"], "rollout.sampling.max_new_tokens"),
-    (
-        EVAL,
-        ["rollout.evaluation_sampling.max_new_tokens=99999"],
-        "rollout.evaluation_sampling.max_new_tokens",
-    ),
-    (TRAIN, ["data.max_prompt_tokens=3"], "data.max_prompt_tokens=3"),
     (TRAIN, ["data.train.size=4"], "data.batch_size=8"),
     (
         TRAIN,
@@ -164,29 +161,38 @@ BEFORE_THE_MODEL = [
     ),
     (TRAIN, [*OWN, "data.num_rephrasings=3", "data.batch_size=2"], "lower data.num_rephrasings"),
     (TRAIN, ["policy.anchor=q0"], "policy.anchor"),
+    (TRAIN, ["rollout.sampling.top_p=2"], "rollout.sampling"),
+    (TRAIN, ["policy.schedule=cosin"], "policy.schedule .*cosine_with_min_lr"),
+    (TRAIN, ["optimizer=null"], "optimizer to be one of adamw"),
+    (TRAIN, ["+lora.dropout=0.1", "lora=default"], "(?s)dropout.*lora"),
+    (EVAL, ["checkpoint=run"], "checkpoint"),
+    (COMPARE, ["methods=[grpo]", "gpus_per_run=1", "workers=99"], "gpus_per_run"),
+    ("tagrpo-report", ["none"], "none"),
+]
+BEFORE_THE_MODEL_TOO = [
+    (
+        EVAL,
+        ["rollout.evaluation_sampling.max_new_tokens=99999"],
+        "rollout.evaluation_sampling.max_new_tokens",
+    ),
+    (TRAIN, ["data.max_prompt_tokens=3"], "data.max_prompt_tokens=3"),
     (TRAIN, ["callbacks.pass_at_k.store=0"], "callbacks.pass_at_k.store "),
     (TRAIN, ["logger.csv.directory=true"], "logger.csv.directory "),
     (TRAIN, ["logger.csv.directory={a: 1}"], "logger.csv.directory "),
     (TRAIN, ["policy.mini_batches=0"], "policy.mini_batches "),
-    (TRAIN, ["rollout.sampling.top_p=2"], "rollout.sampling"),
     (TRAIN, ["+policy.depth=3"], "depth"),
-    (TRAIN, ["policy.schedule=cosin"], "policy.schedule .*cosine_with_min_lr"),
     (TRAIN, ["policy.schedule=cosine_with_min_lr"], "policy.schedule_options"),
     (TRAIN, ["policy.schedule=reduce_lr_on_plateau"], "policy.schedule "),
     (TRAIN, ["optimizer.betas=[1,0]"], "optimizer.betas"),
     (TRAIN, ["+optimizer.weight_dcay=1"], "optimizer.weight_dcay"),
-    (TRAIN, ["optimizer=null"], "optimizer to be one of adamw"),
     (TRAIN, ["trainer.devices=0"], "trainer"),
     (TRAIN, ["trainer.accelerator=abacus"], "trainer"),
     (TRAIN, ["advantage.group_by=null"], "advantage.group_by"),
-    (TRAIN, ["+lora.dropout=0.1", "lora=default"], "(?s)dropout.*lora"),
     (
         EVAL,
         ["data.evaluation_samples=0", "callbacks.pass_at_k.ks=[]"],
         "evaluation_samples|callbacks.pass_at_k.ks",
     ),
-    (EVAL, ["checkpoint=run"], "checkpoint"),
-    (COMPARE, ["methods=[grpo]", "gpus_per_run=1", "workers=99"], "gpus_per_run"),
     ("tagrpo-plan", ["gpu=x100"], "gpu to be one of"),
     ("tagrpo-plan", ["policy.mask_truncated=maybe"], "policy.mask_truncated to be true or false"),
     (TRAIN, ["policy.schedule_options=3"], "policy.schedule_options to be a mapping"),
@@ -196,8 +202,8 @@ BEFORE_THE_MODEL = [
         ["input=good.jsonl", "output=x.jsonl", "rephraser.model=m", "server.timeout=long"],
         "server.timeout ",
     ),
-    ("tagrpo-report", ["none"], "none"),
 ]
+"""More uses that the same checks refuse."""
 
 
 @pytest.fixture(scope="session")
@@ -240,18 +246,12 @@ def outcomes(cases, folder):
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-@pytest.fixture(scope="session")
-def at_once(folder):
-    return outcomes(AT_ONCE, folder)
-
-
-@pytest.fixture(scope="session")
-def before_the_model(folder):
+def before_the_model(cases, folder):
     def run():
         quiet(os.environ)
         forked_commands.refuse_models()
         forked_commands.parse()
-        for command, arguments, _ in BEFORE_THE_MODEL:
+        for command, arguments, _ in cases:
             print(json.dumps(forked_commands.outcome(command, arguments, str(folder))), flush=True)
 
     code, output = in_fork(run)
@@ -266,28 +266,23 @@ def check(found, message):
     assert LOADED not in found["output"]
 
 
-def named(cases):
-    return [" ".join([command, *arguments]) for command, arguments, _ in cases]
+@pytest.mark.parametrize(
+    "cases", [AT_ONCE, pytest.param(AT_ONCE_TOO, marks=pytest.mark.slow)], ids=["", "more"]
+)
+def test_it_ends_with_nothing_heavy_imported_and_names_the_setting(cases, folder, subtests):
+    for case, found in zip(cases, outcomes(cases, folder), strict=True):
+        with subtests.test(" ".join([case[0], *case[1]])):
+            check(found, case[2])
+            assert found["heavy"] == []
 
 
-@pytest.mark.parametrize("number", range(len(AT_ONCE)), ids=named(AT_ONCE))
-def test_it_ends_with_nothing_heavy_imported_and_names_the_setting(at_once, number):
-    check(at_once[number], AT_ONCE[number][2])
-    assert at_once[number]["heavy"] == []
-
-
-@pytest.mark.parametrize("number", range(len(BEFORE_THE_MODEL)), ids=named(BEFORE_THE_MODEL))
-def test_it_ends_before_the_model_is_loaded_and_names_the_setting(before_the_model, number):
-    check(before_the_model[number], BEFORE_THE_MODEL[number][2])
-
-
-def test_how_long_they_take(at_once, before_the_model, capsys):
-    """No assertion: a busy machine would break it. `pytest -s` shows the figures."""
-    for what, found in (("at once", at_once), ("before the model", before_the_model)):
-        seconds = sorted(one["seconds"] for one in found)
-        with capsys.disabled():
-            middle, most = seconds[len(seconds) // 2], seconds[-1]
-            print(f"\n{len(seconds)} wrong uses, {what}: median {middle:.2f} s, at most {most:.2f} s")
+@pytest.mark.parametrize(
+    "cases", [BEFORE_THE_MODEL, pytest.param(BEFORE_THE_MODEL_TOO, marks=pytest.mark.slow)], ids=["", "more"]
+)
+def test_it_ends_before_the_model_is_loaded_and_names_the_setting(cases, folder, subtests):
+    for case, found in zip(cases, before_the_model(cases, folder), strict=True):
+        with subtests.test(" ".join([case[0], *case[1]])):
+            check(found, case[2])
 
 
 SHOWN = [

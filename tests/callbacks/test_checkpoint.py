@@ -112,7 +112,9 @@ def test_responses_of_this_machine_are_sampled_again_alike_when_their_update_fai
     assert_equal(weights_of(resumed), whole[1])
 
 
-@pytest.mark.parametrize("at", [1, 2, 4])
+@pytest.mark.parametrize(
+    "at", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_an_engine_that_fails_leaves_a_checkpoint_of_the_state_before_the_batch(
     at, whole, tmp_path, monkeypatch
 ):
@@ -132,8 +134,16 @@ def test_an_engine_that_fails_leaves_a_checkpoint_of_the_state_before_the_batch(
     assert (tmp_path / "ledger.json").read_text() == (whole[0] / "ledger.json").read_text()
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), OSError(errno.EIO, "Input/output error")], ids=repr)
-@pytest.mark.parametrize("at", [1, 2])
+@pytest.mark.parametrize(
+    ("error", "at"),
+    [
+        (KeyboardInterrupt(), 1),
+        (OSError(errno.EIO, "Input/output error"), 2),
+        pytest.param(KeyboardInterrupt(), 2, marks=pytest.mark.slow),
+        pytest.param(OSError(errno.EIO, "Input/output error"), 1, marks=pytest.mark.slow),
+    ],
+    ids=repr,
+)
 def test_an_interrupt_or_an_error_while_a_checkpoint_is_written_leaves_none_of_it(
     at, error, whole, tmp_path, monkeypatch
 ):
@@ -258,7 +268,7 @@ def test_a_resumed_run_goes_on_with_the_learning_rate_that_it_is_given(schedule,
 
 def test_other_questions_in_the_same_number_are_refused(tmp_path):
     trained(tmp_path, "iterations=1")
-    with pytest.raises(ValueError, match="Expected to resume on 8 questions with digest .*data.train"):
+    with pytest.raises(ValueError, match="data.train"):
         trained(tmp_path, "data.train.regime=hard", resume="auto")
 
 
@@ -270,11 +280,11 @@ def test_another_model_or_tokenizer_is_refused_and_the_same_ones_elsewhere_are_n
     run, moved = tmp_path / "run", copied_starter(tmp_path / "moved")
     trained(run, "iterations=1", "loss.kl_coef=0.01")
     trained(run, "iterations=2", "loss.kl_coef=0.01", f"model.path={moved}", resume="auto")
-    with pytest.raises(ValueError, match=r"Expected the model that the run .*model\.path"):
+    with pytest.raises(ValueError, match=r"model\.path"):
         trained(run, "loss.kl_coef=0.01", f"model.path={whole[0] / 'model'}", resume="auto")
     tokenizer = json.loads((moved / "tokenizer.json").read_text())
     (moved / "tokenizer.json").write_text(json.dumps(tokenizer | {"normalizer": {"type": "Lowercase"}}))
-    with pytest.raises(ValueError, match=r"Expected the tokenizer that the run .*data\.tokenizer"):
+    with pytest.raises(ValueError, match=r"data\.tokenizer"):
         trained(run, "loss.kl_coef=0.01", f"data.tokenizer={moved}", resume="auto")
 
 
@@ -336,7 +346,7 @@ def whole_ahead(tmp_path_factory):
     return directory, weights
 
 
-@pytest.mark.parametrize("at", [3, 4])
+@pytest.mark.parametrize("at", [3, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_run_that_samples_ahead_and_is_killed_meanwhile_ends_as_an_undisturbed_one(
     at, whole_ahead, tmp_path, monkeypatch
 ):
@@ -420,7 +430,7 @@ def test_checkpoints_at_fractions_of_training_are_kept_also_by_a_run_that_is_res
 
 @pytest.mark.parametrize("fraction", [0, 1, -0.5, 25])
 def test_fractions_are_between_zero_and_one(fraction):
-    with pytest.raises(ValueError, match=r"checkpoint.fractions .* the end is kept anyway"):
+    with pytest.raises(ValueError, match=r"checkpoint.fractions"):
         Checkpointer(fractions=[0.5, fraction])
 
 

@@ -144,7 +144,7 @@ def test_what_the_step_returns_says_why_a_gradient_is_missing(tmp_path, make_bat
 
 
 def test_a_step_without_advantages_is_told_what_to_return(tmp_path, make_batch):
-    with pytest.raises(TypeError, match="training_step to return a mapping with `advantages`"):
+    with pytest.raises(TypeError, match="training_step.*`advantages`"):
         ZeroGradientMonitor().on_train_batch_end(None, None, {"loss": 0}, make_batch(REWARDS), 0)
 
 
@@ -397,9 +397,7 @@ def test_without_an_encoder_training_ends_before_anything_is_sampled(tmp_path, m
         enable_checkpointing=False,
         callbacks=[EmbeddingDiversityMonitor(partial(sentence_encoder, str(tmp_path / "none")))],
     )
-    with pytest.raises(
-        OSError, match=r"take sentence_encoder\(model='package'\), give the path of a model's folder"
-    ):
+    with pytest.raises(OSError, match=r"sentence_encoder\(model='package'\)"):
         trainer.fit(Sampler(), DataLoader(range(2)))
     assert sampled == []
 

@@ -53,5 +53,5 @@ def test_two_rewards_that_are_equal_within_batches_alone_are_a_difference(tmp_pa
 
 
 def test_at_least_one_batch_is_looked_at():
-    with pytest.raises(ValueError, match=r"callbacks.first_look.patience to be at least 1, but got 0"):
+    with pytest.raises(ValueError, match=r"callbacks.first_look.patience.*0"):
         FirstLook(patience=0)

@@ -111,7 +111,7 @@ def test_cover_is_the_share_of_questions_that_reach_each_threshold_and_only_wher
     _, trainer = evaluate(tmp_path / "none", batches)
     assert not any(name.startswith("cover") for name in trainer.callback_metrics)
     assert "cover" not in (tmp_path / "none" / "test.json").read_text()
-    with pytest.raises(ValueError, match=r"taus between 0 and 1, but got \[0.5, 50\]"):
+    with pytest.raises(ValueError, match=r"\[0.5.*50\]"):
         PassAtKEvaluator(taus=[0.5, 50])
 
 
@@ -135,7 +135,7 @@ def test_groups_of_splits_are_averaged_where_all_of_them_were_evaluated(tmp_path
 
 
 def test_a_group_without_splits_is_refused():
-    with pytest.raises(ValueError, match=r"averages\.mine to name test splits, but it names none"):
+    with pytest.raises(ValueError, match=r"averages\.mine"):
         PassAtKEvaluator(averages={"mine": []})
 
 

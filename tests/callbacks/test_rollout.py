@@ -245,7 +245,7 @@ def test_nothing_is_remembered_where_nobody_reads_it(tmp_path):
 
 def test_a_curriculum_that_looks_back_is_refused_with_several_batches_ahead(tmp_path):
     fit(tmp_path / "a", make_callback(WaitingEngine(), ahead=1), Policy(), Choosing())
-    with pytest.raises(ValueError, match=r"rollout.ahead of at most 1 with data.curriculum, but got 2"):
+    with pytest.raises(ValueError, match=r"rollout.ahead.*data.curriculum.*2"):
         fit(tmp_path / "b", make_callback(WaitingEngine(), ahead=2), Policy(), Choosing())
 
 
@@ -492,7 +492,7 @@ def test_the_engine_gets_a_wrapped_policy_under_its_own_names(tiny_policy):
     engine.sync(weights_of(module))  # it refuses unknown names and missing ones
     assert engine.model.model.norm.weight.tolist() == [3.0] * 32
     assert [name for name, _ in weights_of(module)] == [name for name, _ in module.actor.named_parameters()]
-    with pytest.raises(ValueError, match=r"Strip the prefix: RolloutCallback\(…, policy='actor'\)"):
+    with pytest.raises(ValueError, match=r"RolloutCallback\(…, policy='actor'\)"):
         engine.sync(
             (f"actor.{name}", parameter.detach()) for name, parameter in module.actor.named_parameters()
         )
@@ -500,7 +500,7 @@ def test_the_engine_gets_a_wrapped_policy_under_its_own_names(tiny_policy):
 
 def test_of_several_trained_models_one_must_be_named(tiny_policy):
     module = Wrapper(tiny_policy, with_critic=True)
-    with pytest.raises(ValueError, match=r"but it has actor, critic\. Say which .* policy='actor'"):
+    with pytest.raises(ValueError, match=r"policy='actor'"):
         weights_of(module)
     assert next(iter(weights_of(module, policy="critic")))[1] is not None
     with pytest.raises(AttributeError, match="model"):

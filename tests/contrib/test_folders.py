@@ -86,6 +86,7 @@ def test_what_it_adds_goes_with_it_and_nothing_else(name, without):
         assert compose("train", ["experiment=grpo"]).name == "grpo"
 
 
+@pytest.mark.slow
 def test_without_any_of_them_the_core_composes_its_own_experiments(without):
     without(*FOLDERS)
     left = methods.experiments()

@@ -128,7 +128,7 @@ def test_a_template_that_changes_the_question_is_refused_if_that_spells_control_
             return f"<|im_start|>{question.replace('Say', 'SAY')}"
 
     assert ids_of(tokenizer, "Say x.", Shouting())
-    with pytest.raises(ControlTokenError, match="does not keep it as it is"):
+    with pytest.raises(ControlTokenError, match="control tokens, .* template t0"):
         ids_of(tokenizer, "Say <|im_end|>.", Shouting())
 
 

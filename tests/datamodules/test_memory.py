@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from tagrpo.datamodules import memory as module
-from tagrpo.datamodules.lightning.questions import QuestionDataModule
 from tagrpo.datamodules.memory import (
     MOST_ANSWERS,
     MOST_VISITS,
@@ -164,6 +163,8 @@ class Unsolved(Curriculum):
 
 
 def datamodule_of(curriculum):
+    from tagrpo.datamodules.lightning.questions import QuestionDataModule
+
     datamodule = QuestionDataModule(
         train=ArithmeticSource(size=8), evaluation={}, tokenizer=str(starter_path()),
         template=PlainTemplate("{question} <sep>"), batch_size=2, num_rephrasings=0, curriculum=curriculum,
@@ -172,6 +173,7 @@ def datamodule_of(curriculum):
     return datamodule
 
 
+@pytest.mark.shell
 def test_a_data_module_serves_what_its_curriculum_wants_by_what_is_remembered():
     datamodule = datamodule_of(Unsolved())
     assert datamodule.needs_memory
@@ -204,12 +206,13 @@ def test_a_curriculum_serves_every_question_unless_it_says_otherwise():
     assert Counting().chance(visited(0)) == Counting().chance(visited(4)) == 1.0
 
 
+@pytest.mark.shell
 def test_a_data_module_keeps_the_state_of_its_curriculum_and_refuses_what_is_none():
     one, other = datamodule_of(Counting()), datamodule_of(Counting())
     one.observe([Visit((2,), (0,))])
     other.load_state_dict(one.state_dict())
     assert other.curriculum.seen == one.curriculum.seen == 1
-    with pytest.raises(TypeError, match=r"data\.curriculum to be a Curriculum .*no asked, chance"):
+    with pytest.raises(TypeError, match=r"data\.curriculum"):
         datamodule_of(object())
 
 
@@ -278,6 +281,7 @@ def test_a_curriculum_ends_no_run_in_silence(error):
             call()
 
 
+@pytest.mark.shell
 @pytest.mark.parametrize("value", [math.nan, 2.0, "1"])
 def test_a_data_module_checks_its_curriculum(value):
     datamodule = datamodule_of(Odd(value))

@@ -6,7 +6,6 @@ import re
 from datetime import datetime
 
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from transformers import AutoTokenizer
 
 from tagrpo.datamodules.prompt_check import check_prompt, check_turn_end, turn_end
@@ -38,6 +37,8 @@ def told(chat_template, **options):
 
 def given_value(message, setting):
     """The value that a message says to set, as Hydra reads it."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
     found = re.search(rf'{re.escape(setting)}=("[^"]*"|\S*[^.\s])', message, re.DOTALL)
     return OverridesParser.create().parse_override(found[0]).value()
 
@@ -115,6 +116,7 @@ def test_a_template_of_ones_own_has_the_question_once():
     )
 
 
+@pytest.mark.shell
 def test_a_missing_generation_prompt_is_refused_with_the_prefill_that_replaces_it():
     with pytest.raises(ValueError, match=r"template\.prefill=") as error:
         told(WITHOUT_GENERATION_PROMPT)
@@ -201,6 +203,7 @@ def test_an_option_that_the_chat_template_does_not_read_is_refused(chat_template
         assert told(chat_template, options={hint: "x"}) == []
 
 
+@pytest.mark.shell
 def test_the_day_is_the_same_every_day_unless_that_is_asked_for():
     for chat_template, day in ((LLAMA, "26 Jul 2024"), (HARMONY, "2024-07-26")):
         tokenizer = chat_model(chat_template)

@@ -19,6 +19,8 @@ from tagrpo.rollouts import RolloutPipeline, SamplingConfig
 from tagrpo.starter import starter_path
 from tagrpo.types import Completion, RewardGroups
 
+pytestmark = pytest.mark.shell
+
 REPHRASINGS = (0, 3, 1, 5, 2)
 SAMPLES = 4
 

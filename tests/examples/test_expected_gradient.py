@@ -15,6 +15,8 @@ from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.types import Prompt, RewardGroups
 
+pytestmark = pytest.mark.pages
+
 TOKENIZER = build_answer_tokenizer(["right", "down", "walk"])
 EOS = TOKENIZER.eos_token_id
 PLAIN = build_model(TOKENIZER)

@@ -13,6 +13,8 @@ from tagrpo.lab.tasks.verifiers import VerifiersReward, VerifiersSource
 from tagrpo.rewards import FinalAnswerReward
 from tests.lab.tasks.test_verifiers import PYTHON, needs_verifiers
 
+pytestmark = pytest.mark.pages
+
 FOLDER = Path(__file__).parents[2] / "examples" / "verifiers_taskset"
 WRONG = ["", "#### ", "#### none", "1 + 2", "right, right", "#### 7\n#### 8"]
 

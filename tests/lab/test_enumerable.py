@@ -336,9 +336,7 @@ def test_all_responses_have_a_probability_of_one(vocabulary, length, count):
     ("vocabulary", "length", "count"), [(4097, 1, "4,097"), (4, 8, "9,841"), (1, 2, "1"), (4, 0, "1")]
 )
 def test_too_many_responses_and_none_are_refused(vocabulary, length, count):
-    with pytest.raises(
-        ValueError, match=f"at most 4,096 responses, but got {vocabulary} and {length}, .* {count}"
-    ):
+    with pytest.raises(ValueError, match=f"4,096 responses, .*{vocabulary} and {length}, .* {count}"):
         all_responses(vocabulary, length)
 
 

@@ -131,7 +131,7 @@ def test_a_policy_of_nan_has_no_success(folder, tokenizer):
     model = AutoModelForCausalLM.from_pretrained(folder)
     torch.nn.init.constant_(model.model.norm.weight, torch.nan)
     correct = [correct_tokens(["up"], tokenizer, [tokenizer.eos_token_id], 4)]
-    with pytest.raises(FloatingPointError, match="for 1 of 1 prompts they are NaN"):
+    with pytest.raises(FloatingPointError, match="1 of 1 prompts .*NaN"):
         exact_success(Scorer(CausalPolicy(model)), [torch.tensor(tokenizer("walk").input_ids)], correct)
 
 
@@ -143,5 +143,5 @@ def test_each_stop_token_ends_an_answer(tokenizer):
 
 
 def test_a_text_that_the_tokenizer_can_t_say_is_refused(tokenizer):
-    with pytest.raises(ValueError, match="tokens of 'east' to the same text, but they read '<unk>'"):
+    with pytest.raises(ValueError, match="'east'.*'<unk>'"):
         correct_tokens(["east"], tokenizer, [0], 4)

@@ -113,12 +113,10 @@ def test_evaluation_without_sampling(trained, small_run, tmp_path, monkeypatch, 
 
 
 def test_what_makes_it_inexact_is_refused_when_the_run_is_built():
-    with pytest.raises(TypeError, match="reward to be a EnumeratingVerifier .* has no correct_responses"):
+    with pytest.raises(TypeError, match="EnumeratingVerifier.*correct_responses"):
         ExactPassAtK(FinalAnswerReward(), SamplingConfig())
     for change in ({"temperature": 0.0}, {"top_p": 0.9}, {"top_k": 5}):
-        with pytest.raises(
-            ValueError, match="whole distribution .* Set temperature above 0, top_p=1 and top_k=0"
-        ):
+        with pytest.raises(ValueError, match="top_p=1.*top_k=0"):
             ExactPassAtK(ShortestPathReward(), SamplingConfig(**change))
     with pytest.raises(ValueError, match="taus between 0 and 1"):
         ExactPassAtK(ShortestPathReward(), SamplingConfig(), taus=[-0.5])

@@ -111,9 +111,7 @@ def test_credit_per_token_stands_for_the_advantage_and_its_terms_are_added():
         term += float(penalty[t]) * abs(d) - float(share[t]) * float(inputs.logprobs[t].detach())
         expected += term / (4 * int(inputs.lengths[response]))
     assert float(found.detach()) == pytest.approx(expected, abs=1e-10)
-    with pytest.raises(
-        ValueError, match=r"Expected credit\.terms to be one of log_ratio, nll, but got 'hope'"
-    ):
+    with pytest.raises(ValueError, match=r"Expected credit\.terms.*log_ratio.*'hope'"):
         PolicyLoss(kl_coef=0.0)(replace(inputs, token_terms={"hope": share}))
 
 
@@ -608,7 +606,7 @@ class MyLoss(PolicyLoss):
 )
 def test_a_loss_that_returns_no_scalar_with_gradient_and_sums_is_named(outputs):
     inputs = make_inputs()
-    with pytest.raises((TypeError, ValueError), match=r"MyLoss \(loss\) to return"):
+    with pytest.raises((TypeError, ValueError), match=r"MyLoss \(loss\)"):
         losses.check_outputs(outputs(inputs), inputs, MyLoss(kl_coef=0.0))
 
 

@@ -19,6 +19,8 @@ from tagrpo.packing.batch import pack
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.types import LossInputs
 
+pytestmark = pytest.mark.shell
+
 LENGTHS = (3, 1, 5, 2, 7, 4)
 LONGEST = 9
 METHODS = {

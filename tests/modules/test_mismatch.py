@@ -9,10 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hydra import compose, initialize_config_module
-from hydra.utils import instantiate
-from lightning.pytorch import LightningModule, Trainer
-from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM
 
 from tagrpo.modules.advantages import GroupAdvantage
@@ -75,6 +71,9 @@ def verl(log_ratio, mask, level, threshold, rejection, bounds):
 
 
 def preset(name):
+    from hydra import compose, initialize_config_module
+    from hydra.utils import instantiate
+
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         return instantiate(compose("train", f"mismatch={name}".split()).mismatch)
 
@@ -89,6 +88,7 @@ def drawn(scale, seed=0):
     return sampled + off * torch.randn(200, 30, generator=generator, dtype=torch.float64), sampled, mask
 
 
+@pytest.mark.shell
 @pytest.mark.parametrize("name", PRESETS)
 @pytest.mark.parametrize("scale", [0.01, 0.6, 8.0])
 def test_presets_are_those_of_verl(name, scale):
@@ -104,7 +104,10 @@ def test_presets_are_those_of_verl(name, scale):
     assert metrics["ess"] == pytest.approx(ess, abs=1e-6)
 
 
+@pytest.mark.shell
 def test_every_preset_has_been_compared_and_they_differ():
+    from hydra import compose, initialize_config_module
+
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         assert compose("train").get("mismatch") is None
     folder = resources.files("tagrpo.configs") / "mismatch"
@@ -171,45 +174,6 @@ def test_means_are_over_the_tokens_there_are_and_none_have_none(level):
     assert nothing.metrics() == {"weight": 0.0, "rejected": 0.0, "truncated": 0.0, "ess": 0.0}
 
 
-class ForeignModule(LightningModule):
-    """Somebody else's REINFORCE: a table of logits, padded batches, automatic optimisation."""
-
-    def __init__(self):
-        super().__init__()
-        self.table = torch.nn.Parameter(torch.zeros(7))
-        self.mismatch = MismatchCorrection(weight="token", cap=2.0, reject="token", low=0.5)  # 1
-
-    def training_step(self, batch, batch_idx):
-        tokens, sampled_logprobs, advantages, mask = batch
-        logprobs = self.table.log_softmax(-1)[tokens]
-        corrected = self.mismatch(logprobs, sampled_logprobs, mask)  # 2
-        self.log_dict(corrected.metrics())  # 3
-        return -(advantages[:, None] * logprobs * corrected.weights).sum() / mask.sum()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=1.0)
-
-
-def test_a_foreign_lightning_module_needs_three_lines(tmp_path):
-    tokens = torch.tensor([[0, 1, 2], [3, 4, 0]])
-    mask = torch.tensor([[True, True, True], [True, True, False]])
-    ratios = torch.tensor([[1.0, 3.0, 0.4], [1.5, 0.8, 1.0]])
-    sampled, advantages = -math.log(7) - ratios.log(), torch.tensor([1.0, -2.0])
-    module = ForeignModule()
-    trainer = Trainer(
-        max_steps=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=tmp_path,
-    )  # fmt: skip
-    trainer.fit(module, DataLoader([(tokens, sampled, advantages, mask)], batch_size=None))
-    # Tokens 0 to 4 with weights 1, 2 (truncated), 0 (rejected), 1.5, 0.8 and advantages 1, 1, 1, −2, −2.
-    pull = torch.tensor([1.0, 2.0, 0.0, -3.0, -1.6, 0.0, 0.0]) / 5
-    torch.testing.assert_close(module.table.detach(), pull - pull.sum() / 7)
-    logged = {name: float(value) for name, value in trainer.logged_metrics.items()}
-    assert logged == pytest.approx(
-        {"weight": 1.06, "rejected": 0.2, "truncated": 0.2, "ess": 5.3**2 / (5 * 7.89)}
-    )
-
-
 # ---------------------------------------------------------------------- through an update
 
 
@@ -264,6 +228,7 @@ def updated(folder, batch, mismatch, loss=None, advantage=None, lr=0.3, **option
     return policy.model, result
 
 
+@pytest.mark.shell
 @pytest.mark.parametrize("anchor", ["own", "original"])
 @pytest.mark.parametrize("mini_batches", [1, 2])
 @pytest.mark.parametrize("name", ["token_tis", "sequence_mis", "icepop"])
@@ -292,6 +257,7 @@ def test_an_update_weighs_responses_as_verl_does(tiny_policy, recorded, name, an
     assert 0 < logged["rollout/mismatch_ess"] < 1
 
 
+@pytest.mark.shell
 def test_the_change_of_prompt_is_corrected_apart(tiny_policy, recorded):
     batch, ratios = recorded
     loss, alone = Seen(kl_coef=0.0), Seen(kl_coef=0.0)
@@ -303,6 +269,7 @@ def test_the_change_of_prompt_is_corrected_apart(tiny_policy, recorded):
         )
 
 
+@pytest.mark.shell
 def test_replayed_responses_keep_the_ratio_to_what_sampled_them(tiny_policy, recorded):
     batch, _ = recorded
     replayed = torch.zeros(12, dtype=torch.bool)
@@ -313,6 +280,7 @@ def test_replayed_responses_keep_the_ratio_to_what_sampled_them(tiny_policy, rec
     assert torch.equal(loss.weights[5], torch.ones(len(loss.weights[5])))
 
 
+@pytest.mark.shell
 @pytest.mark.parametrize(("anchor", "forwards"), [("own", 1), ("original", 2)])
 def test_it_costs_one_forward_which_own_prompts_need_anyway(
     tiny_policy, recorded, anchor, forwards, monkeypatch

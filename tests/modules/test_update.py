@@ -281,7 +281,7 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_too_many_stop_the_run(tiny
     loss = Seen(factor=float("nan"), kl_coef=0.0)
     update = make_update(tiny_policy, loss=loss, mini_batches=1, max_skipped=1)
     before = {name: p.clone() for name, p in load_causal_lm(tiny_policy).named_parameters()}
-    with pytest.raises(FloatingPointError, match="2 optimizer steps in a row"):
+    with pytest.raises(FloatingPointError, match=r"policy\.skip_grad_norm\), .* 2 "):
         learn(update, make_batch(REWARDS), make_batch(REWARDS))
     for name, parameter in parameters_of(update).items():
         assert torch.equal(parameter, before[name])
@@ -291,7 +291,7 @@ def test_a_gradient_that_explodes_is_skipped_where_a_limit_is_set(tiny_policy, m
     update = make_update(tiny_policy, mini_batches=1, skip_grad_norm=1e-6, max_skipped=1)
     before = {name: p.clone() for name, p in load_causal_lm(tiny_policy).named_parameters()}
     learn(update, make_batch(REWARDS))
-    with pytest.raises(FloatingPointError, match="2 optimizer steps in a row"):
+    with pytest.raises(FloatingPointError, match=r"policy\.skip_grad_norm\), .* 2 "):
         learn(update, make_batch(REWARDS))
     for name, parameter in parameters_of(update).items():
         assert torch.equal(parameter, before[name])
@@ -307,7 +307,7 @@ def test_advantages_that_are_not_finite_end_the_run(tiny_policy, make_batch):
 
 
 def test_what_lacks_something_is_refused_by_name(tiny_policy):
-    with pytest.raises(TypeError, match=r"advantage to be .*AdvantageStrategy.* has no needs_entropy"):
+    with pytest.raises(TypeError, match=r"AdvantageStrategy.*needs_entropy"):
         make_update(tiny_policy, advantage=lambda groups: groups.rewards)
 
 
@@ -317,12 +317,12 @@ def test_the_options_are_those_of_the_papers_run():
     assert (options.mask_truncated, options.prompt_correction, options.skip_grad_norm) == (False, None, None)
     assert (options.staleness_cap, options.max_skipped) == (2.0, 5)
     UpdateOptions(mini_batches=1, staleness_cap=1.0)
-    with pytest.raises(ValueError, match="policy.mini_batches to be at least 1"):
+    with pytest.raises(ValueError, match="policy.mini_batches"):
         UpdateOptions(mini_batches=0)
-    with pytest.raises(ValueError, match="policy.staleness_cap to be at least 1"):
+    with pytest.raises(ValueError, match="policy.staleness_cap"):
         UpdateOptions(staleness_cap=0.99)
     for name in ("max_grad_norm", "skip_grad_norm", "prompt_correction"):
-        with pytest.raises(ValueError, match=f"policy.{name} to be greater than 0, but got 0"):
+        with pytest.raises(ValueError, match=f"policy.{name}.*0"):
             UpdateOptions(**{name: 0.0})
     with pytest.raises(FrozenInstanceError):
         options.mini_batches = 3
@@ -418,7 +418,7 @@ def test_the_learning_rate_is_that_of_the_first_group(tiny_policy, make_batch):
 def test_skipped_steps_are_counted_and_a_good_one_forgives(tiny_policy, make_batch):
     batch = make_batch(REWARDS)
     update = make_update(tiny_policy, mini_batches=1, skip_grad_norm=1e-9, max_skipped=2)
-    with pytest.warns(UserWarning, match="Skipped an optimizer step") as warned:
+    with pytest.warns(UserWarning, match="Skipped an optimizer") as warned:
         (result,) = learn(update, batch)
     line = linecache.getline(warned[0].filename, warned[0].lineno).strip()
     assert line == "result.steps.append(self._apply_gradient())"

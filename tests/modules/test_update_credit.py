@@ -241,9 +241,7 @@ def test_masked_responses_are_neither_scored_nor_counted(tiny_policy, make_batch
 
 
 def test_what_cannot_work_is_refused_by_name(tiny_policy, make_batch):
-    with pytest.raises(
-        ValueError, match=r"loss\.ratio=token does, but got PolicyLoss with credit=KLCovCredit"
-    ):
+    with pytest.raises(ValueError, match=r"loss\.ratio=token.*PolicyLoss.*credit=KLCovCredit"):
         make_update(tiny_policy, KLCovCredit(), loss=PolicyLoss(ratio="sequence", kl_coef=0.0))
 
     class Blind(Loss):
@@ -259,5 +257,5 @@ def test_what_cannot_work_is_refused_by_name(tiny_policy, make_batch):
         def __call__(self, inputs):
             return Credit(torch.zeros_like(inputs.logprobs).index_fill(0, torch.tensor([0]), torch.nan))
 
-    with pytest.raises(FloatingPointError, match="Broken .credit.*advantages of tokens"):
+    with pytest.raises(FloatingPointError, match=r"Broken \(credit\).*advantages"):
         learned(make_update(tiny_policy, Broken()), make_batch(REWARDS))

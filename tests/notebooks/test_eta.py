@@ -13,6 +13,8 @@ from tagrpo.modules.advantages import (
     PassAtKAdvantage,
 )
 
+pytestmark = pytest.mark.pages
+
 
 def test_pass_at_1_is_symmetric_and_peaks_at_one_half():
     eta = sum_of_absolute_advantage(GroupAdvantage(unbiased=False, epsilon=0.0), 32)

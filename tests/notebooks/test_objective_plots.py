@@ -11,6 +11,8 @@ import torch
 from notebooks.objective_plots import Setting, plot_pooling, plot_weights, pooling, weight_curve
 from tagrpo.modules.advantages import GroupAdvantage
 
+pytestmark = pytest.mark.pages
+
 
 def test_methods_of_one_curve_share_a_line():
     settings = {

@@ -14,6 +14,8 @@ from tagrpo.callbacks.recorder import rollout_table
 from tagrpo.modules.advantages import EntropyAdaptiveAdvantage, GroupAdvantage, PassAtKAdvantage
 from tagrpo.types import AdvantageStrategy
 
+pytestmark = pytest.mark.pages
+
 # Question 0: each prompt uniform, the pool not. Question 1: all wrong. Question 2: mixed everywhere.
 REWARDS = [[[1, 1], [0, 0]], [[0, 0], [0, 0]], [[1, 0], [0, 1]]]
 PER_PROMPT, POOLED = GroupAdvantage(group_by="prompt"), GroupAdvantage(group_by="question")
@@ -86,15 +88,15 @@ def test_saved_entropy_reaches_the_strategies_that_need_it(run):
 
 
 def test_what_cannot_be_replayed_is_refused(run, tmp_path):
-    with pytest.raises(ValueError, match="entropy for adaptive, but it was not saved"):
+    with pytest.raises(ValueError, match="entropy for adaptive"):
         replay(read_rollouts(run), {"pooled": POOLED, "adaptive": EntropyAdaptiveAdvantage(k=2)})
     missing = "has no needs_entropy"
-    with pytest.raises(TypeError, match=rf"strategies\['mine'\] to be a AdvantageStrategy .*{missing}"):
+    with pytest.raises(TypeError, match=rf"strategies\['mine'\].*AdvantageStrategy.*{missing}"):
         replay(read_rollouts(run), {"mine": lambda groups: groups.rewards})
     with pytest.raises(FileNotFoundError, match="recorder"):
         read_rollouts(tmp_path / "nowhere")
     (run / "rollouts" / "000002-0.parquet").write_text("broken off")
-    with pytest.raises(ValueError, match=r"000002-0\.parquet, but it can't be read"):
+    with pytest.raises(ValueError, match=r"000002-0\.parquet"):
         read_rollouts(run)
 
 

@@ -312,6 +312,7 @@ print(layers.frame_count, heads.frame_count, sum(counters["graph_break"].values(
 """
 
 
+@pytest.mark.slow
 def test_policy_and_reference_compile_to_few_graphs_for_any_lengths(tiny_policy):
     """Traced as for a GPU's compiler, under autocast; `fullgraph` would raise at a break and at too many graphs."""
     command = [sys.executable, "-c", COMPILED, str(tiny_policy), "30"]
@@ -347,10 +348,12 @@ def blocks_token_by_token(batch, size):
 
 
 @pytest.mark.parametrize("repeated", [False, True])
-@pytest.mark.parametrize("block_size", [1, 2, 4, 16])
-def test_blocks_are_those_of_their_tokens_and_the_mask_lists_them(block_size, repeated):
+@pytest.mark.parametrize(
+    ("block_size", "responses", "longest"), [(1, 4, 5), (2, 5, 8), (4, 6, 12), (16, 9, 40)]
+)
+def test_blocks_are_those_of_their_tokens_and_the_mask_lists_them(block_size, responses, longest, repeated):
     for seed in range(6):
-        batch = packed(seed, repeated)
+        batch = packed(seed, repeated, responses, longest)
         some, full = visible_blocks(batch.prompt, batch.owner, block_size)
         expected_some, expected_full = blocks_token_by_token(batch, block_size)
         assert torch.equal(some, expected_some)

@@ -80,7 +80,7 @@ def test_every_token_is_the_query_of_one_slot():
 
 def test_nothing_to_pack_and_empty_sequences_are_refused():
     one = torch.ones(1, dtype=torch.long)
-    with pytest.raises(ValueError, match="at least one response"):
+    with pytest.raises(ValueError, match="one response"):
         pack([one], torch.tensor([0]), [one], torch.tensor([], dtype=torch.long))
     with pytest.raises(ValueError, match="response 0"):
         pack([one], torch.tensor([0]), [one[:0]], torch.tensor([0]))

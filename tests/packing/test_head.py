@@ -186,7 +186,7 @@ def test_a_gradient_of_the_gradient_is_refused(taken):
     hidden = torch.randn(5, 3, requires_grad=True)
     scores = taken(hidden, torch.randn(7, 3), torch.arange(5), loss=log_likelihood)
     (gradient,) = torch.autograd.grad(scores.loss, hidden, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"once_differentiable|does not require grad"):
+    with pytest.raises(RuntimeError, match=r"once_differentiable|require grad"):
         gradient.sum().backward()
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from textwrap import dedent
 
+import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
@@ -15,6 +16,7 @@ from tagrpo import packing
 
 PROGRAM = """
 import sys
+import pytest
 import torch
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.utils.import_utils import is_triton_available
@@ -36,6 +38,7 @@ print(*sorted(set(sys.modules) - before))
 FOLDER = Path(packing.__file__).parent
 
 
+@pytest.mark.distributed
 def test_it_imports_nothing_but_torch_and_transformers_and_needs_nothing_else():
     """Nothing of either beside what `PreTrainedModel` brings, so that the import takes no time of its own."""
     found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True).stdout

@@ -358,6 +358,7 @@ def test_compiled_layers_on_a_gpu_give_the_log_probs_and_gradients_of_uncompiled
     assert max(compiled_and_plain("cuda", compile_layers)) < 2e-2
 
 
+@pytest.mark.slow
 def test_the_comparison_of_compiled_layers_finds_none_where_nothing_is_compiled_and_one_where_a_layer_is_wrong():
     def wrong(policy):
         policy.model.model.layers[1].mlp.down_proj.weight.data.mul_(1.2)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+pytestmark = pytest.mark.shell
 trl = pytest.importorskip("trl", reason="needs TRL, the extra `bench`")
 
 from datasets import Dataset  # noqa: E402
@@ -532,7 +533,7 @@ def override(
 
 def test_another_version_of_trl_is_served_with_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(packing, "version", lambda _: "1.17.2")
-    with pytest.warns(UserWarning, match=r"as with TRL 1\.16, but TRL 1\.17\.2 is installed"):
+    with pytest.warns(UserWarning, match=r"TRL 1\.16, .*TRL 1\.17\.2"):
         share_prefixes(make_trainer(tmp_path))
 
 
@@ -592,5 +593,5 @@ def test_models_and_trainers_that_cannot_share_are_refused_and_unchanged(tmp_pat
     setattr(trainer, METHOD, lambda model, input_ids, images: None)
     with pytest.raises(ValueError, match=r"GRPOTrainer.* of TRL 1\.16"):
         share_prefixes(trainer)
-    with pytest.raises(ValueError, match="that of object takes None"):
+    with pytest.raises(ValueError, match="GRPOTrainer.*object takes None"):
         share_prefixes(object())

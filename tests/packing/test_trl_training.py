@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+pytestmark = pytest.mark.shell
 trl = pytest.importorskip("trl", reason="needs TRL, the extra `bench`")
 
 from datasets import Dataset  # noqa: E402

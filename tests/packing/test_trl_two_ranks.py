@@ -9,6 +9,7 @@ import torch
 
 from tests.helpers import in_fork
 
+pytestmark = pytest.mark.shell
 pytest.importorskip("trl", reason="needs TRL, the extra `bench`")
 
 TESTS = Path(__file__).parents[1]

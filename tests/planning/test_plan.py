@@ -166,7 +166,7 @@ def test_a_plan_leaves_no_file_behind(tiny_policy, tmp_path):
 
 def test_an_unknown_gpu_is_refused_and_one_of_ones_own_is_taken(tiny_policy):
     base = ("experiment=ta_grpo", f"model.path={tiny_policy}")
-    with pytest.raises(ValueError, match="Expected gpu to be one of h200, h100"):
+    with pytest.raises(ValueError, match="Expected gpu .*h200, h100"):
         plan(composed(*base, "gpu=abacus"))
     mine = "+gpus.mine={memory: 10, rate: 1e12, bandwidth: 1e11, rows: 8}"
     assert plan(composed(*base, "gpu=mine", mine)).memory == 10
@@ -174,7 +174,7 @@ def test_an_unknown_gpu_is_refused_and_one_of_ones_own_is_taken(tiny_policy):
 
 @pytest.mark.parametrize("name", ["gpus_per_node", "gpus_per_server"])
 def test_a_node_or_server_without_gpus_is_refused(tiny_policy, name):
-    with pytest.raises(ValueError, match=f"Expected {name} to be a whole number of at least 1, but got 0"):
+    with pytest.raises(ValueError, match=f"Expected {name}.*0"):
         command.check_settings(
             composed("experiment=ta_grpo", f"model.path={tiny_policy}", "rollout=vllm_server", f"{name}=0")
         )
@@ -182,9 +182,7 @@ def test_a_node_or_server_without_gpus_is_refused(tiny_policy, name):
 
 @pytest.mark.parametrize("tokens", [0, 41, "many"])
 def test_a_mean_response_that_no_response_can_have_is_refused(tiny_policy, tokens):
-    with pytest.raises(
-        ValueError, match=r"Expected response_tokens to be above 0 and at most .*=40, .*null\."
-    ):
+    with pytest.raises(ValueError, match=r"Expected response_tokens.*=40"):
         plan(composed("experiment=ta_grpo", f"model.path={tiny_policy}", f"response_tokens={tokens}"))
 
 

@@ -64,7 +64,7 @@ def test_a_new_check_of_the_text_keeps_what_models_said():
 def test_provenance_that_does_not_fit_the_rephrasings_is_an_error(tmp_path):
     row = {"id": "a", "question": "?", "answer": "1", "rephrasings": ["x", "y"], "provenance": [{}]}
     (tmp_path / "a.jsonl").write_text(json.dumps(row))
-    with pytest.raises(ValueError, match="Question a: expected `provenance`, one entry per rephrasing"):
+    with pytest.raises(ValueError, match="`provenance`"):
         read_reviewed(tmp_path / "a.jsonl")
 
 

@@ -116,7 +116,7 @@ def test_a_broken_line_in_the_middle_is_named_and_costs_its_own_reply(server, tm
 def test_two_processes_cannot_pay_for_the_same_job(tmp_path):
     with (
         ReplyCache(tmp_path / "replies.jsonl"),
-        pytest.raises(RuntimeError, match="another process is using it"),
+        pytest.raises(RuntimeError, match="another process"),
     ):
         ReplyCache(tmp_path / "replies.jsonl")
     with ReplyCache(tmp_path / "replies.jsonl"):
@@ -151,7 +151,7 @@ def test_a_refusal_ends_the_job_at_once_and_keeps_what_is_on_its_way(server, tmp
 
 def test_a_dead_server_is_given_up(server, tmp_path):
     server.script = lambda text, n: "500"
-    with pytest.raises(ServerRefusedError, match="4 calls in a row failed 2 times each. .* Error code: 500"):
+    with pytest.raises(ServerRefusedError, match="4 calls .* 2 times .*500"):
         ask(server, tmp_path, calls(50), max_retries=1)
     assert sum(server.asked.values()) <= 2 * 8
     nowhere = Server(base_url="http://127.0.0.1:9/v1", max_retries=0)
@@ -416,7 +416,7 @@ def test_openai_itself_needs_a_key_and_a_key_is_no_name_of_a_variable(monkeypatc
     with pytest.raises(ValueError, match="OPENAI_API_KEY"):
         Server().connect()
     assert Server(base_url="http://localhost:1/v1").connect().api_key == "none"
-    with pytest.raises(ValueError, match="name of an environment variable") as refused:
+    with pytest.raises(ValueError, match=r"server\.api_key_env") as refused:
         Server(api_key_env="sk-secret")
     assert "secret" not in str(refused.value)
     with pytest.raises(ValueError, match="server.concurrency ≥ 1"):

@@ -13,7 +13,7 @@ from tagrpo.rephrasing.calls import ApiCall
 from tagrpo.rephrasing.client import Client, ReplyCache, Server, ServerRefusedError
 from tagrpo.rollouts.servers.access import shared_token
 
-pytestmark = pytest.mark.vllm
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
 
 @pytest.fixture

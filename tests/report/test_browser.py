@@ -11,7 +11,7 @@ from nasty_texts import NASTY
 
 from tagrpo.report.assemble import explore
 
-pytestmark = pytest.mark.skipif(bool(missing()), reason=missing())
+pytestmark = [pytest.mark.pages, pytest.mark.skipif(bool(missing()), reason=missing())]
 VISIBLE = str.maketrans(
     {c: f"U+{ord(c):04X}" for c in "\u202e\u202c\u200f\u2066\0\a\x1b\x7f\x85\u2028\ufeff"}
 )

@@ -9,7 +9,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tagrpo.rewards.arithmetic import Number
@@ -240,6 +240,7 @@ def test_ratios_of_three_terms_are_equal_up_to_a_factor(one, two, three, factor)
     assert plan(reference, f"{one}:{two * three}") is False
 
 
+@settings(max_examples=10)  # each takes half a second
 @given(st.integers(-9, 9), st.integers(1, 9), st.sampled_from(["<", r"\le"]), st.sampled_from(["<", r"\le"]))
 def test_two_inequalities_are_one_range_or_a_union(least, width, under, over):
     most = least + width

@@ -1,7 +1,6 @@
 import json
 import pickle
 import random
-import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -125,14 +124,20 @@ def test_a_response_without_an_answer_is_wrong(reward):
 
 
 class CountingPool:
-    """Passes jobs on and remembers them."""
+    """Passes jobs on, remembers them, and counts how often their outcomes are waited for."""
 
     def __init__(self, pool):
-        self.pool, self.jobs = pool, []
+        self.pool, self.jobs, self.waits = pool, [], 0
 
     def submit(self, jobs):
         self.jobs += jobs
-        return self.pool.submit(jobs)
+        wait = self.pool.submit(jobs)
+
+        def counted():
+            self.waits += 1
+            return wait()
+
+        return counted
 
     def close(self):
         self.pool.close()
@@ -175,20 +180,19 @@ def test_numbers_and_polynomials_need_no_worker(counted):
 
 
 def test_verdicts_depend_on_the_pair_alone():
-    """Neither order, batches, workers, earlier scores nor pickling change a score: 500 pairs in 20 orders."""
+    """Neither order, batches, workers, earlier scores nor pickling change a score: 200 pairs in 4 orders."""
     rng = random.Random(0)
-    pairs = rng.sample(list(dict.fromkeys((row["reference"], row["answer"]) for row in TABLE)), 500)
+    pairs = rng.sample(list(dict.fromkeys((row["reference"], row["answer"]) for row in TABLE)), 200)
     with closing(MathReward(workers=1)) as used:
         expected = dict(zip(pairs, scored(used, pairs), strict=True))
-        for _ in range(19):
+        for size in (50, 77, 200):
             rng.shuffle(pairs)
-            size = rng.choice((50, 77, 500))
-            batches = [scored(used, pairs[start : start + size]) for start in range(0, 500, size)]
+            batches = [scored(used, pairs[start : start + size]) for start in range(0, 200, size)]
             assert dict(zip(pairs, sum(batches, []), strict=True)) == expected
         copy = pickle.loads(pickle.dumps(used))
     rng.shuffle(pairs)
     read_answer.cache_clear()
-    with closing(copy), closing(MathReward(workers=4)) as fresh:
+    with closing(copy), closing(MathReward(workers=2)) as fresh:
         assert dict(zip(pairs, scored(fresh, pairs), strict=True)) == expected
         assert dict(zip(pairs[:100], scored(copy, pairs[:100]), strict=True)) == {
             p: expected[p] for p in pairs[:100]
@@ -298,12 +302,11 @@ def test_whole_numbers_are_compared_exactly(one, other, spelling):
     assert str(read_answer(answer)) == str(other)
 
 
-def test_score_async_does_not_wait(reward):
-    start = time.monotonic()
-    slow = reward.score_async([boxed("(1+x)^{1000000}"), boxed("x+1")], [r"x+\frac12", "1+x"])
-    at_once = time.monotonic() - start
+def test_score_async_does_not_wait(counted):
+    slow = counted.score_async([boxed("(1+x)^{1000000}"), boxed("x+1")], [r"x+\frac12", "1+x"])
+    assert (len(counted._pool.jobs), counted._pool.waits) == (1, 0), "polynomials need no worker"
     assert [score.correct for score in slow()] == [False, True]
-    assert at_once < (time.monotonic() - start) / 4, "it ends at its limit of a CPU second"
+    assert counted._pool.waits == 1
 
 
 def hostile(rng):
@@ -330,17 +333,18 @@ def hostile(rng):
     )
 
 
-def test_a_thousand_hostile_responses_neither_raise_nor_score():
+@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
+def test_hostile_responses_neither_raise_nor_score(count):
     """They end, which is the point: each distinct expression costs at most its own tenth of a CPU second."""
     rng = random.Random(0)
-    responses = [hostile(rng) for _ in range(1000)]
+    responses = [hostile(rng) for _ in range(count)]
     with closing(MathReward(workers=2, cpu_seconds=0.1)) as reward:
-        scores = reward.score_batch(responses, [r"\frac{x}{7}"] * 1000)
+        scores = reward.score_batch(responses, [r"\frac{x}{7}"] * count)
         assert reward(boxed(r"\frac17 x"), r"\frac{x}{7}") == Score(True, r"\frac{1}{7}x")
     assert not any(score.correct for score in scores)
     failures = Counter(score.failure for score in scores)
-    assert failures["timeout"] > 50
-    assert failures["length"] > 50
+    assert failures["timeout"] > count // 20
+    assert failures["length"] > count // 20
 
 
 def test_an_answer_that_is_too_long_is_not_compared():
@@ -401,7 +405,7 @@ def test_hardly_any_answer_of_another_row_is_correct(reward, name):
     rng = random.Random(0)
     all_references = references(name)
     pairs = []
-    while len(pairs) < 80:
+    while len(pairs) < 40:
         reference, (answer, *_) = rng.choice(all_references), references_of(rng.choice(all_references))
         votes = {str(read_answer(text)) for text in references_of(reference)}
         if str(read_answer(answer)) not in votes:

@@ -1,5 +1,4 @@
 import re
-import time
 from contextlib import closing
 
 import pytest
@@ -214,9 +213,9 @@ def test_a_megabyte_of_near_misses_is_read_to_its_end():
         "option is (",
     ],
 )
-def test_half_a_megabyte_of_one_character_costs_no_more_than_its_length(unit):
+def test_a_long_text_of_one_character_costs_no_more_than_its_length(unit):
     """Quadratic time would be hours. The last line decides, and it is no choice but where the noise is blank."""
-    noise = unit * (500_000 // len(unit))
+    noise = unit * (200_000 // len(unit))
     assert MultipleChoiceReward()(f"A{noise}x", "A").answer is None
     assert MultipleChoiceReward()(f"x{noise}x\n{noise}\nC.", "C") == Score(True, "C")
 
@@ -224,9 +223,9 @@ def test_half_a_megabyte_of_one_character_costs_no_more_than_its_length(unit):
 @pytest.mark.parametrize(
     "unit", ["answer: A, ", "A or ", " A", "A) ", "answer the ", "answer: A (", "<think>", "</think>"]
 )
-def test_half_a_megabyte_of_lists_is_read_to_its_end(unit):
+def test_long_lists_are_read_to_their_end(unit):
     """Quadratic time would be hours."""
-    noise = unit * (500_000 // len(unit))
+    noise = unit * (200_000 // len(unit))
     assert MultipleChoiceReward()(f"{noise}</think>\nAnswer: C", "C") == Score(True, "C")
     MultipleChoiceReward()(f"answer: A{noise}", "A")
 
@@ -248,12 +247,11 @@ def test_bad_settings_and_references_are_errors():
 
 
 @pytest.mark.parametrize(
-    "text", ["A" + "*" * 10**5 + "x", "A" + " \t*" * 10**5 + "\nA*x", "answer " + "*" * 10**5]
+    "text", ["A" + "*" * 10**6 + "x", "A" + " \t*" * 10**6 + "\nA*x", "answer " + "*" * 10**6]
 )
 def test_endless_decoration_is_read_in_linear_time(text):
-    start = time.process_time()
+    """It would be an hour if each star were tried as an end."""
     assert MultipleChoiceReward()(text, "A") == Score(False, None)
-    assert time.process_time() - start < 5  # CPU seconds; half a minute where each star is tried as an end
 
 
 @pytest.fixture(scope="module")
@@ -296,12 +294,16 @@ def test_an_empty_batch_needs_no_verifier(mixed):
     assert mixed.score_batch([], []) == []
 
 
-def test_score_async_does_not_wait_for_slow_answers(mixed):
-    start = time.monotonic()
+def test_score_async_does_not_wait_for_free_answers(monkeypatch):
+    free = MathReward(workers=1)
+    mixed, waits = MixedReward(MultipleChoiceReward(), free), []
+    monkeypatch.setattr(
+        free, "score_async", lambda *_: lambda: waits.append("free") or [Score(False, "x", "timeout")]
+    )
     slow = mixed.score_async([r"\boxed{(1+x)^{1000000}}", r"\boxed{B}"], [r"x+\frac12", "B"])
-    at_once = time.monotonic() - start
-    assert [score.correct for score in slow()] == [False, True]
-    assert at_once < (time.monotonic() - start) / 4, "it ends at its limit of a CPU second"
+    assert waits == []
+    assert slow() == [Score(False, "x", "timeout"), Score(True, "B")]
+    assert waits == ["free"]
 
 
 def test_notes_on_references_are_those_of_free_answers():

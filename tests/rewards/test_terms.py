@@ -9,12 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hydra import compose, initialize_config_module
-from hydra.utils import instantiate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tagrpo.callbacks.zero_gradient import question_percentages
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
 from tagrpo.rewards.terms import RewardNoise, SignedReward, SoftOverlongPenalty, TemplateFormatTerm
 from tagrpo.rollouts.dynamic_sampling import DynamicSampling
@@ -24,6 +21,8 @@ from tagrpo.types import RewardGroups
 
 @cache
 def composed(*overrides):
+    from hydra import compose, initialize_config_module
+
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         return compose("train", list(overrides))
 
@@ -62,7 +61,7 @@ def test_templates_of_ones_own_name_their_markers(make_batch):
     rollouts = replace(in_templates(batch, "mine", "formal"), text=["a b", "a a", "a"])
     term = TemplateFormatTerm(markers={"mine": ["a", "b"], "formal": ["a", "c"]})
     assert term(rollouts, batch.groups).tolist() == [1.0, 0.0, 0.5]
-    with pytest.raises(ValueError, match="but mine has none"):
+    with pytest.raises(ValueError, match="mine has none"):
         TemplateFormatTerm()(rollouts, batch.groups)
 
 
@@ -100,7 +99,10 @@ def test_the_cache_is_dapos_share_unless_it_is_given(make_batch):
             SoftOverlongPenalty(longest, share)
 
 
+@pytest.mark.shell
 def test_dapo_punishes_length_up_to_the_limit_of_sampling():
+    from hydra.utils import instantiate
+
     for scale in ([], ["scale=paper", "data.train.path=x", "data.evaluation.test.path=y"]):
         cfg = composed("experiment=dapo", *scale)
         term = instantiate(cfg.rollout.reward_terms.overlong)
@@ -114,7 +116,10 @@ def test_dapo_punishes_length_up_to_the_limit_of_sampling():
 # ------------------------------------------------------------------ rewards of 1 and −1
 
 
+@pytest.mark.shell
 def test_a_correct_response_at_the_length_limit_earns_half_of_what_lies_between_right_and_wrong(make_batch):
+    from hydra.utils import instantiate
+
     cfg = composed("experiment=dapo", "reward_terms=[signed,overlong]")
     batch = make_batch([[[1.0, 1.0, 0.0, 0.0]]])
     rollouts = with_terms(with_lengths(batch, [10, 40, 10, 40]), batch, instantiate(cfg.rollout.reward_terms))
@@ -123,7 +128,10 @@ def test_a_correct_response_at_the_length_limit_earns_half_of_what_lies_between_
     assert advantages.tolist() == [1.5, 0.5, -0.5, -1.5]
 
 
+@pytest.mark.shell
 def test_signs_change_neither_which_questions_have_a_gradient_nor_what_counts_as_correct(make_batch):
+    from tagrpo.callbacks.zero_gradient import question_percentages
+
     batch = make_batch([[[1.0, 1.0]], [[0.0, 0.0]], [[1.0, 0.0]], [[0.0, 0.0]]])
     signed = with_terms(batch.rollouts, batch, {"signed": SignedReward()})
     assert signed.rewards.tolist() == [1, 1, -1, -1, 1, -1, -1, -1]
@@ -190,8 +198,11 @@ def test_noise_misleads_grpo_but_not_pass_at_k_training(make_batch):
     assert torch.equal(strategy(noisy), strategy(clean))
 
 
+@pytest.mark.shell
 @pytest.mark.parametrize("probability", [0.1, 0.3, 0.5])
 def test_the_control_is_grpo_with_as_many_samples_as_pass_at_k_training(probability):
+    from hydra.utils import instantiate
+
     cfg = composed("experiment=noisy_rewards", f"rollout.reward_terms.noise.probability={probability}")
     reference = composed("experiment=pass_at_k")
     assert instantiate(cfg.rollout.reward_terms.noise).probability == probability
@@ -206,7 +217,10 @@ def test_the_control_is_grpo_with_as_many_samples_as_pass_at_k_training(probabil
 # ------------------------------------------------------------------ together
 
 
+@pytest.mark.shell
 def test_terms_are_chosen_by_name_and_add_up(make_batch):
+    from hydra.utils import instantiate
+
     cfg = composed(
         "experiment=grpo", "reward_terms=[overlong,noise]", "rollout.reward_terms.noise.probability=1"
     )
@@ -218,6 +232,7 @@ def test_terms_are_chosen_by_name_and_add_up(make_batch):
     assert (rollouts.correct.float() + total).tolist() == [1 - 1, 0 - 0.5 + 1]
 
 
+@pytest.mark.shell
 def test_without_a_choice_the_verdict_is_the_reward():
     assert dict(composed("experiment=grpo").rollout.reward_terms) == {}
     assert composed("experiment=dapo", "reward_terms=[]").rollout.reward_terms == {}

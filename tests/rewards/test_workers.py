@@ -212,6 +212,7 @@ def gone_soon(pid):
     return not is_running(pid)
 
 
+@pytest.mark.distributed
 def test_a_program_that_never_closes_its_pool_exits_cleanly(compare):
     body = """
         pool = WorkerPool(compare, 1, 0.5, 1 << 30)
@@ -224,6 +225,7 @@ def test_a_program_that_never_closes_its_pool_exits_cleanly(compare):
     assert all(gone_soon(outcome.value) for outcome in eval(output, {"Outcome": Outcome}))
 
 
+@pytest.mark.distributed
 def test_workers_of_a_killed_program_end_by_themselves(compare):
     body = """
         pool = WorkerPool(compare, 1, 0.2, 1 << 30)
@@ -238,10 +240,11 @@ def test_workers_of_a_killed_program_end_by_themselves(compare):
     assert all(map(gone_soon, workers))
 
 
+@pytest.mark.distributed
 def test_ctrl_c_interrupts_the_program_and_not_its_workers(compare):
     body = """
         import os, signal, threading
-        with closing(WorkerPool(compare, 1, 3.0, 1 << 30)) as pool:
+        with closing(WorkerPool(compare, 1, 1.5, 1 << 30)) as pool:
             first = pool.submit(["parent"])()[0].value
             try:
                 threading.Timer(0.1, os.killpg, (os.getpgrp(), signal.SIGINT)).start()
@@ -254,6 +257,7 @@ def test_ctrl_c_interrupts_the_program_and_not_its_workers(compare):
     assert output == "interrupted True\n"
 
 
+@pytest.mark.distributed
 def test_workers_import_neither_the_main_program_nor_torch(tmp_path):
     compare = tmp_path / "modules.py"
     compare.write_text("import sys\ndef compare(job):\n    return job in sys.modules\n")

@@ -295,6 +295,6 @@ def test_an_engine_is_asked_once_for_a_block_that_fails():
     block.finish = finish
     with pytest.raises(EngineError, match="gone"):
         block.part(0)
-    with pytest.raises(EngineError, match="failed for the first"):
+    with pytest.raises(EngineError, match="sampling them failed"):
         block.part(1)
     assert asked == [1]

@@ -28,13 +28,9 @@ SAMPLES = [3, 1, 20]
 def engines(request, tiny_policy):
     """Name → engine, made when it is first asked for."""
 
-    def vllm():
-        request.getfixturevalue("vllm_server")  # starts while this process imports vLLM
-        return request.getfixturevalue("vllm_engine")
-
     make = {
         "transformers": lambda: TransformersEngine(str(tiny_policy)),
-        "vllm": vllm,
+        "vllm": lambda: request.getfixturevalue("vllm_engine"),
         "vllm_server": lambda: VLLMServerEngine(
             str(tiny_policy),
             request.getfixturevalue("vllm_server"),
@@ -59,7 +55,7 @@ def engines(request, tiny_policy):
     params=[
         "transformers",
         pytest.param("vllm", marks=pytest.mark.vllm),
-        pytest.param("vllm_server", marks=pytest.mark.vllm),
+        pytest.param("vllm_server", marks=[pytest.mark.vllm, pytest.mark.slow]),
     ]
 )
 def engine(request, engines, tiny_policy):

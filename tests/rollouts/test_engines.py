@@ -56,7 +56,7 @@ def test_logits_that_give_no_probabilities_are_refused(temperature, value):
     logits[1] = -torch.inf
     logits[2, 2] = value
     sampling, generator = SamplingConfig(temperature=temperature), torch.Generator().manual_seed(0)
-    with pytest.raises(FloatingPointError, match="not finite after 2 of 4 sequences"):
+    with pytest.raises(FloatingPointError, match="finite .*2 of 4 sequences"):
         draw(logits, sampling, generator)
     logits[1:3, :2] = torch.tensor([0.0, -torch.inf])
     logits[2, 2] = 0.0
@@ -217,6 +217,7 @@ engine.close()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.vllm
 def test_a_team_of_ranks_holds_one_engine_and_each_gets_the_responses_to_its_prompts(tiny_policy, tmp_path):
     folder = shutil.copytree(tiny_policy, tmp_path / "policy")

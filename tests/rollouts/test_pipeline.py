@@ -144,22 +144,16 @@ def test_an_engine_that_returns_something_else_than_was_asked_for_is_refused():
     engine, policy = Broken(), make_policy()
     pipeline = make_pipeline(engine)
     engine.change = lambda found: [found[0][:-1], *found[1:]]
-    with pytest.raises(
-        EngineError, match=r"Expected 8 responses .*\[3, 2, 3\] to the first prompts, but got 7"
-    ):
+    with pytest.raises(EngineError, match=r"8 responses .*\[3, 2, 3\].*7, \[2, 2, 3\].*rollout\.engine"):
         pipeline.roll_out(make_batch(), policy, 0)
     engine.change = lambda found: [
         [replace(c, logprobs=c.logprobs * torch.nan) for c in found[0]],
         *found[1:],
     ]
-    with pytest.raises(
-        FloatingPointError, match=r"after 3 of 8 sequences.*overflows in rollout.engine.dtype"
-    ):
+    with pytest.raises(FloatingPointError, match=r"rollout.engine.dtype"):
         pipeline.roll_out(make_batch(), policy, 0)
     policy.weight.data.fill_(torch.inf)
-    with pytest.raises(
-        FloatingPointError, match="1 of its 1 parameters hold NaN or infinity, such as weight"
-    ):
+    with pytest.raises(FloatingPointError, match=r"1 of its 1 parameters .* weight\. .*model\.path"):
         pipeline.evaluate(make_batch("test"), policy, 0, ("test", 0, 0))
 
 
@@ -349,10 +343,10 @@ def test_what_lacks_something_is_refused_by_name_when_the_pipeline_is_built():
 
     with pytest.raises(
         TypeError,
-        match=r"rollout\.verifier to be a Verifier .*has no check_reference, close, in_background.*score_async",
+        match=r"rollout\.verifier.*check_reference.*in_background.*score_async",
     ):
         make_pipeline(Engine(), NoVerifier())
-    with pytest.raises(TypeError, match=r"rollout\.engine to be a Engine .*no asynchronous, close, generate"):
+    with pytest.raises(TypeError, match=r"rollout\.engine.*asynchronous"):
         RolloutPipeline(NoEngine, Verifier(), decode, SamplingConfig())
     with pytest.raises(TypeError, match=r"rollout\.reward_terms\.bonus to be a RewardTerm"):
         make_pipeline(Engine(), reward_terms={"bonus": 0.5})
@@ -366,14 +360,14 @@ def test_engines_that_share_the_trainers_device_are_not_sampled_from_while_it_le
         RolloutPipeline(partial(VLLMEngine, "x"), Verifier(), decode, SamplingConfig(), ahead=1)
     RolloutPipeline(partial(VLLMEngine, "x"), Verifier(), decode, SamplingConfig())
     late = make_pipeline(Engine(), ahead=1)
-    with pytest.raises(ValueError, match=r"Engine shares the trainer's device"):
+    with pytest.raises(ValueError, match=r"rollout\.ahead, but Engine "):
         late.roll_out(make_batch(), make_policy(), 0)
 
 
 def test_dynamic_sampling_is_refused_with_several_batches_ahead_whose_questions_it_would_take():
-    with pytest.raises(ValueError, match=r"rollout\.ahead of at most 1 with dynamic sampling, but got 2"):
+    with pytest.raises(ValueError, match=r"rollout\.ahead.*2"):
         make_pipeline(Engine(), dynamic_sampling=DynamicSampling(), ahead=2)
-    with pytest.raises(ValueError, match=r"rollout\.ahead to be 0 or a number of batches, but got -1"):
+    with pytest.raises(ValueError, match=r"rollout\.ahead.*-1"):
         make_pipeline(Engine(), ahead=-1)
 
 
@@ -508,9 +502,9 @@ def test_with_dynamic_sampling_only_reformulations_with_a_gradient_join():
 
 
 def test_a_reformulator_that_lacks_something_or_has_nobody_to_ask_is_refused():
-    with pytest.raises(TypeError, match=r"rollout.reformulator to be a Reformulator .* has no extend"):
+    with pytest.raises(TypeError, match=r"rollout.reformulator .*extend"):
         make_pipeline(Engine(), reformulator=object())
-    with pytest.raises(ValueError, match=r"reformulated=… with rollout.reformulator, but got none"):
+    with pytest.raises(ValueError, match=r"reformulated=….*rollout.reformulator"):
         make_pipeline(Engine(), reformulator=Varying("r")).roll_out(asking("mixed"), make_policy(), 0)
 
 
@@ -524,7 +518,7 @@ def test_a_reformulator_that_returns_something_else_than_scored_batches_is_named
         def extend(self, batch, ask):
             return parts
 
-    with pytest.raises(TypeError, match=r"Mine \(rollout\.reformulator\) to return a sequence of batches"):
+    with pytest.raises(TypeError, match=r"Mine \(rollout\.reformulator\)"):
         make_pipeline(Engine(), reformulator=Mine("r")).roll_out(asking("mixed"), make_policy(), 0)
 
 

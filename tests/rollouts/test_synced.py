@@ -66,7 +66,7 @@ def test_a_class_is_refused_when_the_run_is_built_and_an_object_when_it_is_made(
             pass
 
     for make in (Half, partial(Half)):
-        with pytest.raises(TypeError, match=r"rollout\.engine.*Half.* has no asynchronous, close, generate,"):
+        with pytest.raises(TypeError, match=r"rollout\.engine"):
             SyncedEngine(make, own_parameters, False)
     with pytest.raises(ValueError, match=r"rollout\.ahead, but Engine shares"):
         SyncedEngine(partial(Engine), own_parameters, True)

@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import random
-import subprocess
 import sys
 import threading
-import time
 from contextlib import nullcontext
 from itertools import count
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -21,6 +18,7 @@ import torch
 from tagrpo.rollouts import SamplingConfig, VLLMEngine
 from tagrpo.rollouts.engines.vllm import Watch
 from tagrpo.types import Request
+from tests.helpers import in_fork
 
 
 class FakeLLM:
@@ -157,36 +155,27 @@ def test_no_longer_context_is_planned_for_than_the_models(make_engine):
     assert found == [100, 256, None]
 
 
-HANGS = """
-import sys, threading, time
-sys.path.insert(0, {root!r})
-from tests.rollouts.test_vllm_in_process import FakeLLM, REQUEST, stand_in
-from tagrpo.rollouts import VLLMEngine
-
 class Hanging(FakeLLM):
+    """Hangs in the step of the last request."""
+
     def step(self):
         if len(self.waiting) == 1:
             threading.Event().wait()
         return super().step()
 
-sys.modules["vllm"] = stand_in(Hanging)
-engine = VLLMEngine({model!r}, step_seconds=2)
-engine.watch.steps = 1
-engine.generate(REQUEST)
-"""
-
 
 def test_a_step_that_hangs_ends_the_process_and_says_where_and_how_to_go_on(tiny_policy):
-    code = HANGS.format(root=str(Path(__file__).parents[2]), model=str(tiny_policy))
-    began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600
-    )
-    assert done.returncode == 1, done.stderr
-    assert "Expected a step of vLLM within 2 s, but it hangs there" in done.stderr
-    assert "resume=auto" in done.stderr
-    assert "in step" in done.stderr, "the place stands in the trace"
-    assert time.monotonic() - began > 2
+    def generate():
+        sys.modules["vllm"] = stand_in(Hanging)
+        engine = VLLMEngine(str(tiny_policy), step_seconds=2)
+        engine.watch.steps = 1
+        engine.generate(REQUEST)
+
+    code, said = in_fork(generate)
+    assert code == 1, said
+    assert "Expected a step of vLLM within 2 s, but it hangs there" in said
+    assert "resume=auto" in said
+    assert "in step" in said, "the place stands in the trace"
 
 
 @pytest.mark.parametrize(

@@ -210,7 +210,7 @@ def test_torn_checkpoints_are_passed_over_with_a_warning(write, tear, tmp_path):
     tear(torn)
     with pytest.warns(UserWarning, match="Skipping damaged checkpoint .*iteration-000010.ckpt"):
         assert resolve("auto", tmp_path) == good
-    with pytest.raises(DamagedFileError, match="directory of the run as resume"):
+    with pytest.raises(DamagedFileError, match="as resume"):
         resolve(torn, tmp_path)
     remove(torn)
     assert checkpoints_in(tmp_path) == {9: good}
@@ -255,7 +255,7 @@ def test_shards_whose_metadata_could_run_code_are_refused(tmp_path, monkeypatch)
     write_json(
         path / "complete.json", seals_of([file for file in path.iterdir() if file.name != "complete.json"])
     )
-    with pytest.raises(pickle.UnpicklingError, match="it could run code"):
+    with pytest.raises(pickle.UnpicklingError, match="could run code"):
         check_checkpoint(path)
     assert not (tmp_path / "harmed").exists()
 

@@ -74,7 +74,7 @@ def test_a_second_process_is_kept_out_until_the_first_has_died(tmp_path):
     os.read(read, 1)
     try:
         with (
-            pytest.raises(RuntimeError, match=rf"another process .*process {child} on .*`name`"),
+            pytest.raises(RuntimeError, match=rf"{child}.*`name`"),
             held(tmp_path),
         ):
             pass
@@ -127,7 +127,7 @@ def test_a_new_run_is_refused_where_another_has_left_results(tmp_path):
             admit(settings(), directory)
         admit(settings(resume="auto"), directory)  # it was killed before its first checkpoint
         (directory / "finished").touch()
-        with pytest.raises(FileExistsError, match="has finished, but there is none.*name=…"):
+        with pytest.raises(FileExistsError, match="name=…"):
             admit(settings(resume="auto"), directory)
         assert (directory / "finished").exists()
     run = a_run_in(tmp_path / "run")
@@ -151,7 +151,7 @@ def test_what_may_not_change_is_refused_by_name_with_both_values(tmp_path):
     cfg = settings(
         resume="auto", policy__mini_batches=4, data__batch_size=16, optimizer__lr=1e-3, iterations=9
     )
-    with pytest.raises(ValueError, match="that shape what it learns") as refused:
+    with pytest.raises(ValueError, match="shape what it") as refused:
         admit(cfg, run)
     lines = [line.strip() for line in str(refused.value).splitlines()[1:-1]]
     assert lines == ["data.batch_size: 8 then, 16 now", "policy.mini_batches: 2 then, 4 now"]
@@ -173,7 +173,7 @@ def test_a_forbidden_change_is_not_hidden_by_a_permitted_one_with_the_same_value
 
 def test_a_text_with_a_slash_is_no_path(tmp_path):
     run = a_run_in(tmp_path)
-    with pytest.raises(ValueError, match=r"template.instruction: Answer as a/b. then, Prove a/b. now"):
+    with pytest.raises(ValueError, match=r"template.instruction.*a/b.*a/b"):
         admit(settings(resume="auto", template__instruction="Prove a/b."), run)
 
 

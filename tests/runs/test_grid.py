@@ -80,13 +80,13 @@ def test_an_unfinished_run_is_continued_in_its_directory(tmp_path):
 
 def test_other_settings_in_the_same_place_are_refused(tmp_path):
     run_here([grid_run(tmp_path, "a", FINISH, "lr=1", "x=2")])
-    with pytest.raises(ValueError, match=r"run with lr=2, but it was run with lr=1. Choose another `root`"):
+    with pytest.raises(ValueError, match=r"lr=2.*lr=1.*`root`"):
         run_here([grid_run(tmp_path, "a", FINISH, "lr=2", "x=2")])
-    with pytest.raises(ValueError, match=r"run with y=3, but it was run with fewer\."):
+    with pytest.raises(ValueError, match=r"y=3"):
         run_here([grid_run(tmp_path, "a", FINISH, "lr=1", "x=2", "y=3")])
-    with pytest.raises(ValueError, match=r"run with fewer settings, but it was run with x=2\."):
+    with pytest.raises(ValueError, match=r"x=2"):
         run_here([grid_run(tmp_path, "a", FINISH, "lr=1")])
-    with pytest.raises(ValueError, match=r"run with this order of settings, but it was run with another\."):
+    with pytest.raises(ValueError, match=r"order of settings"):
         run_here([grid_run(tmp_path, "a", FINISH, "x=2", "lr=1")])
 
 
@@ -106,18 +106,24 @@ def test_foreign_files_are_never_removed(tmp_path):
     assert mine.exists()
 
 
-@pytest.mark.parametrize(("workers", "most"), [(1, 1), (2, 2)])
-def test_as_many_runs_go_at_a_time_as_there_are_places(tmp_path, workers, most):
-    code = "open('began', 'w').write(str(time.time())); time.sleep(1.5); open('ended', 'w').write(str(time.time())); "
-    runs = [grid_run(tmp_path, name, code + FINISH) for name in "abc"]
+def began(count):
+    """Code of a run that notes when it began, and waits until `count` of the runs have begun."""
+    wait = f"while len(glob.glob('../../*/seed0/began')) < {count}: time.sleep(0.05)"
+    return f"import glob; open('began', 'w').write(str(time.time()))\n{wait}\n"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_as_many_runs_go_at_a_time_as_there_are_places(tmp_path, workers):
+    code = f"{began(workers)}open('ended', 'w').write(str(time.time())); {FINISH}"
+    runs = [grid_run(tmp_path, name, code) for name in "abc"]
     run_here(runs, workers)
 
     def times(name):
         return [float((run.directory / name).read_text()) for run in runs]
 
-    began, ended = times("began"), times("ended")
-    at_once = [sum(b <= moment < e for b, e in zip(began, ended, strict=True)) for moment in began]
-    assert max(at_once) == most
+    begins, ends = times("began"), times("ended")
+    at_once = [sum(b <= moment < e for b, e in zip(begins, ends, strict=True)) for moment in begins]
+    assert max(at_once) == workers
 
 
 PRINT_ENVIRONMENT = "print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ['OMP_NUM_THREADS'], 'SLURM_NTASKS' in os.environ); "
@@ -126,7 +132,7 @@ PRINT_ENVIRONMENT = "print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ['O
 def test_each_place_has_devices_of_its_own_and_a_process_one_thread(tmp_path, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setenv("SLURM_NTASKS", "8")  # of an allocation in which the grid itself was started
-    runs = [grid_run(tmp_path, name, f"{PRINT_ENVIRONMENT} time.sleep(2); {FINISH}") for name in "ab"]
+    runs = [grid_run(tmp_path, name, PRINT_ENVIRONMENT + began(2) + FINISH) for name in "ab"]
     run_here(runs, environments=[{"CUDA_VISIBLE_DEVICES": "4"}, {"CUDA_VISIBLE_DEVICES": "7"}])
     assert [(run.directory / "log.txt").read_text() for run in runs] == ["4 1 False\n", "7 1 False\n"]
 
@@ -216,7 +222,7 @@ def test_an_end_from_outside_leaves_no_run_behind(tmp_path, number):
     pid = int(wait_until(lambda: content(tmp_path / "pid")))
     # A terminal sends Ctrl-C to its whole process group, submitit's processes among it.
     os.killpg(process.pid, number) if number == signal.SIGINT else os.kill(process.pid, number)
-    assert process.wait(20) == (143 if number == signal.SIGTERM else -signal.SIGINT)
+    assert process.wait(600) == (143 if number == signal.SIGTERM else -signal.SIGINT)
     assert not alive(pid)
 
 

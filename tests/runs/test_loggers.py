@@ -64,9 +64,7 @@ def test_rows_that_have_gone_are_missed_on_a_resume(kept, tmp_path):
         content[:kept] if kept > 1 else content.splitlines()[0]
     )
     resumed = MetricsCSV(tmp_path)
-    with pytest.warns(
-        UserWarning, match=rf"Expected the 3 rows .* found {2 if kept == 25 else 0}: it has been cut"
-    ):
+    with pytest.warns(UserWarning, match=rf"3 rows .* found {2 if kept == 25 else 0}: .* cut"):
         resumed.load_state_dict(logger.state_dict())
     resumed.log_metrics({"a": 9.0}, step=3)
     assert rows_of(tmp_path)[-1] == "9.0,3"

@@ -105,7 +105,7 @@ def test_a_verifier_that_loads_unnamed_code_is_warned_of(written):
     (written / "plain.py").write_text(
         "import importlib\nload = lambda x: importlib.import_module(x)\nclass Reward: ...\n"
     )
-    with pytest.warns(UserWarning, match="plain loads some at run time"):
+    with pytest.warns(UserWarning, match="plain loads"):
         _code_of({"_target_": "plain.Reward"})
 
 

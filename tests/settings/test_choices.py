@@ -49,9 +49,7 @@ def test_every_group_is_here():
 @pytest.mark.parametrize("group", sorted(NEEDED))
 def test_a_group_that_every_run_needs_is_not_left_out(tmp_path, group, form):
     option = re.escape(next(name for name in options_of(group) if name != "base"))
-    with pytest.raises(
-        ValueError, match=rf"Expected {group} to be one of {option}.*got {form.format(group)}"
-    ):
+    with pytest.raises(ValueError, match=rf"Expected {group}.*{option}.*{form.format(group)}"):
         compose_run(tmp_path, [form.format(group), "experiment=dapo"])
 
 
@@ -80,7 +78,7 @@ def test_none_is_spelt_as_an_option(tmp_path, group):
     "wrong", ["callbacks=5", "recipe={a: 1}", "loss=true", "loss=1.5,clip", "logger=[1,2]"]
 )
 def test_an_option_is_a_name(wrong):
-    with pytest.raises(ValueError, match=f"Expected {wrong.partition('=')[0]} to be the name of an option"):
+    with pytest.raises(ValueError, match=f"Expected {wrong.partition('=')[0]}"):
         check_choices([wrong])
     check_choices(
         [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import zip_longest
 
 import pytest
 from hydra import compose, initialize_config_module
@@ -79,7 +80,8 @@ def leaves():
         ["protocol=pass_at_k"],
     ]
     asked += [[f"experiment={name}"] for name in experiments()]
-    asked += [[f"{group}={name}"] for group in groups for name in options_of(group) if name != "base"]
+    options = [[f"{group}={name}" for name in options_of(group) if name != "base"] for group in groups]
+    asked += [list(filter(None, row)) for row in zip_longest(*options)]
     found = {}
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for overrides in asked:

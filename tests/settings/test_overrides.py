@@ -17,6 +17,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from tagrpo.settings.choices import check_choices
 
+pytestmark = pytest.mark.pages
+
 ROOT = Path(__file__).parents[2]
 OVERRIDE = re.compile(
     r"(?<![\w./{\-\]'])((?:\+\+?|~)?[a-z_]\w*(?:[./]\w+)*)=('[^']*'|\[[^\]]*\]|\{[^}]*\}|[^\s`'\"|);,]+)"

@@ -149,7 +149,7 @@ def test_every_flag_number_and_list_is_of_its_type(settings, command):
 def test_texts_mappings_and_their_members_are_named(settings, command, name, wrong):
     cfg = settings[command].copy()
     OmegaConf.update(cfg, name, wrong, force_add=True, merge=False)
-    with pytest.raises(ValueError, match=rf"Expected {name} to be .*Correct {name}\.$"):
+    with pytest.raises(ValueError, match=rf"Expected {name}.*{name}\.$"):
         check_fields(cfg, COMMANDS[command])
 
 
@@ -157,7 +157,7 @@ def test_the_setting_that_was_written_is_named_and_those_without_a_value_are_lef
     cfg = settings["train"].copy()
     cfg.merge_with({"threads": "${data.batch_size}", "resume": "${nothing}", "objective": "???"})
     cfg.data.batch_size = "many"
-    with pytest.raises(ValueError, match=r"Expected data\.batch_size to be .*'many'"):
+    with pytest.raises(ValueError, match=r"Expected data\.batch_size.*'many'"):
         check_fields(cfg, schema.Train)
 
 

@@ -46,7 +46,7 @@ def test_the_values_that_a_message_offers_are_taken():
     for name, (neutral, _) in REFUSED.items():
         for value in neutral:
             check_trainer(OmegaConf.create({**USUAL, name: value}))
-        with pytest.raises(ValueError, match="since runs do not") as raised:
+        with pytest.raises(ValueError, match="Lightning, but got") as raised:
             check_trainer(OmegaConf.create({**USUAL, name: CHANGED[name][0]}))
         setting, offered = re.search(r"Expected trainer\.(\w+)=(\S+),", str(raised.value)).groups()
         check_trainer(OmegaConf.create({**USUAL, setting: OmegaConf.create(f"x: {offered}").x}))

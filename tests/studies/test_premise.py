@@ -10,6 +10,8 @@ import pytest
 
 from studies import premise
 
+pytestmark = pytest.mark.pages
+
 
 def test_each_pair_is_asked_once_and_in_one_order():
     asked = list(premise.questions())

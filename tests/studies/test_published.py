@@ -14,6 +14,8 @@ from scipy import stats
 
 from studies.smollm2 import RATE_SEED
 
+pytestmark = pytest.mark.pages
+
 ROOT = Path(__file__).parents[2]
 GAPS = [f"gap{n}" for n in range(5)]
 TASKS = ("arithmetic", "countdown", "shortest_path")

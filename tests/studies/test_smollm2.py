@@ -13,6 +13,8 @@ from scipy import stats
 
 from studies import smollm2
 
+pytestmark = pytest.mark.pages
+
 
 def made_up(arm, rate, seed, pass_at_1, zero=20.0):
     splits = ("validation",) if seed == smollm2.RATE_SEED else ("test_id", "test_phrasing")

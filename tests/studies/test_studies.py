@@ -12,6 +12,8 @@ import pytest
 
 import studies
 
+pytestmark = pytest.mark.pages
+
 MODULES = [module.name for module in pkgutil.walk_packages(studies.__path__, "studies.")]
 
 

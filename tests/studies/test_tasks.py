@@ -11,6 +11,8 @@ from scipy import stats
 
 from studies.tasks import of_seeds, over_tasks
 
+pytestmark = pytest.mark.pages
+
 
 def seeds_of(mean, noise, count=10):
     """`count` numbers with exactly this mean and this standard error."""

@@ -123,13 +123,11 @@ def test_a_longer_run_is_started_on_a_copy_of_the_shorter_one(tmp_path):
 
 
 def test_methods_that_cannot_be_chained_are_refused():
-    with pytest.raises(ValueError, match="methods.b.after to be a method listed above it, but got 'c'"):
+    with pytest.raises(ValueError, match="methods.b.after.*'c'"):
         methods_of(OmegaConf.create({"a": [], "b": {"after": "c"}}), None)
-    with pytest.raises(ValueError, match="methods.b.longer to be a method listed above it, but got 'b'"):
+    with pytest.raises(ValueError, match="methods.b.longer.*'b'"):
         methods_of(OmegaConf.create({"a": [], "b": {"longer": "b"}}), None)
-    with pytest.raises(
-        ValueError, match="methods.b to have keys of overrides, after, longer, demo, paper, but got then"
-    ):
+    with pytest.raises(ValueError, match="methods.b .* got then"):
         methods_of(OmegaConf.create({"a": [], "b": {"then": "a"}}), None)
 
 
@@ -145,7 +143,7 @@ def test_experiments_can_be_compared_without_a_preset():
 
 
 def test_what_a_preset_needs_is_asked_for():
-    with pytest.raises(ValueError, match=r"Expected rephrasings=…, which the preset ta_grpo_table1 needs"):
+    with pytest.raises(ValueError, match=r"Expected rephrasings=…,.*ta_grpo_table1"):
         shared_overrides(composed("compare=ta_grpo_table1"))
     assert "model=qwen3_4b" in shared_overrides(composed("compare=ta_grpo_fig8", "model=qwen3_4b", *NEEDED))
     assert shared_overrides(composed("compare=ta_grpo_table1", "scale=demo"))[:2] == [
@@ -226,10 +224,10 @@ def test_gpus_are_shared_out_whole(monkeypatch):
     assert devices(None, 2) == ["1,3", "5,7"]
     assert devices(1, 2) == ["1,3"]
     assert devices(3, 0) == ["1,3,5,7,9"] * 3, "all see all"
-    with pytest.raises(ValueError, match="Expected 6 GPUs for workers=3 and gpus_per_run=2, but found 5"):
+    with pytest.raises(ValueError, match="GPUs.*workers=3.*gpus_per_run=2.*5"):
         places_of(3, 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(ValueError, match="Expected 2 GPUs .* found 0. Lower one of them"):
+    with pytest.raises(ValueError, match="Expected 2 GPUs .* found 0"):
         places_of(None, 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     assert devices(2, 0) == [None, None]

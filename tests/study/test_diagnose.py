@@ -260,7 +260,7 @@ def test_another_experiment_than_the_runs_is_refused(finished, tmp_path, overrid
 def test_the_number_of_questions_is_checked_with_all_other_numbers(finished, tmp_path, wrong):
     cfg = composed("evaluate", tmp_path, *RUN, f"diagnose={finished}", f"diagnose_questions={wrong}")
     ask_training_questions(cfg)
-    with pytest.raises(ValueError, match="diagnose_questions to be a whole number of at least 1 or null"):
+    with pytest.raises(ValueError, match="diagnose_questions"):
         check_numbers(cfg)
 
 

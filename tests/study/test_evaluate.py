@@ -87,9 +87,7 @@ def test_a_policy_of_nan_is_no_policy_that_solves_nothing(temperature, tmp_path)
     AutoTokenizer.from_pretrained(starter_path()).save_pretrained(tmp_path / "broken")
     options = [f"model.path={tmp_path / 'broken'}", f"rollout.evaluation_sampling.temperature={temperature}"]
     run = build(composed(tmp_path / "run", *SMALL, *options))
-    with pytest.raises(
-        FloatingPointError, match=r"1 of its 35 parameters hold NaN or infinity, such as .*norm.weight"
-    ):
+    with pytest.raises(FloatingPointError, match=r"1 of its 35 parameters .*norm.weight"):
         evaluate(run.module, run.datamodule, run.trainer)
     assert not (tmp_path / "run" / "test.json").exists()
 

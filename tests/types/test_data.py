@@ -75,5 +75,5 @@ def test_a_completion_has_at_least_one_token_and_a_logprob_of_each():
     for count in (1, 3):
         with pytest.raises(ValueError, match=rf"2 token_ids and {count} logprobs"):
             Completion(**{**COMPLETION, "logprobs": torch.zeros(count)})
-    with pytest.raises(ValueError, match="at least one token"):
+    with pytest.raises(ValueError, match="Completion .*0 token_ids"):
         Completion(token_ids=torch.zeros(0, dtype=torch.long), logprobs=torch.zeros(0), truncated=False)

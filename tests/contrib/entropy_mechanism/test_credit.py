@@ -116,10 +116,10 @@ def test_a_rank_without_responses_has_no_credit_and_raises_nothing(make_inputs, 
 def test_impossible_options_are_refused():
     for method in (ClipCovCredit, KLCovCredit):
         for share in (0.0, 1.5):
-            with pytest.raises(ValueError, match=r"credit\.share to be above 0 and at most 1"):
+            with pytest.raises(ValueError, match=r"credit\.share"):
                 method(share=share)
     for high in (1.0, 2.0):
-        with pytest.raises(ValueError, match=r"credit\.low to be less than credit\.high"):
+        with pytest.raises(ValueError, match=r"credit\.low.*credit\.high"):
             ClipCovCredit(low=2.0, high=high)
-    with pytest.raises(ValueError, match=r"credit\.coef to be greater than 0"):
+    with pytest.raises(ValueError, match=r"credit\.coef"):
         KLCovCredit(coef=0.0)

@@ -48,5 +48,5 @@ def test_a_rank_without_responses_has_no_credit_and_raises_nothing(make_inputs):
 
 
 def test_an_impossible_share_is_refused():
-    with pytest.raises(ValueError, match=r"credit\.share to be above 0 and at most 1, but got 0"):
+    with pytest.raises(ValueError, match=r"credit\.share.*0"):
         HighEntropyCredit(0)

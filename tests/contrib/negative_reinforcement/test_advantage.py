@@ -37,7 +37,5 @@ def test_shaped_rewards_have_no_part_in_it(pools):
 
 
 def test_wrong_responses_are_never_preferred():
-    with pytest.raises(
-        ValueError, match=r"advantage\.correct to exceed advantage\.wrong, but got 0\.0 and 0\.0"
-    ):
+    with pytest.raises(ValueError, match=r"advantage\.correct.*advantage\.wrong.*0\.0"):
         VerdictAdvantage(correct=0.0, wrong=0.0)

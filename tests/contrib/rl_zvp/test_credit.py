@@ -45,9 +45,9 @@ def test_alpha_is_the_papers_unless_another_is_given(make_inputs):
 
 
 def test_impossible_options_are_refused():
-    with pytest.raises(ValueError, match=r"credit\.alpha to be greater than 0"):
+    with pytest.raises(ValueError, match=r"credit\.alpha"):
         ZeroVarianceCredit(0.0)
-    with pytest.raises(ValueError, match=r"credit\.group_by to be one of question, prompt, but got 'batch'"):
+    with pytest.raises(ValueError, match=r"credit\.group_by.*'batch'"):
         ZeroVarianceCredit(0.1, "batch")
 
 

@@ -91,10 +91,10 @@ def test_pools_of_equal_rewards_have_no_advantage(pools):
 
 
 def test_log_probs_are_needed(pools):
-    with pytest.raises(ValueError, match=r"RewardGroups\.logprob, and lengths, but got None"):
+    with pytest.raises(ValueError, match=r"RewardGroups\.logprob"):
         UnlikelinessAdvantage(PLAIN)(pools((1, 3)))
     for lacking in ({"logprob": torch.zeros(4)}, {"lengths": torch.ones(4)}):
-        with pytest.raises(ValueError, match=r"RewardGroups\.logprob, and lengths, but got None"):
+        with pytest.raises(ValueError, match=r"RewardGroups\.logprob"):
             UnlikelinessAdvantage(PLAIN)(replace(pools((1, 3)), **lacking))
 
 
@@ -108,5 +108,5 @@ def test_impossible_options_are_refused(pools):
         with pytest.raises(ValueError, match=message):
             UnlikelinessAdvantage(PLAIN, **options)
     groups = with_logprobs(pools((1, 3)))
-    with pytest.raises(ValueError, match="rewards of at least 0, .* but got -1"):
+    with pytest.raises(ValueError, match="rewards .* got -1"):
         UnlikelinessAdvantage(PLAIN)(replace(groups, rewards=groups.rewards - 1))

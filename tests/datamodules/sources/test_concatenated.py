@@ -31,5 +31,5 @@ def test_questions_follow_each_other_and_reports_are_joined(tmp_path):
 def test_ids_that_two_sources_share_are_refused():
     with pytest.raises(ValueError, match="different ids in `two`"):
         ConcatenatedSource({"one": ArithmeticSource(size=2), "two": ArithmeticSource(size=2)}).load()
-    with pytest.raises(ValueError, match="at least one source"):
+    with pytest.raises(ValueError, match="`sources`"):
         ConcatenatedSource({})

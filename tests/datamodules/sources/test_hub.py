@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -209,9 +210,7 @@ def test_all_forms_of_a_copy_read_alike(tmp_path):
 
 def test_a_set_that_is_missing_from_a_folder_is_not_replaced_by_another(tmp_path):
     copy_of("gsm8k_train", tmp_path / "data", [ROWS["gsm8k_train"][0]])
-    with pytest.raises(
-        FileNotFoundError, match=rf"neither .* nor {tmp_path}/data/amc\.jsonl .* nor a folder"
-    ):
+    with pytest.raises(FileNotFoundError, match=rf"{tmp_path}/data/amc\.jsonl"):
         HubSource("amc", path=tmp_path / "data").load()
     with pytest.raises(FileNotFoundError, match="gsm8k_test"):  # of its own split nothing is known here
         HubSource("gsm8k_test", path=tmp_path / "data").load()
@@ -313,10 +312,10 @@ def test_chunks_are_disjoint_and_the_same_whatever_the_order_of_the_rows(tmp_pat
 
 
 def test_chunks_that_are_not_there_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="expected 40 questions for the chunks"):
+    with pytest.raises(ValueError, match=r"openr1_math: .*\[3\].*`chunks`"):
         chunk(openr1(tmp_path, 35), 3)
     for chunks in ([0, 0], [-1]):
-        with pytest.raises(ValueError, match="numbers from 0, each once"):
+        with pytest.raises(ValueError, match=rf"`chunks`.*{re.escape(str(chunks))}"):
             HubSource("openr1_math", chunks=chunks)
 
 
@@ -378,26 +377,24 @@ def test_rephrasings_that_cannot_be_joined_are_refused(tmp_path, line, message):
 
 
 def test_mistakes_are_named(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match="Expected `dataset` to be one of math_train"):
+    with pytest.raises(ValueError, match="Expected `dataset`.*math_train"):
         HubSource("math")
     with pytest.raises(FileNotFoundError, match="Expected the dataset `amc`"):
         HubSource("amc", path=tmp_path / "none").load()
     copy_of("amc", tmp_path / "a", [{"q": "x", "answer": "1"}])
-    with pytest.raises(
-        ValueError, match="a question in one of the columns problem, question, but there are q, answer"
-    ):
+    with pytest.raises(ValueError, match="problem, question, .*q, answer"):
         HubSource("amc", path=tmp_path / "a").load()
     copy_of("amc", tmp_path / "b", [ROWS["amc"][0]] * 2)
     with pytest.raises(ValueError, match="'amc-7' is repeated"):
         HubSource("amc", path=tmp_path / "b").load()
     (tmp_path / "amc.txt").write_text("x")
-    with pytest.raises(ValueError, match="Expected a file of one of"):
+    with pytest.raises(ValueError, match=r"amc\.txt"):
         HubSource("amc", path=tmp_path / "amc.txt").load()
 
 
 def test_a_hub_out_of_reach_is_reported_with_the_way_out(monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    with pytest.raises(RuntimeError, match="set `path` to the copy"):
+    with pytest.raises(RuntimeError, match="`path`"):
         HubSource("amc").load()
 
 

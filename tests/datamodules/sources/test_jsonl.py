@@ -50,7 +50,7 @@ def test_rephrasings_have_the_kinds_that_their_row_names(tmp_path):
     ):
         write(path, {**row, "kinds": kinds})
         for read in (JsonLinesSource(path).load, lambda: read_rephrasings(path)):
-            with pytest.raises(ValueError, match=rf"row 1: expected {message}|row 1: .*{message}"):
+            with pytest.raises(ValueError, match=rf"row 1: .*{message}"):
                 read()
 
 
@@ -79,14 +79,14 @@ def test_parquet_reads_like_json_lines(tmp_path):
             '{"question": "x", "answer": ' + "9" * 5000 + "}",
             r"row 2: expected a JSON object in UTF-8, but ValueError",
         ),
-        ('{"question": "x", "answer": NaN}', r"row 2: expected an answer"),
+        ('{"question": "x", "answer": NaN}', r"row 2: .*`answer`"),
         ("[1]", r"row 2: expected a JSON object, but got list"),
         (
             {"problem": "x", "answer": "1"},
             r"row 2: expected a question in `question`, but the fields are problem, answer",
         ),
-        ({"question": "x", "answer": "  "}, r"row 2: expected an answer .* or leave it out"),
-        ({"question": "x"}, r"row 2: expected an answer"),
+        ({"question": "x", "answer": "  "}, r"row 2: .*`answer`"),
+        ({"question": "x"}, r"row 2: .*`answer`"),
         ({"id": "ok", "question": "x", "answer": "1"}, r"row 2: expected a new id, but 'ok'"),
         ({"question": "x", "answer": "1", "rephrasings": "y"}, r"row 2: expected a list of texts"),
     ],
@@ -102,14 +102,14 @@ def test_a_worked_solution_without_its_mark_is_not_called_empty(tmp_path):
     source = JsonLinesSource(
         write(tmp_path / "q.jsonl", {"question": "x", "answer": "It is 42."}), worked=True
     )
-    with pytest.raises(ValueError, match=r"`answer`, but it has no box and no `####`, where `worked` looks"):
+    with pytest.raises(ValueError, match=r"`answer`.*`####`.*`worked`"):
         source.load()
 
 
 def test_all_bad_rows_are_in_one_report_and_of_many_the_first_ten(tmp_path):
     rows = [{"question": f"{i} ?", "answer": "" if i % 2 else "1"} for i in range(206)]
     path = write(tmp_path / "q.jsonl", *rows, "{")
-    with pytest.raises(ValueError, match="row 2: expected an answer") as error:
+    with pytest.raises(ValueError, match="row 2: .*`answer`") as error:
         JsonLinesSource(path).load()
     lines = str(error.value).splitlines()
     assert [line.split(":")[0] for line in lines[:10]] == [f"{path}, row {row}" for row in range(2, 22, 2)]
@@ -180,7 +180,7 @@ def test_worked_solutions_give_their_final_answer(tmp_path):
 
 
 def test_a_missing_file_and_an_unknown_kind_are_refused(tmp_path):
-    with pytest.raises(FileNotFoundError, match="Expected a file of questions"):
+    with pytest.raises(FileNotFoundError, match=r"none\.jsonl.*`path`"):
         JsonLinesSource(tmp_path / "none.jsonl")
     with pytest.raises(ValueError, match=r"\.jsonl or \.parquet"):
         JsonLinesSource(write(tmp_path / "q.csv", "a"))

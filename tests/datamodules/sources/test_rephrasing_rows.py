@@ -92,9 +92,7 @@ def test_rows_of_one_question_with_different_answers_are_left_out_and_named(tmp_
 
 
 def test_a_table_without_an_index_is_refused(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"the index of a question in one of the columns index, extra_info.index"
-    ):
+    with pytest.raises(ValueError, match=r"extra_info.index"):
         source_of(tmp_path, [{"question": "a", "answer": "1"}]).load()
 
 
@@ -140,5 +138,5 @@ def test_positions_in_text_are_numbers_and_others_are_refused_by_row(tmp_path):
     pd.DataFrame(rows).to_csv(path, index=False)
     assert RephrasingRowsSource(path).load() == [("7", "q?", ("q9?", "q10?"), ("1",), {}, ())]
     pd.DataFrame([{**rows[0], "sub_index": "first"}]).to_csv(path, index=False)
-    with pytest.raises(ValueError, match=r"rows\.csv, row 1: expected a number in `sub_index`"):
+    with pytest.raises(ValueError, match=r"rows\.csv.*1.*`sub_index`"):
         RephrasingRowsSource(path).load()

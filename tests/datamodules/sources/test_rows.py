@@ -54,11 +54,9 @@ def test_questions_without_the_field_are_refused_by_name(tmp_path):
     path = written(
         tmp_path / "a.jsonl", question=["a", "b"], answer=[1, 2], level=["Level 3", None], x=["x", "y"]
     )
-    with pytest.raises(
-        ValueError, match=r"a\.jsonl: expected `level` of every question.*but a-2 has level, x"
-    ):
+    with pytest.raises(ValueError, match=r"a\.jsonl.*`level`.*a-2"):
         JsonLinesSource(path, within={"level": [3, 5]}).load()
-    with pytest.raises(ValueError, match=r"expected `difficulty` .*Take a file that has it"):
+    with pytest.raises(ValueError, match=r"`difficulty`"):
         JsonLinesSource(path, within={"difficulty": [3, 5]}).load()
 
 
@@ -67,7 +65,7 @@ def test_what_is_no_range_is_refused_before_anything_is_read(tmp_path, bounds):
     path = written(tmp_path / "a.jsonl", question=["a"], answer=[1])
     for make in (lambda: JsonLinesSource(path, within={"level": bounds}),
                  lambda: HubSource("math_train", within={"level": bounds})):  # fmt: skip
-        with pytest.raises(ValueError, match=r"within\.level` to be \[smallest, largest\]"):
+        with pytest.raises(ValueError, match=r"within\.level`"):
             make()
 
 
@@ -190,9 +188,7 @@ def test_an_answer_that_is_no_text_or_number_is_refused_by_row(tmp_path, wrong):
     rows = [{"question": "a?", "answer": "4"}, {"question": "b?", "answer": wrong}]
     path = as_json_lines(tmp_path, rows)
     for read in (JsonLinesSource(path).load, HubSource("minerva", path=path).load):
-        with pytest.raises(
-            ValueError, match=r"q\.jsonl, row 2: expected an answer that is text, a number"
-        ) as error:
+        with pytest.raises(ValueError, match=r"q\.jsonl.*2") as error:
             read()
         assert len(str(error.value).splitlines()) == 1
 
@@ -201,7 +197,7 @@ def test_a_float_of_a_table_that_has_lost_digits_is_refused_by_row(tmp_path):
     path = as_parquet(
         tmp_path, [{"question": "a?", "answer": 4.0}, {"question": "b?", "answer": 1.2345678901234567e19}]
     )
-    with pytest.raises(ValueError, match=r"q\.parquet, row 2: expected an answer with all its digits"):
+    with pytest.raises(ValueError, match=r"q\.parquet.*2"):
         JsonLinesSource(path).load()
 
 
@@ -226,7 +222,7 @@ def test_an_accepted_number_keeps_its_value(number):
 @pytest.mark.parametrize("wrong", [{"a": 1}, ["a"], True])
 def test_an_id_that_is_no_text_or_number_is_refused_by_row(tmp_path, wrong):
     path = as_json_lines(tmp_path, [{"question": "a?", "answer": "4", "id": wrong}])
-    with pytest.raises(ValueError, match=r"row 1: expected an id that is text or a number"):
+    with pytest.raises(ValueError, match=r"row 1: .* id .*text"):
         JsonLinesSource(path).load()
 
 
@@ -240,7 +236,7 @@ def test_every_question_has_its_place_in_the_file(tmp_path):
 
 def test_a_list_with_a_row_that_is_no_object_is_refused_by_row(tmp_path):
     (tmp_path / "a.json").write_text('[{"question": "x?", "answer": 1}, 3]')
-    with pytest.raises(ValueError, match=r"a\.json, row 2: expected a JSON object, but got int"):
+    with pytest.raises(ValueError, match=r"a\.json.*2.*JSON"):
         HubSource("minerva", path=tmp_path / "a.json").load()
 
 

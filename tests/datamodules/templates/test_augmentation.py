@@ -6,11 +6,8 @@ from collections import Counter
 from functools import cache
 
 import pytest
-from hydra import compose, initialize_config_module
-from hydra.utils import instantiate
 from transformers import AutoTokenizer
 
-from tagrpo.datamodules.lightning.questions import QuestionDataModule
 from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 from tagrpo.rewards.terms import MARKERS
@@ -42,12 +39,16 @@ PAPER = {
 
 @cache
 def composed(*overrides):
+    from hydra import compose, initialize_config_module
+
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         return compose("train", list(overrides))
 
 
 @pytest.fixture(scope="module")
 def paper():
+    from hydra.utils import instantiate
+
     return instantiate(composed("template=prompt_augmentation_paper").template)
 
 
@@ -61,6 +62,8 @@ def of_names(*names, **options):
 
 
 def make_datamodule(template, **options):
+    from tagrpo.datamodules.lightning.questions import QuestionDataModule
+
     options = {
         "train": ArithmeticSource(size=24, num_rephrasings=2), "evaluation": {},
         "tokenizer": str(starter_path()), "template": template, "batch_size": 6, "num_rephrasings": 2,
@@ -74,6 +77,7 @@ def make_datamodule(template, **options):
 # ------------------------------------------------------------------ the templates
 
 
+@pytest.mark.shell
 def test_the_thirteen_templates_and_their_format_rewards_are_the_papers(paper):
     assert set(paper.templates) == set(MARKERS) == set(PAPER)
     assert Counter(row[0] for row in PAPER.values()) == {"deepseek": 4, "reflection": 2, "cot": 4, "free": 3}
@@ -81,6 +85,7 @@ def test_the_thirteen_templates_and_their_format_rewards_are_the_papers(paper):
     assert paper.draw == "question"
 
 
+@pytest.mark.shell
 @pytest.mark.parametrize("name", PAPER)
 def test_each_instruction_stands_in_the_turn_where_the_paper_has_it(paper, tokenizer, name):
     turns = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -96,6 +101,7 @@ def test_each_instruction_stands_in_the_turn_where_the_paper_has_it(paper, token
     assert ("\\boxed" in system) != ("\\boxed" in user)
 
 
+@pytest.mark.shell
 def test_a_teacher_fills_in_the_tag_that_its_format_reward_leaves_out(paper):
     teachers = [name for name in PAPER if name.endswith("-teacher")]
     assert len(teachers) == 3
@@ -106,7 +112,10 @@ def test_a_teacher_fills_in_the_tag_that_its_format_reward_leaves_out(paper):
         assert (filled.system, own.prefill) == (own.system, "")
 
 
+@pytest.mark.shell
 def test_the_experiment_takes_the_templates_that_its_scale_can_use(tokenizer):
+    from hydra.utils import instantiate
+
     demo = composed("experiment=prompt_augmentation")
     templates = instantiate(demo.template)
     assert list(templates.templates) == ["plain", "compute", "count", "steps"]
@@ -128,6 +137,7 @@ def test_the_experiment_takes_the_templates_that_its_scale_can_use(tokenizer):
     assert (set(chosen.template.templates), chosen.template.draw) == (set(PAPER), "response")
 
 
+@pytest.mark.shell
 def test_the_experiment_trains_as_the_paper_does():
     for scale in ([], ["scale=paper", "data.train.path=x", "data.evaluation.test.path=y"]):
         cfg = composed("experiment=prompt_augmentation", *scale)
@@ -159,6 +169,7 @@ def test_the_draw_follows_from_seed_epoch_and_question_alone():
         assert 0 < same < 20, "about one in five agrees by chance"
 
 
+@pytest.mark.shell
 def test_templates_are_drawn_uniformly(paper):
     for draw in ("question", "prompt", "response"):
         augmentation = PromptAugmentation(paper.templates, draw=draw)
@@ -201,16 +212,19 @@ def test_responses_draw_for_themselves_and_none_is_lost():
 
 
 def test_no_template_and_an_unknown_draw_are_refused():
-    with pytest.raises(ValueError, match="at least one template"):
+    with pytest.raises(ValueError, match=r"template\.templates"):
         PromptAugmentation({})
-    with pytest.raises(ValueError, match="question, prompt or response"):
+    with pytest.raises(ValueError, match=r"template\.draw.*'batch'"):
         of_names("a", draw="batch")
 
 
 # ------------------------------------------------------------------ in the data module
 
 
+@pytest.mark.shell
 def test_every_rephrasing_is_anchored_in_its_own_template():
+    from hydra.utils import instantiate
+
     for draw in ("question", "prompt", "response"):
         datamodule = make_datamodule(
             instantiate(composed("template=prompt_augmentation_demo", f"template.draw={draw}").template)
@@ -237,7 +251,10 @@ def template_of(batches):
     return {batch.groups[p.question].id: p.template for batch in batches for p in batch.prompts}
 
 
+@pytest.mark.shell
 def test_a_question_changes_its_template_between_epochs_but_not_with_rank_or_resume():
+    from hydra.utils import instantiate
+
     template = instantiate(composed("template=prompt_augmentation_demo").template)
     loader = make_datamodule(template).train_dataloader()
     epochs = [template_of(loader), template_of(loader)]
@@ -256,7 +273,10 @@ def test_a_question_changes_its_template_between_epochs_but_not_with_rank_or_res
     assert halves == epochs[0]
 
 
+@pytest.mark.shell
 def test_evaluation_asks_in_the_first_template_or_the_one_that_is_named():
+    from hydra.utils import instantiate
+
     template = instantiate(composed("template=prompt_augmentation_demo").template)
     source = {"test_id": ArithmeticSource(split="test_id", size=5)}
     for evaluation, expected in ((None, "plain"), (PlainTemplate("{question} <sep>", name="asked"), "asked")):

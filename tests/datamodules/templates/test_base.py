@@ -6,7 +6,6 @@ import pytest
 from transformers import AutoTokenizer
 
 from tagrpo.datamodules.templates import ChatTemplate, PlainTemplate
-from tagrpo.settings.config import compose_run
 from tagrpo.starter import starter_path
 
 
@@ -50,6 +49,7 @@ BOX = "Please provide step-by-step reasoning, and enclose your final answer in t
 STEP_BY_STEP = "Please reason step by step, and put your final answer within \\boxed{}."
 
 
+@pytest.mark.shell
 @pytest.mark.parametrize(
     ("option", "own"),
     [
@@ -59,6 +59,8 @@ STEP_BY_STEP = "Please reason step by step, and put your final answer within \\b
     ],
 )
 def test_the_chat_templates_of_the_papers_differ_from_chat_in_their_words_alone(tmp_path, option, own):
+    from tagrpo.settings.config import compose_run
+
     common = {"instruction": "", "system": None, "prefill": "", "options": None, "date": "2024-07-26"}
     target = "tagrpo.datamodules.templates.ChatTemplate"
     assert compose_run(tmp_path, [f"template={option}"]).template == {"_target_": target, **common, **own}

@@ -25,6 +25,8 @@ from examples.starters.exposed import (
     draw_example,
 )
 
+pytestmark = pytest.mark.pages
+
 every_task = pytest.mark.parametrize("task", TASKS)
 
 

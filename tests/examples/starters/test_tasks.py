@@ -29,6 +29,8 @@ from tagrpo.settings.methods import options_of
 from tests.lab.tasks.arithmetic.test_source import read
 from tests.lab.tasks.test_generated import REGIMES, SPLITS, TASKS, asked, every_task
 
+pytestmark = pytest.mark.pages
+
 EXAMPLES = {"countdown": countdown_example, "shortest_path": shortest_path_example}
 VOCABULARIES = {"countdown": countdown_vocabulary, "shortest_path": shortest_path_vocabulary}
 

@@ -25,6 +25,8 @@ from examples.starters.warmstart import (
 from tagrpo.lab.tasks.arithmetic.source import REFORMULATED, REPHRASINGS, SPLITS, ArithmeticSource
 from tagrpo.starter import starter_path
 
+pytestmark = pytest.mark.pages
+
 TINY = WarmstartConfig(
     chain_steps=2,
     word_steps=3,
@@ -219,8 +221,6 @@ def test_training_is_extended_until_the_gate_is_met(tmp_path, monkeypatch):
 
 
 def test_a_gate_that_is_not_met_is_an_error_that_says_what_was_reached(tmp_path):
-    with pytest.raises(
-        RuntimeError, match=r"at least 1.1 but got 0.\d+ with seed 0 after 9 steps, 2 extensions"
-    ):
+    with pytest.raises(RuntimeError, match=r"1.1 .*0.\d+ .* 9 steps, 2 extensions"):
         warmstart(tmp_path / "out", WarmstartConfig(**{**vars(TINY), "gate": 1.1}))
     assert not (tmp_path / "out").exists()

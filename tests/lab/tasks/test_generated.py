@@ -92,11 +92,9 @@ def test_the_test_of_phrasing_is_told_in_a_family_that_is_never_trained(task):
 @every_task
 def test_arguments_that_cannot_be_met_are_refused(task):
     source = TASKS[task][1]
-    with pytest.raises(
-        ValueError, match="`regime` to be one of easy, medium, hard, reformulated but got 'mixed'"
-    ):
+    with pytest.raises(ValueError, match="`regime`.*'mixed'"):
         source(regime="mixed")
-    with pytest.raises(ValueError, match="`num_rephrasings` to be at most 4"):
+    with pytest.raises(ValueError, match="`num_rephrasings`"):
         source(regime="hard", num_rephrasings=5)
-    with pytest.raises(ValueError, match=f"`size` to be at most {source.largest_size}"):
+    with pytest.raises(ValueError, match=f"`size`.*{source.largest_size}"):
         source(size=source.largest_size + 1)

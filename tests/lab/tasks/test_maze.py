@@ -79,7 +79,7 @@ def test_no_more_mazes_than_there_are():
 
 @pytest.mark.parametrize("width", [3, 8])
 def test_other_widths_are_refused(width):
-    with pytest.raises(ValueError, match=f"`width` to be odd and at least 5, but got {width}"):
+    with pytest.raises(ValueError, match=f"`width`.*{width}"):
         MazeSource(width=width)
 
 
@@ -153,6 +153,6 @@ def test_walls_and_the_border_end_a_way_also_where_it_would_come_back():
 
 @pytest.mark.parametrize("maze", ["S.E\n..", "S..\n...", "SSE", "S#E", "12", ""])
 def test_references_that_are_no_maze_are_refused(maze):
-    with pytest.raises(ValueError, match="Expected a maze as reference"):
+    with pytest.raises(ValueError, match="maze"):
         MazeReward().check_reference(maze)
     MazeReward().check_reference(MAZE)

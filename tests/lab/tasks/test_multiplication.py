@@ -48,7 +48,7 @@ def test_originals_of_the_test_of_phrasing_are_asked_in_wordings_that_training_l
 
 @pytest.mark.parametrize("split", SIZES)
 def test_more_products_than_there_are_are_refused_with_their_number(split):
-    with pytest.raises(ValueError, match=f"`size` to be at most {SIZES[split]}, the problems of {split}"):
+    with pytest.raises(ValueError, match=f"`size`.*{SIZES[split]}.*{split}"):
         MultiplicationSource(split, size=SIZES[split] + 1).load()
 
 
@@ -56,5 +56,5 @@ def test_factors_reach_to_the_largest_that_is_set():
     groups = MultiplicationSource("train", size=400, num_rephrasings=0, largest_factor=99).load()
     assert {factor for group in groups for factor in factors(group)} >= {2, 50, 99}
     assert max(factor for group in groups for factor in factors(group)) == 99
-    with pytest.raises(ValueError, match="`largest_factor` to be at least 2 but got 1"):
+    with pytest.raises(ValueError, match="`largest_factor`.*1"):
         MultiplicationSource(largest_factor=1)

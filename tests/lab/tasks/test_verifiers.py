@@ -165,7 +165,7 @@ def test_tasks_are_questions_and_their_rewards_decide(environments):
     assert scores[4].answer == "4"
     with VerifiersReward("sums-v1", {}, PYTHON, threshold=0.75, workers=1) as lenient:
         assert lenient("it is, I am sure, 4", groups[0].answer).correct
-        with pytest.raises(ForeignDataError, match=r"reward of the environment 'sums-v1'"):
+        with pytest.raises(ForeignDataError, match=r"'sums-v1'"):
             lenient("nan", groups[0].answer)
     assert not {"sums_v1", "verifiers"} & set(sys.modules), "nothing of an environment runs in this process"
 
@@ -182,18 +182,14 @@ def test_all_but_single_turn_environments_are_refused_with_the_reason(environmen
 
 @needs_verifiers
 def test_an_environment_that_is_not_installed_is_named(environments):
-    with pytest.raises(
-        ValueError, match=r"'nowhere-v1': nowhere_v1 is not installed: install the package that has it"
-    ):
+    with pytest.raises(ValueError, match=r"'nowhere-v1'.*nowhere_v1"):
         VerifiersSource("nowhere-v1", python=PYTHON).load()
 
 
 def test_a_python_without_the_package_is_named(tmp_path, monkeypatch):
     (tmp_path / "verifiers.py").write_text("raise ImportError('not this one')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with pytest.raises(
-        ValueError, match=r"to load the tasks of gsm8k-v1 with {}, but it failed.* set data\.python"
-    ):
+    with pytest.raises(ValueError, match=r"gsm8k-v1.*{}.*data\.python"):
         VerifiersSource("gsm8k-v1").load()
 
 
@@ -277,7 +273,7 @@ def test_tasks_are_read_as_they_are(tmp_path):
 def test_a_program_that_ends_before_its_tasks_do_is_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"mine-v1 .*failed.*data\.python"):
         VerifiersSource("mine-v1", python=printing(tmp_path, task())).load()
-    with pytest.raises(ValueError, match=r"data\.python to be an interpreter"):
+    with pytest.raises(ValueError, match=r"data\.python"):
         VerifiersSource("mine-v1", python=str(tmp_path / "none")).load()
 
 
@@ -373,9 +369,7 @@ def test_references_are_the_data_of_a_task_and_rewards_are_finite(tmp_path):
                 reward.score_batch(["x"], [reference])
         assert reward._reward(1) == 1.0
         for value in (float("nan"), float("inf"), "1.0", None, True, [1.0], 10**400):
-            with pytest.raises(
-                ForeignDataError, match=r"reward of the environment 'mine-v1'.*data\.environment"
-            ):
+            with pytest.raises(ForeignDataError, match=r"'mine-v1'.*data\.environment"):
                 reward._reward(value)
     with pytest.raises(ValueError, match=r"data\.load_seconds"):
         VerifiersReward("mine-v1", load_seconds=0)

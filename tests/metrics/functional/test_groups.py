@@ -119,7 +119,7 @@ def test_the_predicted_share_of_questions_without_gradient_is_measured():
 
 @pytest.mark.parametrize(("rate", "samples"), [(1.5, 2), (-0.1, 2), (float("nan"), 2), (0.5, 0)])
 def test_impossible_rates_and_samples_have_no_probability(rate, samples):
-    with pytest.raises(ValueError, match="Expected success rates between 0 and 1 and samples from 1"):
+    with pytest.raises(ValueError, match="success rates"):
         zero_gradient_probability(torch.tensor([rate]), samples)
 
 
@@ -141,7 +141,7 @@ def test_certain_success_and_certain_failure_are_probabilities():
     assert zero_gradient_probability(torch.tensor([0.0, 1.0]), 3, pooled=False).tolist() == [1.0, 1.0]
     assert float(zero_gradient_probability(torch.tensor([0.0, 1.0]), 1)) == 0.0
     for success, samples in ((1.01, 1), (-0.01, 1), (0.5, 0)):
-        with pytest.raises(ValueError, match="success rates between 0 and 1"):
+        with pytest.raises(ValueError, match="success rates"):
             zero_gradient_probability(torch.tensor([success]), samples)
 
 

@@ -20,6 +20,8 @@ from tagrpo.modules.advantages import (
 )
 from tagrpo.modules.losses import PolicyLoss
 
+pytestmark = pytest.mark.shell
+
 
 def composed(experiment):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):

@@ -118,7 +118,7 @@ def test_a_term_that_is_not_finite_is_refused_by_its_name(make_batch):
                 ._replace(terms={"nll": torch.full((len(inputs.response),), torch.inf)})
             )
 
-    with pytest.raises(FloatingPointError, match="Broken .credit.*nll of tokens"):
+    with pytest.raises(FloatingPointError, match=r"Broken \(credit\).*nll"):
         assigned(Broken(), make_batch(REWARDS).rollouts)
 
 
@@ -148,7 +148,7 @@ def test_credit_of_another_kind_is_refused_with_its_class(make_batch, returned):
         def __call__(self, inputs):
             return returned(inputs)
 
-    with pytest.raises((TypeError, ValueError, FloatingPointError), match=r"Mine \(credit\) to return"):
+    with pytest.raises((TypeError, ValueError, FloatingPointError), match=r"Mine \(credit\)"):
         assigned(Mine(), make_batch(REWARDS).rollouts)
 
 
@@ -159,5 +159,5 @@ def test_a_term_that_no_loss_has_is_refused(make_batch):
                 inputs.advantages[inputs.response], terms={"mine": torch.ones(len(inputs.response))}
             )
 
-    with pytest.raises(ValueError, match=r"credit\.terms to be one of log_ratio, nll"):
+    with pytest.raises(ValueError, match=r"credit\.terms.*log_ratio"):
         assigned(Mine(), make_batch(REWARDS).rollouts)

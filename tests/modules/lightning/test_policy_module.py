@@ -179,7 +179,7 @@ def test_one_is_a_single_step_of_warm_up_and_then_the_rate_is_constant(tiny_poli
 
 @pytest.mark.parametrize("warmup", [1.0, 2.5, -0.1, -1])
 def test_a_warm_up_that_is_neither_a_share_nor_a_number_of_steps_is_refused(tiny_policy, warmup):
-    with pytest.raises(ValueError, match=r"policy\.warmup to be a share .* whole number"):
+    with pytest.raises(ValueError, match=r"policy\.warmup"):
         make_module(tiny_policy, warmup=warmup)
 
 
@@ -210,13 +210,13 @@ def test_response_entropy_is_that_of_a_plain_forward(tiny_policy, make_batch, an
 def test_skipped_steps_are_counted_over_a_resume(tiny_policy, make_batch):
     options = {"mini_batches": 1, "skip_grad_norm": 1e-6}
     module = make_module(tiny_policy, **options, max_skipped=1)
-    with pytest.raises(FloatingPointError, match="2 optimizer steps in a row"):
+    with pytest.raises(FloatingPointError, match=r"policy\.skip_grad_norm\), .* 2 "):
         fit(module, make_batch(REWARDS), make_batch(REWARDS))
     saved = {}
     module.on_save_checkpoint(saved)
     resumed = make_module(tiny_policy, **options, max_skipped=2)
     resumed.on_load_checkpoint(saved)
-    with pytest.raises(FloatingPointError, match="3 optimizer steps in a row"):
+    with pytest.raises(FloatingPointError, match=r"policy\.skip_grad_norm\), .* 3 "):
         fit(resumed, make_batch(REWARDS))
 
 
@@ -240,11 +240,11 @@ def test_contradicting_options_fail_before_any_model_is_loaded(tiny_policy):
         PolicyOptions(anchor="own", prompt_correction=2.0)
     with pytest.raises(ValueError, match="`original` or `own`"):
         PolicyOptions(anchor="q0")
-    with pytest.raises(ValueError, match="staleness_cap to be at least 1"):
+    with pytest.raises(ValueError, match="staleness_cap"):
         PolicyOptions(staleness_cap=0.5)
     with pytest.raises(FileNotFoundError, match=r"config\.json"):
         PolicyModule(never, "./no/such/model", *arguments)
-    with pytest.raises(TypeError, match=r"loss to be a Loss .*has no by_token, entropy_coef, kl_coef"):
+    with pytest.raises(TypeError, match=r"by_token.*entropy_coef.*kl_coef"):
         PolicyModule(never, str(tiny_policy), arguments[0], lambda inputs: None, *arguments[2:])
 
 

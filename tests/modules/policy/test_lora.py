@@ -8,13 +8,11 @@ from functools import partial
 
 import pytest
 import torch
-from lightning.pytorch import Callback, LightningDataModule, Trainer
 from safetensors.torch import load_file
 from torch.utils.data import DataLoader
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
 from tagrpo.modules.advantages import GroupAdvantage
-from tagrpo.modules.lightning.policy_module import PolicyModule, PolicyOptions
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.lora import LoraSettings, adapters_off, add_adapters
 from tagrpo.modules.policy.model import load_causal_lm
@@ -116,6 +114,9 @@ def test_settings_out_of_range_are_refused():
 
 def train(folder, batch, separate_reference=False):
     """Three optimizer steps with a KL term on `batch`."""
+    from lightning.pytorch import Callback, LightningDataModule, Trainer
+
+    from tagrpo.modules.lightning.policy_module import PolicyModule, PolicyOptions
 
     class Data(LightningDataModule):
         def train_dataloader(self):
@@ -142,6 +143,7 @@ def train(folder, batch, separate_reference=False):
     return module, callback.second_copy, float(trainer.callback_metrics["train/kl"])
 
 
+@pytest.mark.shell
 def test_training_moves_adapters_only_and_needs_no_second_copy_for_the_kl_term(tiny_policy, make_batch):
     batch = make_batch([[[1.0, 0.0, 0.0, 1.0]], [[0.0, 1.0, 1.0, 0.0]], [[0.0, 0.0, 1.0]]])
     module, second_copy, kl = train(tiny_policy, batch)
@@ -164,7 +166,12 @@ def test_training_moves_adapters_only_and_needs_no_second_copy_for_the_kl_term(t
             assert torch.equal(parameter, start[name.replace(".base_layer.", ".")])
 
 
+@pytest.mark.shell
 def test_an_exported_folder_is_the_merged_policy(adapted, tiny_policy, tmp_path):
+    from lightning.pytorch import Trainer
+
+    from tagrpo.modules.lightning.policy_module import PolicyModule, PolicyOptions
+
     module = PolicyModule(
         partial(load_causal_lm, tiny_policy), tiny_policy, GroupAdvantage("question"), PolicyLoss(), torch.optim.AdamW,
         PolicyOptions(),

@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning.pytorch import Trainer
-from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch import nn
 from transformers import AutoModelForCausalLM
 
-from tagrpo.modules.lightning import strategy as strategies
-from tagrpo.modules.lightning.strategy import FullyShardedStrategy, prepare, reduced_precision
 from tagrpo.modules.policy import sharding
 from tagrpo.modules.policy.sharding import check_layout, decoder_layers
 from tests.helpers import in_fork
@@ -37,7 +30,8 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 
 sys.path.insert(0, {tests!r})
 from conftest import make_hand_made_batch as make_batch
-from helpers import AttachShare, RankBatches, in_forks
+from helpers import in_forks
+from ranks import AttachShare, RankBatches
 from tagrpo.contrib.unlikeliness.advantage import UnlikelinessAdvantage
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.contrib.entropy_mechanism.credit import ClipCovCredit
@@ -189,36 +183,22 @@ def test_a_model_that_is_not_that_of_rank_0_is_refused_with_the_first_difference
         check_layout([first[0], ("head.weight", (8, 4), "torch.bfloat16")])
 
 
-FORKS = """
-import json
-import os
-import sys
+SHARDED = """
 import tempfile
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
+from transformers.utils.logging import disable_progress_bar
 
-from tagrpo.packing import batch
-from tagrpo.packing.policy import CausalPolicy
 from tagrpo.modules.policy.model import load_causal_lm
-from tagrpo.packing.batch import pack
 from tagrpo.modules.policy.sharding import full_tensors, reshard, shard
+from tagrpo.packing import batch
+from tagrpo.packing.batch import pack
+from tagrpo.packing.policy import CausalPolicy
 
-folder = sys.argv[1]
-for line in sys.stdin:
-    backend, program = json.loads(line)
-    with tempfile.TemporaryFile() as said:
-        if not (child := os.fork()):
-            os.dup2(said.fileno(), 1)
-            exec(program)
-            sys.exit()
-        status = os.waitpid(child, 0)[1]
-        said.seek(0)
-        print(json.dumps([status, said.read().decode()]), flush=True)
-"""
-SHARDED = """
+disable_progress_bar()
 ranks = 4 if backend == "fake" else 1
 store = FakeStore() if backend == "fake" else dist.FileStore(tempfile.mktemp(), 1)
 dist.init_process_group(backend, rank=0, world_size=ranks, store=store)
@@ -234,20 +214,17 @@ packed = pack([prompt], torch.tensor([0, 0]), responses, torch.arange(2))
 """
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def in_process_group(tiny_policy):
     """What a program prints after a policy has been sharded in bfloat16, over four fake ranks or over a real one."""
-    command = [sys.executable, "-c", FORKS, str(tiny_policy)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 
-        def printed(backend: str, program: str) -> str:
-            process.stdin.write(json.dumps([backend, SHARDED + program]) + "\n")
-            process.stdin.flush()
-            status, said = json.loads(process.stdout.readline())
-            assert status == 0, "what it said is on stderr"
-            return said
+    def printed(backend: str, program: str) -> str:
+        names = {"folder": str(tiny_policy), "backend": backend}
+        code, said = in_fork(lambda: exec(SHARDED + program, names))
+        assert code == 0, said
+        return said
 
-        yield printed
+    return printed
 
 
 @pytest.mark.distributed
@@ -284,7 +261,10 @@ for last in (False, True):
     assert in_process_group("fake", program).split() == ["True", "True"]
 
 
+@pytest.mark.shell
 def test_offloaded_parameters_stay_in_host_memory_and_buffers_move():
+    from tagrpo.modules.lightning.strategy import FullyShardedStrategy
+
     strategy = FullyShardedStrategy(cpu_offload=True)
     strategy.__dict__["_lightning_module"] = strategy._model = module = nn.BatchNorm1d(3)
     type(strategy).root_device = property(lambda self: torch.device("meta"))
@@ -300,7 +280,12 @@ def test_offloaded_parameters_stay_in_host_memory_and_buffers_move():
         del type(strategy).root_device
 
 
+@pytest.mark.shell
 def test_an_offloaded_policy_on_gpus_has_a_process_group_for_host_memory_too(monkeypatch):
+    from lightning.pytorch import Trainer
+
+    from tagrpo.modules.lightning.strategy import FullyShardedStrategy
+
     backends = []
     monkeypatch.setattr(
         torch.distributed, "init_process_group", lambda backend, **_: backends.append(backend)
@@ -315,6 +300,7 @@ def test_an_offloaded_policy_on_gpus_has_a_process_group_for_host_memory_too(mon
     assert backends == ["cpu:gloo,cuda:nccl", "gloo", "gloo"]
 
 
+@pytest.mark.shell
 @pytest.mark.parametrize(
     ("device", "asked", "expected"),
     [
@@ -327,6 +313,11 @@ def test_an_offloaded_policy_on_gpus_has_a_process_group_for_host_memory_too(mon
 def test_gpus_compute_in_bfloat16_and_in_compiled_layers_where_nothing_else_is_said(
     device, asked, expected, monkeypatch
 ):
+    from lightning.pytorch.strategies import SingleDeviceStrategy
+
+    from tagrpo.modules.lightning import strategy as strategies
+    from tagrpo.modules.lightning.strategy import prepare, reduced_precision
+
     strategy = SingleDeviceStrategy(device=torch.device(device))
     assert reduced_precision(strategy, asked) == expected
     calls = []

@@ -262,7 +262,7 @@ def test_a_reply_is_bounded_in_bytes_and_seconds_however_it_arrives(raw_server, 
 
 
 def test_a_dripping_reply_names_the_time_limit(raw_server):
-    with pytest.raises(Exception, match="no complete reply within 1 s") as error:
+    with pytest.raises(Exception, match="ReadTimeout.* 1 s") as error:
         raw_server(dripping_body).post("/anything", {})
     assert isinstance(error.value, server_calls.FAILURES)
 
@@ -335,7 +335,7 @@ def test_copies_of_a_long_response_are_refused_and_equal_short_or_certain_ones_a
     long, other = [7] * 40, [8] * 40
     for texts in ([long, long], [long, other, long], [other, *[long] * 7]):
         reply, asked = with_samples(texts, -1.0)  # p = e^-40
-        with pytest.raises(ForeignDataError, match="seeds of their own"):
+        with pytest.raises(ForeignDataError, match="samples .*seeds"):
             read_generated(reply, asked, "a server")
         assert len(read_generated(reply, asked._replace(random=False), "a server")) == len(texts)
         reply, asked = with_samples(texts, -0.01)  # p = e^-0.4
@@ -413,7 +413,7 @@ def test_completions_are_tensors_of_the_reply():
 def test_responses_of_an_earlier_request_for_the_same_prompt_are_copies_too():
     reply, asked = with_samples([[7] * 40, [8] * 40], -1.0)
     first = read_generated(reply, asked, "a server")
-    with pytest.raises(ForeignDataError, match="seeds of their own"):
+    with pytest.raises(ForeignDataError, match="samples .*seeds"):
         read_generated(reply, asked, "a server", first)
     other, _ = with_samples([[9] * 40, [10] * 40], -1.0)
     assert len(read_generated(other, asked, "a server", first)) == 2

@@ -10,6 +10,8 @@ import pytest
 
 from studies.benchmark.digest import gains, read, settings_of, table_of, write
 
+pytestmark = pytest.mark.pages
+
 
 def entry(method, seed, success, n=0, regime="easy", **changes):
     return {

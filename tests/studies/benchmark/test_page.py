@@ -22,6 +22,8 @@ from studies.benchmark.page import (
     rows_of,
 )
 
+pytestmark = pytest.mark.pages
+
 TASKS = ("arithmetic", "shortest_path", "countdown")
 START = np.random.default_rng(0).uniform(0.01, 0.1, 8)
 

@@ -12,6 +12,8 @@ from studies.fourth.starters import LEAST, SOLVED, SPAN, fault, faults, main, me
 from studies.third.design import GAPS, UNTRAINED
 from studies.third.page import RUNS
 
+pytestmark = pytest.mark.pages
+
 
 def gaps(*values):
     return dict(zip(GAPS, values, strict=True))

@@ -15,6 +15,8 @@ from tagrpo.cli.train import train
 from tagrpo.settings.config import build, compose_run
 from tagrpo.study.compare import methods_of
 
+pytestmark = pytest.mark.pages
+
 PRESETS = f"hydra.searchpath=[file://{Path(__file__).parents[3]}/studies/gpu/configs]"
 BENCHMARKS = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond"]
 SHRUNK = [

@@ -15,6 +15,8 @@ from studies.third.power import drawn, is_false, noise_of, simulated
 from studies.third.results import added, rows_of
 from studies.third.verdicts import Hypothesis, findings_of
 
+pytestmark = pytest.mark.pages
+
 
 def success_of(arm, gap, seed):
     """One question, p known: the gain of `ta_grpo` is a tenth of the gap, and seeds differ by a thousandth."""

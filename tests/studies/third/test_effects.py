@@ -13,6 +13,8 @@ from studies.third.claims import CLAIMS, LAW
 from studies.third.design import GAPS, RECIPES
 from studies.third.effects import INTERACTIONS, LEADS, level_of, missed, over_untrained, span
 
+pytestmark = pytest.mark.pages
+
 
 @pytest.fixture(scope="module")
 def runs():

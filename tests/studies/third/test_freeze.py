@@ -5,7 +5,11 @@ from __future__ import annotations
 import hashlib
 import json
 
+import pytest
+
 from studies.third import freeze
+
+pytestmark = pytest.mark.pages
 
 
 def test_every_pattern_finds_files_and_the_fingerprint_is_that_of_their_bytes():

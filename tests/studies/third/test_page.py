@@ -28,6 +28,8 @@ from studies.third.page import (
     texts,
 )
 
+pytestmark = pytest.mark.pages
+
 
 @pytest.fixture(scope="module")
 def runs(complete):

@@ -12,6 +12,8 @@ import torch
 from studies.third.design import ARMS, Arm
 from studies.third.predicted import EVERY, direction, main, rows_of
 
+pytestmark = pytest.mark.pages
+
 SUCCESS = (0.2, 0.7)
 
 

@@ -17,6 +17,8 @@ from tagrpo.modules.policy.model import load_causal_lm
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.settings.config import compose_run
 
+pytestmark = pytest.mark.pages
+
 SMALL = replace(
     RECIPES["shortest_path"],
     iterations=2, batch_size=2, questions=4, validate_every=1, validation_questions=4, test_questions=8,

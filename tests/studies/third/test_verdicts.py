@@ -21,6 +21,8 @@ from studies.third.verdicts import (
     stands_out,
 )
 
+pytestmark = pytest.mark.pages
+
 RAISES = Hypothesis(smallest=0.02)
 LOWERS = Hypothesis(smallest=0.02, sign=-1)
 LAW = Hypothesis(smallest=0.02, law=True)

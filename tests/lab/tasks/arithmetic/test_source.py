@@ -121,11 +121,11 @@ def test_without_a_number_every_other_family_tells_the_question(regime, expected
 
 
 def test_arguments_that_cannot_be_met_are_refused():
-    with pytest.raises(ValueError, match=r"`split` to be one of train, .* but got 'testing'"):
+    with pytest.raises(ValueError, match=r"`split`.*'testing'"):
         ArithmeticSource("testing")
-    with pytest.raises(ValueError, match="`regime` to be one of mixed, hard, reformulated but got 'easy'"):
+    with pytest.raises(ValueError, match="`regime`.*'easy'"):
         ArithmeticSource(regime="easy")
-    with pytest.raises(ValueError, match="`num_rephrasings` to be at most 5"):
+    with pytest.raises(ValueError, match="`num_rephrasings`"):
         ArithmeticSource(num_rephrasings=6)
-    with pytest.raises(ValueError, match="`size` to be at most 5000 but got 5001"):
+    with pytest.raises(ValueError, match="`size`.*5001"):
         ArithmeticSource(size=5001)

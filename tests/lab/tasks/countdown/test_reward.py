@@ -112,7 +112,7 @@ def test_any_of_several_references_counts():
 
 
 def test_a_reference_that_is_no_expression_is_refused():
-    with pytest.raises(ValueError, match=r"such as \( 9 - 3 \) \* 4, but got '24'"):
+    with pytest.raises(ValueError, match=r"\( 9 - 3 \) \* 4, .*'24'"):
         reward.correct_responses("24")
 
 

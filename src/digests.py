@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def json_digest(content: Any) -> str:
-    """Return 16 hex digits of anything that JSON can write."""
+    """Return a digest, 16 hex digits, of any content that JSON can represent."""
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
@@ -31,7 +31,10 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
-    """Return the name of each parameter of this rank and the sum of its bits as integers; a hash would take seconds."""
+    """Return the name and the sum of the bits, as integers, of each parameter of this rank.
+
+    A hash would take seconds.
+    """
     return [(name, bit_sum(own_part(parameter))) for name, parameter in module.named_parameters()]
 
 

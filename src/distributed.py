@@ -48,6 +48,6 @@ def max_over_ranks(value: float) -> float:
 
 
 def own_part(parameter: Tensor) -> Tensor:
-    """Return this rank's part of a parameter."""
+    """Return this rank's shard of a parameter, or the whole parameter if it is not sharded."""
     tensor = parameter.detach()
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -107,7 +107,7 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write a CSV file as a whole."""
+    """Write a CSV file atomically."""
     with written_whole(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns)
         writer.writeheader()
@@ -115,7 +115,7 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, An
 
 
 def append_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows to a CSV file, after a header where the file is new; without rows no file is made."""
+    """Append rows to a CSV file, with a header if the file is new; without rows, create no file."""
     if rows:
         new = not path.exists()
         with disk_full_explained(path), path.open("a", newline="", encoding="utf-8") as file:
@@ -129,7 +129,7 @@ def read_csv(path: Path, most: int | None = None) -> tuple[Sequence[str], list[d
     """Return the columns of a CSV file, and its first `most` rows without rows that a dying process cut off.
 
     Raises:
-        ValueError: if the file is no CSV file.
+        ValueError: if the file is not a CSV file.
     """
     if most == 0 or not path.exists():
         return [], []

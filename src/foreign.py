@@ -1,4 +1,4 @@
-"""Reader of data from outside: replies of servers and APIs, strangers' programs, files of other runs.
+"""Reader of data from outside: replies of servers and APIs, third-party programs, files of other runs.
 
 Describe the expected data as a `Message`, and let `read` or `read_json` check number, type, range and
 finiteness. Data that breaks its contract raises `ForeignDataError`, and no other error.

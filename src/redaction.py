@@ -65,7 +65,7 @@ characters.
 
 
 def is_secret(name: str, value: object) -> bool:
-    """Check whether a setting holds a secret in plain text.
+    """Check whether a setting contains a secret in plain text.
 
     >>> is_secret("logger.wandb.api_key", "abc"), is_secret("name", "sk-4f9a0c7d21"), is_secret("eos_token", "</s>")
     (True, True, False)
@@ -74,8 +74,9 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def redacted(content: Any, name: str = "") -> Any:
-    """Return a copy without secrets: they are found by a setting's name, by format, or as the value of a variable.
+    """Return a copy without secrets.
 
+    Secrets are found by the name of a setting, by their format, or as the value of an environment variable.
     Names are matched in any spelling and at any depth: everything below `credentials` is secret. Values of
     headers are found in mappings, pairs and texts.
 
@@ -117,7 +118,7 @@ def for_terminal(text: str) -> str:
 
 
 def without_secrets(text: str, *known: str) -> str:
-    """Remove from a text what has the format of a key, the values of secret variables, and the values `known`.
+    """Remove keys (by format), values of secret environment variables, and the values `known` from a text.
 
     >>> without_secrets("Incorrect key: sk-4f9a0c7d21")
     'Incorrect key: <removed>'
@@ -132,7 +133,10 @@ def without_secrets(text: str, *known: str) -> str:
 
 @lru_cache(maxsize=1)
 def _of_environment(variables: frozenset[tuple[str, str]]) -> set[str]:
-    """Return the values of secret variables, and each line of a value; PWD is the shell's working directory."""
+    """Return the values of secret variables, and each line of a value.
+
+    PWD is the shell's working directory.
+    """
     named = [(name, value) for name, value in variables if name != "PWD"]
     secret = [value for name, value in named if _named_secret(name, value) or name.upper().endswith("TOKEN")]
     lines = [line for value in secret for line in value.split("\n")]  # a text may be printed line by line
@@ -153,7 +157,10 @@ def _named_secret(name: str, value: object) -> bool:
 
 @lru_cache(maxsize=4096)
 def _snake(name: str) -> str:
-    """Return the last part of a setting's name in snake case: `api_key` for `server.apiKey` and `X.API-Key`."""
+    """Return the last part of a setting's name in snake case.
+
+    For example, this is `api_key` for `server.apiKey` and `X.API-Key`.
+    """
     return _WORDS.sub("_", re.split(r"[./@]", name)[-1]).lower()
 
 

@@ -21,8 +21,9 @@ ZERO_GRADIENT = "zero_gradient/percentage"
 class Methods:
     """Methods with their runs, and all numbers that a report needs.
 
-    `splits` are the splits that all runs share, with the shared k; `groups` are the averages that all runs
-    have, over the same splits; `parts` are both: each split → itself, each `<group> (average)` → its splits.
+    `splits` maps each test split that all runs have to the values of k that all runs have; `groups` maps each
+    average that all runs have over the same splits to these splits; `parts` maps each split to itself, and
+    each `<group> (average)` to its splits.
 
     Raises:
         ValueError: if the methods share no test split.
@@ -58,7 +59,10 @@ class Methods:
 
     @property
     def headline(self) -> tuple[str, int]:
-        """Split or, if there is one, average that answers are about, and the smallest k of its pass@k."""
+        """Split or average that the answer of a report is about, and its smallest k.
+
+        This is the first average if there is one, else the first split.
+        """
         part = next((name for name in self.parts if name not in self.splits), next(iter(self.splits)))
         return part, self.ks(self.parts[part])[0]
 
@@ -71,7 +75,7 @@ class Methods:
 
     @property
     def largest_k(self) -> int:
-        """Largest k that all splits have."""
+        """Largest k available in all splits."""
         return self.ks(list(self.splits))[-1]
 
     def _tables(self, splits: Sequence[str], method: str, k: int) -> list[pd.DataFrame]:
@@ -88,20 +92,26 @@ class Methods:
 
     @cached_property
     def by_question(self) -> Curves:
-        """Like `curves`, for every group with equal weights of all questions, as `<group> (by question)`."""
+        """Mean pass@k as in `curves`, but with equal weights for all questions of a group.
+
+        Groups are called `<group> (by question)`.
+        """
         return {
             f"{group} (by question)": {m: self._curve(splits, m, pooled=True) for m in self.runs}
             for group, splits in self.groups.items()
         }
 
     def at(self, k: int) -> dict[str, dict[str, Estimate]]:
-        """Return split or average → method → pass@k."""
+        """Return the mean pass@k by split or average, and then by method."""
         return {
             name: {method: points[k] for method, points in ms.items()} for name, ms in self.curves.items()
         }
 
     def gains(self, baseline: str) -> Curves:
-        """Return paired differences from `baseline`, as in `curves`, for methods with a common seed."""
+        """Return the paired differences from `baseline`, in the form of `curves`.
+
+        Methods that share no seed with `baseline` are left out.
+        """
         others = [m for m in self.runs if m != baseline and self._share_a_seed(m, baseline)]
         return {
             name: {
@@ -126,7 +136,7 @@ class Methods:
 
     @cached_property
     def training_questions(self) -> dict[str, int]:
-        """Trained method → number of training questions, for methods whose first run recorded the number."""
+        """Number of training questions of each trained method whose first run recorded the number."""
         found = {method: seeds[0].training_questions for method, seeds in self.trained.items()}
         return {method: number for method, number in found.items() if number}
 
@@ -134,9 +144,7 @@ class Methods:
     def data_series(self) -> list[list[str]]:
         """Lists of methods that differ only in their training questions, fewest first.
 
-        Other methods are lists of one.
-
-        Empty if a trained run has not noted its questions.
+        Other methods are lists of one. The result is empty if a trained run has not recorded its questions.
         """
         if self.training_questions.keys() < self.trained.keys():
             return []
@@ -149,9 +157,9 @@ class Methods:
 
     @cached_property
     def zero_gradient(self) -> dict[str, pd.DataFrame]:
-        """Method → table [seeds, iterations] of the percentage of questions without gradient.
+        """Percentages of questions without gradient, by method: tables [seeds, iterations].
 
-        The table has the seeds that logged the percentage, and the iterations that all of them have.
+        A table has the seeds that logged the percentage, and the iterations that all of these seeds have.
         """
         logged = {m: {run.seed: run.scalar(ZERO_GRADIENT) for run in seeds} for m, seeds in self.runs.items()}
         known = {
@@ -161,7 +169,7 @@ class Methods:
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Comparisons of each method with each earlier method, with p-values corrected over all of them.
+        """Comparisons of each method with each earlier one; p-values are corrected for multiple comparisons.
 
         Only methods that share a seed are compared.
         An untrained policy comes before all others. The compared quantities are pass@k at the smallest and
@@ -224,10 +232,10 @@ class Methods:
         return dict(finite(results))
 
     def differing_settings(self) -> dict[str, dict[str, Any]]:
-        """Return setting → method → value, for settings that differ between trained methods' first seeds.
+        """Return the settings in which the first runs of trained methods differ, by name and then by method.
 
-        Left out: the name, the seed, paths inside the run directory, and settings that repeat a shorter-named
-        one.
+        Left out: the name, the seed, paths inside the run directory, and settings that repeat a setting with
+        a shorter name.
         """
         settings = {method: _settings(seeds[0]) for method, seeds in self.trained.items()}
         names = {name for found in settings.values() for name in found}

@@ -31,9 +31,10 @@ NOTE = (
 
 
 def summarised(questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]]:
-    """Return name → `value`, `low` and `high` of the 95 % interval over questions, and `n`, their number.
+    """Return the mean and the 95 % interval of each metric over questions.
 
-    `questions` are rows of `TrainingSignal`.
+    A metric's entry has `value` (the mean), `low`, `high`, and `n`, the number of questions that have the
+    metric. `questions` are rows of `TrainingSignal`.
 
     >>> rows = [{"id": "a", "correct/original": 25.0, "correct/rephrasings": 50.0}, {"correct/original": 5.0}]
     >>> [(x["value"], x["n"]) for x in summarised(rows).values()]

@@ -52,7 +52,7 @@ class Figures:
         return run.method if len(self.methods[run.method]) == 1 else str(run)
 
     def all(self) -> dict[str, Figure]:
-        """Return name → figure, without figures that have no panels."""
+        """Return the figures that have panels, by name."""
         found = {
             **(self._compared(self.compared) if self.compared is not None else {}),
             "exact": figure("Exact pass@k", "From the probabilities of all correct responses.", "%", self._exact()),
@@ -216,7 +216,10 @@ def _estimates(label: str, group: int, x: Iterable[float], estimates: Iterable[E
 
 
 def equal_rewards(run: RunFiles) -> Figure:
-    """Return the panel of a diagnosed run: percentage of questions with equal rewards (TA-GRPO, Fig. 3)."""
+    """Return the panel of a run: percentage of questions with equal rewards at each diagnosed checkpoint.
+
+    The panel is that of TA-GRPO, Fig. 3; it has no series if the run was not diagnosed.
+    """
     series, checkpoints = [], (run.diagnosis or {"checkpoints": ()})["checkpoints"]
     for group, name in enumerate(name for name in COLUMNS if name.startswith("uniform_reward/")):
         found = [
@@ -236,7 +239,7 @@ def equal_rewards(run: RunFiles) -> Figure:
 
 
 def distances(run: RunFiles) -> Iterator[Figure]:
-    """Return a panel per pool: share of questions up to a distance, by checkpoint or half of training."""
+    """Yield a panel per pool: share of questions up to a distance, by checkpoint or half of training."""
     if run.diagnosis is not None:
         stages = {
             stage_name(point): pd.DataFrame(point["questions"]) for point in run.diagnosis["checkpoints"]

@@ -28,7 +28,7 @@ styled = rc_context(STYLE)  # decorator: figures that are drawn inside have this
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return name → colour, line style and marker."""
+    """Return the colour, line style and marker of each name."""
     return {name: _look(number) for number, name in enumerate(names)}
 
 
@@ -74,7 +74,7 @@ def finished(figure: Figure, axes: Sequence[Axes], label: str) -> Figure:
 
 @styled
 def draw(figure: Mapping[str, Any], runs: Sequence[RunFiles] = ()) -> Figure:
-    """Draw a figure of `figures.py`; `runs` are the runs that its series refer to by number."""
+    """Draw a figure of `figures.py`, whose series refer to `runs` by position."""
     drawn, axes = panels(len(figure["panels"]), sharey=bool(figure["y"]))
     for ax, panel in zip(axes, figure["panels"], strict=True):
         by_label: dict[str, list[Mapping[str, Any]]] = {}

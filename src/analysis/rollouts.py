@@ -20,9 +20,8 @@ TOKENS = ("token_ids", "token_logprobs", "token_entropies")
 def read_rollouts(run: Path) -> pd.DataFrame:
     """Return the recorded rollouts of a run, of all ranks: one row per response, in order of iterations.
 
-    Columns: the columns of `RolloutRecorder` but `TOKENS`, NaN if a file lacks one; `file` and `line`, the
-    name of the
-    Parquet file and the row in it.
+    Columns: the columns of `RolloutRecorder` except `TOKENS`, NaN if a file lacks one; and `file` and `line`,
+    the name of the Parquet file and the row in the file.
 
     Raises:
         FileNotFoundError: if there are no rollouts.
@@ -53,9 +52,8 @@ def _read(file: Path) -> pd.DataFrame:
 def success_by(rollouts: pd.DataFrame) -> pd.DataFrame:
     """Return the success rate of recorded responses: one row per rephrasing; 0 is the original question.
 
-    Columns: `responses`; `correct`, the mean over questions of their success rates; `low` and `high`, the 95
-    %
-    t-interval over questions.
+    Columns: `responses`; `correct`, the mean over questions of their success rates; `low` and `high`, the
+    t-interval over questions at 95 %.
     """
     found = {}
     for rephrasing, rows in rollouts.groupby("rephrasing"):
@@ -73,11 +71,9 @@ def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
     between.
 
     Returns:
-        The test, and the standard deviation of the true success rate over the prompts of a question, from 0
-        to 1. The
-        latter is the root of the mean of `difficulty_variance`, 0 if this mean is negative, NaN if no
-            question has
-        enough responses.
+        The test; and the standard deviation of the true success rate over the prompts of a question, from 0
+        to 1. The standard deviation is the root of the mean of `difficulty_variance`, 0 if this mean is
+        negative, NaN if no question has enough responses.
     """
     question = rollouts.groupby(["iteration", "question"], sort=False).ngroup().to_numpy()
     prompt = (

@@ -23,7 +23,7 @@ LATE = ("seconds/", "throughput/")  # scalars that `ThroughputMonitor` logs one 
 
 
 class Split(Message):
-    """Facts of a split in `data.json` that reports read."""
+    """Entry of a split in `data.json`: the fields that the analysis reads."""
 
     kept: Count
     cautions: tuple[str, ...] | list[str] = ()
@@ -56,7 +56,7 @@ class HydraJob(Message):
 
 
 class HydraSettings(Message):
-    """Hydra's settings of a run that reports read."""
+    """Hydra's settings of a run: the fields that the analysis reads."""
 
     overrides: HydraOverrides
     runtime: HydraRuntime | None = None
@@ -99,7 +99,7 @@ class RunFiles:
 
     @cached_property
     def test(self) -> dict[str, Any]:
-        """Split → summary with `pass_at_k` and the counts of every question.
+        """Summary of each test split, with `pass_at_k` and the counts of every question.
 
         Raises:
             FileNotFoundError: if the run was not tested yet.
@@ -112,7 +112,7 @@ class RunFiles:
 
     @cached_property
     def groups(self) -> dict[str, Any]:
-        """Group of splits → averages, see `metrics.evaluation.averages`; empty if there are no groups."""
+        """Averages of each group of splits (`metrics.evaluation.averages`); empty if there are no groups."""
         return dict((self._json("test.json") or {}).get("groups", {}))
 
     @property
@@ -134,7 +134,7 @@ class RunFiles:
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
-        """Sampled evaluations that the run kept, by iteration; if there are none, the one in `test.json`."""
+        """Sampled evaluations kept during the run, by iteration; if there are none, only `test.json`."""
         found = self._kept("[!e]*-*.json") or list(filter(None, [self._json("test.json")]))
         return sorted(
             found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test")
@@ -180,7 +180,7 @@ class RunFiles:
 
     @cached_property
     def _hydra(self) -> HydraSettings | None:
-        """Hydra's record of the command; None if there is none, or with a warning if it is damaged."""
+        """Hydra's record of the command; None if missing or, with a warning, if damaged."""
         path = self.path / ".hydra" / "hydra.yaml"
         if not path.exists():
             return None
@@ -215,7 +215,7 @@ class RunFiles:
 
     @cached_property
     def provenance(self) -> dict[str, str]:
-        """Commit and versions that made the run; empty if not recorded, or with a warning if damaged."""
+        """Commit and versions of the run's code; empty if not recorded or, with a warning, if damaged."""
         return read_provenance(self.path)
 
     @property
@@ -346,7 +346,7 @@ def _identify(path: Path) -> RunFiles:
 
 
 def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, list[RunFiles]]:
-    """Return method → runs. Methods follow `order`; methods that `order` does not name come last."""
+    """Group runs by method, in the order of `order`; methods missing from `order` come last."""
     groups: dict[str, list[RunFiles]] = {method: [] for method in order}
     for run in runs:
         groups.setdefault(run.method, []).append(run)

@@ -33,7 +33,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Answer:
-    """First lines of a report: a sentence per method, the largest gain first, and a note on their basis."""
+    """First lines of a report: one sentence per method, the largest gain first, and a note.
+
+    The note states the numbers of questions and seeds, and the statistics behind the sentences.
+    """
 
     sentences: Sequence[str]
     note: str
@@ -102,7 +105,7 @@ def warned(runs: Sequence[RunFiles]) -> list[Section]:
 
 
 def about(runs: Sequence[RunFiles]) -> list[Section]:
-    """Return the commands that repeat runs, and their code and versions, if recorded."""
+    """Return the commands that repeat runs, and the runs' code and package versions, if recorded."""
     repeat = Section("To repeat a run", [], [], [f"    {run.command}" for run in runs if run.command])
     shared: dict[tuple[str, str, str], list[str]] = {}
     for run in runs:

@@ -117,9 +117,9 @@ def standard_error(*tables: np.ndarray) -> tuple[float, float]:
 
     The variance is that of a mean over independent seeds plus that of a mean over independent questions:
     var(seed means) / S + var(question means) / Q; for M tables, the latter is the sum over the tables,
-    divided by M². The interaction of seeds and questions is counted in both terms, which errs on the safe
-    side. Degrees of freedom follow Welch and Satterthwaite. With one seed, the result is the error of the
-    t-test over questions; with one question, of the t-test over seeds; with a single value, infinity.
+    divided by M². The interaction of seeds and questions is counted in both terms, which is conservative.
+    Degrees of freedom follow Welch and Satterthwaite. With one seed, the result is the error of the t-test
+    over questions; with one question, of the t-test over seeds; with a single value, infinity.
 
     >>> standard_error(np.array([[1.0, 2.0, 3.0]]))  # 1 / √3 with 2 degrees of freedom
     (0.577..., 2.0)

@@ -59,12 +59,12 @@ class CountStore:
         self._name = ""
 
     def resume(self) -> dict[Key, QuestionCounts]:
-        """Read the counts that this evaluation has so far.
+        """Read the counts that earlier attempts at this evaluation have stored.
 
         Collective: rank 0 reads for all before any rank appends.
 
         Raises:
-            FileExistsError: if something other than a file is in the place of a file to be written.
+            FileExistsError: if the path of a file to be written is taken by something other than a file.
         """
         first = rank() == 0
         self._name = gather_objects(self._begin() if first else "")[0]

@@ -21,20 +21,16 @@ RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
 class RolloutRecorder(BatchDiagnostic):
     """Callback that writes rollouts to `rollouts/<iteration>-<rank>.parquet` in the run directory.
 
-    One row per response, in their order: `iteration`, `step` (optimizer steps before it), `question` (id),
-    `reference` (its answers), `rephrasing, template, prompt, response, answer, correct, reward`,
-    `reward_term/<name>` of each shaped term, `advantage, length, truncated, logprob` (engine log-prob of the
-    whole response under its sample prompt, nats; its mean per token is `logprob / length`), and with `tokens`
-    the lists `token_ids` and `token_logprobs`. Where the training step returns them: `score_logprob` (the
-    trainer's log-prob under the score prompt), `entropy`, `ratio`, `kl`, `clipped` (means per token),
-    `masked`, and with `tokens` the list `token_entropies`, null where no forward pass was made. That is all
-    that is needed to replay an advantage strategy (`notebooks/replay.py`).
+    One row per response, in the order of the responses: `iteration`, `step` (optimizer steps before the
+    batch), `question` (id), `reference` (accepted answers), `rephrasing, template, prompt, response, answer,
+    correct, reward`, `reward_term/<name>` of each shaped term, `advantage, length, truncated, logprob`
+    (engine log-prob of the whole response under its sample prompt, nats; the mean per token is `logprob /
+    length`), and with `tokens` the lists `token_ids` and `token_logprobs`.
 
     If the training step returns them: `score_logprob` (the trainer's log-prob under the score prompt),
     `entropy`, `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list
-    `token_entropies`; null if there was no forward pass. If the verifier returns them: `steps`, a list of
-    `start`, `end` (in tokens) and `value`. These columns suffice to replay an advantage strategy
-    (`notebooks/replay.py`).
+    `token_entropies`, null if there was no forward pass. These columns suffice to replay an advantage
+    strategy (`notebooks/replay.py`).
 
     Files take about 10 bytes per token with `tokens`, otherwise about one. A resumed run rewrites the files
     of its iterations.

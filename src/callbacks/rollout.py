@@ -36,7 +36,7 @@ class RolloutCallback(Callback):
     Args:
         pipeline: Makes the pipeline from `decode` and `weights`: `partial(RolloutPipeline, engine, verifier,
             …)`.
-        policy: Name of the submodule that engines sample from, such as `model`, if the module is no
+        policy: Name of the submodule that engines sample from, such as `model`, if the module is not a
             `SampledPolicy`. None uses the only trainable Hugging Face model in the module, or the whole
             module if there is none.
     """
@@ -49,11 +49,11 @@ class RolloutCallback(Callback):
         self.pipeline = pipeline(decode=self._decoder, weights=partial(weights_of, policy=policy))
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Keep a memory of questions if anything reads it, and mark the weights as replaced by a checkpoint.
+        """Create the memory of questions if it is needed, and mark the engine's weights as stale.
 
         Raises:
-            TypeError: if `replay` is used, but the module is no `SampledPolicy`, which computes the entropy
-                of responses.
+            TypeError: if `replay` is used, but the module is not a `SampledPolicy`, which computes the
+                entropy of responses.
             ValueError: if `ahead` is above 1 with a curriculum that reads earlier results.
         """
         if self.pipeline.replay is not None:

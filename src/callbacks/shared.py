@@ -100,7 +100,7 @@ def _with_question(prompt: Any, question: int) -> Any:
 
 
 def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return name → mean over one batch of all ranks, as `MeanByName`.
+    """Return the mean of each name over one batch of all ranks, as `MeanByName` does.
 
     Ranks may have different names. Collective.
     """
@@ -117,7 +117,7 @@ class BatchDiagnostic(Callback):
     shapes_learning = False
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> Mapping[str, float]:
-        """Compute name → scalar over all ranks, from a batch and the training step's output. Collective."""
+        """Compute scalars by name over all ranks, from a batch and the training step's output. Collective."""
         raise NotImplementedError
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
@@ -125,9 +125,9 @@ class BatchDiagnostic(Callback):
 
 
 def delete_later(trainer: Trainer, pattern: str, after: int) -> None:
-    """Delete files of an earlier attempt.
+    """Delete files whose names contain an iteration above `after`, left by an earlier attempt.
 
-    Their names contain an iteration above `after`, in six or more digits.
+    The iteration has six or more digits in the name.
     """
     for path in Path(trainer.default_root_dir).glob(pattern) if trainer.is_global_zero else ():
         if (number := re.search(r"\d{6,}", path.name)) and int(number[0]) > after:

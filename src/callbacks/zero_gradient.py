@@ -32,7 +32,7 @@ class ZeroGradientMonitor(BatchDiagnostic):
     - `uniform_reward/pool`: the rewards of all responses to the question are equal.
     - `uniform_reward/rescued`: the rewards of the original are all equal, but not the rewards of the pool.
 
-    Each value is a percentage of the questions that have such responses; `rephrasings` and
+    Each value is a percentage of the questions that have responses of its kind; `rephrasings` and
     `rephrasings_matched` are missing if no question has rephrasings. The rewards include shaped terms,
     because these decide whether the gradient vanishes: under shaped rewards, the responses to a question may
     all be correct and yet differ in reward.
@@ -43,9 +43,10 @@ class ZeroGradientMonitor(BatchDiagnostic):
 
 
 def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return metric of `ZeroGradientMonitor` → [Q] float64, 100 or 0 per question.
+    """Return the metrics of `ZeroGradientMonitor` as [Q] float64 percentages of each question.
 
-    Questions without such responses have NaN.
+    A percentage is 100 or 0; only `rephrasings_matched` may lie between. It is NaN if the question has no
+    responses of the metric's kind, such as responses to rephrasings.
     """
     advantages = advantages_of(outputs)
     index, questions = group_index(rollouts.question)
@@ -66,7 +67,7 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
 
 
 def uniform_percentages(rollouts: Any) -> dict[str, Tensor]:
-    """Return `uniform_reward/{original,rephrasings,rephrasings_matched,pool}` → [Q] percentages.
+    """Return the [Q] percentages `uniform_reward/{original,rephrasings,rephrasings_matched,pool}` by name.
 
     Values are those of `question_percentages`.
     """

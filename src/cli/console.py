@@ -111,7 +111,10 @@ def show_help(config: str, words: list[str]) -> None:
 
 
 def bases_of(config: str) -> list[str]:
-    """Return a configuration and its base configurations; for `tagrpo-train` also the scale of a laptop."""
+    """Return a configuration and the configurations that it extends.
+
+    `train`, `evaluate` and `plan` extend `train` and `scale/demo`; others extend none.
+    """
     if config not in ("train", "evaluate", "plan"):
         return [config]
     return list(dict.fromkeys([config, "train", "scale/demo"]))
@@ -151,10 +154,10 @@ def explained() -> Iterator[None]:
 
 @contextmanager
 def explained_in_training(begun: Callable[[], bool]) -> Iterator[None]:
-    """Turn errors into their message and an exit, as `explained` does; after the start, only those of tagrpo.
+    """Turn errors in the block into their message and an exit, as `explained` does.
 
-    After sampling or training has begun, errors of libraries and third-party parts keep their traceback,
-    which shows their origin.
+    Once sampling or training has begun, this is done only for errors that tagrpo raises. Errors of libraries
+    and third-party parts then keep their traceback, which shows their origin.
 
     A part that calls `sys.exit()` would end the run silently with exit code 0. This is an error too, unless
     the run was asked to stop.

@@ -22,7 +22,7 @@ ABSENT = "(absent)"
 
 
 def settings(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return all settings of `tagrpo-train` with these overrides: dotted key → resolved value."""
+    """Return the resolved value of every setting of `tagrpo-train` with these overrides, by dotted key."""
     return flat(OmegaConf.to_container(compose_run("<run>", overrides), resolve=True))
 
 

@@ -43,7 +43,7 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
 
     Raises:
         FileNotFoundError: if there is no checkpoint, or no `config.yaml` beside its folder.
-        ValueError: if the checkpoint is damaged, or the settings are not what a run writes.
+        ValueError: if the checkpoint is damaged, or the settings are not of the form that a run writes.
         pickle.UnpicklingError: if loading the checkpoint could run code.
         RuntimeError: if the weights do not fit the model that the settings name.
     """

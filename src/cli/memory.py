@@ -16,7 +16,7 @@ ADVICE = """The GPU's memory was exhausted. Each of these helps, the cheapest fi
 
 @contextmanager
 def advised_on_memory(token_budget: int) -> Iterator[None]:
-    """Warn with settings that need less memory if the block exhausts a GPU's memory; re-raise the error.
+    """Warn if the block exhausts a GPU's memory, with settings that need less; re-raise the error.
 
     Args:
         token_budget: `policy.token_budget` of the run; the warning advises half of it.

@@ -175,7 +175,7 @@ def restoring(checkpoint: Path | None, begun: Callable[[], bool]) -> Iterator[No
 
 @contextmanager
 def log_held_back() -> Iterator[Callable[[], None]]:
-    """Buffer what is logged to files, and yield a function that writes the buffer.
+    """Buffer log messages to files during the block, and yield a function that writes the buffer.
 
     The buffer is discarded if the function is not called.
     """

@@ -48,7 +48,7 @@ def train(
         export: Folder for the trained policy in Hugging Face format; None exports nothing.
 
     Returns:
-        Name → last logged value.
+        Last logged value of each name.
     """
     from ..runs.checkpoints import resolve
 

@@ -22,7 +22,7 @@ from ..redaction import for_terminal
 
 
 class UncaughtError(CompactHydraException):
-    """Error whose text is the traceback of another error. Hydra prints this text and nothing else."""
+    """Error whose text is the traceback of another error, so that Hydra prints only this text."""
 
 
 def traceback_of(error: BaseException) -> str:

@@ -1,4 +1,4 @@
-"""Find what readers can't see in a text, and what tokenizers may read as control tokens."""
+"""Detection of text that readers can't see, or that tokenizers may read as control tokens."""
 
 import re
 import unicodedata

@@ -17,9 +17,9 @@ class QuestionLoader:
     """Loader of batches of question groups, sharded over ranks and shuffled by (seed, epoch).
 
     Every rank follows the same order and takes its slice of each global batch. After loading a `state_dict`
-    taken right after a batch, a loader resumes with the next batch. Otherwise `iter` continues at the current
-    position of training, and at the first batch of the first epoch in evaluations, which neither shuffle nor
-    drop.
+    taken right after a batch, `iter` resumes with the next batch. Otherwise `iter` continues training at the
+    current position. Evaluations, which neither shuffle nor drop questions, begin with the first batch of the
+    first epoch.
     """
 
     groups: Sequence[QuestionGroup]

@@ -81,9 +81,9 @@ class QuestionMemory:
         return self.records.get(question_id, UNKNOWN)
 
     def remember(self, batch: QuestionBatch) -> list[Visit]:
-        """Record the new responses of all ranks, and return their visits. Collective.
+        """Add the new responses of all ranks to the records, and return a visit per question. Collective.
 
-        Sets `batch.rollouts.history`.
+        Sets `batch.rollouts.history` to the results before this batch.
         """
         assert batch.rollouts is not None
         batch.rollouts = replace(batch.rollouts, history=self._history(batch.groups, batch.rollouts))
@@ -146,7 +146,7 @@ class Curriculum(Protocol):
 
 
 class Replay(Protocol):
-    """Lets past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one."""
+    """Buffer whose past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one."""
 
     memory: QuestionMemory
     """Earlier results on the training questions; the pipeline keeps them up to date."""
@@ -166,7 +166,7 @@ class Replay(Protocol):
 
 @runtime_checkable
 class Chooser(Protocol):
-    """A data module that may choose questions by earlier results on them."""
+    """Protocol of data modules that can choose questions by earlier results."""
 
     needs_memory: bool
     """Whether the data module chooses questions by `memory`."""
@@ -178,7 +178,7 @@ class Chooser(Protocol):
 
 
 class CheckedCurriculum:
-    """A curriculum whose returns are checked. Each error is one sentence with the curriculum's class.
+    """Wrapper that checks what a curriculum returns; each error is one sentence with the curriculum's class.
 
     Args:
         curriculum: The curriculum, which `data.curriculum` chooses.
@@ -191,8 +191,8 @@ class CheckedCurriculum:
         """Return the probability that a question is served.
 
         Raises:
-            TypeError: the curriculum returns no number.
-            ValueError: the number is not from 0 to 1.
+            TypeError: if the curriculum does not return a number.
+            ValueError: if the number is not from 0 to 1.
         """
         with own_code(self.curriculum, "data.curriculum"):
             value = self.curriculum.chance(record)
@@ -212,12 +212,12 @@ class CheckedCurriculum:
         return float(value)
 
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:
-        """Return a question in the wordings that are sampled.
+        """Return a question with the rephrasings to sample, as the curriculum chooses.
 
         Raises:
-            TypeError: the curriculum returns no `QuestionGroup` with a text as question and a tuple of texts
-                as rephrasings.
-            ValueError: the id is that of another question, or there are kinds for other rephrasings.
+            TypeError: if the curriculum does not return a `QuestionGroup` with a text as question and a tuple
+                of texts as rephrasings.
+            ValueError: if the id is not that of the question, or there are kinds but not one per rephrasing.
         """
         with own_code(self.curriculum, "data.curriculum"):
             asked = self.curriculum.asked(group, record)

@@ -61,7 +61,7 @@ def words_digest(text: Sequence[str]) -> str:
 
 
 def seen(groups: Iterable[QuestionGroup], noted: str) -> list[QuestionGroup]:
-    """Return the groups whose question has the same words as a text in `noted`, a string of digests."""
+    """Return the groups whose question has the same words as a text whose digest is in the string `noted`."""
     known = {noted[start : start + DIGITS] for start in range(0, len(noted), DIGITS)}
     return [group for group in groups if words_digest(words(group.question)) in known]
 
@@ -154,7 +154,7 @@ class Index:
     def most_similar(self, grams: Iterable[Gram]) -> tuple[int, int]:
         """Return the row of the text that shares most of `grams`, and the number of shared n-grams.
 
-        Of several such texts, the first is taken.
+        Ties go to the first text.
         """
         grams = list(grams)
         common = frozenset(self.numbers[gram] for gram in grams if gram in self.numbers)

@@ -139,7 +139,7 @@ class PromptRenderer:
         return self._encoder.encode_as_text(before, inner, after)
 
     def fitting(self, groups: Sequence[QuestionGroup], limit: int) -> Fitting:
-        """Leave out questions with prompts of more than `limit` tokens, and such rephrasings of others.
+        """Leave out questions, and rephrasings of other questions, with prompts of more than `limit` tokens.
 
         With several templates, the template with the longest prompt counts. No prompt is truncated. Questions
         and rephrasings whose control tokens can't be read as text are left out too.

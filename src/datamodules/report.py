@@ -39,7 +39,7 @@ NUM_SHOWN = 3  # questions quoted in a message
 
 
 def split_report(told: SourceReport, fitting: Fitting) -> dict[str, Any]:
-    """Return the facts of one split, from the source's report on all questions and the questions kept."""
+    """Return the report on one split, from the source's report `told` and the kept questions `fitting`."""
     lengths = fitting.prompt_tokens
     repeated = repeated_questions(fitting.kept)
     return {

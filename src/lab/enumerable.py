@@ -23,7 +23,7 @@ MAX_RESPONSES = 4096
 
 
 class Responses(NamedTuple):
-    """R responses, T tokens in all, end to end, over a vocabulary of V; S states (prefixes to continue)."""
+    """All R responses over a vocabulary of V: T tokens, concatenated, and S states (prefixes to continue)."""
 
     tokens: Tensor  # [T] long, 0 … V−1
     states: Tensor  # [T] long, the prefix before each token; 0 is the empty one
@@ -33,7 +33,7 @@ class Responses(NamedTuple):
 
     @property
     def table(self) -> tuple[int, int]:
-        """(S, V), the shape of one prompt's logits."""
+        """Shape (S, V) of one prompt's logits."""
         return int(self.states.max()) + 1, self.vocabulary
 
 
@@ -165,7 +165,10 @@ def expected_update(
     )
 
     def gradients(advantages: Tensor) -> Tensor:
-        """Return [2, P·T] loss derivatives in each token's log-prob and entropy, each response once."""
+        """Return [2, P·T] derivatives of the loss in the log-prob and in the entropy of each token.
+
+        Each response counts once here, whatever its probability.
+        """
         leaves = [values.detach().flatten().requires_grad_() for values in (logprobs, entropies)]
         given = replace(inputs, logprobs=leaves[0], entropy=leaves[1], advantages=advantages)
         return torch.stack(torch.autograd.grad(loss(given).loss, leaves, materialize_grads=True))

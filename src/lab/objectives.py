@@ -38,7 +38,7 @@ class ByVerdict(NamedTuple):
 
 
 def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> Tensor:
-    """Return w_n = (E[A | correct at n] − E[A | wrong at n]) / P, what the strategy optimises, per prompt.
+    """Return w_n = (E[A | correct at n] − E[A | wrong at n]) / P, the expected gradient's weight of ∇p_n.
 
     The P prompts are those of one question, or of the whole batch for strategies that look beyond a question.
     With unequal samples, the expected gradient of a mean over all responses is Σ_n (P · G_n / Σ G) w_n ∇p_n.
@@ -64,7 +64,9 @@ def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int 
 
 
 def expected_advantages(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> ByVerdict:
-    """Return the two [P] expectations in `expected_weights`, with its arguments and errors.
+    """Return the [P] expectations E[A | correct] and E[A | wrong] of a response to each prompt.
+
+    Arguments and errors are those of `expected_weights`.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> expected_advantages(GroupAdvantage(scale="none"), torch.tensor([0.5]), 2)  # r − r̄ is ±½ or 0, half the time

@@ -19,9 +19,10 @@ Splits = dict[str, dict[str, dict[str, Any]]]
 def count_batch(batch: Any) -> list[QuestionCounts]:
     """Return the records of the questions of one batch that have any response.
 
-    `counts`: `metadata` of the question; `n` responses, of them `correct` and `truncated` by the length
-    limit; `right`, distinct answers of correct ones; `wrong`, wrong answer → responses that gave it, without
-    those that gave none; `tokens` of all responses.
+    `counts`: `metadata` of the question; `n`, number of responses; `correct` and `truncated`, how many of
+    them are correct, or were ended by the length limit; `right`, distinct answers of correct responses;
+    `wrong`, number of responses by wrong answer, without responses that gave no answer; `tokens` of all
+    responses.
     """
     records = []
     batch = Fields("batch", batch)
@@ -46,7 +47,7 @@ def count_batch(batch: Any) -> list[QuestionCounts]:
 
 
 def joined(records: Iterable[QuestionCounts]) -> list[QuestionCounts]:
-    """Return one record per question, whose counts are those of all its records together.
+    """Merge the records of each question into one: numbers are added, answers united.
 
     >>> counts = {"metadata": {}, "n": 2, "correct": 1, "right": ["7"], "wrong": {"8": 1}, "tokens": 9, "truncated": 0}
     >>> (one,) = joined([{"split": "test", "id": "q", "counts": counts}] * 2)

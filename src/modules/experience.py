@@ -24,7 +24,7 @@ Anchor = Literal["original", "own"]
 
 @dataclass(kw_only=True)
 class TokenColumns:
-    """Columns of T tokens, responses end to end.
+    """Columns of T tokens, the tokens of concatenated responses.
 
     Columns of all responses are on the CPU, those of a micro-batch on the device of the policy.
     """
@@ -167,7 +167,7 @@ class Experience(PromptedResponses):
         return torch.zeros(len(self.lengths)).index_add(0, self.response, flagged.float()) > 0
 
     def learns(self) -> Tensor:
-        """Return [R] bool, responses with a nonzero advantage or coefficient, of the response or a token."""
+        """Return [R] bool, true if a response or any of its tokens has a nonzero advantage or coefficient."""
         columns = [
             column for column in (self.columns.advantages, *self.columns.terms.values()) if column is not None
         ]
@@ -188,7 +188,7 @@ class Experience(PromptedResponses):
         columns.old_known = columns.old_known | replayed
 
     def correct_prompts(self, scorer: Scorer, cap: float | None) -> None:
-        """Set importance weights of responses sampled from another than their score prompt. Collective.
+        """Set importance weights of responses that were not sampled from their score prompt. Collective.
 
         `cap` is `UpdateOptions.prompt_correction`. If None, only the log-ratios of stale responses are
         computed.
@@ -235,7 +235,7 @@ class Experience(PromptedResponses):
 
 @dataclass
 class MicroBatch:
-    """A micro-batch of r responses in one forward; a call maps log-probs of tokens to their loss."""
+    """Micro-batch of r responses in one forward; a call returns the loss of tokens, given their log-probs."""
 
     experience: Experience
     """Experience that contains the responses."""

@@ -137,7 +137,8 @@ expectation, k2 then has the gradient of the divergence, k3 that of KL(π_ref �
 def token_kl(inputs: LossInputs, estimator: str) -> Tensor:
     """Return [T] estimated divergence from the reference.
 
-    k3 is constant if d exceeds `MAX_LOG_RATIO`; verl clamps k3 to ±10, which removes larger gradients.
+    With d = log π_ref − log π, k3 is constant if d exceeds `MAX_LOG_RATIO`; verl clamps k3 to ±10, which
+    removes larger gradients.
 
     Raises:
         ValueError: if the inputs have no log-probs of the reference.

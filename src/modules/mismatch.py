@@ -28,7 +28,7 @@ Level = Literal["token", "sequence", "geometric"]
 
 @dataclass(frozen=True, kw_only=True)
 class Corrected:
-    """Weights of tokens, without gradient, and the sums that their metrics are made of."""
+    """Weights of tokens, without gradient, and the sums from which their metrics are computed."""
 
     weights: Tensor
     """Float, of the shape of the log-probs: 0 if a token is rejected or padding."""
@@ -124,7 +124,7 @@ class MismatchCorrection:
     def of_tokens(self, log_ratio: Tensor, response: Tensor) -> Corrected:
         """Correct T tokens without padding.
 
-        `log_ratio` [T] holds the d_t, `response` [T] long the row of each token's response.
+        `log_ratio` [T] is d_t of each token, `response` [T] long the row of the token's response.
 
         A log-ratio of −∞ (a token that π excludes) is clamped like any other.
 
@@ -196,5 +196,5 @@ def check_corrected(corrected: object, size: int, correction: object) -> Correct
 
 
 def _in_float32(values: Tensor) -> Tensor:
-    """Convert half precision, in which e^d of small d is 1, to float32; leave float32 and float64 alone."""
+    """Convert half precision, in which e^d of small d is 1, to float32; keep float32 and float64."""
     return values.to(torch.promote_types(values.dtype, torch.float32))

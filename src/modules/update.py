@@ -137,7 +137,7 @@ class PolicyUpdate:
         `progress` is the fraction of training done, 0..1, for strategies that depend on it.
 
         Raises:
-            TypeError: the strategy, the credit or the loss returns anything else than its protocol says.
+            TypeError: the strategy, the credit or the loss returns something other than its protocol says.
             ValueError: one of these returns a tensor of another shape or device.
             FloatingPointError: the strategy returns advantages that are not finite, or too many steps were
                 skipped.

@@ -66,7 +66,7 @@ class UpdateResult:
         return sum(step.skipped for step in self.steps)
 
     def add(self, batch: MicroBatch, scores: TokenScores, flop: float) -> None:
-        """Add a micro-batch after its forward, whose loss was computed at once or part by part."""
+        """Add a micro-batch after its forward; its loss may have been computed at once or part by part."""
         parts, rows = batch.outputs, batch.packed.rows
         scalars = [torch.stack([outputs.loss.detach(), *outputs.sums.values()]) for outputs in parts]
         for loss, *sums in torch.stack(scalars).tolist():  # one wait for the device, not one for each number
@@ -99,7 +99,7 @@ class UpdateResult:
         self.flop += flop
 
     def metrics(self) -> dict[str, float]:
-        """Return the scalars to log of an update, over all ranks. Collective.
+        """Return the scalars of an update to log, over all ranks. Collective.
 
         Means over response tokens:
 
@@ -116,7 +116,7 @@ class UpdateResult:
         - `rollout/staleness_{weight,truncated,kl}`: importance weight of stale tokens, share of truncated
           weights, estimate k3 of the divergence, nats.
 
-        Of the optimizer steps:
+        Over the optimizer steps:
 
         - `train/loss`: value of the loss, mean over the mini-batches.
         - `train/grad_norm`: global L2 norm before clipping, mean over the mini-batches.
@@ -149,20 +149,17 @@ class UpdateResult:
     def outputs(self) -> dict[str, Any]:
         """Return the update as a mapping, for diagnostics, in the order of the rollouts.
 
-        Returns:
-            `loss`: [] float32, this rank's share of the loss, mean over the mini-batches;
-            `advantages`: [R] float32;
-            `entropy`, `ratio`, `kl`, `clipped`: [R] float32, means per token under the score prompt at the
-                update:
-            policy entropy in nats, policy ratio, estimated divergence from the reference in nats (NaN without
-                one),
-            share of tokens whose gradient was clipped away; NaN for responses that needed no forward;
-            `score_logprob`: [R] float32, old log-prob of the whole response under the score prompt, NaN
-                likewise;
-            `token_entropies`: [R] of [T_r] float16, the entropies whose mean `entropy` is; None without a
-                forward;
-            `masked`: [R] bool, responses that are left out of the loss;
-            `seconds_update`: wall seconds; `flop_update`: this rank's, see `UsefulFlop`.
+        - `loss`: [] float32, this rank's share of the loss, mean over the mini-batches.
+        - `advantages`: [R] float32.
+        - `entropy`, `ratio`, `kl`, `clipped`: [R] float32, means per token under the score prompt at the
+          update: policy entropy in nats, policy ratio, estimated divergence from the reference in nats (NaN
+          without a reference), share of tokens whose gradient was clipped away; NaN for responses that needed
+          no forward.
+        - `score_logprob`: [R] float32, old log-prob of the whole response under the score prompt; NaN for
+          responses that needed no forward.
+        - `token_entropies`: [R] of [T_r] float16, entropies with the mean `entropy`; None without a forward.
+        - `masked`: [R] bool, responses that are left out of the loss.
+        - `seconds_update`: wall seconds; `flop_update`: FLOP of this rank, see `UsefulFlop`.
         """
         sums, means = self.response_sums, ("entropy", "ratio", "kl", "clipped")
         return {

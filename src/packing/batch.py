@@ -1,4 +1,4 @@
-"""Packing: responses end to end without padding, each distinct prompt once, before its responses.
+"""Packing: concatenated responses without padding, each distinct prompt once, before its responses.
 
 Prompts attend to themselves, each response to its prompt and to itself, in the two forms that attention
 kernels take. `padded_blocks` is for SDPA: sequences of about one length, side by side, padded to a length

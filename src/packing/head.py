@@ -72,12 +72,12 @@ def head_scores(
     chunk_size: int | None = None,
     loss: TokenLoss | None = None,
 ) -> TokenScores:
-    """Return `token_scores` of the logits hidden · weightᵀ, of which `chunk_size` rows exist at one time.
+    """Return `token_scores` of the logits hidden · weightᵀ, computed in chunks of `chunk_size` rows.
 
-    The backward computes the logits again: 8 instead of 6 FLOP per token and element of the head. It costs 6
-    with at most 2^26 logits in all, which are kept unless a `chunk_size` is given, and with a `loss`: each
-    chunk's gradient is taken while its logits exist, and kept for a backward that runs once. Logits must be
-    finite.
+    The backward computes the logits again: 8 instead of 6 FLOP per token and element of the head. There are
+    two exceptions, which cost 6. Up to 2^26 logits are kept, unless a `chunk_size` is given. With a `loss`,
+    each chunk's gradient is computed while its logits exist, and kept for a backward that runs once. Logits
+    must be finite.
 
     Args:
         hidden: [T, d].
@@ -165,7 +165,7 @@ def fuses(weight: Tensor) -> bool:
 
 
 class Head:
-    """Output head for CPUs, which scores chunk by chunk, operation by operation in reused buffers."""
+    """Output head for CPUs, which scores one chunk of rows after another, uncompiled, in reused buffers."""
 
     def __init__(self, hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig) -> None:
         self.hidden = hidden

@@ -21,7 +21,7 @@ def noise_rates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, float]]
 
 
 def without_noise(model: Any) -> None:
-    """Set all `noise_rates` of a transformers model to 0, and those in its configuration.
+    """Set all `noise_rates` of a transformers model to 0, also in its configuration.
 
     Some models read the configuration.
     """

@@ -52,7 +52,7 @@ def share_prefixes(trainer: Any) -> None:
     not.
 
     A batch that can't be packed (inputs beside tokens, an auxiliary loss, masked tokens in the middle of a
-    row) goes through TRL's own method, with one warning for each reason. Another version of TRL is accepted
+    row) is passed to TRL's own method, with one warning for each reason. Another version of TRL is accepted
     with a warning if its method takes the same arguments.
 
     Args:
@@ -140,9 +140,9 @@ def _keep_prompts_together(trainer: Any) -> None:
 
 
 def order_by_prompt(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Cut the rows of TRL's equally sized micro-batches anew, rows of a prompt together.
+    """Sort the rows of TRL's equally sized micro-batches by prompt, and cut them into micro-batches again.
 
-    Images are left alone.
+    The micro-batches are returned unchanged if a column can't be sorted by row, such as images.
     """
     prompts = [part["prompt_ids"] for part in parts]
     order = torch.cat(prompts).unique(dim=0, return_inverse=True)[1].argsort(stable=True)
@@ -350,7 +350,11 @@ class SharedLogProbs:
 
 
 def pack_rows(ids: Tensor, mask: Tensor, width: int) -> PackedBatch:
-    """Pack rows as in `SharedLogProbs`, given on the CPU, without rows that have no completion."""
+    """Pack the rows that have a completion; prompts that are equal are packed once.
+
+    `ids` and `mask` are the arguments of `SharedLogProbs`, on the CPU; the last `width` columns are
+    completions.
+    """
     prompts = [row[kept] for row, kept in zip(ids[:, :-width], mask[:, :-width], strict=True)]
     seen = dict[bytes, int]()
     prompt = torch.tensor(

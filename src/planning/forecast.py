@@ -96,7 +96,10 @@ class Setup:
         return self.fullest() * (kept + turn)
 
     def updating(self) -> dict[str, float]:
-        """Return part → GiB on one GPU at the peak of an update, in float32 with AdamW's two moments."""
+        """Return the GiB on one GPU at the peak of an update, by purpose.
+
+        Weights and AdamW's two moments are float32.
+        """
         share = 1.0
         if self.offloaded:
             share = 0.0
@@ -125,15 +128,15 @@ class Setup:
         return sizes | {"context": CONTEXT, "engine": 0.0 if self.servers else self.asleep}
 
     def sampling(self) -> dict[str, float]:
-        """Return part → GiB on one GPU during sampling."""
+        """Return the GiB on one GPU during sampling, by purpose."""
         kept = ("weights", "gradients", "optimizer", "reference", "context")
         sizes = {part: size for part, size in self.updating().items() if part in kept}
         return sizes | {"engine": 0.0 if self.servers else self.awake}
 
     def host(self) -> dict[str, float]:
-        """Return part → GiB of host memory on the first node.
+        """Return the GiB of host memory on the first node, by purpose.
 
-        Loading and export need float32 weights; the other parts are permanent.
+        Loading and export need float32 weights; the memory for other purposes is permanent.
         """
         whole, own = 4 * self.parameters / GIB, self.ranks / self.nodes
         shards = (self.copies * whole + 12 * self.trained / GIB) * self.replicas / self.nodes
@@ -155,7 +158,7 @@ class Setup:
     def least(self) -> float:
         """Return the GiB that vLLM needs on a GPU.
 
-        Weights and one sequence take 90 % at most, weights alone 75 %.
+        The weights and the cache of one sequence fill at most 90 % of this memory, the weights at most 75 %.
         """
         return (
             max((self.held + self.context * self.token) / 0.9, self.held / 0.75) if self.utilization else 0.0
@@ -181,7 +184,8 @@ class Setup:
     def sampling_seconds(self) -> float:
         """Return the seconds of sampling.
 
-        A decoding step reads the weights and the rows' cache; the longest response ends alone.
+        A decoding step reads the weights and the cache of its rows; at the end, the longest response is
+        decoded as the only one.
         """
         wanted = self.responses * self.team / (self.servers or self.ranks)
         row = (self.prompt + self.mean) / 2 * self.token
@@ -195,7 +199,7 @@ class Setup:
     def spread(self) -> float:
         """Return the factor by which an iteration's seconds may be off.
 
-        Errors of rate and length are taken to be independent.
+        The errors of the compute rate and of the response length count as independent.
         """
         return math.exp(math.hypot(math.log(RATE_SPREAD), self.assumed * math.log(LENGTH_SPREAD)))
 
@@ -221,7 +225,7 @@ def needed(s: Setup) -> list[str]:
 
 
 def for_update(s: Setup) -> dict[str, dict[str, Any]]:
-    """Return setting → changed fields of `Setup`, for settings that shrink an update, the cheapest first."""
+    """Return the settings that shrink an update, cheapest first, with the fields of `Setup` that change."""
     # The smallest share of layers, in tenths, whose recomputation makes an update fit.
     shares = (tenths / 10 for tenths in range(11))
     fits = (share for share in shares if total(replace(s, checkpointing=share)) <= FILLED * s.memory)

@@ -47,7 +47,7 @@ def by_check(reviewed: Iterable[Reviewed]) -> pd.DataFrame:
 
 
 def coverage(reviewed: Iterable[Reviewed]) -> dict[int, int]:
-    """Return number of accepted rephrasings → number of questions with so many."""
+    """Count questions by their number of accepted rephrasings."""
     return dict(sorted(Counter(len(item.kept()) for item in reviewed).items()))
 
 

@@ -88,7 +88,7 @@ def read_reply(body: str, time: str = "") -> Reply:
         time: When the body arrived.
 
     Raises:
-        NoCompletionError: if the body is no chat completion, but an error, something else, or empty.
+        NoCompletionError: if the body is not a chat completion: an error, other content, or empty.
 
     >>> read_reply('{"choices": [{"message": {"content": "Add 1 \\ud83d"}}]}').text
     'Add 1 \ufffd'

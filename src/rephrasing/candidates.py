@@ -37,7 +37,7 @@ Checks = Mapping[str, Check]
 
 
 def accepted(verdicts: Iterable[Verdict]) -> bool:
-    """Check whether all checks passed; an undecided check, such as an unclear judge, accepts nothing."""
+    """Return whether all checks passed; an undecided check, such as an unclear judgement, has not passed."""
     return all(verdict.passed is True for verdict in verdicts)
 
 
@@ -128,7 +128,7 @@ class Reviewed:
 
 
 def review(pair: Pair, checks: Checks, unchecked: Sequence[str] = ()) -> list[Verdict]:
-    """Return a verdict of every check except the `unchecked`; of an unreadable text, only `readable`.
+    """Return the verdict of every check except the `unchecked`; for an unreadable text, only of `readable`.
 
     A readable text has no broken or hidden characters, spells no control token of a published tokenizer, and
     is not overlong. With `readable` among the `unchecked`, a text may have any length and contain hidden
@@ -145,7 +145,7 @@ def review(pair: Pair, checks: Checks, unchecked: Sequence[str] = ()) -> list[Ve
 
 
 def write_reviewed(path: Path, reviewed: Sequence[Reviewed]) -> None:
-    """Write all questions, those without a rephrasing too."""
+    """Write all questions, including those without a rephrasing."""
     write_text(path, "".join(json.dumps(item.to_row(), ensure_ascii=False) + "\n" for item in reviewed))
 
 

@@ -56,7 +56,7 @@ class ServerRefusedError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class Server:
-    """OpenAI-compatible server and its options. The key is no setting: it stays in the environment."""
+    """OpenAI-compatible server and its options. The API key is not a setting: it stays in the environment."""
 
     base_url: str | None = None  # such as http://localhost:8000/v1; None uses OPENAI_BASE_URL, else OpenAI
     api_key_env: str = "OPENAI_API_KEY"  # name of the variable with the key; a private server may need none
@@ -77,7 +77,7 @@ class Server:
 
     @property
     def key(self) -> str:
-        """Key in the environment; empty if there is none."""
+        """API key from the environment; empty if not set."""
         return os.environ.get(self.api_key_env, "")
 
     def connect(self) -> openai.AsyncOpenAI:

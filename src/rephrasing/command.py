@@ -33,7 +33,7 @@ OmegaConf.register_new_resolver(
 
 
 def built(part: DictConfig) -> Any:
-    """Instantiate a part of the configuration, without `price`, which is no argument of the object."""
+    """Instantiate a part of the configuration without its `price`, which the class does not accept."""
     return instantiate({name: value for name, value in part.items() if name != "price"}, _convert_="all")
 
 
@@ -41,7 +41,7 @@ def check_parts(cfg: DictConfig) -> None:
     """Compare the settings of the parts that the command builds with the arguments of their classes.
 
     Raises:
-        ValueError: if a setting is of another type, or no argument. The message names the setting.
+        ValueError: if a setting is of another type, or not an argument. The message names the setting.
     """
     parts = cfg.copy()
     with open_dict(parts):
@@ -65,7 +65,7 @@ def with_commands(arguments: Sequence[str]) -> list[str]:
 
 
 def execute(cfg: DictConfig) -> bool:
-    """Build what the configuration names and do what its command says; return whether every call got a reply."""
+    """Build the configured parts and execute the command; return whether every call got a reply."""
     from .audit import by_check, coverage, listing, read_reviewed, recheck, sample_groups
     from .candidates import write_reviewed
     from .client import Client, Prices, ReplyCache, account, expected
@@ -115,7 +115,7 @@ def execute(cfg: DictConfig) -> bool:
 
 
 def check_rephrasing(cfg: DictConfig) -> None:
-    """Refuse settings that can't work, before anything is read or asked; the error names what to change."""
+    """Refuse settings that can't work, before questions are read or calls sent; errors name the remedy."""
     if cfg.command not in ("generate", "audit"):
         raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
     if cfg.command == "audit" and (cfg.dry_run or cfg.limit is not None):

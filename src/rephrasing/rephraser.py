@@ -71,7 +71,7 @@ class Rephraser(Protocol):
         """Number of rephrasings wanted per question."""
 
     def calls(self, groups: Sequence[QuestionGroup]) -> list[ApiCall]:
-        """Return the calls that are always made; none if the rephraser uses no model."""
+        """Return the calls that are made whatever the replies; none if the rephraser uses no model."""
 
     async def propose(
         self, groups: Sequence[QuestionGroup], checks: Checks, client: Client
@@ -183,8 +183,8 @@ class Judge:
     async def review(self, reviewed: Sequence[Reviewed], client: Client) -> None:
         """Add the judge's verdict to every candidate that no text check refused; drop earlier verdicts.
 
-        The verdict is undecided (None), which accepts nothing, if the judge does not reply or is unclear. A
-        text that spells a verdict is refused without a call, since the judge may quote it.
+        The verdict is undecided (None), and the candidate not accepted, if the judge does not reply or is
+        unclear. A text that spells a verdict is refused without a call, since the judge may quote it.
         """
         places = []
         for item in reviewed:
@@ -254,13 +254,13 @@ class _Judgement(Message):
 def read_judgement(text: str) -> tuple[bool | None, str]:
     r"""Parse a judge's verdict and reason.
 
-    The last line counts, and only if it is `EQUIVALENT: yes` or `EQUIVALENT: no` and nothing else, or the
-    whole reply is a JSON object with `equivalent` and `reason`. A `yes` becomes None if it may be a
-    quotation, or if the reason denies or doubts the equivalence, or names a difference.
+    The last line must be `EQUIVALENT: yes` or `EQUIVALENT: no` and nothing else, or the whole reply a JSON
+    object with `equivalent` and `reason`; otherwise the verdict is unclear. A `yes` is unclear, too, if it
+    may be a quotation, or if the reason denies or doubts the equivalence, or names a difference.
 
     Returns:
-        Whether the judge calls two problems equivalent, None if this is unclear; and the reason, or the
-        beginning of the text if this is unclear.
+        Whether the judge calls two problems equivalent, None if unclear; and the reason, or the beginning of
+        the text if the verdict is unclear.
 
     >>> read_judgement("Only the order differs.\nEQUIVALENT: yes")
     (True, 'Only the order differs.')

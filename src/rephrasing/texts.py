@@ -189,5 +189,5 @@ def variables(pieces: Iterable[str]) -> set[str]:
 
 
 def with_names(piece: str, names: dict[str, str]) -> str:
-    """Replace the variables of a piece by other letters."""
+    """Rename the variables in a formula by `names`; letters without a new name are kept."""
     return _LETTER.sub(lambda match: names.get(match[0], match[0]), piece)

@@ -54,7 +54,7 @@ def _encoded(values: Any) -> tuple[str, bytes]:
 
 
 def pieces_of(run: Path, config: Mapping[str, Any]) -> Callable[[int], str | list[str]]:
-    """Return a function from a token to its text alone.
+    """Return a function that decodes a single token.
 
     A part of a character becomes `�`, and a special token is a list of one text. The `tokenizer.json` is
     taken from the run's exported model, from the path in the run's settings, or from the hub's cache; without
@@ -113,7 +113,7 @@ class Responses:
 
     @cached_property
     def rows(self) -> dict[str, np.ndarray]:
-        """Column → [R] numbers and flags of each response; a string is replaced by its index in `names`."""
+        """Numbers and flags [R] of each response by column; a string is replaced by its index in `names`."""
         frame, flags = self.frame, self.frame.reindex(columns=FLAGS)
         return {
             **{str(name): frame[name].to_numpy() for name in frame.select_dtypes("integer")},
@@ -124,7 +124,7 @@ class Responses:
 
     @cached_property
     def cells(self) -> dict[str, Any]:
-        """Column → [C] values of each question of an iteration, in the order of the rows.
+        """Values [C] of each cell (a question of an iteration) by column, in the order of the rows.
 
         `column` (iteration), `question`, `first` (first row of the cell), `samples`, `correct`, and `cause`:
         `gradient`, or the reason for a missing gradient (`zero_gradient_causes`).
@@ -153,7 +153,7 @@ class Responses:
 
     @cached_property
     def names(self) -> dict[str, list[Any]]:
-        """Column of strings → distinct values; `references` of each question if they were recorded."""
+        """Distinct values of each column of strings; `references` of each question if they were recorded."""
         found = {
             name: [None if pd.isna(x) else x for x in values] for name, (_, values) in self._codes.items()
         }

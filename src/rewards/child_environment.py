@@ -1,4 +1,4 @@
-"""Environment of child processes that run strangers' code: an allow-list, so that no key is passed on."""
+"""Environment of child processes that run third-party code: an allow-list, so that no key is passed on."""
 
 import os
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ ALLOWED = frozenset(
 
 
 def child_environment(names: Sequence[str] = (), setting: str = "data.variables") -> dict[str, str]:
-    """Return the variables of this process that a stranger's program may see, with a fixed hash seed.
+    """Return the variables of this process that third-party code may see, with a fixed hash seed.
 
     Args:
         names: Further variables that the user names, such as `HF_HOME`.

@@ -1,4 +1,4 @@
-"""Child processes that run strangers' code: their session, their environment, and what they print."""
+"""Child processes that run third-party code: their session, environment and output."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ _MOST_AFTER_STOP = 1 << 22
 
 
 class ChildProcess:
-    """A process that runs a stranger's program, in a session of its own.
+    """Process that runs a third-party program, in a session of its own.
 
-    What it and its own child processes print to their standard error is printed to this process's standard
-    error, in text that a terminal shows as it is and without keys. A program that prints without end is not
-    waited for, and most of its output is left out.
+    The standard error of the program and its child processes is printed to this process's standard error,
+    with control characters escaped and keys removed. A program that prints without end is not waited for, and
+    most of its output is left out.
 
     Args:
         command: The program and its arguments.
-        environment: Its environment variables.
-        source: What the program is, as messages name it: "the environment 'gsm8k-v1'".
-        stdin: Its standard input, as for `subprocess.Popen`.
+        environment: Environment variables of the program.
+        source: Name of the program in messages: "the environment 'gsm8k-v1'".
+        stdin: Standard input of the program, as for `subprocess.Popen`.
 
     Raises:
         OSError: if the program can't be started.
@@ -80,11 +80,11 @@ class ChildProcess:
         return self.process.stdout.fileno()
 
     def kill(self) -> None:
-        """Kill the process and its forks. `end` is still to be called."""
+        """Kill the process and its forks. Call `end` afterwards."""
         os.killpg(self.process.pid, signal.SIGKILL)
 
     def end(self, patience: float = 0.0) -> int:
-        """Kill the process and its forks, and print the rest of what they printed.
+        """Kill the process and its forks, and print the rest of their output.
 
         Args:
             patience: Seconds in which the process may end by itself, and print why.

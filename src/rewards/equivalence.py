@@ -100,7 +100,7 @@ def _apart_at_a_point(one: Any, other: Any) -> bool:
     """Return whether two formulas clearly differ at one fixed point, where all variables are positive.
 
     This avoids simplifying their difference, which takes most of the time on wrong answers. Returns False for
-    everything that has no value, is no formula (sets, equations, matrices) or may be a word.
+    everything that has no value, is not a formula (sets, equations, matrices) or may be a word.
     """
     if not (isinstance(one, Expr) and isinstance(other, Expr)):
         return False

@@ -1,6 +1,6 @@
 r"""Final answer of a response, as it was written.
 
-Responses are untrusted: they may be megabytes long, hold control characters or never close a brace. No
+Responses are untrusted: they may be megabytes long, contain control characters or never close a brace. No
 function here raises on them or backtracks; the cost is proportional to the length.
 """
 
@@ -111,10 +111,10 @@ def after_marker(response: str, marker: str) -> str | None:
 def boxes(text: str) -> list[Box]:
     r"""Return the complete boxes of a text in order, without empty ones; of nested boxes the innermost.
 
-    A box that never closes (a truncated response) is left out. Without braces (`\boxed 9$`) a box holds the
-    rest of the line, up to the closing dollar or the end of the sentence, unless that is prose (`in \boxed as
-    you asked`). Boxes of dots or of the word `answer` count as empty, and "not" in front of a box takes it
-    away.
+    A box that never closes (a truncated response) is left out. Without braces (`\boxed 9$`) the content of a
+    box is the rest of the line, up to the closing dollar or the end of the sentence, unless that is prose
+    (`in \boxed as you asked`). Boxes of dots or of the word `answer` count as empty, and a box preceded by
+    "not" is left out.
 
     >>> [box.content for box in boxes(r"so \boxed{1}, or \boxed{\frac{1}{2}}, in \boxed{}, not \boxed{3")]
     ['1', '\\frac{1}{2}']
@@ -198,16 +198,16 @@ def last_boxed(text: str) -> str | None:
 def extract_answers(response: str) -> tuple[str, ...]:
     r"""Return the final answers as they were written; empty if there are none.
 
-    Only the answer of the response is read, not its thoughts (`split_response`). The first of these that it
-    has decides:
+    Only the answer of the response is read, not its thoughts (`split_response`). The first of these that the
+    answer has decides:
 
     1. the last box, with its neighbours (`last_boxes`): several answers if there are several neighbours;
     2. the rest of the line after the last `####`; if that is a heading, such as `#### Step 3`, the statement
        (3.);
-    3. what follows the last "answer is" or "answer:" on its line: the formula or the bold text that begins
+    3. the text after the last "answer is" or "answer:" on its line: the formula or the bold text that begins
        there, else the text up to the end of the sentence or to "because", "since" or "which"; nothing if the
        sentence doubts or supposes it ("I doubt that the answer is 4");
-    4. what stands between the last `<answer>` and `</answer>`.
+    4. the text between the last `<answer>` and `</answer>`.
 
     >>> extract_answers(r"<think>\boxed{1}?</think> $x=\boxed{2}$ or $x=\boxed{3}$"), extract_answers("#### 7")
     (('2', '3'), ('7',))
@@ -319,15 +319,15 @@ def _with_more(formula: str, rest: str) -> str:
 def extract_reference(solution: str, question: str = "") -> tuple[str, ...]:
     r"""Return the reference answers of a worked solution, any of which is correct; empty without an answer.
 
-    The reference is the last box, else what follows the last `####`. If boxes differ, the question decides:
+    The reference is the last box, else the text after the last `####`. If boxes differ, the question, if
+    given, decides:
 
     - The question asks for all values ("find all …", "separated by commas"): one reference with the contents
-      of all boxes, or of the last box if that repeats the others.
+      of all boxes, or of the last box if it repeats the contents of the others.
     - The question asks for one of several ("either of them", "a unit vector"), or the solution offers its
       boxes as alternatives (`\boxed{20:34}` or `\boxed{8:34\text{ p.m.}}`, "is also acceptable"): one
       reference for each.
-    - Otherwise neighbouring boxes (`last_boxes`) are one reference with all of their values; of others, the
-      last counts.
+    - Otherwise: one reference with the contents of the last box and of its neighbours (`last_boxes`).
 
     >>> extract_reference(r"$k=\boxed{5}$ or $k=\boxed{-3}$", "Find all $k$."), extract_reference("It is 5. #### 5")
     (('5, -3',), ('5',))

@@ -183,7 +183,7 @@ Form = Formula | Quantity | Based | Group | Matrix | Equation | Conditioned | Ch
 
 
 def compact(text: str) -> str:
-    """Drop marks and spaces that separate neither words nor a command from a letter."""
+    """Drop marks around words, and every space except between two letters or digits."""
     kept = []
     text = " ".join(unmarked(text).split())
     for place, character in enumerate(text):

@@ -27,9 +27,9 @@ class MathReward(BackgroundVerifier):
 
     Answer and reference are read into a canonical form (`reading.read_answer`): a number, a list, an
     interval, a quantity with its unit, a number in a base, and so on. The forms alone decide most verdicts;
-    what needs algebra goes to math-verify in a pool of processes (`equivalence.compare`), each distinct
-    comparison once. A verdict depends on the answer and the reference alone, never on what was scored before.
-    docs/verdicts.md lists the forms and conventions.
+    comparisons that need algebra are made by math-verify in a pool of processes (`equivalence.compare`), each
+    distinct comparison once. A verdict depends on the answer and the reference alone, never on what was
+    scored before. docs/verdicts.md lists the forms and conventions.
 
     If the reference has several values, neighboring boxes count together; otherwise the last box does.
     `Score.answer` is the same for equal answers, so that they vote together: `0.5` for `\frac12`,
@@ -150,7 +150,7 @@ class MathReward(BackgroundVerifier):
         return None
 
     def reference_notes(self, reference: Reference) -> tuple[str, ...]:
-        r"""Return how a reference can be read in more than one way.
+        r"""Return the ways in which a reference is ambiguous.
 
         `base`: in a base, which an answer may leave out. `letters`: a letter behind a number is a variable,
         although it may be meant as a unit (`6m`). `spaced digits`: groups of three digits that may be one

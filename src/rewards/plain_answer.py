@@ -194,7 +194,7 @@ def _sequence(text: str, order: Callable[[list[str]], list[str]]) -> str | None:
 def _matches(text: str, pattern: str, *, every: bool) -> str | None:
     """Return the last match of `pattern` after the last `=`, or every match, without decoration.
 
-    If `pattern` has groups, they are returned in the place of the match.
+    If `pattern` has groups, they are returned instead of the match.
     """
     bare = []
     for match in re.finditer(pattern, text.rpartition("=")[2].casefold()):

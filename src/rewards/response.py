@@ -1,6 +1,6 @@
 r"""Parts of a response: the thoughts of a reasoning model, and the answer after them.
 
-Responses are untrusted: they may be megabytes long and hold marks in any order. No function here raises on
+Responses are untrusted: they may be megabytes long and contain marks in any order. No function here raises on
 them; the cost is proportional to the length.
 """
 
@@ -135,19 +135,18 @@ def split_response(text: str, *, opened: bool = False, truncated: bool = False) 
     - Text between an opening and a closing mark is a thought. Marks of the same kind may be nested.
     - Text before a closing mark without an opening one is a thought: templates put the opening mark into the
       prompt.
-    - An opening mark that is never closed begins a thought that was cut. If a sentence mentions the mark ("I
-      need no <think> here"), it is a word.
-    - Marks in quotes, backticks or parentheses are words, too, as is a lone closing mark before punctuation
-      or within a sentence that mentions it.
+    - An opening mark that is never closed begins a truncated thought, unless a sentence mentions the mark ("I
+      need no <think> here"): then the mark is an ordinary word.
+    - Marks in quotes, backticks or parentheses are ordinary words, too, as is a lone closing mark before
+      punctuation or within a sentence that mentions the mark.
     - A closing mark after thoughts that were opened and closed is dropped, and ends no thought.
-    - A thought without a closing mark ends where an `<answer>` begins that is closed or begins a line.
+    - A thought without a closing mark ends before an `<answer>` that is closed or begins a line.
 
     Args:
         text: The response.
         opened: Whether the prompt ended with an opening mark (`opens_thoughts`).
-        truncated: Whether the length limit ended the response. With `opened`, a response without any closing
-            mark is a cut thought if it was truncated; otherwise the model did without thoughts, and all of it
-            is the answer.
+        truncated: Whether the length limit ended the response. With `opened`, a truncated response without
+            any closing mark is a truncated thought; a complete one is an answer without thoughts.
 
     >>> split_response(r"<think>Try \boxed{4}</think> The answer is 5.")
     ResponseParts(thoughts='Try \\boxed{4}', answer='The answer is 5.', finished=True)

@@ -37,7 +37,10 @@ PROTOCOL: list[int] = []
 
 
 def is_ready(poll: select.poll, deadline: float) -> bool:
-    """Wait until a descriptor of `poll` is ready. Return False once `deadline` of `time.monotonic` has passed."""
+    """Wait until a descriptor of `poll` is ready; return False if the deadline passes first.
+
+    `deadline` is a time of `time.monotonic`.
+    """
     while True:
         left = deadline - time.monotonic()
         if poll.poll(min(max(left, 0.0), LONGEST_POLL) * 1000):
@@ -159,7 +162,7 @@ def _write(descriptor: int, message: Any) -> None:
 
 
 def main(file: str, cpu_seconds: str, memory_bytes: str) -> None:
-    """Load the file and serve its `compare` until standard input ends."""
+    """Load `file`, and apply its function `compare` to the jobs on standard input until the input ends."""
     reply_to = os.dup(1)  # child processes do not inherit the copies
     jobs_from = os.dup(0)
     PROTOCOL[:] = reply_to, jobs_from

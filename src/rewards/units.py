@@ -198,8 +198,8 @@ def unit_of(tail: str, amount: Fraction | None, spaced: bool) -> Unit | None:
 
     Args:
         tail: Text with words of `\text{…}` between the characters `OPEN` and `CLOSE`.
-        amount: The number, if known: a noun in the singular goes with 1 only.
-        spaced: Whether a space stands in front of the tail.
+        amount: The number, if known: a singular noun requires 1.
+        spaced: Whether a space precedes the tail.
 
     >>> [unit_of(tail, None, True).name for tail in ("cm^2", "square cm", "miles per hour", "red apples")]
     ['centimeter^2', 'centimeter^2', 'hour^-1 mile', 'red apples']

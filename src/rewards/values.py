@@ -324,7 +324,7 @@ def has_relation(text: str, signs: Collection[str] = _RELATIONS) -> bool:
 
 
 def ascending(latex: str) -> str:
-    r"""Spell `3>x\ge 1` as `1\le x<3`."""
+    r"""Rewrite a chain of > and ≥ in ascending order: `3>x\ge 1` becomes `1\le x<3`."""
     turned = {">": "<", r"\ge": r"\le "}
     signs = [token for _, depth, token in scanned(latex) if not depth and token in _RELATIONS]
     if not signs or not all(sign in turned for sign in signs):

@@ -70,14 +70,14 @@ class WorkerPool:
     """Pool of `workers` processes that run `compare(job)` of a Python file on batches of jobs.
 
     Each worker is a separate interpreter (`sandbox.py`) that compares in forks of itself, so that the pool
-    works from any thread, beside CUDA and under any launcher. Limits hold per job: `cpu_seconds` (so that a
+    works from any thread, beside CUDA and under any launcher. Limits apply per job: `cpu_seconds` (so that a
     busy machine does not change outcomes), ten times as much wall time, and `memory_bytes` of private memory
     (RLIMIT_DATA; outside Linux it may cover less). A job that exceeds one does not affect other jobs.
 
-    Workers start with the first jobs, and `close` ends them at once. Otherwise they finish their batch and
-    end when the pool object or this process does; unless it is killed, this process waits for them. A worker
-    that was killed from outside is replaced, and its batch is repeated once. A forked copy of this process
-    starts its own workers.
+    Workers start with the first jobs, and `close` ends them at once. Otherwise workers finish their batch and
+    end together with the pool object or this process, which waits for them unless it is killed. A worker that
+    was killed from outside is replaced, and its batch is repeated once. A forked copy of this process starts
+    its own workers.
 
     Args:
         compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
@@ -126,7 +126,7 @@ class WorkerPool:
         """Start comparing, and return a function that waits for the outcomes, in the order of the jobs.
 
         The function raises RuntimeError if workers do not start (a dependency is missing, say) or keep dying,
-        ForeignDataError if they send anything else than outcomes, and CancelledError if the pool is closed
+        ForeignDataError if they send anything other than outcomes, and CancelledError if the pool is closed
         first.
         """
         size = max(1, min(_BATCH, -(-len(jobs) // self.workers)))

@@ -39,7 +39,7 @@ class Generation:
     def join(self, seconds: Seconds, phase: str = "generate") -> None:
         """Wait until the responses are complete, or keep the error for `result`. Collective.
 
-        The time counts as `phase`.
+        The waiting time is added to `phase` of `seconds`.
         """
         if self.finish is None:
             return
@@ -76,7 +76,7 @@ class Generation:
 
 
 class Block:
-    """Several batches in one request to the engine: prompts end to end, with the seed of the first."""
+    """Several batches as one request to the engine: concatenated prompts, with the first batch's seed."""
 
     def __init__(self, requests: Sequence[Request], scorings: Sequence[Scoring]) -> None:
         self.request = requests[0]._replace(
@@ -124,9 +124,9 @@ class Queue(deque[Generation]):
             generation.join(Seconds())
 
     def wait(self, seconds: Seconds) -> None:
-        """Wait for the first generation and all others of its weights. Collective.
+        """Wait for the first generation and all others that have the same weights. Collective.
 
-        The time counts as the phase `wait`.
+        The waiting time is added to the phase `wait` of `seconds`.
         """
         for generation in self:
             if generation.step == self[0].step:

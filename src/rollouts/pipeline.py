@@ -164,9 +164,9 @@ class RolloutPipeline:
             batch: Questions and their prompts.
             policy: Policy whose weights sample.
             step: Optimizer steps that the policy has made.
-            draw: Returns a further batch, out of turn; for dynamic sampling.
-            observe: Called with what `memory` recorded of each sampled batch, also of one that is not learned
-                from.
+            draw: Returns an additional batch; for dynamic sampling.
+            observe: Called with the visits that `memory` recorded for each sampled batch, even if the batch
+                is not learned from.
             reformulated: Returns the prompts of the rephrasings of some questions; for the reformulator.
         """
         numbers = count()
@@ -229,12 +229,12 @@ class RolloutPipeline:
         Call this method when fewer than `ahead` generations are `following`: the engine is idle then. The
         batches are one request to the engine: with `ahead` batches at a time, responses are `ahead` to 2
         `ahead` − 1 iterations old when the policy learns from them, and weights are sent once in `ahead`
-        iterations. `seconds` gets the time of this.
+        iterations. The time is added to `seconds`.
 
         The responses are part of `state_dict`. Draws of dynamic sampling are sampled by the weights that
-        learn from them. If `roll_out` is called with another batch, it samples anew. If the responses could
-        not be sampled, `roll_out` raises the error; called once more, it samples them with the current
-        weights.
+        learn from them. If `roll_out` is called with another batch, the responses are dropped, and that batch
+        is sampled. If the responses could not be sampled, `roll_out` raises the error; a second call of
+        `roll_out` samples them with the current weights.
         """
         first = self.iteration + len(self.following)
         requests = [self._request(batch, ("fit", number, 0)) for number, batch in enumerate(batches, first)]
@@ -336,7 +336,7 @@ class RolloutPipeline:
 
 
 def check_reformulated(parts: object, reformulator: Reformulator) -> None:
-    """Raise a TypeError if a reformulator has returned anything else than sampled and scored batches."""
+    """Raise a TypeError if a reformulator has returned anything other than sampled and scored batches."""
     expected = f"Expected {name_of(reformulator)} (rollout.reformulator) to return a sequence of batches with rollouts"
     if not isinstance(parts, Sequence):
         raise TypeError(f"{expected}, but got {found(parts)}.")

@@ -227,7 +227,7 @@ def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, Rew
 
     Raises:
         TypeError: a term returns no tensor.
-        ValueError: a term returns a tensor of another shape, or on another device than the CPU.
+        ValueError: a term returns a tensor of another shape, or not on the CPU.
         FloatingPointError: a term, or the sum of all terms, is not finite or above `LARGEST_REWARD`.
         RuntimeError: a term calls `sys.exit`.
     """
@@ -264,9 +264,10 @@ def spent_on(batch: QuestionBatch) -> dict[str, int]:
 
 
 def totals_of(batch: QuestionBatch) -> dict[str, float]:
-    """Return sums over the responses that this rank has sampled, without replayed ones.
+    """Return the sums behind `means_of` over the responses that this rank has sampled.
 
-    The sums add up over ranks.
+    Examples are numbers of prompts, responses and tokens, and sums of rewards. Replayed responses are left
+    out. The totals of several ranks can be added.
     """
     rollouts = batch.rollouts
     assert rollouts is not None

@@ -1,4 +1,4 @@
-"""Runs of earlier versions: settings that they lack, with the values to go on with, and classes that have moved."""
+"""Runs of earlier versions: settings that they lack, with values that allow a resume, and renamed classes."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase

@@ -130,7 +130,7 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         """Write `checkpoint` to `path`, a local file, after checking that a resume can load it.
 
         Raises:
-            TypeError: if a state holds an object that a resume would refuse to load; see `check_states`.
+            TypeError: if a state contains an object that a resume would refuse to load; see `check_states`.
         """
         with written_whole(Path(path)) as partial:
             try:
@@ -199,7 +199,7 @@ def commit_folder(partial: Path, path: Path) -> None:
 
 
 def seals_of(files: Sequence[Path]) -> dict[str, list[int]]:
-    """Return name → [size in bytes, CRC-32] of each file; files are read in parallel."""
+    """Return [size in bytes, CRC-32] of each file, by file name; files are read in parallel."""
     with ThreadPoolExecutor() as pool:
         sums = list(pool.map(checksum, files))
     return {file.name: [file.stat().st_size, value] for file, value in zip(files, sums, strict=True)}

@@ -72,7 +72,7 @@ def checkpoint_name(iteration: int) -> str:
 
 
 def checkpoints_in(directory: Path) -> dict[int, Path]:
-    """Return iteration → checkpoint in `directory`, oldest first, complete or not."""
+    """Return the checkpoints in `directory` by iteration, oldest first, complete or not."""
     named = [(re.fullmatch(r"iteration-(\d+)\.ckpt", path.name), path) for path in directory.glob("*.ckpt")]
     return dict(sorted((int(match[1]), path) for match, path in named if match))
 
@@ -141,7 +141,7 @@ def admit(cfg: DictConfig, directory: Path) -> Changes:
 
     Raises:
         FileExistsError: if the directory has a run that `resume` does not continue, or that this command
-            would replace, or a folder in place of a file.
+            would replace, or a folder at the path of a file.
         FileNotFoundError: if the settings or the checkpoints of the continued run are missing.
         ValueError: if the settings of the continued run are unreadable or different.
     """
@@ -204,12 +204,13 @@ def admit(cfg: DictConfig, directory: Path) -> Changes:
 
 
 def check_kinds(directory: Path) -> None:
-    """Check that no folder, pipe or broken link is in the place of a run's file, or vice versa.
+    """Check that every path of a run that exists is of the right kind: file or folder.
 
-    The run would otherwise fail when it writes there, after work was paid for.
+    A folder, pipe or broken link at the path of a file would make the run fail when it writes there, after
+    work was paid for.
 
     Raises:
-        FileExistsError: if there is such an entry. The message names the entry.
+        FileExistsError: if a path is of the wrong kind. The message names the path.
     """
     remedy = "Move it away, or set another name=…"
     for name in FOLDERS:
@@ -241,7 +242,7 @@ def iterations_logged(directory: Path) -> int:
     """Return the last training iteration in `metrics.csv`, counted from 1; 0 if there is none.
 
     Raises:
-        ValueError: if the file is no table.
+        ValueError: if the file is not a table.
     """
     _, rows = read_csv(directory / "metrics.csv")
     steps = [row["step"] for row in rows if row.get("rollout/reward")]
@@ -334,8 +335,8 @@ def shapes_learning(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) 
 
     Args:
         name: Name of the changed setting; `callbacks.<part>.…` for a setting of a callback.
-        then: All settings of the run. A stranger may have written them, so a class that is not also in `now`
-            is imported only if it belongs to this package or to Lightning.
+        then: All settings of the run. The file may come from an untrusted source, so a class that is not also
+            in `now` is imported only if it belongs to this package or to Lightning.
         now: All settings of the resume.
     """
     group, _, rest = name.partition(".")
@@ -392,8 +393,8 @@ def _undeclared(names: set[str], then: Mapping[str, Any], now: Mapping[str, Any]
 def read_config(path: Path) -> dict[str, Any]:
     """Read the settings of a run as plain containers, with the present names of classes that have moved.
 
-    Interpolations are refused: a stranger may have written the file, and resolving them could read the
-    environment.
+    Interpolations are refused: the file may come from an untrusted source, and resolving interpolations could
+    read the environment.
     """
     if not path.is_file():
         raise FileNotFoundError(
@@ -426,7 +427,7 @@ def parsed(text: str) -> Any:
 
 
 def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> Changes:
-    """Return setting → (value then, value now), for all settings that differ.
+    """Return (value then, value now) of each setting that differs, by name.
 
     `absent` stands for the value of a missing setting.
 
@@ -458,7 +459,7 @@ def without_copies(changed: dict[str, Any]) -> dict[str, Any]:
 
 
 def flat(content: Any, prefix: str = "") -> dict[str, Any]:
-    """Return dotted name → value of each setting; a list is one value."""
+    """Return the value of each setting by dotted name; a list is one value."""
     if not isinstance(content, Mapping) or not content:
         return {prefix: content}
     parts = (flat(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in content.items())
@@ -493,7 +494,7 @@ def provenance() -> dict[str, str]:
 
 
 def read_provenance(directory: Path) -> dict[str, str]:
-    """Read the provenance in a directory; empty if there is none, or with a warning if it is damaged."""
+    """Read `provenance.json` in a directory; empty if the file is missing or, with a warning, damaged."""
     path = directory / "provenance.json"
     if not path.is_file():
         return {}

@@ -122,7 +122,7 @@ class GridRun:
     """Run of one method and seed in a separate directory, with state in `run.json`, job files in `job/`.
 
     With `after`, the run starts from the policy of the run `after`, and waits for that run. With `longer`,
-    the run starts as a copy of that run.
+    the run starts as a copy of the run `longer`.
     """
 
     method: str

@@ -83,7 +83,7 @@ class MetricsCSV(ResumableLogger):
 
 
 class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
-    """TensorBoard logger that hides what an earlier attempt at the run logged after its checkpoint."""
+    """TensorBoard logger that hides the steps that an earlier attempt logged after the checkpoint."""
 
     _last_step = -1
     _began = False
@@ -92,7 +92,7 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
     def experiment(self) -> Any:
         """TensorBoard writer; a new one if a fit has closed the previous one.
 
-        Existing files are numbered before the new writer makes a file.
+        `number_files` renames existing files before a new writer creates a file.
         """
         if self._experiment is not None and self._experiment.file_writer is None:
             self._experiment = None

@@ -41,8 +41,8 @@ def log_scalars(module: LightningModule, values: Mapping[str, float]) -> None:
 class ScalarLog(Callback):
     """Collector that sends the scalars of an iteration or evaluation to every logger as one row.
 
-    `LightningModule.log` would repeat a scalar that is not logged in every iteration until the epoch ends; a
-    run that is resumed in between could not do so.
+    In iterations that do not log a scalar, `LightningModule.log` would repeat its last value until the epoch
+    ends; a resumed run could not repeat values from before its checkpoint.
     """
 
     stage = Stage.LOG

@@ -82,7 +82,7 @@ def check_paths(cfg: DictConfig) -> None:
 
 
 def check_machine(cfg: DictConfig) -> None:
-    """Check that this machine has what the settings need: GPUs, vLLM."""
+    """Check that this machine has the GPUs and the vLLM that the settings need."""
     engine = cfg.rollout.engine
     kind = str(engine.get("_target_", "")).rpartition(".")[2]
     if kind == "VLLMEngine" and importlib.util.find_spec("vllm") is None:

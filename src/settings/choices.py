@@ -24,7 +24,7 @@ def check_choices(overrides: Sequence[str]) -> None:
     Raises:
         ValueError: if an override has no name, sets a group to something other than an option, or drops a
             group that every run needs.
-        hydra.errors.OverrideParseException: if a word is no override.
+        hydra.errors.OverrideParseException: if a word is not an override.
     """
     words = [word for word in overrides if not word.startswith("-") and ("=" in word or word.startswith("~"))]
     parsed = OverridesParser.create().parse_overrides(words)

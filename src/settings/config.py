@@ -137,11 +137,11 @@ class Run:
 
 
 def check_sections(cfg: DictConfig) -> None:
-    """Refuse null, a text or a number in the place of settings that hold others.
+    """Refuse null, a text or a number for a setting that must be a mapping of settings.
 
     Raises:
-        ValueError: if one of `PARTS` is no mapping, or an optional part, one of `GROUPS` or a part in a group
-            neither null nor a mapping. The message names the setting.
+        ValueError: if one of `PARTS` is not a mapping, or an optional part, one of `GROUPS` or a part in a
+            group is neither null nor a mapping. The message names the setting.
     """
     for name in PARTS:
         part = OmegaConf.select(cfg, name)
@@ -219,7 +219,7 @@ def instances(parts: DictConfig | None, setting: str, kind: Callable[..., T]) ->
     """Build the parts of a group, such as `callbacks`, in the order of their names in the settings.
 
     Raises:
-        ValueError: if one of them is no `kind`. The message names the part.
+        ValueError: if a part is not a `kind`. The message names the part.
     """
     from hydra.utils import instantiate
 
@@ -341,7 +341,7 @@ def policy_module(cfg: DictConfig) -> PolicyModule:
 
 
 def check_settings(cfg: DictConfig, trains: bool = True) -> None:
-    """Refuse settings that would fail only later, or with which a run would train something else than they say."""
+    """Refuse settings that would fail only later, or that training would not follow as stated."""
     check_numbers(cfg)
     if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
         raise ValueError(
@@ -415,7 +415,7 @@ def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
 
 
 def exists(settings: str | None) -> bool:
-    """Return whether the file `settings/<settings>.yaml` exists, from a paper's recipe or a user."""
+    """Return whether the package or a user's configuration folder has the file `settings/<settings>.yaml`."""
     if not settings:
         return False
     sources = HydraConfig.get().runtime.config_sources
@@ -424,7 +424,10 @@ def exists(settings: str | None) -> bool:
 
 
 class PrintableFormatter(logging.Formatter):
-    """Formatter of safe log messages; libraries also log errors of third-party parts."""
+    """Log formatter that removes secrets and escapes control characters.
+
+    Libraries also log errors of third-party parts, whose text is untrusted.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the text of a message without secrets, and with control characters escaped."""

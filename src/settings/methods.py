@@ -42,7 +42,7 @@ class MethodFolders(SearchPathPlugin):
 
 
 def options_of(group: str) -> dict[str, str]:
-    """Return option → YAML text of a group's files, in `configs` and in method folders, sorted by name."""
+    """Return the YAML text of each option of a group, in `configs` and method folders, sorted by name."""
     found = {}
     for folder in (configs(), *method_configs()):
         for path in (folder / group).glob("*.yaml"):
@@ -56,13 +56,13 @@ def experiments() -> list[str]:
 
 
 def tables() -> dict[str, Path]:
-    """Return paper or method → file of its table."""
+    """Return the file with the values of each paper, by name of the paper or method."""
     core = {path.stem: path for path in sorted((configs() / "papers").glob("*.yaml"))}
     return core | {path.parent.name: path for path in sorted(CONTRIB.glob("*/paper.yaml"))}
 
 
 def read_paper(path: Path) -> dict[str, Any]:
-    """Return the content of a table."""
+    """Read a file with the values of a paper."""
     content: Any = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
     return dict(content)
 

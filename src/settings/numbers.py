@@ -23,7 +23,7 @@ LONGEST = 10.0**9
 
 @dataclass(frozen=True, kw_only=True)
 class NumberRule:
-    """The numbers that a setting takes."""
+    """Rule for the numbers that a setting accepts."""
 
     least: float | None = None
     most: float | None = None

@@ -1,4 +1,4 @@
-"""Types of the settings at the top level of each command; the classes that settings build declare those below."""
+"""Types of the top-level settings of each command; classes declare the settings below."""
 
 from dataclasses import dataclass
 from typing import Any, get_type_hints
@@ -11,7 +11,7 @@ from .typed import fits, of_another_type
 
 @dataclass
 class Train:
-    """Settings of tagrpo-train; `configs/train.yaml` says what each of them does."""
+    """Settings of tagrpo-train; `configs/train.yaml` describes each setting."""
 
     name: str | float
     seed: int

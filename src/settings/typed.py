@@ -42,7 +42,7 @@ def check_declared(cfg: DictConfig) -> None:
     unless the type allows null. Arguments without a type accept anything.
 
     Raises:
-        ValueError: if a setting has another type, or is no argument. The message names the setting.
+        ValueError: if a setting has another type, or is not an argument. The message names the setting.
     """
     own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
     content: Any = OmegaConf.to_container(own, resolve=True, throw_on_missing=False)
@@ -69,7 +69,7 @@ def check_declared(cfg: DictConfig) -> None:
 def of_another_type(cfg: DictConfig, name: str, hint: Any, value: object) -> ValueError:
     """Return the error of a setting `name` whose `value` is not of the type `hint`.
 
-    The error names the setting where the value was written, and of a mapping the member that is wrong.
+    The error names the setting where the value was written; for a mapping, the wrong member.
     """
     for kind in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else [hint]:
         if get_origin(kind) in _MAPPINGS and isinstance(value, Mapping):

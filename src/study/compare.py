@@ -44,7 +44,7 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
     """Return the methods of a configuration, in order.
 
     The configuration has a list of experiments, or a mapping from names to methods. A name maps to a list of
-    overrides, or to a mapping with `KEYS`: `demo` and `paper` are overrides at that scale alone, `after` and
+    overrides, or to a mapping with `KEYS`: `demo` and `paper` are overrides at that scale only, `after` and
     `longer` name a method listed above.
 
     Raises:

@@ -191,7 +191,7 @@ def ask_training_questions(cfg: DictConfig) -> None:
 
 
 def kept_checkpoints(run: Path) -> dict[int, Path]:
-    """Return iteration → checkpoint, for the checkpoints nearest to each quarter of training.
+    """Return the checkpoints nearest to each quarter of training, by iteration.
 
     Raises:
         DamagedFileError: if one of these checkpoints is damaged.
@@ -237,7 +237,7 @@ def measured_in(path: Path) -> list[Point]:
 
 
 def diagnose(cfg: DictConfig, run: Run) -> list[str]:
-    """Measure base and checkpoints, print the table, and return the names of the written files.
+    """Measure the untrained policy and checkpoints, print the table, and return the names of written files.
 
     The files are in `run.directory`. `cfg` comes from `ask_training_questions`; the questions of `run` have
     been read.

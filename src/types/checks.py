@@ -48,9 +48,9 @@ def name_of(part: object) -> str:
 
 @contextmanager
 def own_code(part: object, setting: str) -> Iterator[None]:
-    """Turn a SystemExit or StopIteration of a part into an error, since both would pass silently.
+    """Turn a SystemExit or StopIteration raised by `part` into an error; both would pass silently.
 
-    The first one would end the run with exit code 0. The second one, which `next` raises for an empty
+    A SystemExit would end the run with exit code 0. A StopIteration, which `next` raises for an empty
     iterator, would end the epoch: Lightning takes it for the end of the data.
 
     Raises:

@@ -39,7 +39,7 @@ class QuestionGroup(NamedTuple):
     Empty if all are wordings."""
 
     def select_rephrasings(self, rows: Iterable[int]) -> QuestionGroup:
-        """Return the question with the rephrasings in `rows` alone, 0 being the first.
+        """Return the question with only the rephrasings in `rows`; row 0 is the first rephrasing.
 
         >>> group = QuestionGroup("a", "1 + 1", ("add 1 to 1", "1 + 1: 2 or 3?"), ("2",), kinds=("wording", "format"))
         >>> group.select_rephrasings([1])[2:]
@@ -88,7 +88,7 @@ class QuestionBatch:
 
 
 class Seconds(dict[str, float]):
-    """Phase → wall seconds on this rank; every step of an iteration adds its seconds."""
+    """Wall seconds of each phase on this rank; every step of an iteration adds its seconds."""
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
@@ -170,7 +170,7 @@ class Completion:
 
 
 class History(NamedTuple):
-    """Earlier results on each response's question, without its own batch; see `QuestionMemory`."""
+    """Earlier results on each response's question, without the response's batch; see `QuestionMemory`."""
 
     samples: Tensor
     """[R] long, earlier responses to the question and its rephrasings, without replayed ones."""
@@ -294,7 +294,7 @@ class _ScoreFields(NamedTuple):
 
 
 class InvalidScoreError(TypeError):
-    """Invalid values for a `Score`."""
+    """Error for invalid values of a `Score`."""
 
 
 class Score(_ScoreFields):

@@ -48,7 +48,7 @@ class LossInputs:
 
 @dataclass(frozen=True, kw_only=True)
 class CreditInputs:
-    """Input of token credit: R responses of this rank, and the T tokens of those that count in the loss.
+    """Input of token credit: R responses of a rank, and T tokens of the responses that count in the loss.
 
     The responses are those of one mini-batch. A rank may have none. All tensors are on the CPU.
     """
@@ -86,7 +86,7 @@ class Credit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LossOutputs:
-    """The loss of a micro-batch and the sums that its metrics are made of."""
+    """The loss of a micro-batch and the sums from which its metrics are computed."""
 
     loss: Tensor
     """[] float32. Summed over micro-batches and ranks it is the loss of the mini-batch."""

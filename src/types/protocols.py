@@ -32,9 +32,9 @@ class AdvantageStrategy(Protocol):
 
 @runtime_checkable
 class TokenCredit(Protocol):
-    """Credit that turns the advantages of responses into those of their tokens.
+    """Credit assignment: the advantages of tokens, from the advantages of their responses.
 
-    Credit costs a forward, which gives old log-probs too.
+    Credit costs a forward, which also gives the old log-probs.
     """
 
     needs_history: bool = False
@@ -117,10 +117,10 @@ class Engine(Protocol):
         raise NotImplementedError(f"{type(self).__name__} can't sample while the policy is updated.")
 
     def sleep(self) -> None:
-        """Give memory back, if there is any to give back, until the next `sync` or `generate`."""
+        """Release memory, if possible, until the next `sync` or `generate`."""
 
     def close(self) -> None:
-        """Give memory and processes back for good."""
+        """Release memory and processes permanently."""
 
 
 @runtime_checkable
@@ -151,7 +151,7 @@ class Verifier(Protocol):
         """Raise a ValueError if no response can match a question's references; called on loading."""
 
     def reference_notes(self, reference: str | Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002
-        """Return notable kinds of spellings in a reference, such as `base`; called on loading."""
+        """Return notes on the spelling of a reference, by kind, such as `base`; called on loading."""
         return ()
 
     def close(self) -> None:
@@ -195,8 +195,8 @@ class Reformulator(Protocol):
         """Return batches from `ask`, perhaps with other rewards, that join the training batch. Collective.
 
         `batch` has its rollouts. With dynamic sampling its questions have a gradient, and returned questions
-        without a gradient are left out. Each question passed to `ask` joins as a separate question: give it
-        an id of its own.
+        without a gradient are left out. Each question passed to `ask` joins as a separate question: give it a
+        unique id.
         """
 
     def state_dict(self) -> dict[str, Any]:
@@ -211,7 +211,7 @@ class Reformulator(Protocol):
 class SampledPolicy(Protocol):
     """Members of `PolicyModule` that callbacks and engines use.
 
-    Engines get the parameters of other modules by name.
+    From modules without these members, engines get the named parameters.
     """
 
     mini_batches: int = 1
@@ -226,10 +226,7 @@ class SampledPolicy(Protocol):
         """
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
-        """Return [n] float32, mean entropy per token of a rank's responses, nats. Collective.
-
-        Replay uses it.
-        """
+        """Return [n] float32, mean entropy per token of a rank's responses, nats; for replay. Collective."""
 
 
 def require(value: object, protocol: type, setting: str) -> None:

@@ -18,10 +18,11 @@ def running_rate(record: Record, decay: float) -> float | None:
 
 
 class AdaptiveRephrasings(Curriculum):
-    """N between `low` and `high`, in proportion to the probability that an original's responses are uniform.
+    """Curriculum with more rephrasings if the responses to the original are probably all right or all wrong.
 
-    N = low + round((high − low) · (p^G + (1 − p)^G)), halves rounded up. p is the `running_rate` of the
-    original; responses to its rephrasings do not count. A question that was never seen gets `high`.
+    N = low + round((high − low) · (p^G + (1 − p)^G)), halves rounded up: N rises from `low` to `high` with
+    the probability that all G verdicts on the original are equal. p is the `running_rate` of the original;
+    responses to its rephrasings do not count. A question that was never seen gets `high`.
 
     With G = 8: p = 1 or 0 → `high`; p = 7/8 → a third of the way (0.344); p = 1/2 → `low`.
 
@@ -29,7 +30,7 @@ class AdaptiveRephrasings(Curriculum):
         low: Fewest rephrasings.
         high: Most rephrasings; questions that have fewer use all they have. None: all.
         samples: G, responses to the original in each batch.
-        decay: Weight of the past in the running rate: 0 is the last batch alone, 1 the first batch alone.
+        decay: Weight of the past in the running rate: 0 uses only the last batch, 1 only the first batch.
     """
 
     def __init__(self, low: int = 0, high: int | None = 3, samples: int = 8, decay: float = 0.5) -> None:

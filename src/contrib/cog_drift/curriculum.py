@@ -5,15 +5,15 @@ from ...types import QuestionGroup
 
 
 class EasiestFirst(Curriculum):
-    """Curriculum of one wording at a time: a question's rephrasings in order, then the original for good.
+    """Curriculum of one wording at a time: a question's rephrasings in order, then only the original.
 
     The next wording follows after each visit whose share of correct responses is above `threshold`; order
-    rephrasings from easy to hard, such as four choices, ten choices and a gap to fill. Read in the authors'
-    code (dinobby/Cog-DRIFT, adaptive_sampler.py, with a window of one batch); the paper, arXiv 2604.04767, is
-    known at second hand.
+    rephrasings from easy to hard, such as four choices, ten choices and a gap to fill. The rule follows the
+    authors' code (dinobby/Cog-DRIFT, adaptive_sampler.py, with a window of one batch); the paper, arXiv
+    2604.04767, was not read.
 
-    Departures: the share is that of verdicts, without the authors' format reward of 0.2; and only the newest
-    64 visits of each question are remembered, so that a hard question may fall back when older visits are
+    Departures: the share counts verdicts, without the authors' format reward of 0.2; and only the newest 64
+    visits of each question are remembered, so that a hard question may fall back when older visits are
     forgotten.
 
     Args:

@@ -46,8 +46,8 @@ class ClipCovCredit(TokenCredit):
 
     Args:
         share: Share of all tokens of the mini-batch, above 0.
-        low: Tokens with smaller covariances are left alone.
-        high: Tokens with larger covariances are left alone.
+        low: Tokens with smaller covariances keep their credit.
+        high: Tokens with larger covariances keep their credit.
         seed: Seed of the draws.
     """
 

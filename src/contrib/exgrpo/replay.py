@@ -51,7 +51,7 @@ def latest_partial_rate(visits: Sequence[Visit]) -> float:
 class SuccessReplay:
     """ExGRPO's buffer of past successes.
 
-    Questions that were solved in full are retired: they leave the buffer for good, and
+    Questions that were solved in full are retired: they leave the buffer permanently, and
     `QuestionLoader.serve_by` keeps them out of later batches.
 
     Departures from the authors' code: successes before the start are recorded too; the success rate is that

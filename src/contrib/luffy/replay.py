@@ -41,9 +41,10 @@ class Demonstrations:
         return past if text and len(ids) <= self.longest else None
 
     def substitute(self, batch: QuestionBatch, iteration: int, policy: Any) -> QuestionBatch:  # noqa: ARG002
-        """Return `batch` with demonstrations as `past` of prompts.
+        """Return `batch` with a demonstration in place of one sample of each original prompt.
 
-        These prompts ask for one sample less, but for at least one.
+        The demonstration becomes the prompt's `past`, and the prompt requests one sample less. Prompts of
+        rephrasings, prompts with a single sample and questions without a demonstration are unchanged.
         """
         prompts = []
         for prompt in batch.prompts:

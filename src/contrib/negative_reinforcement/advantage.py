@@ -20,10 +20,10 @@ class VerdictAdvantage(AdvantageStrategy):
     | W-REINFORCE | λ = 0.1 | −1 |
     | REINFORCE | λ = 1 | −1 |
 
-    The table is the authors' code (TianHongZXY/RLVR-Decomposed); the paper is known at second hand. The
-    expected gradient is (`correct` − `wrong`) · ∇p for every p: PSR and NSR differ in variance, and in what a
-    clipped or token-averaged loss makes of them. There is no pool: a question whose responses are all wrong
-    is learned from too, unless `wrong` is 0. Shaped rewards are not read.
+    The table follows the authors' code (TianHongZXY/RLVR-Decomposed); the paper was not read. The expected
+    gradient is (`correct` − `wrong`) · ∇p for every p: PSR and NSR differ in variance, and in what a clipped
+    or token-averaged loss makes of them. There is no pool: a question whose responses are all wrong is
+    learned from too, unless `wrong` is 0. Shaped rewards are not read.
 
     Args:
         correct: Advantage of a correct response.

@@ -1,7 +1,7 @@
 """Exploration by final answers: a bonus for answers that are rare in the run (arXiv 2509.06941).
 
-The paper's abstract was read; its formulas are known at second hand, but not how they count responses without
-an answer. Here, having no answer counts as an answer like any other.
+Only the paper's abstract was read; its formulas come from other sources, which do not say how responses
+without an answer are counted. Here, having no answer counts as an answer like any other.
 """
 
 from dataclasses import dataclass

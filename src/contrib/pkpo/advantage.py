@@ -28,11 +28,11 @@ class PKPOAdvantage(AdvantageStrategy):
     | leave_one_out | the same − k n/(n−1) · ρ(n−1, c_i, k) | Eq. 29 |
     | fewer | k · (1 − ρ(n−1, c_i, k−1)) if f_i = 1, else 0 | Eq. 33, what the paper calls PKPO |
 
-    `fewer` compares a group with and without the response. All three have the same expected gradient, that of
-    the chance that k of the pool's responses, drawn without replacement, hold a correct one. If all have the
-    success rate p, this is pass@k (Theorem 2), and the gradient is k (1 − p)^(k−1) · ∇p; with rephrasings of
-    other rates it is the mean of 1 − ∏(1 − p_j) over the groups of k. `PassAtKAdvantage` divides by the
-    standard deviation of pass@k and is biased. Counts are of `correct`.
+    `fewer` compares a group with and without the response. All three have the same expected gradient: the
+    gradient of the probability that k of the pool's responses, drawn without replacement, include a correct
+    one. If all responses have the success rate p, this probability is pass@k (Theorem 2), and the gradient is
+    k (1 − p)^(k−1) · ∇p; with rephrasings of other rates it is the mean of 1 − ∏(1 − p_j) over the groups of
+    k. `PassAtKAdvantage` divides by the standard deviation of pass@k and is biased. Counts are of `correct`.
 
     Degenerate pools are 0. Pools of fewer than k responses, and of k with `leave_one_out`, have no unbiased
     estimate (Corollary 2). With `fewer`, pools without a correct response and pools with fewer than k − 1

@@ -15,11 +15,11 @@ from ...types.checks import check_choice
 class RiskSensitiveAdvantage(AdvantageStrategy):
     """A_i = (e^{β R_i} / m − 1) / β, with m the mean of e^{β R} over the pool (arXiv 2509.24261).
 
-    The gradient of (1/β) ln E[e^{β R}] with the pool's mean as expectation; that utility is the mean reward
-    for β → 0 (`GroupAdvantage` with scale none), the largest for β → ∞. For rewards of 1 and 0 and a large
-    pool the expected gradient is (e^β − 1) / (β (1 + p (e^β − 1))) · ∇p; a finite pool is biased, as every
-    ratio of means. Read in the authors' code (Jackory/RS-GRPO, risk_sensitive_adv.py); the paper is known at
-    second hand.
+    This gives the gradient of (1/β) ln E[e^{β R}], with the pool's mean as expectation; that utility is the
+    mean reward for β → 0 (`GroupAdvantage` with scale none), the largest for β → ∞. For rewards of 1 and 0
+    and a large pool the expected gradient is (e^β − 1) / (β (1 + p (e^β − 1))) · ∇p; a finite pool is biased,
+    as every ratio of means. The formula follows the authors' code (Jackory/RS-GRPO, risk_sensitive_adv.py);
+    the paper was not read.
 
     Degenerate pools are exactly 0: rewards that are all equal, or a single response (the authors' code leaves
     (e^{β R} − 1) / β there).

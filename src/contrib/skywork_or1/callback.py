@@ -11,10 +11,10 @@ from ...runs.scalars import log_scalars
 class AdaptiveEntropy(Callback):
     """Callback that sets the loss's `entropy_coef` for the next batch: γ if the entropy is low, else 0.
 
-    The entropy is low if that of this batch is below the target. After every batch, γ grows by `step` if the
-    entropy is below the target, and else shrinks by `step`, within its bounds; γ begins at 0. Read in the
-    authors' code (SkyworkAI/Skywork-OR1, core_algos.py, EntController); the report, arXiv 2505.22312, is
-    known at second hand. The entropy is estimated as in that code, by the log-probs of the sampled tokens.
+    The entropy is low if this batch's is below `target`. After every batch, γ grows by `step` if the entropy
+    is low, and else shrinks by `step`, within its bounds; γ begins at 0. The rule follows the authors' code
+    (SkyworkAI/Skywork-OR1, core_algos.py, EntController); the report, arXiv 2505.22312, was not read. The
+    entropy is estimated as in that code, by the log-probs of the sampled tokens.
 
     - `adaptive_entropy/entropy`: −mean log-prob of the sampled tokens of all ranks, nats.
     - `adaptive_entropy/coef`: the coefficient for the next batch.

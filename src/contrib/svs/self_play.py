@@ -76,7 +76,7 @@ def within(batch: QuestionBatch, share: tuple[float, float]) -> Tensor:
 
 
 def made(batch: QuestionBatch, row: int, kind: str, text: str) -> QuestionGroup:
-    """Return the question of response `row` with `text`, of the kind `kind`, as its only rephrasing."""
+    """Return the question of response `row`, with `text` as its only rephrasing, of the kind `kind`."""
     assert batch.rollouts is not None
     group = batch.groups[int(batch.rollouts.question[row])]
     return group._replace(id=f"{group.id}/{row}", rephrasings=(text.strip(),), kinds=(kind,))

@@ -19,9 +19,9 @@ class UniformCorrectAdvantage(BasedAdvantage):
     """Advantages of a base strategy, with correct responses weighted by 1 − τ + τ (1/q) / mean(1/q).
 
     q is the softmax of the mean log-prob per token over the correct responses of the pool, so that the
-    weights have the mean 1 and the pool keeps its positive advantage. Read in the authors' code (arXiv
-    2605.00365; AnamikaLochab/UCPO, core_algos.py); the paper is known at second hand. In the code, all
-    correct responses get the advantage of the first, which is the same unless rewards are shaped.
+    weights have the mean 1 and the pool keeps its positive advantage. The formula follows the authors' code
+    (AnamikaLochab/UCPO, core_algos.py); the paper, arXiv 2605.00365, was not read. In the code, all correct
+    responses get the advantage of the first, which is the same unless rewards are shaped.
 
     A pool with one correct response or none keeps its advantages.
 

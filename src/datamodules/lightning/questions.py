@@ -32,7 +32,7 @@ class QuestionDataModule(LightningDataModule):
     `datamodules.report`) is logged, and the whole is written to `data.json` in the run directory.
 
     Args:
-        train: Source of the training questions; None for evaluation alone.
+        train: Source of the training questions; None if there is only evaluation.
         evaluation: Split name → source of its questions; used for validation and test. The split `train` is
             sampled as in training: with its rephrasings, and in the templates of training.
         tokenizer: Folder or hub name of the policy's tokenizer.
@@ -51,7 +51,7 @@ class QuestionDataModule(LightningDataModule):
         max_prompt_tokens: Length limit of prompts.
         curriculum: Chooses which training questions are served, and with which of their N rephrasings, from
             the records in `memory`. None serves all.
-        shuffle: Whether each training epoch is shuffled anew; otherwise all epochs keep the source's order.
+        shuffle: Whether each training epoch has a new order; otherwise all epochs keep the source's order.
         seed: Seed of the training order.
         max_evaluation_prompt_tokens: Length limit of evaluation prompts. None uses `max_prompt_tokens`.
     """
@@ -241,8 +241,8 @@ class QuestionDataModule(LightningDataModule):
         """Read every reference answer with the verifier, and record the verifier's notes in the report.
 
         Raises:
-            ValueError: if no response can match some of them; the message names file, row and question of the
-                first.
+            ValueError: if no response can match some reference; the message names file, row and question of
+                the first such reference.
         """
         refused = []
         for split, groups in self._splits.items():
@@ -314,7 +314,7 @@ class QuestionDataModule(LightningDataModule):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from the result of `state_dict`, with the same tokenizer.
 
-        A curriculum without state starts anew.
+        A curriculum without state starts from scratch.
         """
         training = self.trainer is not None and self.trainer.training
         if training and state_dict.get("tokenizer", self.tokenizer_digest) != self.tokenizer_digest:

@@ -40,8 +40,8 @@ class Source(Protocol):
 
         - ids are unique within the list;
         - `answer` is never empty, and any of its strings is a correct answer;
-        - two calls, in one process or in two, return the same questions in the same order, so that ranks
-          and resumed runs agree on what row i is.
+        - two calls, in one process or in two, return the same questions in the same order, so that ranks and
+          resumed runs agree on row i.
 
         Raises:
             ValueError: if a row breaks one of these guarantees; the message names the row.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """Description of how to read one dataset."""
+    """Entry of the catalogue: location, columns and expected content of one dataset."""
 
     hub: str  # name on the Hugging Face hub
     config: str | None = None  # configuration on the hub; None for the default

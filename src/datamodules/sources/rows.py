@@ -183,8 +183,8 @@ def read_rows(path: Path, take: Callable[[int, dict[str, Any]], None]) -> None:
     Rows are counted from 1. Empty lines are skipped.
 
     Raises:
-        ValueError: if a line is no JSON object, or `take` raises a `RowError`; the message names file and row
-            of each.
+        ValueError: if a line is not a JSON object, or `take` raises a `RowError`; the message names file and
+            row of each.
     """
     wrong = []
     for number, row in enumerate(_rows(path), start=1):
@@ -297,8 +297,8 @@ def answers(field: Any) -> tuple[str, ...]:
     Empty and unknown answers are left out.
 
     Raises:
-        RowError: if an answer is no text, number or date, such as an object, a list within a list, true or
-            infinity; or if it is a float so large that its last digits are lost.
+        RowError: if an answer is not a text, a number or a date, such as an object, a list within a list,
+            true or infinity; or if it is a float so large that its last digits are lost.
 
     >>> answers(142.0), answers([" 2 ", ""]), answers(None), answers(float("nan"))
     (('142',), ('2',), (), ())

@@ -1,4 +1,4 @@
-"""Prompt augmentation (arXiv 2602.03190): each question gets a template drawn anew in every epoch."""
+"""Prompt augmentation (arXiv 2602.03190): each question gets a newly drawn template in every epoch."""
 
 import random
 from collections import Counter
@@ -40,9 +40,9 @@ class PromptAugmentation:
     def assign(
         self, question_id: str, epoch: int, num_phrasings: int, num_samples: int
     ) -> list[dict[str, int]]:
-        """Return template name → number of responses to sample, for each phrasing of a question.
+        """Return the number of responses to sample in each template, for each phrasing of a question.
 
-        Templates are in the order of `templates`.
+        Templates are named in the order of `templates`; templates without responses are left out.
         """
         # A string seed is hashed with SHA-512, which is the same in every process.
         generator = random.Random(f"{self.seed}/{epoch}/{question_id}")

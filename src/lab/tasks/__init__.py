@@ -15,18 +15,23 @@ def question_data(
     variables: Sequence[str] = (),  # noqa: ARG001
     **settings: Any,
 ) -> Any:
-    """Build a data module from `settings`, whose sources and verifiers refer to the other arguments.
+    """Build a `QuestionDataModule` from `settings`.
+
+    The other arguments are not read here: sources and verifiers in `settings` refer to them, as in
+    `${data.options}`.
 
     Args:
         options: Settings of the generator or taskset, such as `{max_terms: 3}` or `{split: test}`.
-        task: A generator of reasoning-gym, see docs/reasoning_gym.md.
-        environment: A taskset of verifiers that is installed, such as `gsm8k-v1`.
-        python: The interpreter in which `verifiers` and the taskset are installed; null: this one.
-        load_seconds: Seconds in which a taskset loads its tasks, each process that scores starts, and a
-            generator of reasoning-gym makes an item.
-        variables: Names of environment variables that a taskset gets, such as `[HF_HOME]`. It gets PATH,
-            HOME, LANG, TMPDIR, PYTHONPATH and numbers of threads in any case, and no other: keys stay here.
-        settings: Of `QuestionDataModule`.
+        task: Name of a task of reasoning-gym, see docs/reasoning_gym.md.
+        environment: Name of an installed taskset of verifiers, such as `gsm8k-v1`.
+        python: Interpreter in which `verifiers` and the taskset are installed; null is the current
+            interpreter.
+        load_seconds: Time limit in seconds for a taskset to load its tasks, for each scoring process to
+            start, and for a generator of reasoning-gym to make an item.
+        variables: Names of environment variables to pass to a taskset, such as `[HF_HOME]`, besides PATH,
+            HOME, LANG, TMPDIR, PYTHONPATH and numbers of threads. No others are passed, so that keys stay in
+            this process.
+        settings: Arguments of `QuestionDataModule`.
     """
     from ...datamodules.lightning.questions import QuestionDataModule
 

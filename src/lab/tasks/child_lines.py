@@ -1,4 +1,4 @@
-"""Lines that a child process with a stranger's code writes, each complete or refused by name."""
+"""Lines that a child process with third-party code writes, each complete or refused by name."""
 
 from ...foreign import ForeignDataError
 from ...rewards.sandbox import next_line

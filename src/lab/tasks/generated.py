@@ -50,7 +50,7 @@ class Asked(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Split:
-    """Problems of one split, and the phrasing of their originals."""
+    """Hash buckets of a split's problems, and families of its original questions."""
 
     buckets: range
     """Hash buckets of the problems; splits with different buckets have no problem in common."""
@@ -95,19 +95,19 @@ def bucket(asked: Asked) -> int:
 
 
 class GeneratedSource(Source):
-    """Base class of generated questions with rephrasings.
+    """Base class of sources of generated questions with rephrasings.
 
     `metadata` of a question has `split`, `regime`, `family` (of the original), `rephrasing_families`, and the
-    facts of its problem. Families of originals take turns, with equal shares. A smaller `size` gives the
-    first questions of a larger one. If a regime has rephrasings other than wordings, its questions name their
-    `kinds`.
+    facts of its problem. Originals cycle through their families, with equal shares. With a smaller `size`,
+    the source has the first questions of a larger one. If a regime has rephrasings other than wordings, each
+    question lists the `kinds` of its rephrasings.
 
     Args:
         split: One of `splits`.
         regime: One of `rephrasings`; None is the first.
         size: Number of distinct questions; at most `largest_size`.
-        num_rephrasings: N rephrasings, each in a different family; None is the number of the regime's other
-            families.
+        num_rephrasings: N rephrasings, each in a different family; None is the largest N that the regime
+            allows.
         seed: Seed for drawing problems within the split's part of all problems.
     """
 
@@ -143,18 +143,18 @@ class GeneratedSource(Source):
 
     @abstractmethod
     def sample(self, rng: random.Random) -> Asked:
-        """Draw a problem of the split and the regime, in any bucket."""
+        """Draw a problem that suits the split and the regime, of any hash bucket."""
 
     @abstractmethod
     def phrase(self, asked: Asked, family: str, rng: random.Random) -> str:
         """Phrase a problem; `rng` picks if the family has alternatives."""
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:  # noqa: ARG002
-        """Return the facts of reformulations, `hint`, `choices` and `noise`; empty if there are none."""
+        """Return the fields of `REFORMULATIONS` (`hint`, `choices`, `noise`); empty by default."""
         return {}
 
     def reformulate(self, asked: Asked, question: str, name: str, rng: random.Random) -> str:
-        """Phrase a problem, whose original is `question`, in a family or a reformulation."""
+        """Phrase a rephrasing of `question`, in the family or by the reformulation called `name`."""
         if name not in REFORMULATIONS:
             return self.phrase(asked, name, rng)
         return REFORMULATIONS[name].layout.format(question=question, **self.aids(asked, rng))

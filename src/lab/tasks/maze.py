@@ -111,7 +111,7 @@ class MazeReward(Verifier):
         return Score(any(_leads_to_the_end(maze, steps) for maze in references_of(reference)), steps)
 
     def check_reference(self, reference: Reference) -> None:
-        """Raise a ValueError if a reference is no maze."""
+        """Raise a ValueError if a reference is not a maze."""
         for maze in references_of(reference):
             as_long = len(set(map(len, maze.split("\n")))) == 1
             if not as_long or set(maze) - set("*.SE\n") or maze.count("S") != 1 or maze.count("E") != 1:

@@ -1,4 +1,4 @@
-"""Products of two small numbers, asked in several wordings: a task for small pretrained language models."""
+"""Products of two small numbers, in several wordings: a task for small pretrained language models."""
 
 from __future__ import annotations
 

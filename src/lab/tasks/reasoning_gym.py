@@ -60,7 +60,7 @@ print(json.dumps({"item": None}), file=pipe, flush=True)
 
 
 class Item(Message):
-    """An item of a generator."""
+    """Question that a generator of reasoning-gym has made."""
 
     question: Text
     """Text of the question."""
@@ -71,7 +71,7 @@ class Item(Message):
 
 
 class ItemLine(Message):
-    """A line of the program."""
+    """Line of the output of `PROGRAM`: an item, or the end."""
 
     item: Item | None
     """An item; None marks the end."""

@@ -1,6 +1,6 @@
 """Single-turn environments of the package verifiers (https://pypi.org/project/verifiers), with their rewards.
 
-The package needs another version of openai than this project, and an environment is a stranger's code. Both
+The package needs another version of openai than this project, and an environment is third-party code. Both
 are installed in a separate Python (`data.python`), whose processes load tasks and score responses within
 limits. No code of an environment runs in the present process. The other processes have no terminal, and only
 the environment variables of `child_environment` and `data.variables`.
@@ -37,7 +37,7 @@ def interpreter(python: str | None) -> str:
 
 
 class TaskLine(Message):
-    """Line of the program's output: a task, the reason why there are no tasks, or the end."""
+    """Line of the output of `verifiers_program`: a task, why there are no tasks, or the end."""
 
     question: Text | None = None
     """Text of the question."""
@@ -61,7 +61,7 @@ class TaskData(Message):
 
 
 def read_line(content: bytes, source: str) -> TaskLine:
-    """Read a line of the program's output.
+    """Read a line of the output of `verifiers_program`.
 
     Raises:
         ForeignDataError: if the line is neither a task nor a refusal nor the end.
@@ -85,7 +85,7 @@ def read_data(text: str, source: str) -> TaskData:
 
 
 def taskset(environment: str, options: Mapping[str, Any] | None) -> dict[str, str]:
-    """Return the environment variable that names the taskset and its options for the program."""
+    """Return the environment variable that passes the taskset and its options to `verifiers_program`."""
     return {"TAGRPO_TASKSET": json.dumps({"environment": environment, "options": dict(options or {})})}
 
 
@@ -159,7 +159,7 @@ class VerifiersSource(Source):
         return list(groups.values())
 
     def _lines(self) -> list[TaskLine]:
-        """Run the program, and return its output lines without the last one, which marks the end."""
+        """Run `verifiers_program`, and return its output lines without the last one, which marks the end."""
         command = [self.python, "-P", str(PROGRAM), str(self.start), str(self.size)]
         surroundings = {**child_environment(self.variables), **taskset(self.environment, self.options)}
         try:
@@ -183,7 +183,7 @@ class VerifiersSource(Source):
             child.end()
 
     def _read(self, reading: int) -> list[TaskLine] | None:
-        """Read the program's lines up to the one that marks the end; None if the program ends before."""
+        """Read lines of `verifiers_program` up to the one that marks the end; None if it is missing."""
         buffer, lines, deadline = bytearray(), list[TaskLine](), time.monotonic() + self.load_seconds
         expected = f"Expected {self.python} to load the tasks of {self.environment} with {self.options}"
         while True:

@@ -103,8 +103,8 @@ def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> T
     Responses are drawn without replacement.
 
     The probability is Σ_v C(m_v, s) / C(m, s) over the values v of a group of m responses, m_v of which have
-    v; NaN if m < s. It makes groups of unequal size comparable: 24 responses are less often uniform than 8
-    are, for their number alone.
+    v; NaN if m < s. The probability makes groups of unequal size comparable: 24 responses are less often
+    uniform than 8, merely because there are more of them.
 
     `values` are [R] float, `group` [R] long, `size` [num_groups] long, s of each group, at least 1.
 

@@ -93,7 +93,7 @@ def cover_at_tau(success: Tensor, taus: Sequence[float]) -> Tensor:
 
 
 def support_change(before: Tensor, after: Tensor, level: float = 0.5) -> tuple[Tensor, Tensor]:
-    """Return the shares of questions that training brought within reach of k samples, and lost.
+    """Return the share of questions that training brought within reach of k samples, and the share it lost.
 
     Both are [K] float64.
 

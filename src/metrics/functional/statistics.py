@@ -24,12 +24,12 @@ def t_intervals(*sets: Tensor) -> list[Interval]:
 
     Args:
         sets: [Q, K] float, one row per question. For several sets, such as benchmarks, the mean is that of
-            their means, with the degrees of freedom of the smallest one, which errs on the safe side.
+            their means, with the degrees of freedom of the smallest set, which is conservative.
 
     Returns:
         Mean and bounds of each column; NaN for no questions, bounds equal to the mean for one. With ten
-            questions, or
-        if most have the same value, the bounds cover up to three percentage points less than 95 %.
+        questions, or if most have the same value, the bounds cover up to three percentage points less than 95
+        %.
 
     >>> t_intervals(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
     [Interval(value=0.0, low=0.0, high=0.0), Interval(value=1.0, low=1.0, high=1.0)]
@@ -59,8 +59,8 @@ def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Te
     change nothing (single questions may come out negative); it is at most ½ with two prompts, ¼ with many.
     TA-GRPO assumes that it is positive (§1): then a pool can be mixed although its original is not.
 
-    `correct` is [R] bool; `prompt`, the sampled one, and its `question` are [R] long. Returns [num_questions]
-    float64, NaN for fewer than two prompts, or if a prompt has a single response.
+    `correct` is [R] bool; `prompt`, the sampled prompt, and `question` are [R] long ids. Returns
+    [num_questions] float64, NaN for fewer than two prompts, or if a prompt has a single response.
 
     >>> correct = torch.tensor([True, True, False, False])  # one prompt always right, the other never: var(1, 0)
     >>> difficulty_variance(correct, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 0]))
@@ -87,7 +87,7 @@ def _by_prompt(
 
 
 class DifficultyTest(NamedTuple):
-    """Result of a test whether the prompts of the questions differ in difficulty."""
+    """Result of a test of whether the prompts of a question differ in difficulty."""
 
     statistic: float
     """Σ X² over questions, adjusted, divided by its expectation if prompts do not differ.
@@ -108,11 +108,11 @@ def difficulty_test(correct: Tensor, prompt: Tensor, question: Tensor) -> Diffic
 
     Sums Pearson's X² of each question's table of prompts × (correct, wrong), times (n − 1) / n for n
     responses, whose expectation is then exactly its degrees of freedom, prompts − 1. The sum is compared with
-    the χ² of all degrees of freedom, which errs on the safe side if prompts have equally many responses, the
-    more so if few of them are correct or few wrong. A small p-value says that success depends on the prompt
-    for some questions; it does not say that rephrasings are harder, nor that they are still the same problem.
-    Responses must be independent given their prompt. Questions without information are left out: those with a
-    single prompt, and those with only right or only wrong responses. Arguments are those of
+    the χ² of all degrees of freedom. This is conservative if prompts have equally many responses, and more
+    conservative if few responses are correct or few are wrong. A small p-value says that success depends on
+    the prompt for some questions; it does not say that rephrasings are harder, nor that they are still the
+    same problem. Responses must be independent given their prompt. Questions without information are left
+    out: those with a single prompt, and those with only right or only wrong responses. Arguments are those of
     `difficulty_variance`.
 
     >>> correct = torch.tensor([True] * 8 + [False] * 8)  # one prompt always right, the other never: X² = 16

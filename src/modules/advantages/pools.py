@@ -73,7 +73,10 @@ def history_of(groups: RewardGroups) -> History:
 
 
 def as_rewards(advantages: Tensor, groups: RewardGroups) -> Tensor:
-    """Return [R] `advantages` in the precision of the rewards: float32 in training, float64 for sums."""
+    """Return [R] `advantages` in the type of the rewards, but at least float32.
+
+    Rewards are float32 in training, and float64 if exact sums are computed (`lab`).
+    """
     return advantages.to(torch.promote_types(groups.rewards.dtype, torch.float32))
 
 

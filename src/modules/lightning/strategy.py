@@ -76,7 +76,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
         """Write shards into a folder that all nodes share; the folder gets its name once it is complete.
 
         Raises:
-            TypeError: a state holds an object that a resume would refuse to load; see `check_states`.
+            TypeError: if a state contains an object that a resume would refuse to load; see `check_states`.
         """
         check_states(checkpoint)
         path = Path(self.broadcast(filepath))
@@ -194,7 +194,7 @@ def prepare(
 
 
 def gradient_sync(strategy: Strategy, last: bool) -> AbstractContextManager[None]:
-    """Return a context whose backward reduces gradients over ranks, or keeps them local until the `last` one.
+    """Return a context for a backward that reduces gradients over ranks, or keeps them local if not `last`.
 
     DDP reduces whole gradients once, in the `last` backward of a step. FSDP2 reduces in every backward, since
     unreduced gradients are as large as the whole model. Lightning's `toggle_model(sync_grad=False)` does

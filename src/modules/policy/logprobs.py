@@ -36,11 +36,11 @@ class PromptedResponses:
 
     @property
     def response(self) -> Tensor:
-        """[T] long, row of each token's response, all responses end to end."""
+        """[T] long, row of each token's response; responses are concatenated."""
         return torch.repeat_interleave(self.lengths)
 
     def tokens(self, rows: Tensor) -> Tensor:
-        """Return [t] long, positions of the tokens of the responses `rows` among all tokens, end to end."""
+        """Return [t] long, positions of the tokens of responses `rows` among the tokens of all responses."""
         ends, counts = self.lengths.cumsum(0)[rows], self.lengths[rows]
         return torch.arange(int(counts.sum())) + (ends - counts.cumsum(0)).repeat_interleave(counts)
 
@@ -64,8 +64,8 @@ class Scorer:
         reference: The frozen reference policy. None: the policy itself with its adapters off.
         token_budget: Tokens per forward on one rank; see `plan_micro_batches`.
         device: Device of the forwards; None is that of the policy's parameters.
-        autocast_dtype: Type of the computation while the parameters keep their own type; None computes in
-            theirs.
+        autocast_dtype: Type of the computation; parameters keep their type. None computes in the type of the
+            parameters.
     """
 
     def __init__(

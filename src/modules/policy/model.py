@@ -93,7 +93,7 @@ def save_model(
 ) -> None:
     """Write a Hugging Face folder: safetensors, full tensors, adapters merged. Collective with FSDP2.
 
-    Ranks that do not `write` only take part in gathering the tensors, and hold one of them at a time.
+    Ranks that do not `write` only take part in gathering the tensors, and keep one tensor at a time.
     """
     tensors = {name: tensor.cpu() for name, tensor in full_tensors(model) if write}
     if write:

@@ -33,7 +33,7 @@ def shard(
     """Shard `module` in place with FSDP2, one group per decoder layer and one for the rest. Collective.
 
     Each group gets its values from rank 0 (`receive`) just before the group is sharded: no other rank ever
-    holds the whole module.
+    has the whole module in memory.
 
     Args:
         module: `CausalPolicy` around a Hugging Face model; its forward must be the only way in.
@@ -137,8 +137,8 @@ def full_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Yield `(name, full tensor)` of every parameter, detached; tied parameters once.
 
     Adapters are merged into the weights that they belong to, and names are those of the model without
-    adapters. Collective under FSDP2: every rank must exhaust the iterator. There, `reshard` the root first:
-    after a forward without gradient, the root holds its parameters in the compute type.
+    adapters. Collective under FSDP2: every rank must exhaust the iterator. Under FSDP2, also `reshard` the
+    root first: after a forward without gradient, its parameters are in the compute type.
     """
     layers = {f"{name}.weight": layer for name, layer in adapted_layers(model)}
     for whole_name, parameter in model.named_parameters():

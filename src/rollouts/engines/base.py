@@ -21,7 +21,7 @@ FLOAT32_HEAD = {"head_dtype": "float32"}
 
 
 class EngineError(RuntimeError):
-    """An engine is gone, hangs or refuses, and retries did not help."""
+    """Error for an engine that is gone, hangs or refuses a request, even after retries."""
 
 
 class ServerEngine(Engine):

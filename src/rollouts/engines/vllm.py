@@ -35,14 +35,14 @@ class VLLMEngine(Engine):
         model_path: Folder or hub name, for configuration, tokenizer and stop tokens.
         dtype: Type of the engine's weights, by its name in torch; bfloat16 differs from a float32 trainer by
             about 0.02 nats per token, which `rollout/engine_mismatch_kl` shows.
-        max_model_len: Longest sequence in tokens, at most the model's context; None takes that, if the cache
-            fits.
+        max_model_len: Longest sequence in tokens, at most the model's context; None uses the model's context,
+            if the cache fits.
         gpu_memory_utilization: Share of the GPU's memory that the engine may take.
         kv_cache_memory_bytes: Size of the KV cache; None lets vLLM choose. Set it on CPUs.
         enforce_eager: Whether to run without CUDA graphs.
         sleep: Whether `sleep` frees the memory of weights and cache during the update; GPUs only.
-        tensor_parallel_size: Ranks that share an engine: for models whose weights and cache one GPU does not
-            hold.
+        tensor_parallel_size: Ranks that share an engine: for models whose weights and cache do not fit on one
+            GPU.
         step_seconds: How long one step of sampling may take before it counts as hung and the run ends; see
             `Watch`.
         options: Further arguments of `vllm.LLM`.
@@ -205,7 +205,7 @@ class Watch:
 
     @contextmanager
     def over(self) -> Iterator[None]:
-        """Watch the steps of the block, which counts them in `steps`."""
+        """Watch the block, which counts the engine's steps in `steps`."""
         done = threading.Event()
         threading.Thread(target=self._wait, args=(done, threading.get_ident()), daemon=True).start()
         try:
@@ -239,11 +239,10 @@ def _completion(sample: Any) -> Completion:
 
 
 class WorkerExtension:
-    """Base class that our servers add to vLLM's workers (`--worker-extension-cls`).
+    """Base class that this package's servers add to vLLM's workers (`--worker-extension-cls`).
 
-    The class declares the workers' methods.
-
-    vLLM's own transfers of weights need GPUs, which servers on CPUs lack.
+    The class declares the methods of the workers that it calls. vLLM's own transfers of weights need GPUs,
+    which servers on CPUs lack.
     """
 
     reload_weights: Callable[..., None]

@@ -104,7 +104,7 @@ def shut_down(connection: socket.socket) -> None:
 
 
 class VLLMServer:
-    """Calls to one server.
+    """Client of one vLLM server.
 
     Calls raise EngineError if the server refuses, ForeignDataError if its reply breaks the contract, and
     another of `FAILURES` if the server is gone or fails.

@@ -5,7 +5,7 @@ weights. Replies are checked (`server_replies`): if a reply breaks the contract,
 request, as if the first one were dead. A server that was killed and started again has no such version: its
 responses are discarded, and sampled again once it has the current weights.
 
-A request goes to another server at once when its connection breaks, and within 60 s when its server hangs:
+A request is sent to another server at once when its connection breaks, and within 60 s when its server hangs:
 two failed probes in a row end all requests to a server. While probes are answered, a request may take as long
 as `timeout`. A server that has used all of that time gets requests only after the others until the next sync.
 """
@@ -51,14 +51,16 @@ PROBE_EVERY = 5.0
 
 
 class VLLMServerEngine(ServerEngine):
-    """Samples from one or several vLLM servers, started with `python -m tagrpo.rollouts.servers.serve`.
+    """Engine that samples from one or several vLLM servers.
 
-    Under several ranks each samples its own prompts; `sync`, `generate` and what `generate_async` returns are
-    collective. Rank 0 alone holds a copy of the weights, in host memory, and sends them; it alone looks the
-    servers up, at each sync and while none is ready. Each request goes to the least busy server; one that has
-    failed is left out until weights are sent again. A request that has failed on all servers is tried again,
-    at most `retries` times, and once more if a server that hangs has left the others no time. When no server
-    answers for `patience` seconds, every rank raises.
+    Start each server with `python -m tagrpo.rollouts.servers.serve`.
+
+    Every rank samples its own prompts; `sync`, `generate` and the function that `generate_async` returns are
+    collective. Only rank 0 keeps a copy of the weights, in host memory, and sends it to the servers; only
+    rank 0 looks up the servers, at each sync and while no server is ready. Each request is sent to the least
+    busy server. A server that has failed gets no requests until weights are sent again. A request that has
+    failed on all servers is repeated, at most `retries` times, and once more if a hanging server has used up
+    the time for the others. If no server answers for `patience` seconds, every rank raises an `EngineError`.
 
     Args:
         model_path: Folder or hub name, for the stop tokens.
@@ -66,8 +68,8 @@ class VLLMServerEngine(ServerEngine):
             line; `dns:http://workers:8000`, all addresses of a host name; or a list of these. Files and names
             are read again at each sync, and while no server is ready.
         dtype: Type of the weights that are sent; the same as the server's.
-        concurrency: Most HTTP requests of one rank at a time, each for samples of one prompt.
-        timeout: Seconds for one request, including its moves to other servers, or for one transfer of
+        concurrency: Largest number of concurrent HTTP requests of one rank, each for samples of one prompt.
+        timeout: Seconds for one request, on all the servers that it is sent to, or for one transfer of
             weights.
         retries: How often failed requests, or a transfer of weights that a server refuses, are tried again.
         patience: Seconds to wait for a server that is being started.
@@ -216,7 +218,7 @@ class VLLMServerEngine(ServerEngine):
         return finish
 
     def _has_spared(self) -> bool:
-        """Return whether a request used up its time at one server, so that another may not have had enough."""
+        """Return whether a request used up its time at one server, so that others may not have had enough."""
         ready = {server.url for server in self.servers.values() if not server.state}
         return bool(self.overdue) and not ready <= self.overdue
 

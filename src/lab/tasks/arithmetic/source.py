@@ -269,7 +269,11 @@ class ArithmeticSource(GeneratedSource):
         return phrase(asked.told, FAMILIES[family], rng)
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
-        """Return a first value (hint), a chain among two wrong ones (choices), two numbers (noise)."""
+        """Return the fields of `REFORMULATIONS` for a problem.
+
+        `hint` is the first value, `choices` a correct chain and two wrong ones, `noise` two unrelated numbers
+        of things.
+        """
 
         def others() -> Iterator[str]:
             while True:

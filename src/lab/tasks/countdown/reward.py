@@ -26,7 +26,7 @@ INNERMOST = re.compile(rf"(?<![^ ])\( {OPERATION.pattern} \)(?![^ ])")
 
 
 def operate(left: int, operator: str, right: int) -> int | None:
-    """Return the result of one operation on whole numbers; None if the result is no whole number above zero.
+    """Return the result of one operation on integers; None if the result is not a positive integer.
 
     >>> operate(7, "-", 3), operate(3, "-", 7), operate(6, "/", 3), operate(7, "/", 3), operate(7, "/", 0)
     (4, None, 2, None, None)
@@ -46,9 +46,9 @@ def operate(left: int, operator: str, right: int) -> int | None:
 
 
 def value_of(expression: str) -> int | None:
-    """Return the value of an expression; None if the expression breaks the grammar or a rule.
+    """Return the value of an expression; None if it is malformed or a result is not a positive integer.
 
-    Numbers must be short.
+    The caller must ensure that the numbers have few digits.
 
     >>> value_of("( 9 - 3 ) * 4"), value_of("9 - 3 * 4"), value_of("( 3 - 9 ) * 4"), value_of("8 +- 2")
     (24, None, None, None)
@@ -128,7 +128,7 @@ class CountdownReward(EnumeratingVerifier):
         return max(scores, key=lambda score: (score.correct, score.answer is not None))
 
     def check_reference(self, reference: Reference) -> None:
-        """Raise a ValueError if a reference is no valid expression."""
+        """Raise a ValueError if a reference is not a valid expression."""
         for correct in references_of(reference):
             _target_of(correct)
 

@@ -76,7 +76,7 @@ class CountdownSource(ListSource):
     largest_size = 600
 
     def sample(self, rng: random.Random) -> Asked:
-        """Draw a problem with the regime's count of numbers, and in `hard` with few answers."""
+        """Draw a problem with as many numbers as the regime has; in `hard`, one with few answers."""
         while True:
             problem = sample_problem(rng, COUNTS[self.regime], large=self.split == "test_size")
             # Answers are counted only where the problem is of use: that takes a millisecond.
@@ -85,7 +85,10 @@ class CountdownSource(ListSource):
                 return problem
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
-        """Return a first step (hint), a solution among two expressions (choices), two numbers (noise)."""
+        """Return the fields of `REFORMULATIONS` for a problem.
+
+        `hint` is a first step, `choices` a solution and two wrong expressions, `noise` two unrelated numbers.
+        """
         numbers, target = asked.facts["numbers"], asked.facts["target"]
         answers = solutions(numbers, target)
 

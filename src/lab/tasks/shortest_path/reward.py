@@ -48,7 +48,7 @@ class ShortestPathReward(EnumeratingVerifier):
         return Score(cell == goal, response)
 
     def check_reference(self, reference: Reference) -> None:
-        """Raise a ValueError if references are no walks, or their ends or lengths differ."""
+        """Raise a ValueError if references are not walks, or their ends or lengths differ."""
         _shortest(reference)
 
     def correct_responses(self, reference: Reference) -> list[str]:

@@ -86,7 +86,11 @@ class ShortestPathSource(ListSource):
         return sample_problem(rng, LENGTHS[self.regime], large=self.split == "test_size")
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
-        """Return half a shortest path (hint), a path among two walks (choices), two cells (noise)."""
+        """Return the fields of `REFORMULATIONS` for a problem.
+
+        `hint` is half a shortest path, `choices` a shortest path and two wrong walks, `noise` two unrelated
+        cells.
+        """
         length = asked.facts["length"]
 
         def walks() -> Iterator[str]:

@@ -216,9 +216,10 @@ def _estimates(label: str, group: int, x: Iterable[float], estimates: Iterable[E
 
 
 def equal_rewards(run: RunFiles) -> Figure:
-    """Return the panel of a run: percentage of questions with equal rewards at each diagnosed checkpoint.
+    """Return a run's panel: percentage of questions whose responses get equal rewards, by checkpoint.
 
-    The panel is that of TA-GRPO, Fig. 3; it has no series if the run was not diagnosed.
+    As in TA-GRPO, Fig. 3, with one series for each set of responses that `COLUMNS` has; none if the run was
+    not diagnosed.
     """
     series, checkpoints = [], (run.diagnosis or {"checkpoints": ()})["checkpoints"]
     for group, name in enumerate(name for name in COLUMNS if name.startswith("uniform_reward/")):

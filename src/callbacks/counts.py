@@ -176,10 +176,10 @@ class CountStore:
 
 
 def check_free(path: Path) -> None:
-    """Check that a file can be written at `path`: the path and its folder are free or of the right kind.
+    """Check that nothing is in the way of a file at `path`.
 
     Raises:
-        FileExistsError: if something else is there.
+        FileExistsError: if `path` exists and is no file, or a parent exists and is no folder.
     """
     check_kind(path, "file")
     for folder in path.absolute().parents:

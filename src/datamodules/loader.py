@@ -16,10 +16,11 @@ from ..types import QuestionBatch, QuestionGroup
 class QuestionLoader:
     """Loader of batches of question groups, sharded over ranks and shuffled by (seed, epoch).
 
-    Every rank follows the same order and takes its slice of each global batch. After loading a `state_dict`
-    taken right after a batch, `iter` resumes with the next batch. Otherwise `iter` continues training at the
-    current position. Evaluations, which neither shuffle nor drop questions, begin with the first batch of the
-    first epoch.
+    Every rank follows the same order and takes its slice of each global batch.
+
+    `iter` continues after the last batch that was taken; after a resume, that is the batch after which
+    `state_dict` was called. Only evaluations, which neither shuffle nor drop questions, begin again with the
+    first batch of the first epoch, unless they are resumed in the middle.
     """
 
     groups: Sequence[QuestionGroup]

@@ -138,7 +138,7 @@ class Curriculum(Protocol):
         """Update the curriculum from a batch's visits, also if dynamic sampling drops the batch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a resumed run, without the memory."""
+        """Return the state for a resumed run, without the `QuestionMemory`, which is saved apart."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ MAX_RESPONSES = 4096
 
 
 class Responses(NamedTuple):
-    """All R responses over a vocabulary of V: T tokens, concatenated, and S states (prefixes to continue)."""
+    """All R responses over a vocabulary of V, as T tokens in a row, with S states (prefixes to continue)."""
 
     tokens: Tensor  # [T] long, 0 … V−1
     states: Tensor  # [T] long, the prefix before each token; 0 is the empty one
@@ -198,7 +198,7 @@ def _importance_weights(
 
 
 class PositivePart(BasedAdvantage):
-    """Positive part max(A, 0) of another strategy's expected advantages."""
+    """Strategy whose advantages are max(A, 0), the positive parts of its base's."""
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:  # noqa: ARG002
         """Return the [R] advantages of the base, with 0 for negative ones."""

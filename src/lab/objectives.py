@@ -31,7 +31,7 @@ CHUNK = 2**20
 
 
 class ByVerdict(NamedTuple):
-    """[…, P] float64 advantages of one response to each prompt, given its verdict."""
+    """Advantages of a correct and of a wrong response to each of P prompts, both […, P] float64."""
 
     correct: Tensor
     wrong: Tensor

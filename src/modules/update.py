@@ -241,11 +241,11 @@ class PolicyUpdate:
 def check_parts(
     advantage: AdvantageStrategy, loss: Loss, credit: TokenCredit | None, mismatch: MismatchCorrection | None
 ) -> None:
-    """Refuse parts that lack a member that the update needs, and a loss that can't take the credit.
+    """Check that the parts of an update have the members that it needs, and that the loss fits the credit.
 
     Raises:
-        TypeError: if a part lacks a member.
-        ValueError: if the loss can't take the credit.
+        TypeError: if a part lacks a member of its protocol, or `mismatch` is no `MismatchCorrection`.
+        ValueError: if `credit` is given, but the loss does not take credit per token.
     """
     if mismatch is not None and not isinstance(mismatch, MismatchCorrection):
         raise TypeError(

@@ -23,7 +23,7 @@ def noise_rates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, float]]
 def without_noise(model: Any) -> None:
     """Set all `noise_rates` of a transformers model to 0, also in its configuration.
 
-    Some models read the configuration.
+    Some models read the rates from the configuration.
     """
     for _, module, name, _ in [*noise_rates(model)]:
         setattr(module, name, 0.0)

@@ -285,7 +285,10 @@ def _encode_prompts_once(model: Any) -> None:
 
 
 class SharedLogProbs:
-    """Replacement of a trainer's method `plain`; see `share_prefixes`."""
+    """Callable that replaces `plain`, a TRL trainer's method for log-probs, to encode each prompt once.
+
+    See `share_prefixes`. Batches that can't be packed are passed to `plain`.
+    """
 
     def __init__(self, trainer: Any, plain: Any) -> None:
         self.trainer = trainer

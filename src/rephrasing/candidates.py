@@ -63,7 +63,7 @@ class Candidate:
 
 @dataclass
 class Reviewed:
-    """Question with all its candidates."""
+    """Question with all its candidates, both accepted and refused."""
 
     group: QuestionGroup
     candidates: list[Candidate] = field(default_factory=list)

@@ -153,7 +153,11 @@ class Responses:
 
     @cached_property
     def names(self) -> dict[str, list[Any]]:
-        """Distinct values of each column of strings; `references` of each question if they were recorded."""
+        """Distinct values of each column of `STRINGS`, to which `rows` refers by index.
+
+        If reference answers were recorded, `references` has those of each question, as ordered in
+        `question`.
+        """
         found = {
             name: [None if pd.isna(x) else x for x in values] for name, (_, values) in self._codes.items()
         }

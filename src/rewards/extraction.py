@@ -202,8 +202,8 @@ def extract_answers(response: str) -> tuple[str, ...]:
     answer has decides:
 
     1. the last box, with its neighbours (`last_boxes`): several answers if there are several neighbours;
-    2. the rest of the line after the last `####`; if that is a heading, such as `#### Step 3`, the statement
-       (3.);
+    2. the rest of the line after the last `####`, preferably one with a formula or a number; if all are
+       headings above text, such as `#### Step 3`, the statement (as in 3. below), if there is one;
     3. the text after the last "answer is" or "answer:" on its line: the formula or the bold text that begins
        there, else the text up to the end of the sentence or to "because", "since" or "which"; nothing if the
        sentence doubts or supposes it ("I doubt that the answer is 4");

@@ -188,7 +188,9 @@ def opens_thoughts(prompt: str) -> bool:
 
 
 def is_mark(token: str) -> bool:
-    """Check whether a special token is a mark of thoughts or a part of a mark, so that texts must keep it.
+    """Check whether a special token begins or ends thoughts, alone or as a part of a mark.
+
+    Texts decoded from tokens must keep it: it shows where the answer is.
 
     >>> is_mark("[THINK]"), is_mark("<|channel|>"), is_mark("<|im_end|>")
     (True, True, False)

@@ -43,7 +43,7 @@ class MetricsCSV(ResumableLogger):
 
     @property
     def save_dir(self) -> str:
-        """Directory of the file."""
+        """Directory of `metrics.csv`."""
         return str(self.path.parent)
 
     @rank_zero_only

@@ -57,7 +57,7 @@ def _leave(found: list[str]) -> None:
 
 
 def unread(content: Any) -> Any:
-    """Return a copy with references to environment variables escaped, so that a started run resolves them."""
+    """Return a copy in which `${oc.env:…}` is escaped: only the run that gets it reads the variable."""
     if isinstance(content, Mapping):
         return {key: unread(value) for key, value in content.items()}
     if isinstance(content, list):

@@ -211,7 +211,8 @@ class Reformulator(Protocol):
 class SampledPolicy(Protocol):
     """Members of `PolicyModule` that callbacks and engines use.
 
-    From modules without these members, engines get the named parameters.
+    Only `rollout.replay` requires them. From modules without them, engines get the named parameters of the
+    policy (argument `policy` of `RolloutCallback`).
     """
 
     mini_batches: int = 1

@@ -49,7 +49,7 @@ class HistoricalExplorationAdvantage(BasedAdvantage):
             )
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages with their bonus."""
+        """Return [R] advantages of the base plus the bonus."""
         bonus = history_of(groups).same_answer.double().clamp(min=1).rsqrt()
         if self.baseline == "mean":
             index, num_pools = pool_index(groups, self.group_by)

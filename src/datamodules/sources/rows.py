@@ -362,7 +362,8 @@ def select(
 ) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
     """Select the questions whose fields all lie `within` their ranges.
 
-    Returns these questions, and `outside_<field>` → ids of the others.
+    Returns these questions, and `outside_<field>` → ids of the others, each under the first field that
+    excludes it.
 
     A field is a number, or a text with a number, such as `Level 3`. A text without a number (`Level ?`) lies
     outside.

@@ -185,7 +185,7 @@ class VLLMServer:
             shut_down(connection)
 
     def why(self, error: Exception) -> str:
-        """Return why a call failed. If the server was given up meanwhile, that reason comes first."""
+        """Return the error of a failed call; if the server was given up, after the reason for that."""
         return ": ".join(filter(None, (self.state, type(error).__name__, str(error))))
 
     def failure_to_hold(self, version: str, send: Weights | None = None) -> str:

@@ -212,9 +212,9 @@ class RolloutPipeline:
         if not self.ahead:
             self.engine.sleep()
         spent["failed"] = self.failures.total() - failed
-        totals = sum_over_ranks(totals_of(batch) | {f"spent/{name}": float(n) for name, n in spent.items()})
+        totals = sum_over_ranks(totals_of(batch) | {f"spent_{name}": float(n) for name, n in spent.items()})
         for name in self.ledger:
-            self.ledger[name] += int(totals.get(f"spent/{name}", 0))
+            self.ledger[name] += int(totals.get(f"spent_{name}", 0))
         budget = {f"budget/{name}": float(count) for name, count in {**self.ledger, "updates": step}.items()}
         self.scalars |= means_of(totals) | budget
         if self.ahead:

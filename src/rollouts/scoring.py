@@ -293,8 +293,8 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
 def means_of(totals: Mapping[str, float]) -> dict[str, float]:
     """Return the scalars to log of a batch.
 
-    `totals` are sums of `totals_of` over all ranks, and of all that was sampled for the batch `spent/rollouts`
-    and `spent/failed` (no verdict).
+    `totals` are sums of `totals_of` over all ranks, with `spent_rollouts` and `spent_failed` (no verdict) of all
+    that was sampled for the batch.
 
     Means over the sampled responses of a training batch, replayed ones left out:
 
@@ -315,7 +315,7 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
         "rollout/correct": totals["correct"] / count,
         "rollout/length": totals["tokens"] / count,
         "rollout/truncated": totals["truncated"] / count,
-        "rollout/without_verdict": totals["spent/failed"] / totals["spent/rollouts"],
+        "rollout/without_verdict": totals["spent_failed"] / totals["spent_rollouts"],
         "rollout/rephrasings": totals["rephrasings"] / totals["questions"],
     }
     if totals["tokens"]:  # zero only if an engine returned nothing but empty responses

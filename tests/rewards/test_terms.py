@@ -144,7 +144,7 @@ def test_signs_change_neither_which_questions_have_a_gradient_nor_what_counts_as
     for name, plain in percentages[0].items():
         assert torch.equal(percentages[1][name].nan_to_num(-1), plain.nan_to_num(-1)), name
     batch.rollouts = signed
-    logged = means_of({**totals_of(batch), "spent/failed": 0, "spent/rollouts": 1})
+    logged = means_of({**totals_of(batch), "spent_failed": 0, "spent_rollouts": 1})
     assert (logged["rollout/correct"], logged["rollout/reward"]) == (3 / 8, 2 * 3 / 8 - 1)
     assert logged["rollout/reward_term/signed"] == -5 / 8
 

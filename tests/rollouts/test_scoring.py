@@ -253,7 +253,7 @@ def test_responses_that_are_all_empty_have_means_but_no_entropy(make_batch):
     batch = make_batch([[[1.0, 0.0]]])
     empty = [torch.zeros(0, dtype=torch.long)] * 2
     batch.rollouts = replace(batch.rollouts, token_ids=empty, logprobs=[torch.zeros(0)] * 2)
-    means = means_of({**totals_of(batch), "spent/failed": 0, "spent/rollouts": 1})
+    means = means_of({**totals_of(batch), "spent_failed": 0, "spent_rollouts": 1})
     assert (means["rollout/length"], means["rollout/correct"]) == (0.0, 0.5)
     assert "rollout/entropy" not in means
 

@@ -88,8 +88,12 @@ def refusal(name, overrides):
     return None
 
 
-def composes(override):
-    for context in CONTEXTS:
+def composes(override, place):
+    """Whether a command takes an override, perhaps with an experiment of the method in whose folder it is printed."""
+    folder, _, inside = place.as_posix().partition("/contrib/")
+    method = Path(folder) / "contrib" / inside.partition("/")[0] if inside else place
+    own = [f"experiment={path.stem}" for path in sorted(method.glob("configs/experiment/*.yaml"))]
+    for context in [*CONTEXTS, *own]:
         for name in COMMANDS if not context else COMMANDS[:2]:
             if refusal(name, [*context.split(), override]) is None:
                 return True
@@ -142,9 +146,9 @@ def test_a_setting_that_a_message_advises_can_be_set_as_printed(known):
     found = {}
     for path in sorted((ROOT / "src").rglob("*.py")):
         for text in texts(ast.parse(path.read_text())):
-            found.update(dict.fromkeys(printed(text, known), path.name))
+            found.update(dict.fromkeys(printed(text, known), path))
     assert len(found) > 40
-    assert {override: place for override, place in found.items() if not composes(override)} == {}
+    assert {text: place for text, place in found.items() if not composes(text, place)} == {}
 
 
 def test_a_setting_that_a_page_shows_can_be_set_as_printed(known):
@@ -153,9 +157,9 @@ def test_a_setting_that_a_page_shows_can_be_set_as_printed(known):
         if path.name in ("glossary.md", "methods.md"):
             continue  # written from the settings
         for span in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", path.read_text()):
-            found.update(dict.fromkeys(printed(span, known), path.name))
+            found.update(dict.fromkeys(printed(span, known), path))
     assert len(found) > 40
-    assert {override: place for override, place in found.items() if not composes(override)} == {}
+    assert {text: place for text, place in found.items() if not composes(text, place)} == {}
 
 
 def test_a_command_that_a_page_or_a_file_of_settings_shows_composes():

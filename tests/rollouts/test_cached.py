@@ -14,13 +14,9 @@ import pandas as pd
 import pytest
 import torch
 
-from tagrpo.callbacks import RolloutCallback
-from tagrpo.cli.train import train
-from tagrpo.modules.lightning.policy_module import PolicyModule
 from tagrpo.rollouts import EngineError, SamplingConfig, TransformersEngine
 from tagrpo.rollouts.engines.base import ServerEngine
 from tagrpo.rollouts.engines.cached import CachedEngine, keep_paid, prune
-from tagrpo.settings.config import build, compose_run
 from tagrpo.starter import starter_path
 from tagrpo.types import Completion, Request
 from tests.rollouts.fake_server import FakeServer
@@ -352,6 +348,9 @@ def train_on(server, directory, *overrides):
         "data.batch_size=2", "data.samples_per_prompt=4", "data.num_rephrasings=1", "optimizer.lr=1e-3",
         "rollout.sampling.max_new_tokens=12", "trainer.limit_val_batches=0", "+trainer.enable_progress_bar=false",
     ]  # fmt: skip
+    from tagrpo.cli.train import train
+    from tagrpo.settings.config import build, compose_run
+
     run = build(compose_run(directory, [*settings, *overrides]))
     train(run.module, run.datamodule, run.trainer, test=False, resume="auto")
     run.rollout.pipeline.close()
@@ -360,6 +359,9 @@ def train_on(server, directory, *overrides):
 
 def killed_in_update(number, server, directory, *overrides):
     """Train in a fork that is killed in its training step `number`, when the batch has been sampled."""
+    from tagrpo.callbacks import RolloutCallback
+    from tagrpo.modules.lightning.policy_module import PolicyModule
+
     child = os.fork()
     if not child:
         steps = []
@@ -380,6 +382,7 @@ def killed_in_update(number, server, directory, *overrides):
     assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
 
 
+@pytest.mark.shell
 @pytest.mark.parametrize("ahead", [0, 1])
 def test_a_server_is_not_asked_twice_by_a_run_that_is_killed_before_its_checkpoint(
     ahead, sampling_server, tmp_path

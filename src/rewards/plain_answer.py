@@ -46,6 +46,8 @@ _NEGATIVE = re.compile(
 _SCALED = re.compile(
     rf"(?<![\w.])(\d{{1,60}}(?:\.\d{{1,60}})?)((?:\s(?:{'|'.join(SCALES)})\b)+)", re.ASCII | re.IGNORECASE
 )
+_TOO_LARGE = Fraction(10**300)
+"""A number with more digits than a number of an answer may have. Python prints at most 4,300 digits."""
 _HOURS = r"hours?|hrs?|minutes?|mins?|seconds?|feet|foot|ft|inches|pounds?|lbs?|ounces?|years?|months?|weeks?|days?"
 _COMPOUND = re.compile(
     rf"\s{{1,3}}(?:{_HOURS})(?:,?\sand|,)?\s{{1,3}}\d{{1,60}}\s{{1,3}}(?:{_HOURS})\b",
@@ -109,7 +111,8 @@ def _raised(match: re.Match[str]) -> str:
 
 
 def _scaled(match: re.Match[str]) -> str:
-    return str(Fraction(match[1]) * prod(SCALES[scale.lower()] for scale in match[2].split()))
+    value = Fraction(match[1]) * prod(SCALES[scale.lower()] for scale in match[2].split())
+    return str(min(value, _TOO_LARGE))
 
 
 def _number(text: str) -> str | None:

@@ -358,3 +358,13 @@ def test_canonical_numbers_agree_with_exact_fractions():
         assert canonical is not None
         assert Fraction(canonical) == Fraction(text.replace(",", "").removesuffix("."))
         assert canonical_number(canonical) == canonical
+
+
+@pytest.mark.parametrize("scale", ["hundred", "trillion"])
+@pytest.mark.parametrize("count", [1, 4, 10, 500, 880])
+def test_a_number_with_many_scales_is_read_exactly_or_not_at_all(scale, count):
+    score = PlainAnswerReward("number")(f"The answer is 2.5{f' {scale}' * count}.", "4")
+    value = Fraction(5, 2) * {"hundred": 100, "trillion": 10**12}[scale] ** count
+    assert score.failure is None
+    assert score.answer is None or Fraction(score.answer) == value
+    assert (score.answer is None) == (value > 10**60)

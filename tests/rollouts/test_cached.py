@@ -17,6 +17,7 @@ import torch
 from tagrpo.rollouts import EngineError, SamplingConfig, TransformersEngine
 from tagrpo.rollouts.engines.base import ServerEngine
 from tagrpo.rollouts.engines.cached import CachedEngine, keep_paid, prune
+from tagrpo.rollouts.engines.synced import SyncedEngine, own_parameters
 from tagrpo.starter import starter_path
 from tagrpo.types import Completion, Request
 from tests.rollouts.fake_server import FakeServer
@@ -298,6 +299,17 @@ def test_only_servers_are_wrapped_and_what_is_covered_is_deleted(tmp_path):
     assert isinstance(made, CachedEngine)
     assert isinstance(made.engine, Server)
     assert made.asynchronous
+
+
+class SlowServer(Server):
+    asynchronous = False
+
+
+def test_a_server_that_cannot_sample_ahead_is_refused_before_it_is_made(tmp_path):
+    make = keep_paid(partial(SlowServer), tmp_path, lambda: 0)
+    with pytest.raises(ValueError, match=r"rollout\.ahead.*SlowServer"):
+        SyncedEngine(make, own_parameters, asynchronous=True)
+    SyncedEngine(make, own_parameters, asynchronous=False)
 
 
 class SamplingServer(FakeServer):

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -145,10 +146,18 @@ def keep_paid(
     Arguments are those of `CachedEngine`. Files of earlier processes that a checkpoint covers are deleted.
     """
     prune(folder, covered())
-    made = make.func if isinstance(make, partial) else make
-    if isinstance(made, type) and issubclass(made, ServerEngine):
+    kind = engine_class(make)
+    if kind is not None and issubclass(kind, ServerEngine):
         return partial(CachedEngine, make, folder, covered)
     return make
+
+
+def engine_class(make: Callable[[], Engine]) -> type | None:
+    """Return the class of the engine that samples, before `make` makes it; None if the class is unknown."""
+    made: Any = make.func if isinstance(make, partial) else make
+    if made is CachedEngine:
+        return engine_class(make.args[0])  # type: ignore[attr-defined]
+    return made if isinstance(made, type) else None
 
 
 def prune(folder: str | Path, before: int) -> None:

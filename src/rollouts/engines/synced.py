@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ...distributed import own_part
 from ...types import Completion, Deliver, Engine, Finish, Request, Seconds, require
 from .base import check_completions, check_responses
+from .cached import engine_class
 
 NamedWeights = Callable[[nn.Module], Iterable[tuple[str, Tensor]]]
 """Policy → names and full tensors for an engine, adapters merged. Collective."""
@@ -33,9 +34,9 @@ class SyncedEngine:
         self.asynchronous = asynchronous
         self._engine: Engine | None = None
         self._synced_at: int | None = None
-        made = make.func if isinstance(make, partial) else make
-        if isinstance(made, type):
-            self._check(made)
+        kind = engine_class(make)
+        if kind is not None:
+            self._check(kind)
 
     def _check(self, engine: Any) -> None:
         require(engine, Engine, "rollout.engine")

@@ -2,9 +2,9 @@
 
 python scripts/density.py
 
-The rings are those of `scripts/rooms.py`. Of 1,000 statements, how many comprehensions, conditional expressions
-(`a if b else c`), assignment expressions (`:=`) and parallel assignments (`a, b = x, y`, a tuple on both sides)
-there are; comprehensions within comprehensions count one by one. A test holds the limits.
+The table has the numbers, per 1,000 statements, of comprehensions, conditional expressions (`a if b else c`),
+assignment expressions (`:=`) and parallel assignments (`a, b = x, y`, a tuple on both sides). A comprehension within
+another counts too. The rings are those of `scripts/rooms.py`; `tests/test_density.py` checks the limits.
 """
 
 import ast

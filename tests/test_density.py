@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.loading import script
+
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "scripts"))
 
 
-def load_density():
-    spec = importlib.util.spec_from_file_location("density", ROOT / "scripts" / "density.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["density"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-density = load_density()
+density = script("density")
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import re
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.loading import script
 
 pytestmark = pytest.mark.pages
 
@@ -17,11 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def glossary():
-    spec = importlib.util.spec_from_file_location("glossary", ROOT / "scripts" / "glossary.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["glossary"] = module  # named tuples look their module up
-    spec.loader.exec_module(module)
-    return module
+    return script("glossary")
 
 
 def test_the_page_is_what_the_script_writes(glossary):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,14 +10,12 @@ from hydra import compose, initialize_config_module
 
 from tagrpo.runs.directory import changes
 from tagrpo.settings import methods
+from tests import loading
 
 pytestmark = pytest.mark.pages
 
 ROOT = Path(__file__).parents[1]
-spec = importlib.util.spec_from_file_location("methods_page", ROOT / "scripts" / "methods_page.py")
-script = importlib.util.module_from_spec(spec)
-sys.modules["methods_page"] = script
-spec.loader.exec_module(script)
+script = loading.script("methods_page")
 
 PAPERS = dict(script.papers())
 EXPERIMENTS = {experiment: name for name, paper in PAPERS.items() for experiment in paper["own"]}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import tomllib
 from pathlib import Path
 
 import pytest
+
+from tests.loading import script
 
 pytestmark = pytest.mark.pages
 
@@ -16,10 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def site():
-    spec = importlib.util.spec_from_file_location("site_script", ROOT / "scripts" / "site.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return script("site")
 
 
 def links(page):

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
-from pathlib import Path
 
 import pytest
 
 from tagrpo.starter import starter_path
+from tests.loading import script
 
 pytestmark = pytest.mark.pages
 
 pytest.importorskip("reasoning_gym")
-SCRIPT = Path(__file__).parents[1] / "scripts" / "task_rates.py"
 
 
 @pytest.fixture
 def rates(monkeypatch):
-    spec = importlib.util.spec_from_file_location("task_rates", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = script("task_rates")
     chosen = {
         name: facts for name, facts in module.TASKS.items() if name in ("countdown", "gcd", "spell_backward")
     }

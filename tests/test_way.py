@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,20 +9,13 @@ import torch
 
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup
+from tests.loading import script
 
-ROOT = Path(__file__).parents[1]
 LIMITS = {"roll-out": (13, 3), "update": (15, 3)}
 """Part of the way → most stays, most climbs."""
 
 
-def load():
-    spec = importlib.util.spec_from_file_location("way", ROOT / "scripts" / "way.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-WAY = load()
+WAY = script("way")
 
 
 @pytest.fixture(scope="module", params=["grpo", "ta_grpo"])

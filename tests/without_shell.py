@@ -8,7 +8,6 @@ import the libraries again.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import Any
 
 import pytest
 
+from tests.loading import script
+
 TESTS = Path(__file__).parent
-ROOT = TESTS.parent
 LIBRARIES = {"lightning", "pytorch_lightning", "lightning_fabric", "hydra", "omegaconf"}
 """Libraries of the shell."""
 BLOCKED = LIBRARIES | {"vllm"}
@@ -42,15 +42,7 @@ def block() -> None:
     sys.meta_path[:] = [WithoutShell(finder) for finder in sys.meta_path]
 
 
-def load_rooms():
-    """Import `scripts/rooms.py`."""
-    spec = importlib.util.spec_from_file_location("rooms", ROOT / "scripts" / "rooms.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-ROOMS = load_rooms()
+ROOMS = script("rooms")
 
 
 def is_of_core(path: Path) -> bool:

@@ -242,8 +242,8 @@ class MicroBatch:
         self.replayed = self.experience.rollouts.replayed[rows].to(device)
         self.lengths = self.packed.lengths.to(device)
 
-    def __call__(self, part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
-        """Return the [] loss of the tokens in `part`, given their log-probs and entropies."""
+    def __call__(self, part: slice | Tensor, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
+        """Return the [] loss of the tokens `part`, given their log-probs and entropies."""
         tokens = self.columns.map(lambda column: column[part])
         old = tokens.old(logprobs)
         inputs = LossInputs(

@@ -60,7 +60,8 @@ class CausalPolicy(nn.Module):
             scores = token_scores(self._padded_logits(batch), batch.targets, self.temperature, entropy)
             if loss is None:
                 return scores
-            total = loss(slice(0, len(batch.targets)), scores.logprobs, scores.entropy)
+            every = torch.arange(len(batch.targets), device=batch.targets.device)
+            total = loss(every, scores.logprobs, scores.entropy)
             spread = scores.entropy if scores.entropy is None else scores.entropy.detach()
             return TokenScores(scores.logprobs.detach(), spread, total)
         if self.model.training:
@@ -68,14 +69,15 @@ class CausalPolicy(nn.Module):
         if self.compiled:
             _ = batch.block_mask  # made here, outside of the graphs that read it
         hidden, weight = predicting_states(self.model, batch), self.model.get_output_embeddings().weight
-        return head_scores(hidden, weight, batch.targets, self.temperature, entropy, self.chunk_size, loss)
+        return head_scores(
+            hidden, weight, batch.continuations, self.temperature, entropy, self.chunk_size, loss
+        )
 
     def _padded_logits(self, batch: PackedBatch) -> Tensor:
         """Return [T, V] logits of the model's own forward on whole, right-padded sequences."""
-        tokens, spans = batch.input_ids[0], batch.spans
-        whole = [
-            torch.cat([tokens[s.prompt :][: s.prompt_length], tokens[s.start :][: s.length]]) for s in spans
-        ]
+        tokens = batch.input_ids[0]
+        paths = batch.paths.rows.to(tokens.device).split(batch.paths.lengths.tolist())
+        whole = [tokens[paths[place]] for place in batch.paths.of_response.tolist()]
         ids = pad_sequence(whole, batch_first=True)
         self._refuse_length_dependent(ids.shape[1])
         mask = (torch.arange(ids.shape[1]) < torch.tensor([[len(sequence)] for sequence in whole])).to(ids)
@@ -123,7 +125,7 @@ def refuse_noise(model: nn.Module) -> None:
 
 
 def predicting_states(model: Any, batch: PackedBatch) -> Tensor:
-    """Return [T, d] last hidden states that predict `batch.targets`.
+    """Return [S, d] last hidden states of `batch.states`.
 
     `model` attends by `PREFIX_ATTENTION`.
     """
@@ -131,4 +133,4 @@ def predicting_states(model: Any, batch: PackedBatch) -> Tensor:
     backbone = (model.get_base_model() if hasattr(model, "get_base_model") else model).base_model
     inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "packed": batch}
     hidden: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
-    return hidden[0].index_select(0, batch.predictors)
+    return hidden[0].index_select(0, batch.states)

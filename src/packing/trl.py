@@ -208,7 +208,7 @@ def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
         hidden = hidden.float() if float32_head else hidden
         with torch.autocast(hidden.device.type, enabled=False) if float32_head else nullcontext():
             return head_scores(
-                hidden, weight, packed.targets, temperature, "grad" if with_entropy else "none"
+                hidden, weight, packed.continuations, temperature, "grad" if with_entropy else "none"
             )
 
     # Bound methods follow a deep copy of their model; variables of a closure would not.

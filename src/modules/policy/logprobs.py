@@ -86,9 +86,9 @@ class Scorer:
 
         Every rank gets as many as the rank that needs most, at least one; the last ones may be empty.
         """
-        heads = torch.tensor([len(ids) for ids in responses.prompts], dtype=torch.long)
-        prompt, lengths, shares = responses.prompt[rows], responses.lengths[rows], self.policy.shares_prefix
-        local = plan_micro_batches(heads, prompt, lengths, self.token_budget, shares)
+        chosen = [responses.responses[row] for row in rows.tolist()]
+        prompt, shares = responses.prompt[rows], self.policy.shares_prefix
+        local = plan_micro_batches(responses.prompts, prompt, chosen, self.token_budget, shares)
         count = max(int(max_over_ranks(len(local))), 1)
         return [rows[part] for part in local] + [rows[:0]] * (count - len(local))
 

@@ -123,7 +123,7 @@ def token_scores(logits: Tensor, targets: Tensor, temperature: float, entropy: E
 def head_scores(
     hidden: Tensor,
     weight: Tensor,
-    read: Continuations,
+    read: Continuations | Tensor,
     temperature: float = 1.0,
     entropy: EntropyMode = "detached",
     chunk_size: int | None = None,
@@ -139,7 +139,7 @@ def head_scores(
     Args:
         hidden: [S, d] states.
         weight: [V, d], of the same type as `hidden` outside autocast.
-        read: The T tokens and the states that predict them.
+        read: The T tokens and the states that predict them; or [S] long, one token for each state.
         temperature: Divides the logits.
         entropy: Whether entropies are computed, and have a gradient.
         chunk_size: Rows of logits at one time. None: 2^22 logits on a CPU, which fit in its caches; else
@@ -147,6 +147,9 @@ def head_scores(
         loss: Called with the tokens of one chunk after the other; the sum is returned with its gradient, the
             scores without.
     """
+    if isinstance(read, Tensor):
+        _, one_each = Continuations.of(np.arange(len(read)), read.cpu().numpy())
+        read = one_each.to(read.device)
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         hidden, weight = (x.to(torch.get_autocast_dtype(device)) for x in (hidden, weight))

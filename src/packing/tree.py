@@ -93,9 +93,10 @@ class PrefixTree:
     def cut(self, budget: int) -> list[list[int]]:
         """Cut the sequences into groups of at most `budget` distinct prefixes; a longer sequence stands alone.
 
-        Subtrees that fit stay whole. Others are cut where the least is repeated, and neighbours stay
-        together as far as they fit. The parts are put together, largest first, each into the first group that
-        has room (first-fit decreasing), where only the beginning that all sequences share is counted once.
+        Subtrees that fit stay whole. Others are cut where the least is repeated, and neighbours that share more
+        than all sequences do stay together as far as they fit. The parts are put together, largest first, each
+        into the first group that has room (first-fit decreasing), where only the beginning that all sequences
+        share is counted once.
 
         Returns:
             Sequences of each group, ascending.
@@ -103,7 +104,8 @@ class PrefixTree:
         if not self.order:
             return []
         trunk = int(self.shared[1:].min(initial=self.lengths[0]))
-        parts = sorted(self._fitting(budget), key=lambda part: (-self.size(part), part))
+        parts = self._joined(sorted(self._fitting(budget)), budget, trunk)
+        parts.sort(key=lambda part: (-self.size(part), part))
         rooms: list[int] = []
         groups: list[list[int]] = []
         for part in parts:
@@ -117,16 +119,14 @@ class PrefixTree:
         return [sorted(group) for group in groups]
 
     def _fitting(self, budget: int) -> Iterator[Part]:
-        """Yield the largest parts of at most `budget` distinct prefixes, or of one sequence."""
-        whole = Part(0, len(self))
-        left = [whole]
+        """Yield the largest subtrees of at most `budget` distinct prefixes, or of one sequence."""
+        left = [Part(0, len(self))]
         while left:
             part = left.pop()
             if part.end - part.first == 1 or self.size(part) <= budget:
                 yield part
-                continue
-            children = self._children(part)
-            left += children if part == whole else self._joined(children, budget)
+            else:
+                left += self._children(part)
 
     def _children(self, part: Part) -> list[Part]:
         """Cut a part of several sequences everywhere where the fewest tokens are shared."""
@@ -134,12 +134,12 @@ class PrefixTree:
         cuts = part.first + 1 + np.flatnonzero(inner == inner.min())
         return [Part(*bounds) for bounds in pairwise([part.first, *cuts.tolist(), part.end])]
 
-    def _joined(self, parts: Sequence[Part], budget: int) -> list[Part]:
-        """Join neighbouring parts as far as they fit into the budget together."""
+    def _joined(self, parts: Sequence[Part], budget: int, trunk: int) -> list[Part]:
+        """Join neighbouring parts that share more than `trunk` tokens as far as they fit into the budget together."""
         joined = [parts[0]]
         for part in parts[1:]:
             both = Part(joined[-1].first, part.end)
-            if self.size(both) <= budget:
+            if self.shared[part.first] > trunk and self.size(both) <= budget:
                 joined[-1] = both
             else:
                 joined.append(part)

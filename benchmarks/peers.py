@@ -97,7 +97,7 @@ class Peers(Updates):
     def _grouped(self, score: Callable[[Tensor, Tensor], Tensor]) -> None:
         data, lengths = self.data, self.data.lengths
         heads = torch.tensor([len(p) for p in data.prompts])
-        for part in plan_micro_batches(heads, data.prompt, lengths, self.shape.token_budget):
+        for part in plan_micro_batches(data.prompts, data.prompt, data.responses, self.shape.token_budget):
             rows = part.sort().values
             prompts, sizes = data.prompt[rows].unique_consecutive(return_counts=True)
             groups = zip(prompts.tolist(), rows.split(sizes.tolist()), strict=True)

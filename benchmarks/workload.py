@@ -203,14 +203,14 @@ class Updates:
         prompts, prompt = data.prompts, data.prompt
         if not share_prefix:
             prompts, prompt = [prompts[p] for p in prompt.tolist()], torch.arange(len(prompt))
-        heads = torch.tensor([len(p) for p in prompts])
-        for part in plan_micro_batches(heads, prompt[rows], lengths[rows], self.shape.token_budget):
+        responses = [data.responses[row] for row in rows.tolist()]
+        for part in plan_micro_batches(prompts, prompt[rows], responses, self.shape.token_budget):
             batch = pack(prompts, prompt, data.responses, rows[part])
             weight = (
                 (data.advantages / lengths)[batch.rows].repeat_interleave(batch.lengths).to(self.model.device)
             )
 
-            def loss(tokens: slice, logprobs: Tensor, _: object, weight: Tensor = weight) -> Tensor:
+            def loss(tokens: slice | Tensor, logprobs: Tensor, _: object, weight: Tensor = weight) -> Tensor:
                 return -(logprobs * weight[tokens]).sum() / len(lengths)
 
             scores = self.policy(batch.to(self.model.device), entropy="detached", loss=loss)

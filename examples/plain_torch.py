@@ -121,10 +121,10 @@ def learn(
     """
     lengths = torch.tensor([len(ids) for ids in rollouts.token_ids])
     learned = advantages.nonzero()[:, 0]  # the others have no gradient, and need no forward
-    heads = torch.tensor([len(ids) for ids in anchors])
+    responses = [rollouts.token_ids[row] for row in learned.tolist()]
     total = 0.0
-    for part in plan_micro_batches(heads, rollouts.question[learned], lengths[learned], TOKEN_BUDGET):
-        # Each question once, no padding.
+    for part in plan_micro_batches(anchors, rollouts.question[learned], responses, TOKEN_BUDGET):
+        # Each distinct prefix once, no padding.
         packed = pack(anchors, rollouts.question, rollouts.token_ids, learned[part])
         scores = policy(packed)  # log-probs of the response tokens, end to end
         inputs = LossInputs(

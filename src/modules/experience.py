@@ -276,8 +276,8 @@ class MicroBatch:
             return scores.loss
         return self(slice(None), scores.logprobs, scores.entropy)
 
-    def __call__(self, part: slice, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
-        """Return the [] loss of the tokens in `part`, given their log-probs and entropies."""
+    def __call__(self, part: slice | Tensor, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
+        """Return the [] loss of the tokens `part`, given their log-probs and entropies."""
         tokens = self.columns.map(lambda column: column[part])
         old = tokens.old(logprobs)
         inputs = LossInputs(

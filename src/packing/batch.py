@@ -1,9 +1,10 @@
-"""Packing: concatenated responses without padding, each distinct prompt once, before its responses.
+"""Packing: the distinct prefixes of prompts with their responses, each once, without padding.
 
-Prompts attend to themselves, each response to its prompt and to itself, in the two forms that attention
-kernels take. `padded_blocks` is for SDPA: sequences of about one length, side by side, padded to a length
-that follows from each sequence's own, so that its neighbours change no bit of its attention. `block_mask` is
-for FlexAttention: a sparse grid over the packed tokens in their order.
+The packed tokens are a walk through a tree of prefixes: a token attends to the tokens before it in its
+sequence and to itself, in the two forms that attention kernels take. `padded_blocks` is for SDPA: runs of
+about one length, side by side. `block_mask` is for FlexAttention: a sparse grid over the packed tokens.
+
+The last token of a response predicts nothing and is not packed.
 """
 
 from __future__ import annotations
@@ -12,73 +13,88 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
+from .head import Continuations
+from .tree import Array, PrefixTree, within
+
 STEP = 4 / 3
 """Ratio of each padded length to the one before. Padding adds cost in attention alone."""
 
 
-class Span(NamedTuple):
-    """Position of a response and its prompt in the packed tokens."""
+class Paths(NamedTuple):
+    """The tokens of r sequences in a tree of prefixes, sequences in lexicographic order. On the CPU."""
 
-    prompt: int
-    prompt_length: int
-    start: int
-    length: int
+    rows: Tensor
+    """[N] long: packed rows of the tokens of all sequences, each from its first token on."""
+    lengths: Tensor
+    """[r] long: tokens per sequence."""
+    shared: Tensor
+    """[r] long: tokens that a sequence shares with the one before; the others are its run of new tokens."""
+    of_response: Tensor
+    """[r] long: sequence of each response of the batch."""
 
 
 class AttentionBlock(NamedTuple):
-    """n sequences of queries, padded to one length; indices are rows of the packed tokens."""
+    """n runs as queries, padded to one length; indices are rows of the packed tokens."""
 
     queries: Tensor
-    """[n, Lq] long; padding repeats the first row, whose output is never read."""
+    """[n, Lq] long; padding repeats a row, whose output is never read."""
     keys: Tensor
-    """[n, Lk] long; the last Lq of them are the rows of the queries."""
+    """[n, Lk] long, from the first token of each sequence on."""
     mask: Tensor | None
     """[n or 1, 1, Lq, Lk] bool, true if a query sees a key; None if Lq = Lk and the mask is causal."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PackedBatch:
-    """L tokens of distinct prompts and their r responses, T of them response tokens."""
+    """r responses of T tokens, in L distinct prefixes of prompts and responses."""
 
     input_ids: Tensor
     """[1, L] long."""
     position_ids: Tensor
-    """[1, L] long; positions of a response continue those of its prompt."""
-    prompt: Tensor
-    """[L] long, non-decreasing: prompt of each prompt or response token, numbered within the batch."""
-    owner: Tensor
-    """[L] long: number of each token's response within the batch; −1 for tokens of prompts.
-
-    A token sees the tokens before it that have the same prompt, and no owner or the same owner."""
-    targets: Tensor
-    """[T] long: response tokens, responses end to end in the order of `rows`."""
-    predictors: Tensor
-    """[T] long: packed row of the hidden state that predicts each target."""
+    """[1, L] long, the number of tokens before each one in its sequence."""
+    ends: Tensor
+    """[L] long: token q sees token k if k ≤ q < ends[k]."""
+    states: Tensor
+    """[S] long, ascending: packed rows whose hidden states predict response tokens."""
+    continuations: Continuations
+    """Which of the states predicts which response tokens, responses end to end in the order of `rows`."""
     response: Tensor
-    """[T] long, non-decreasing: row of each target's response in `rows`."""
+    """[T] long, non-decreasing: row of each response token's response in `rows`."""
     lengths: Tensor
-    """[r] long: tokens per response."""
+    """[r] long, on the CPU: tokens per response."""
     rows: Tensor
     """[r] long, on the CPU: rows of these responses among the caller's."""
-    spans: Sequence[Span]
-    """[r] positions of each response and its prompt, in the order of `rows`."""
+    paths: Paths
+    """Where the tokens of each prompt with its response are, but for the response's last."""
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        """Move all tensors but `rows` and `lengths`, which the CPU reads."""
-        names = {field.name for field in fields(self)} - {"rows", "lengths", "spans"}
+        """Move all tensors but those on the CPU."""
+        kept = {"lengths", "rows", "paths"}
+        names = {field.name for field in fields(self)} - kept
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
+
+    @property
+    def targets(self) -> Tensor:
+        """[T] long, response tokens."""
+        return self.continuations.targets[self.continuations.of_token]
+
+    @property
+    def predictors(self) -> Tensor:
+        """[T] long, packed row of the hidden state that predicts each response token."""
+        return self.states[self.continuations.states_of_tokens]
 
     @cached_property
     def blocks(self) -> tuple[list[AttentionBlock], Tensor]:
         """Attention blocks for SDPA, and [L] long, place of each token's output among their outputs."""
-        blocks, slots = padded_blocks(self.spans)
+        blocks, slots = padded_blocks(self.paths)
         device = self.input_ids.device
         moved = [AttentionBlock._make(x if x is None else x.to(device) for x in block) for block in blocks]
         return moved, slots.to(device)
@@ -86,139 +102,114 @@ class PackedBatch:
     @cached_property
     def block_mask(self) -> BlockMask:
         """Block mask for FlexAttention."""
-        return block_mask(self.prompt, self.owner)
+        return block_mask(self.ends)
 
 
 def pack(
     prompts: Sequence[Tensor], prompt: Tensor, responses: Sequence[Tensor], rows: Tensor | None = None
 ) -> PackedBatch:
-    """Pack the responses `rows` with their prompts, each prompt once.
+    """Pack the responses `rows` with their prompts, each distinct prefix once.
 
     Args:
-        prompts: [S] of [L_s] long, none empty.
+        prompts: [S] of [L_s] long, none empty, on the CPU.
         prompt: [R] long, row of each response's prompt.
-        responses: [R] of [T_r] long, none empty.
+        responses: [R] of [T_r] long, none empty, on the CPU.
         rows: [r] long, responses to pack, at least one; None packs all.
 
     Raises:
         ValueError: no rows, or an empty prompt or response.
     """
-    shared = prompt.tolist()
-    order = sorted(
-        range(len(responses)) if rows is None else rows.tolist(), key=lambda row: (shared[row], row)
-    )
-    if not order:
+    rows = torch.arange(len(responses)) if rows is None else rows
+    if not len(rows):
         raise ValueError("Expected at least one response to pack, but got none.")
-    pieces: list[tuple[Tensor, int, int, int]] = []  # tokens, position of the first, prompt, owner
-    spans: list[Span] = []
-    previous = None
-    start = 0
-    size = 0
-    count = -1
-    for owner, row in enumerate(order):
-        head = prompts[shared[row]]
-        body = responses[row]
-        if not len(head) or not len(body):
-            raise ValueError(
-                f"Expected prompts and responses of at least one token, but response {row} or its prompt has none."
-            )
-        if shared[row] != previous:
-            previous = shared[row]
-            start = size
-            count += 1
-            pieces.append((head, 0, count, -1))
-            size += len(head)
-        pieces.append((body, len(head), count, owner))
-        spans.append(Span(start, len(head), size, len(body)))
-        size += len(body)
-    tokens, _, prompts_of, owners = zip(*pieces, strict=True)
-    sizes = torch.tensor([len(ids) for ids in tokens])
-    lengths = torch.tensor([span.length for span in spans])
-    predictors = torch.cat([torch.arange(span.start - 1, span.start + span.length - 1) for span in spans])
-    predictors[lengths.cumsum(0) - lengths] = torch.tensor(
-        [span.prompt + span.prompt_length - 1 for span in spans]
-    )
+    heads = [prompts[row] for row in prompt[rows].tolist()]
+    bodies = [responses[row] for row in rows.tolist()]
+    sequences = Sequences.of(heads, bodies)
+    if not sequences.heads.all() or not sequences.bodies.all():
+        empty = rows[torch.from_numpy((sequences.heads == 0) | (sequences.bodies == 0))]
+        raise ValueError(
+            "Expected prompts and responses of at least one token, but response "
+            f"{int(empty[0])} or its prompt has none."
+        )
+    tree = sequences.tree()
+    places = tree.paths()
+    is_new = tree.is_new()
+    of_response = np.empty(len(rows), dtype=np.int64)
+    of_response[tree.order] = np.arange(len(rows))
+    # The last token of a prompt predicts the first one of the response, and so on.
+    first = (tree.lengths.cumsum() - tree.lengths)[of_response] + sequences.heads - 1
+    predictors = places[first.repeat(sequences.bodies) + within(sequences.bodies)]
+    states, continuations = Continuations.of(predictors, torch.cat(bodies).numpy())
+    lengths = torch.from_numpy(sequences.bodies)
     return PackedBatch(
-        input_ids=torch.cat(tokens)[None],
-        position_ids=torch.cat([torch.arange(len(ids)) + first for ids, first, _, _ in pieces])[None],
-        prompt=torch.tensor(prompts_of).repeat_interleave(sizes),
-        owner=torch.tensor(owners).repeat_interleave(sizes),
-        targets=torch.cat([responses[row] for row in order]),
-        predictors=predictors,
+        input_ids=torch.from_numpy(tree.tokens[is_new])[None],
+        position_ids=torch.from_numpy(tree.depths[is_new])[None],
+        ends=torch.from_numpy(tree.subtree_ends(places)),
+        states=states,
+        continuations=continuations,
         response=torch.repeat_interleave(lengths),
         lengths=lengths,
-        rows=torch.tensor(order),
-        spans=spans,
+        rows=rows,
+        paths=Paths(*map(torch.from_numpy, (places, tree.lengths, tree.shared, of_response))),
     )
+
+
+class Sequences(NamedTuple):
+    """Prompts with their responses, which lack their last token, concatenated."""
+
+    tokens: Array
+    """[N] tokens."""
+    heads: Array
+    """[r] tokens per prompt."""
+    bodies: Array
+    """[r] tokens per response, with the last one."""
+
+    @classmethod
+    def of(cls, prompts: Sequence[Tensor], responses: Sequence[Tensor]) -> Sequences:
+        """Concatenate r prompts with their responses, which have tokens."""
+        heads = np.array([ids.numel() for ids in prompts], dtype=np.int64)
+        bodies = np.array([ids.numel() for ids in responses], dtype=np.int64)
+        tokens = torch.cat([ids for pair in zip(prompts, responses, strict=True) for ids in pair]).numpy()
+        lasts = (heads + bodies).cumsum() - 1
+        return cls(np.delete(tokens, lasts), heads, bodies)
+
+    def tree(self) -> PrefixTree:
+        """Return the tree of their prefixes."""
+        return PrefixTree(self.tokens, self.heads + self.bodies - 1)
 
 
 def plan_micro_batches(
-    prompt_lengths: Tensor,
+    prompts: Sequence[Tensor],
     prompt: Tensor,
-    response_lengths: Tensor,
+    responses: Sequence[Tensor],
     token_budget: int,
     share_prefix: bool = True,
 ) -> list[Tensor]:
-    """Cut responses into micro-batches of at most `token_budget` tokens (first-fit decreasing).
+    """Cut responses into micro-batches of at most `token_budget` tokens.
 
-    Responses to one prompt stay together if they fit; otherwise the prompt is encoded again in each part. A
-    single response that exceeds the budget with its prompt gets a micro-batch of its own.
+    Responses that share prefixes stay together if they fit (`PrefixTree.cut`). A single response that exceeds
+    the budget with its prompt gets a micro-batch of its own.
 
     Args:
-        prompt_lengths: [S] long, tokens per distinct prompt.
+        prompts: [S] of [L_s] long, on the CPU.
         prompt: [R] long, row of each response's prompt.
-        response_lengths: [R] long, tokens per response.
-        token_budget: Distinct prompt tokens plus response tokens. Without sharing: tokens of a padded batch.
-        share_prefix: Whether a prompt is encoded once for all its responses.
+        responses: [R] of [T_r] long, on the CPU.
+        token_budget: Distinct prefixes of prompts and responses. Without sharing: tokens of a padded batch.
+        share_prefix: Whether each distinct prefix is encoded once.
 
-    >>> lengths, prompt, responses = torch.tensor([4, 4]), torch.tensor([0, 0, 1]), torch.tensor([2, 2, 3])
-    >>> [part.tolist() for part in plan_micro_batches(lengths, prompt, responses, 10)]
-    [[0, 1], [2]]
+    >>> prompts, responses = [torch.tensor([7, 8, 9])], [torch.tensor([1, 2]), torch.tensor([4, 5, 6]), torch.tensor([1, 3])]
+    >>> [part.tolist() for part in plan_micro_batches(prompts, torch.tensor([0, 0, 0]), responses, 5)]
+    [[1], [0, 2]]
     """
-    own = response_lengths.tolist()
-    heads = prompt_lengths[prompt].tolist()
+    if not len(responses):
+        return []
+    sequences = Sequences.of([prompts[row] for row in prompt.tolist()], responses)
     if share_prefix:
-        groups: dict[int, list[int]] = {}
-        for row, shared in enumerate(prompt.tolist()):
-            groups.setdefault(shared, []).append(row)
-        pieces: list[tuple[int, list[int]]] = []
-        for rows in groups.values():
-            pieces += _pieces(rows, heads[rows[0]], own, token_budget)
-        parts = _first_fit_decreasing(pieces, token_budget)
+        groups = sequences.tree().cut(token_budget)
     else:
-        parts = _rectangles([head + length for head, length in zip(heads, own, strict=True)], token_budget)
-    return [torch.tensor(sorted(rows), dtype=torch.long) for rows in parts]
-
-
-def _pieces(
-    rows: Sequence[int], head: int, lengths: Sequence[int], budget: int
-) -> list[tuple[int, list[int]]]:
-    """Cut the responses of one prompt of `head` tokens into (tokens, rows) within the budget."""
-    pieces: list[tuple[int, list[int]]] = []
-    size = head
-    piece = list[int]()
-    for row in rows:
-        if piece and size + lengths[row] > budget:
-            pieces.append((size, piece))
-            size = head
-            piece = []
-        size += lengths[row]
-        piece.append(row)
-    return [*pieces, (size, piece)]
-
-
-def _first_fit_decreasing(pieces: Sequence[tuple[int, list[int]]], budget: int) -> list[list[int]]:
-    """Put (tokens, rows), largest first, each into the first bin that has room."""
-    sizes: list[int] = []
-    bins: list[list[int]] = []
-    for size, rows in sorted(pieces, key=lambda piece: (-piece[0], piece[1])):
-        index = next((index for index, used in enumerate(sizes) if used + size <= budget), len(bins))
-        if index == len(bins):
-            sizes.append(0)
-            bins.append([])
-        sizes[index] += size
-        bins[index] += rows
-    return bins
+        lengths = (sequences.heads + sequences.bodies - 1).tolist()
+        groups = [sorted(rows) for rows in _rectangles(lengths, token_budget)]
+    return [torch.tensor(rows, dtype=torch.long) for rows in groups]
 
 
 def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:
@@ -232,107 +223,98 @@ def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:
     return bins
 
 
-def padded_length(length: int) -> int:
-    """Return the least of 8, 11, 15, 20, … that is ≥ `length`.
+def padded_lengths(lengths: Tensor) -> Tensor:
+    """Return the least of 8, 11, 15, 20, … that is ≥ each of `lengths`, [n] long.
 
-    Each is `STEP` times the previous one, rounded up.
+    Each of these is `STEP` times the previous one, rounded up.
+
+    >>> padded_lengths(torch.tensor([1, 8, 9, 16])).tolist()
+    [8, 8, 11, 20]
     """
-    padded = 8
-    while padded < length:
-        padded = math.ceil(padded * STEP)
-    return padded
+    grid = [8]
+    while grid[-1] < lengths.max():
+        grid.append(math.ceil(grid[-1] * STEP))
+    steps = torch.tensor(grid)
+    return steps[torch.searchsorted(steps, lengths)]
 
 
-def padded_blocks(spans: Sequence[Span]) -> tuple[list[AttentionBlock], Tensor]:
+def padded_blocks(paths: Paths) -> tuple[list[AttentionBlock], Tensor]:
     """Return blocks in which every token is a query exactly once, and [L] long places of tokens.
 
     The places are those of the tokens in the blocks' outputs.
     """
-    prompts = dict.fromkeys((span.prompt, span.prompt_length) for span in spans)
-    by_size: dict[tuple[int, ...], list[Any]] = {}
-    for prompt in prompts:
-        by_size.setdefault((padded_length(prompt[1]),), []).append(prompt)
-    for span in spans:
-        by_size.setdefault((padded_length(span.prompt_length), padded_length(span.length)), []).append(span)
-    blocks = [(_causal if len(size) == 1 else _with_prefix)(part, *size) for size, part in by_size.items()]
-    slots = torch.empty(spans[-1].start + spans[-1].length, dtype=torch.long)
-    offset = 0
-    for block, keep in blocks:
-        slots[block.queries[keep]] = offset + keep.flatten().nonzero()[:, 0]
-        offset += keep.numel()
-    return [block for block, _ in blocks], slots
+    first = paths.lengths.cumsum(0) - paths.lengths
+    new = paths.lengths - paths.shared
+    runs = torch.stack([first, paths.shared, paths.lengths], 1)[new > 0]
+    shapes = torch.stack([paths.shared > 0, padded_lengths(new), padded_lengths(paths.lengths)], 1)[new > 0]
+    shapes, shape = shapes.unique(dim=0, return_inverse=True)
+    blocks: list[AttentionBlock] = []
+    places: list[Tensor] = []
+    for number, (_, query_size, key_size) in enumerate(shapes.tolist()):
+        block, kept = _block(paths.rows, runs[shape == number], query_size, key_size)
+        blocks.append(block)
+        places.append(block.queries.masked_fill(~kept, -1).flatten())
+    outputs = torch.cat(places)
+    used = (outputs >= 0).nonzero()[:, 0]
+    slots = torch.empty_like(used)
+    slots[outputs[used]] = used
+    return blocks, slots
 
 
-def _causal(sequences: Sequence[tuple[int, int]], size: int) -> tuple[AttentionBlock, Tensor]:
-    """Return a causal block of sequences (start, length), and [n, size] bool, false at padding."""
-    starts, lengths = torch.tensor(sequences).T[:, :, None]
-    columns = torch.arange(size)
-    keep = columns < lengths
-    rows = starts + columns * keep
-    return AttentionBlock(rows, rows, None), keep
+def _block(rows: Tensor, runs: Tensor, query_size: int, key_size: int) -> tuple[AttentionBlock, Tensor]:
+    """Return a block of runs, and [n, Lq] bool, false at padding.
+
+    `runs` has the place in `rows` of each path's first token, the number of tokens before the run, and of all.
+    """
+    first, shared, lengths = runs.T[:, :, None]
+    columns = torch.arange(key_size)
+    keys = rows[first + columns.minimum(lengths - 1)]
+    own = shared + columns[:query_size]  # columns of the queries among the keys
+    queries = rows[first + own.minimum(lengths - 1)]
+    kept = own < lengths
+    if not shared.any():
+        return AttentionBlock(queries, queries, None), kept
+    if (shared == shared[0]).all():
+        own = own[:1]
+    return AttentionBlock(queries, keys, own[:, None, :, None] >= columns), kept
 
 
-def _with_prefix(spans: Sequence[Span], prompt_size: int, size: int) -> tuple[AttentionBlock, Tensor]:
-    """Return a block of responses that see their whole prompt and their own past."""
-    prompts, visible = _causal([(span.prompt, span.prompt_length) for span in spans], prompt_size)
-    responses, keep = _causal([(span.start, span.length) for span in spans], size)
-    visible = visible[:1] if len({span.prompt_length for span in spans}) == 1 else visible  # one mask for all
-    past = torch.ones(size, size, dtype=torch.bool).tril().expand(len(visible), 1, -1, -1)
-    mask = torch.cat([visible[:, None, None].expand(-1, 1, size, -1), past], -1)
-    return AttentionBlock(responses.queries, torch.cat([prompts.keys, responses.keys], 1), mask), keep
-
-
-def block_mask(prompt: Tensor, owner: Tensor, block_size: int = 128) -> BlockMask:
+def block_mask(ends: Tensor, block_size: int = 128) -> BlockMask:
     """Return FlexAttention's mask, from one number per token and block, never [L, L].
 
-    `prompt` and `owner` are those of a `PackedBatch`. A block of keys is skipped if no query of a block sees
-    any of it, and unmasked if every query sees all of it.
+    `ends` is that of a `PackedBatch`. A block of keys is skipped if no query of a block sees any of it, and
+    unmasked if every query sees all of it.
     """
 
     def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        mine = (owner[key] < 0) | (owner[key] == owner[query])
-        return (query >= key) & (prompt[query] == prompt[key]) & mine
+        return (key <= query) & (query < ends[key])
 
-    some, full = visible_blocks(prompt, owner, block_size)
+    some, full = visible_blocks(ends, block_size)
     if len(some) == 1:  # torch.compile specialises graphs on size 1; the second block has no tokens
         some, full = (F.pad(blocks, (0, 1, 0, 1)) for blocks in (some, full))
-    masked = _rows_of_blocks(some & ~full)
-    unmasked = _rows_of_blocks(full)
-    lengths = (len(prompt), len(prompt))
+    masked, unmasked = _rows_of_blocks(some & ~full), _rows_of_blocks(full)
+    lengths = (len(ends), len(ends))
     return BlockMask.from_kv_blocks(
         *masked, *unmasked, BLOCK_SIZE=block_size, mask_mod=sees, seq_lengths=lengths
     )
 
 
-def visible_blocks(prompt: Tensor, owner: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
+def visible_blocks(ends: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     """Return two [M, M] bool for M blocks of queries and of keys.
 
-    The first is true if any query sees any key, without false negatives; the second if every query sees every
-    key, without false positives.
+    The first is true if any query sees any key; the second if every query sees every key, for blocks before
+    that of the queries and full blocks of queries.
     """
-    none = len(prompt)
-    count = -(-len(prompt) // block_size)
-    padding = count * block_size - len(prompt)
-
-    def per_block(values: Tensor, fill: int) -> Tensor:
-        return torch.cat([values, values.new_full((padding,), fill)]).view(count, block_size)
-
-    response = owner >= 0
-    first_prompt = per_block(prompt, none).amin(1)
-    last_prompt = per_block(prompt, -1).amax(1)
-    first_owner = per_block(torch.where(response, owner, none), none).amin(1)
-    last_owner = per_block(owner, -1).amax(1)
-    last_prefix = per_block(torch.where(response, -1, prompt), -1).amax(1)
-    past = torch.ones(count, count, dtype=torch.bool, device=prompt.device).tril()
-    some = past & ((last_prefix >= first_prompt[:, None]) | (last_owner >= first_owner[:, None]))
-
-    whole = torch.arange(1, count + 1, device=prompt.device) * block_size <= len(prompt)
-    one_prompt = whole & (first_prompt == last_prompt)
-    prefix = one_prompt & (last_owner < 0)
-    one_owner = whole & ~per_block(~response, 1).any(1) & (first_owner == last_owner)
-    same_prompt = one_prompt[:, None] & prefix & (first_prompt[:, None] == first_prompt)
-    same_owner = one_owner[:, None] & one_owner & (first_owner[:, None] == first_owner)
-    return some, past.tril(-1) & (same_prompt | same_owner)
+    count = -(-len(ends) // block_size)
+    padding = count * block_size - len(ends)
+    last_end = F.pad(ends, (0, padding)).view(count, block_size).amax(1)
+    first_end = F.pad(ends, (0, padding), value=len(ends)).view(count, block_size).amin(1)
+    first_query = torch.arange(count, device=ends.device)[:, None] * block_size
+    earlier = torch.ones(count, count, dtype=torch.bool, device=ends.device).tril(-1)
+    itself = torch.eye(count, dtype=torch.bool, device=ends.device)
+    some = itself | earlier & (last_end > first_query)
+    full = earlier & (first_end >= first_query + block_size)
+    return some, full
 
 
 def _rows_of_blocks(dense: Tensor) -> tuple[Tensor, Tensor]:

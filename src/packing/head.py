@@ -13,12 +13,16 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from .tree import Array
 
 EntropyMode = Literal["none", "detached", "grad"]
 """Entropy of each token's distribution: not computed; without gradient; with gradient."""
@@ -26,8 +30,8 @@ EntropyMode = Literal["none", "detached", "grad"]
 KEPT = 2**26
 """Most logits that a batch keeps for its backward: 256 MiB."""
 
-TokenLoss = Callable[[slice, Tensor, Tensor | None], Tensor]
-"""Function of tokens, [t] log-probs and [t] entropies to the [] loss of these tokens.
+TokenLoss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+"""Function of [t] tokens, ascending, their [t] log-probs and [t] entropies to the [] loss of these tokens.
 
 The losses of all tokens add up."""
 
@@ -39,6 +43,59 @@ Torch's own setting does not reach the threads of a backward."""
 if "recompile_limit" not in inspect.signature(torch.compile).parameters:
     GRAPHS.clear()
     torch._dynamo.config.recompile_limit = 16
+
+
+class Continuations(NamedTuple):
+    """E distinct pairs of a state and the token behind it, which T tokens of responses stand for.
+
+    Made by `of`. States are rows of hidden states, 0..S−1; each has a continuation.
+    """
+
+    states: Tensor
+    """[E] long, non-decreasing: state of each continuation."""
+    targets: Tensor
+    """[E] long: token of each continuation."""
+    of_token: Tensor
+    """[T] long: continuation of each token."""
+    tokens: Tensor
+    """[T] long: tokens ordered by continuation."""
+    before: Tensor
+    """[S + 1] long, on the CPU: continuations of the states before each state."""
+    tokens_before: Tensor
+    """[S + 1] long, on the CPU: tokens of the states before each state."""
+
+    @classmethod
+    def of(cls, predictors: Array, targets: Array) -> tuple[Tensor, Continuations]:
+        """Return [S] long, the distinct values of `predictors` in order, and the continuations of these states.
+
+        Args:
+            predictors: [T] int64, row of the hidden state that predicts each token.
+            targets: [T] int64, tokens.
+        """
+        names = targets.max() + 1
+        pairs = predictors * names + targets
+        tokens = pairs.argsort(kind="stable")
+        ordered = pairs[tokens]
+        begins = np.diff(ordered, prepend=-1) > 0
+        of_token = np.empty_like(tokens)
+        of_token[tokens] = begins.cumsum() - 1
+        distinct = ordered[begins]
+        predictors = distinct // names
+        opens = np.diff(predictors, prepend=-1) > 0
+        before = np.append(np.flatnonzero(opens), len(distinct))
+        tokens_before = np.append(np.flatnonzero(begins), len(tokens))[before]
+        arrays = (opens.cumsum() - 1, distinct % names, of_token, tokens, before, tokens_before)
+        return torch.from_numpy(predictors[opens]), cls(*map(torch.from_numpy, arrays))
+
+    @property
+    def states_of_tokens(self) -> Tensor:
+        """[T] long, state behind which each token stands."""
+        return self.states[self.of_token]
+
+    def to(self, device: torch.device | str) -> Continuations:
+        """Move all tensors but those on the CPU."""
+        names = ("states", "targets", "of_token", "tokens")
+        return self._replace(**{name: getattr(self, name).to(device) for name in names})
 
 
 class TokenScores(NamedTuple):
@@ -66,7 +123,7 @@ def token_scores(logits: Tensor, targets: Tensor, temperature: float, entropy: E
 def head_scores(
     hidden: Tensor,
     weight: Tensor,
-    targets: Tensor,
+    read: Continuations | Tensor,
     temperature: float = 1.0,
     entropy: EntropyMode = "detached",
     chunk_size: int | None = None,
@@ -74,22 +131,25 @@ def head_scores(
 ) -> TokenScores:
     """Return `token_scores` of the logits hidden · weightᵀ, computed in chunks of `chunk_size` rows.
 
-    The backward computes the logits again: 8 instead of 6 FLOP per token and element of the head. There are
+    The backward computes the logits again: 8 instead of 6 FLOP per state and element of the head. There are
     two exceptions, which cost 6. Up to 2^26 logits are kept, unless a `chunk_size` is given. With a `loss`,
     each chunk's gradient is computed while its logits exist, and kept for a backward that runs once. Logits
     must be finite.
 
     Args:
-        hidden: [T, d].
+        hidden: [S, d] states.
         weight: [V, d], of the same type as `hidden` outside autocast.
-        targets: [T] long.
+        read: The T tokens and the states that predict them; or [S] long, one token for each state.
         temperature: Divides the logits.
         entropy: Whether entropies are computed, and have a gradient.
         chunk_size: Rows of logits at one time. None: 2^22 logits on a CPU, which fit in its caches; else
             2^27.
-        loss: Called with one chunk after the other; the sum is returned with its gradient, the scores
-            without.
+        loss: Called with the tokens of one chunk after the other; the sum is returned with its gradient, the
+            scores without.
     """
+    if isinstance(read, Tensor):
+        _, one_each = Continuations.of(np.arange(len(read)), read.cpu().numpy())
+        read = one_each.to(read.device)
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         hidden, weight = (x.to(torch.get_autocast_dtype(device)) for x in (hidden, weight))
@@ -99,7 +159,7 @@ def head_scores(
     kept = hidden.new_empty(len(hidden), len(weight), dtype=torch.float32) if keeps else None
     config = HeadConfig(temperature, entropy, rows, kept, loss, (False, False) if loss is None else learns)
     with torch.autocast(device, enabled=False):
-        logprobs, entropies, total = _HeadScores.apply(hidden, weight, targets, config)  # type: ignore[no-untyped-call]
+        logprobs, entropies, total = _HeadScores.apply(hidden, weight, read, config)  # type: ignore[no-untyped-call]
     return TokenScores(logprobs, None if entropy == "none" else entropies, None if loss is None else total)
 
 
@@ -108,22 +168,26 @@ class _HeadScores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig
+        ctx: Any, hidden: Tensor, weight: Tensor, read: Continuations, config: HeadConfig
     ) -> tuple[Tensor, Tensor, Tensor]:
-        head = (FusedHead if fuses(weight) else Head)(hidden, weight, targets, config)
-        logprobs, normalisers, entropies = hidden.new_zeros(3, len(targets), dtype=torch.float32)
+        head = (FusedHead if fuses(weight) else Head)(hidden, weight, read, config)
+        chosen = hidden.new_zeros(len(read.targets), dtype=torch.float32)
+        normalisers, spread = hidden.new_zeros(2, len(hidden), dtype=torch.float32)
         total = hidden.new_zeros((), dtype=torch.float32)
-        for rows in head.chunks:
-            logprobs[rows], normalisers[rows], entropies[rows] = head.score(rows)
+        for chunk in head.chunks:
+            rows, pairs = chunk.states, chunk.continuations
+            chosen[pairs], normalisers[rows], spread[rows] = head.score(chunk)
             if config.loss:
-                total += head.learn(rows, config.loss, logprobs[rows], entropies[rows])
+                total += head.learn(chunk, config.loss, chosen[pairs], spread[rows])
         ctx.config = config._replace(kept=None)
         ctx.gradients = head.gradients()
+        ctx.read = read
         ctx.set_materialize_grads(False)  # entropies that nothing learns from cost their backward nothing
+        logprobs, entropies = chosen[read.of_token], spread[read.states_of_tokens]
         if config.loss:
             ctx.mark_non_differentiable(logprobs, entropies)
         else:
-            ctx.save_for_backward(hidden, weight, targets, normalisers, entropies, config.kept)
+            ctx.save_for_backward(hidden, weight, chosen, normalisers, spread, config.kept)
             ctx.mark_non_differentiable(total, *([] if config.entropy == "grad" else [entropies]))
         return logprobs, entropies, total
 
@@ -136,15 +200,22 @@ class _HeadScores(torch.autograd.Function):
             gradients = ctx.gradients
             ctx.gradients = None  # scaled in place, hence only once
             return *(g if g is None else g.mul_(upstream) for g in gradients), None, None
-        hidden, weight, targets, normalisers, entropies, kept = ctx.saved_tensors
+        hidden, weight, chosen, normalisers, spread, kept = ctx.saved_tensors
         entropy = "none" if grad_entropies is None else "grad"
         config = ctx.config._replace(entropy=entropy, kept=kept, needs_gradient=ctx.needs_input_grad)
-        head = (FusedHead if fuses(weight) else Head)(hidden, weight, targets, config)
-        zeros = torch.zeros_like(normalisers)
+        head = (FusedHead if fuses(weight) else Head)(hidden, weight, ctx.read, config)
+        zeros = hidden.new_zeros(len(ctx.read.of_token), dtype=torch.float32)
         grad_logprobs, grad_entropies = (zeros if x is None else x for x in (grad_logprobs, grad_entropies))
-        for rows in head.chunks:
+        for chunk in head.chunks:
+            rows, tokens = chunk.states, chunk.tokens
             head.score_again(rows, normalisers[rows])
-            head.backward(rows, grad_logprobs[rows], entropies[rows], grad_entropies[rows])
+            head.backward(
+                chunk,
+                grad_logprobs[tokens],
+                chosen[chunk.continuations],
+                spread[rows],
+                grad_entropies[tokens],
+            )
         return *head.gradients(), None, None
 
 
@@ -164,19 +235,53 @@ def fuses(weight: Tensor) -> bool:
     return weight.is_cuda and not torch._dynamo.config.disable
 
 
+class Chunk(NamedTuple):
+    """States whose logits exist at one time, and what is read from them."""
+
+    states: slice
+    continuations: slice
+    tokens: Tensor
+    """[t] long, ascending."""
+    pairs: Tensor
+    """[t] long: continuation of each token, from the chunk's first on."""
+    rows: Tensor
+    """[e] long: state of each continuation, from the chunk's first on."""
+
+
+def chunks_of(read: Continuations, size: int) -> list[Chunk]:
+    """Cut the states into chunks of at most `size`, of about one size: a single row would be compiled separately."""
+    states = len(read.before) - 1
+    count = -(-states // size)
+    bounds = [states * part // count for part in range(count + 1)]
+    chunks: list[Chunk] = []
+    for first, end in pairwise(bounds):
+        pair, last_pair = int(read.before[first]), int(read.before[end])
+        tokens = read.tokens[int(read.tokens_before[first]) : int(read.tokens_before[end])].sort().values
+        rows = read.states[pair:last_pair] - first
+        chunks.append(
+            Chunk(slice(first, end), slice(pair, last_pair), tokens, read.of_token[tokens] - pair, rows)
+        )
+    return chunks
+
+
+def sum_by(index: Tensor, values: Tensor, size: int) -> Tensor:
+    """Return [size] sums of `values` [n] by `index` [n] long, in an order that every run has."""
+    sums = values.new_zeros(size)
+    if values.is_cuda:  # where `index_add_` adds in any order, and on CPUs this
+        return sums.index_put_((index,), values, accumulate=True)
+    return sums.index_add_(0, index, values)
+
+
 class Head:
     """Output head for CPUs, which scores one chunk of rows after another, uncompiled, in reused buffers."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, targets: Tensor, config: HeadConfig) -> None:
+    def __init__(self, hidden: Tensor, weight: Tensor, read: Continuations, config: HeadConfig) -> None:
         self.hidden = hidden
         self.weight = weight
-        self.targets = targets
-        self.temperature, self.entropy, self.chunk_size, self.kept, _, needs_gradient = config
-        # Chunks of about equal size: a chunk of a single row would be compiled separately.
-        size = len(hidden)
-        count = -(-len(hidden) // self.chunk_size)
-        self.chunks = [slice(size * part // count, size * (part + 1) // count) for part in range(count)]
-        self.x = weight.new_empty(min(self.chunk_size, len(hidden)), len(weight), dtype=torch.float32)
+        self.targets = read.targets
+        self.temperature, self.entropy, chunk_size, self.kept, _, needs_gradient = config
+        self.chunks = chunks_of(read, chunk_size)
+        self.x = weight.new_empty(min(chunk_size, len(hidden)), len(weight), dtype=torch.float32)
         self.grad_hidden = torch.empty_like(hidden) if needs_gradient[0] else None
         # Sums over chunks are taken in float32, whatever the type of the products.
         self.grad_weight = torch.zeros_like(weight, dtype=torch.float32) if needs_gradient[1] else None
@@ -204,11 +309,11 @@ class Head:
         x = self._multiply(rows)
         return x if self.temperature == 1 else x.div_(self.temperature)
 
-    def score(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Return [rows] log-probs, normalisers z and entropies (zeros if not computed) of a chunk."""
-        x = self._logits(rows)
+    def score(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
+        """Return a chunk's [e] log-probs, and [s] normalisers z and entropies (zeros if not computed)."""
+        x = self._logits(chunk.states)
         top = x.amax(1)
-        chosen = x.gather(1, self.targets[rows, None])[:, 0]
+        chosen = x[chunk.rows, self.targets[chunk.continuations]]
         x = torch.sub(x, top[:, None], out=self.x[: len(x)])
         p = torch.exp(x, out=self.p[: len(x)])
         self.total = p.sum(1)
@@ -216,7 +321,7 @@ class Head:
         normalisers = top + log_total
         nothing = self.entropy == "none"
         entropies = torch.zeros_like(top) if nothing else log_total - torch.linalg.vecdot(p, x) / self.total
-        return chosen - normalisers, normalisers, entropies
+        return chosen - normalisers[chunk.rows], normalisers, entropies
 
     def score_again(self, rows: slice, normalisers: Tensor) -> None:
         """Prepare `backward` of a chunk whose normalisers are known."""
@@ -225,28 +330,48 @@ class Head:
         torch.exp(x, out=self.p[: len(x)])
         self.total = torch.ones_like(normalisers)
 
-    def _gradient(
-        self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor
-    ) -> Tensor:
-        """Return [rows, V] in the weight's type: gradient at `_multiply`'s output for the last chunk."""
-        p = self.p[: len(targets)]  # in proportion to the probabilities
-        x = self.x[: len(targets)]  # ln p
+    def _gradient(self, given: ChunkGradient) -> Tensor:
+        """Return [s, V] in the weight's type: gradient at `_multiply`'s output for the last chunk."""
+        size = len(given.states)
+        p = self.p[:size]  # in proportion to the probabilities
+        x = self.x[:size]  # ln p
         share = 1 / (self.temperature * self.total)
         if self.entropy == "grad":
-            x.add_((entropies - self.total.log())[:, None]).mul_(-(grad_entropies * share)[:, None])
-            p.mul_(x.sub_((grad_logprobs * share)[:, None]))
+            x.add_((given.entropies - self.total.log())[:, None]).mul_(
+                -(given.grad_entropies * share)[:, None]
+            )
+            p.mul_(x.sub_((given.states * share)[:, None]))
         else:
-            p.mul_(-(grad_logprobs * share)[:, None])
-        return p.scatter_add_(1, targets[:, None], grad_logprobs[:, None] / self.temperature).to(
-            self.weight.dtype
-        )
+            p.mul_(-(given.states * share)[:, None])
+        p.index_put_((given.rows, given.targets), given.pairs / self.temperature, accumulate=True)
+        return p.to(self.weight.dtype)
 
-    def backward(self, rows: slice, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor) -> None:
-        """Add the gradient through the chunk scored last, given gradients [rows] of its scores."""
-        hidden = self.hidden[rows]
-        gradient = self._gradient(self.targets[rows], grad_logprobs, entropies, grad_entropies)
+    def backward(
+        self, chunk: Chunk, grad_logprobs: Tensor, logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor
+    ) -> None:
+        """Add the gradient through the chunk scored last.
+
+        Args:
+            chunk: The chunk.
+            grad_logprobs: [t] gradients of the log-probs of tokens.
+            logprobs: [e] log-probs of continuations.
+            entropies: [s] entropies of states.
+            grad_entropies: [t] gradients of the entropies of tokens.
+        """
+        hidden = self.hidden[chunk.states]
+        pairs = sum_by(chunk.pairs, grad_logprobs, len(chunk.rows))
+        given = ChunkGradient(
+            rows=chunk.rows,
+            targets=self.targets[chunk.continuations],
+            logprobs=logprobs,
+            pairs=pairs,
+            states=sum_by(chunk.rows, pairs, len(hidden)),
+            entropies=entropies,
+            grad_entropies=sum_by(chunk.rows[chunk.pairs], grad_entropies, len(hidden)),
+        )
+        gradient = self._gradient(given)
         if self.grad_hidden is not None:
-            torch.mm(gradient, self.weight, out=self.grad_hidden[rows])
+            torch.mm(gradient, self.weight, out=self.grad_hidden[chunk.states])
         total = self.grad_weight
         if total is None:
             return
@@ -257,14 +382,18 @@ class Head:
         else:
             total.add_(gradient.t() @ hidden)
 
-    def learn(self, rows: slice, loss: TokenLoss, logprobs: Tensor, entropies: Tensor) -> Tensor:
-        """Return the [] loss of the chunk scored last, given its scores [rows], and add its gradient."""
-        leaves = [x.detach().clone().requires_grad_() for x in (logprobs, entropies)]
+    def learn(self, chunk: Chunk, loss: TokenLoss, logprobs: Tensor, entropies: Tensor) -> Tensor:
+        """Return the [] loss of the chunk scored last, and add its gradient.
+
+        `logprobs` are those of its continuations, [e], `entropies` those of its states, [s].
+        """
+        read = (logprobs[chunk.pairs], entropies[chunk.rows[chunk.pairs]])
+        leaves = [x.detach().clone().requires_grad_() for x in read]
         with torch.enable_grad():
-            spread = {"none": None, "detached": entropies.clone(), "grad": leaves[1]}[self.entropy]
-            value = loss(rows, leaves[0], spread)
+            spread = {"none": None, "detached": read[1].clone(), "grad": leaves[1]}[self.entropy]
+            value = loss(chunk.tokens, leaves[0], spread)
         gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
-        self.backward(rows, gradients[0], entropies, gradients[1])
+        self.backward(chunk, gradients[0], logprobs, entropies, gradients[1])
         return value.detach()
 
     def gradients(self) -> tuple[Tensor | None, ...]:
@@ -273,35 +402,51 @@ class Head:
         return self.grad_hidden, total if total is None else total.to(self.weight.dtype)
 
 
-class FusedHead(Head):
-    """Output head for GPUs, in two compiled passes that keep only the logits, [rows, V], between them."""
+class ChunkGradient(NamedTuple):
+    """Gradients that reach the logits of s states, e continuations of them, and what they depend on."""
 
-    def score(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
+    rows: Tensor
+    """[e] long: state of each continuation."""
+    targets: Tensor
+    """[e] long: token of each continuation."""
+    logprobs: Tensor
+    """[e] log-probs of the continuations."""
+    pairs: Tensor
+    """[e] gradients of these."""
+    states: Tensor
+    """[s] sums of the gradients of a state's log-probs."""
+    entropies: Tensor
+    """[s] entropies."""
+    grad_entropies: Tensor
+    """[s] gradients of the entropies."""
+
+
+class FusedHead(Head):
+    """Output head for GPUs, in two compiled passes that keep only the logits, [s, V], between them."""
+
+    def score(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
         """Score a chunk; see `Head.score`."""
-        inputs = (self._multiply(rows), self.targets[rows], self.temperature, self.entropy != "none")
-        logprobs, self.normalisers, entropies = compiled(score)(*inputs)
-        return logprobs, self.normalisers, entropies
+        x = self._multiply(chunk.states)
+        self.normalisers, entropies = compiled(score)(x, self.temperature, self.entropy != "none")
+        chosen = x[chunk.rows, self.targets[chunk.continuations]] / self.temperature
+        return chosen - self.normalisers[chunk.rows], self.normalisers, entropies
 
     def score_again(self, rows: slice, normalisers: Tensor) -> None:
         """Prepare `backward` of a chunk; see `Head.score_again`."""
         self.logits = self._multiply(rows) if self.kept is None else self.kept[rows]
         self.normalisers = normalisers
 
-    def _gradient(
-        self, targets: Tensor, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor
-    ) -> Tensor:
-        spread = (entropies, grad_entropies) if self.entropy == "grad" else None
-        inputs = (
-            self.logits,
-            targets,
-            self.normalisers,
-            grad_logprobs,
-            spread,
-            self.temperature,
-            self.weight.dtype,
-        )
+    def _gradient(self, given: ChunkGradient) -> Tensor:
+        spread = (given.entropies, given.grad_entropies) if self.entropy == "grad" else None
+        inputs = (self.logits, self.normalisers, given.states, spread, self.temperature, self.weight.dtype)
         gradient: Tensor = compiled(gradient_of_logits)(*inputs)
-        return gradient
+        # The few elements that tokens add to are rounded once, as all others are.
+        factor = -given.states[given.rows]
+        if spread is not None:
+            surprise = given.logprobs + given.entropies[given.rows]
+            factor = factor - given.grad_entropies[given.rows] * surprise
+        values = (given.logprobs.exp() * factor + given.pairs) / self.temperature
+        return gradient.index_put_((given.rows, given.targets), values.to(gradient.dtype))
 
 
 @cache
@@ -311,43 +456,35 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
-def score(
-    x: Tensor, targets: Tensor, temperature: float, with_entropy: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return [rows] log-probs of `targets`, normalisers z, and entropies or zeros.
-
-    `x` are the logits, [rows, V] float32.
-    """
+def score(x: Tensor, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor]:
+    """Return [s] normalisers z of logits, [s, V] float32, and [s] entropies or zeros."""
     x = x / temperature
     top = x.amax(1)
     centred = x - top[:, None]
     weights = centred.exp()
     total = weights.sum(1)
     normalisers = top + total.log()
-    chosen = x.gather(1, targets[:, None])[:, 0]
     entropies = total.log() - (weights * centred).sum(1) / total if with_entropy else torch.zeros_like(top)
-    return chosen - normalisers, normalisers, entropies
+    return normalisers, entropies
 
 
 def gradient_of_logits(
     x: Tensor,
-    targets: Tensor,
     normalisers: Tensor,
     grad_logprobs: Tensor,
     spread: tuple[Tensor, Tensor] | None,
     temperature: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return [rows, V] in `dtype`, the gradient of the logits before the division by the temperature.
+    """Return [s, V] in `dtype`, the gradient of the logits before the division by the temperature.
 
-    `x` are the logits, [rows, V] float32.
-    `spread` has the entropies [rows] and their gradients [rows]; None if no gradient reaches them.
+    It lacks what the log-probs of tokens add at these tokens themselves. `x` are the logits, [s, V] float32,
+    `grad_logprobs` the sums of the gradients of a state's log-probs. `spread` has the entropies [s] and their
+    gradients [s]; None if no gradient reaches them.
     """
     logprobs = x / temperature - normalisers[:, None]
     factor = -grad_logprobs[:, None]
     if spread is not None:
         entropies, grad_entropies = spread
         factor = factor - grad_entropies[:, None] * (logprobs + entropies[:, None])
-    chosen = torch.arange(x.shape[1], device=x.device) == targets[:, None]
-    gradient = logprobs.exp() * factor + torch.where(chosen, grad_logprobs[:, None], 0.0)
-    return (gradient / temperature).to(dtype)
+    return (logprobs.exp() * factor / temperature).to(dtype)

@@ -62,7 +62,8 @@ class CausalPolicy(nn.Module):
             scores = token_scores(self._padded_logits(batch), batch.targets, self.temperature, entropy)
             if loss is None:
                 return scores
-            total = loss(slice(0, len(batch.targets)), scores.logprobs, scores.entropy)
+            every = torch.arange(len(batch.targets), device=batch.targets.device)
+            total = loss(every, scores.logprobs, scores.entropy)
             spread = scores.entropy if scores.entropy is None else scores.entropy.detach()
             return TokenScores(scores.logprobs.detach(), spread, total)
         if self.model.training:
@@ -71,15 +72,14 @@ class CausalPolicy(nn.Module):
             _ = batch.block_mask  # made here, outside of the graphs that read it
         hidden = predicting_states(self.model, batch)
         weight = self.model.get_output_embeddings().weight
-        return head_scores(hidden, weight, batch.targets, self.temperature, entropy, self.chunk_size, loss)
+        read = batch.continuations
+        return head_scores(hidden, weight, read, self.temperature, entropy, self.chunk_size, loss)
 
     def _padded_logits(self, batch: PackedBatch) -> Tensor:
         """Return [T, V] logits of the model's own forward on whole, right-padded sequences."""
         tokens = batch.input_ids[0]
-        spans = batch.spans
-        whole = [
-            torch.cat([tokens[s.prompt :][: s.prompt_length], tokens[s.start :][: s.length]]) for s in spans
-        ]
+        paths = batch.paths.rows.to(tokens.device).split(batch.paths.lengths.tolist())
+        whole = [tokens[paths[place]] for place in batch.paths.of_response.tolist()]
         ids = pad_sequence(whole, batch_first=True)
         self._refuse_length_dependent(ids.shape[1])
         mask = (torch.arange(ids.shape[1]) < torch.tensor([[len(sequence)] for sequence in whole])).to(ids)
@@ -127,7 +127,7 @@ def refuse_noise(model: nn.Module) -> None:
 
 
 def predicting_states(model: Any, batch: PackedBatch) -> Tensor:
-    """Return [T, d] last hidden states that predict `batch.targets`.
+    """Return [S, d] last hidden states of `batch.states`.
 
     `model` attends by `PREFIX_ATTENTION`.
     """
@@ -135,4 +135,4 @@ def predicting_states(model: Any, batch: PackedBatch) -> Tensor:
     backbone = (model.get_base_model() if hasattr(model, "get_base_model") else model).base_model
     inputs = {"input_ids": batch.input_ids, "position_ids": batch.position_ids, "packed": batch}
     hidden: Tensor = backbone(**inputs, use_cache=False).last_hidden_state
-    return hidden[0].index_select(0, batch.predictors)
+    return hidden[0].index_select(0, batch.states)

@@ -1,4 +1,4 @@
-"""Prompt sharing in TRL's trainers: each prompt of a micro-batch is encoded once. For TRL 1.16.
+"""Prefix sharing in TRL's trainers: each distinct prefix of a micro-batch is encoded once. For TRL 1.16.
 
 TRL takes all log-probs (of the policy, before the update, of the reference) from one method, which
 `share_prefixes` replaces on one trainer. Losses and masks stay TRL's. The models get a second way through
@@ -41,13 +41,13 @@ _PLAIN_GENERATE = "_generate_before_sharing"
 
 
 def share_prefixes(trainer: Any) -> None:
-    """Make a TRL trainer, before training begins, encode each prompt of a micro-batch once.
+    """Make a TRL trainer, before training begins, encode each distinct prefix of a micro-batch once.
 
     Log-probs, entropies and gradients are TRL's up to rounding. When transformers samples, responses are
     drawn with TRL's probabilities too: `generate`, called as TRL calls it, encodes each distinct prompt once.
 
     TRL shuffles the rows that it generated and then cuts them into micro-batches. After this call, the rows
-    of an optimizer step are ordered by prompt, unless the loss of a row depends on the others in its
+    of an optimizer step are ordered by their tokens, unless the loss of a row depends on the others in its
     micro-batch. The logged metrics that are means of micro-batch means change with the order; the loss does
     not.
 
@@ -102,7 +102,7 @@ def share_prefixes(trainer: Any) -> None:
     setattr(trainer, METHOD, SharedLogProbs(trainer, plain))
     _encode_prompts_once(models[0])
     if not _mixes_rows(trainer):
-        _keep_prompts_together(trainer)
+        _keep_prefixes_together(trainer)
 
 
 def _mixes_rows(trainer: Any) -> bool:
@@ -118,8 +118,8 @@ def _mixes_rows(trainer: Any) -> bool:
     return mixes or getattr(trainer, "loss_type", None) == "bnpo"
 
 
-def _keep_prompts_together(trainer: Any) -> None:
-    """Order the rows of an optimizer step so that each micro-batch has few prompts."""
+def _keep_prefixes_together(trainer: Any) -> None:
+    """Order the rows of an optimizer step so that each micro-batch has few distinct prefixes."""
     plain = trainer._prepare_inputs
     args = trainer.args
     size = math.gcd(args.steps_per_generation, args.gradient_accumulation_steps)
@@ -132,21 +132,21 @@ def _keep_prompts_together(trainer: Any) -> None:
             return inputs
         ordered: list[dict[str, Any]] = []
         for step in range(0, len(parts), size):
-            ordered += order_by_prompt(parts[step : step + size])
+            ordered += order_by_tokens(parts[step : step + size])
         trainer._buffered_inputs = ordered
         return ordered[trainer._step % args.steps_per_generation]
 
     trainer._prepare_inputs = prepare
 
 
-def order_by_prompt(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Sort the rows of TRL's equally sized micro-batches by prompt, and cut them into micro-batches again.
+def order_by_tokens(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Sort the rows of TRL's equally sized micro-batches by prompt and completion, and cut them again.
 
     The micro-batches are returned unchanged if a column can't be sorted by row, such as images.
     """
-    prompts = [part["prompt_ids"] for part in parts]
-    order = torch.cat(prompts).unique(dim=0, return_inverse=True)[1].argsort(stable=True)
-    size = len(prompts[0])
+    rows = [torch.cat([part["prompt_ids"], part["completion_ids"]], 1) for part in parts]
+    order = torch.cat(rows).unique(dim=0, return_inverse=True)[1].argsort(stable=True)
+    size = len(rows[0])
     columns: dict[str, Any] = {name: [part[name] for part in parts] for name in parts[0]}
     for name, values in columns.items():
         if isinstance(values[0], list) or any(x is not None and x.ndim and len(x) != size for x in values):
@@ -208,7 +208,7 @@ def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
         hidden = hidden.float() if float32_head else hidden
         with torch.autocast(hidden.device.type, enabled=False) if float32_head else nullcontext():
             return head_scores(
-                hidden, weight, packed.targets, temperature, "grad" if with_entropy else "none"
+                hidden, weight, packed.continuations, temperature, "grad" if with_entropy else "none"
             )
 
     # Bound methods follow a deep copy of their model; variables of a closure would not.
@@ -285,7 +285,7 @@ def _encode_prompts_once(model: Any) -> None:
 
 
 class SharedLogProbs:
-    """Callable that replaces `plain`, a TRL trainer's method for log-probs, to encode each prompt once.
+    """Callable that replaces `plain`, a TRL trainer's method for log-probs, to encode each distinct prefix once.
 
     See `share_prefixes`. Batches that can't be packed are passed to `plain`.
     """
@@ -353,19 +353,15 @@ class SharedLogProbs:
 
 
 def pack_rows(ids: Tensor, mask: Tensor, width: int) -> PackedBatch:
-    """Pack the rows that have a completion; prompts that are equal are packed once.
+    """Pack the rows that have a completion, each distinct prefix once.
 
     `ids` and `mask` are the arguments of `SharedLogProbs`, on the CPU; the last `width` columns are
     completions.
     """
     prompts = [row[kept] for row, kept in zip(ids[:, :-width], mask[:, :-width], strict=True)]
-    seen = dict[bytes, int]()
-    prompt = torch.tensor(
-        [seen.setdefault(tokens.numpy().tobytes(), row) for row, tokens in enumerate(prompts)]
-    )
     lengths = mask[:, -width:].sum(1)
     responses = [row[:length] for row, length in zip(ids[:, -width:], lengths.tolist(), strict=True)]
-    return pack(prompts, prompt, responses, lengths.nonzero()[:, 0])
+    return pack(prompts, torch.arange(len(ids)), responses, lengths.nonzero()[:, 0])
 
 
 def _obstacle(mask: Tensor, width: int, options: Mapping[str, Any]) -> str | None:

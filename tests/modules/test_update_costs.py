@@ -16,6 +16,23 @@ from tests.costs import Costs
 REWARDS = [[[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]], [[0.0, 1.0, 0.5], [1.0, 0.0, 0.0]]]
 
 
+def distinct(batch, questions):
+    """Distinct prefixes of anchors with their responses, and how many of them predict a response token."""
+    rollouts = batch.rollouts
+    anchors = [prompt.anchor_ids.tolist() for prompt in batch.prompts if prompt.rephrasing == 0]
+    prefixes = set()
+    states = set()
+    for row, ids in enumerate(rollouts.token_ids):
+        question = int(rollouts.question[row])
+        if question in questions:
+            anchor = anchors[question]
+            whole = (*anchor, *ids.tolist()[:-1])
+            every = [whole[: end + 1] for end in range(len(whole))]
+            prefixes.update(every)
+            states.update(every[len(anchor) - 1 :])
+    return len(prefixes), len(states)
+
+
 @pytest.mark.parametrize(("checkpointing", "layers_again"), [(False, 0), (0.5, 1), (True, 2)])
 def test_layers_multiply_distinct_tokens_three_times_and_four_times_where_they_are_computed_again(
     checkpointing, layers_again, tiny_policy, make_batch
@@ -35,15 +52,14 @@ def test_layers_multiply_distinct_tokens_three_times_and_four_times_where_they_a
         torch.optim.SGD(policy.parameters(), lr=0.1),
         UpdateOptions(mini_batches=1),
     )
-    responses = int(batch.rollouts.lengths.sum())
-    distinct = responses + sum(len(p.anchor_ids) for p in batch.prompts if p.rephrasing == 0)
+    tokens, states = distinct(batch, {0, 1})
     with Costs() as costs:
         result = update(batch.rollouts, len(batch.groups))
     assert result.dropped == 0
     again = layers_again * (layers // 2 - model.model.layers[0].mlp.down_proj.weight.numel())
-    head = 6 * model.lm_head.weight.numel() * responses
-    assert costs.product_flop - head == (6 * layers + 2 * again) * distinct
-    least = 6 * layers * distinct
+    head = 6 * model.lm_head.weight.numel() * states
+    assert costs.product_flop - head == (6 * layers + 2 * again) * tokens
+    least = 6 * layers * tokens
     print(f"products of the layers, {checkpointing=}: {(costs.product_flop - head) / least:.3f} of the least")
     assert costs.product_flop - head <= 4 / 3 * least
 
@@ -57,9 +73,8 @@ def test_an_update_with_a_kl_term_costs_one_and_a_half_forwards_beyond_forward_a
     forward = 2 * sum(p.numel() for p in model.model.layers.parameters() if p.dim() == 2)
     batch = make_batch(REWARDS)
     rollouts = batch.rollouts
-    tokens = [int(rollouts.lengths[rollouts.question == question].sum()) for question in (0, 1)]
-    prompts = [len(p.anchor_ids) for p in batch.prompts if p.rephrasing == 0]
-    first, second = (own + prompt for own, prompt in zip(tokens, prompts, strict=True))
+    both, states = distinct(batch, {0, 1})
+    (first, first_states), (second, second_states) = (distinct(batch, {question}) for question in (0, 1))
     update = PolicyUpdate(
         Scorer(policy, reference, token_budget=1000),
         GroupAdvantage("question"),
@@ -69,8 +84,8 @@ def test_an_update_with_a_kl_term_costs_one_and_a_half_forwards_beyond_forward_a
     )
     with Costs() as costs:
         update(rollouts, len(batch.groups))
-    # The head: three products of each response token in the update, one for the reference, one for old log-probs.
-    head = 2 * model.lm_head.weight.numel() * (4 * sum(tokens) + tokens[1])
+    # The head: three products of each state in the update, one for the reference, one for old log-probs.
+    head = 2 * model.lm_head.weight.numel() * (4 * (first_states + second_states) + second_states)
     equivalents = (costs.product_flop - head) / (forward * (first + second))
     assert equivalents == pytest.approx(3 + 1 + second / (first + second), abs=1e-9)
     assert equivalents - 3 <= 1.9

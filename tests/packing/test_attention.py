@@ -92,62 +92,77 @@ def test_neighbouring_query_heads_share_a_key_head(repeat_heads, masked):
         torch.testing.assert_close(out[:, head], scores.softmax(-1) @ value[:, head // groups])
 
 
-def packed(seed, repeated=False, responses=9, longest=40):
+def packed(seed, shared=True, responses=9, longest=40):
+    """A batch of three prompts, in which every second response begins like one before, if `shared`."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(high):
         return int(torch.randint(1, high + 1, (1,), generator=generator))
 
-    prompts = [torch.ones(draw(longest), dtype=torch.long) for _ in range(3)]
+    def tokens():
+        return torch.randint(10**6, (draw(longest),), generator=generator)
+
+    prompts = [tokens() for _ in range(3)]
     prompt = torch.randint(3, (responses,), generator=generator)
-    bodies = [torch.ones(draw(longest), dtype=torch.long) for _ in range(responses)]
-    if repeated:  # a prompt of its own for each response
-        prompts, prompt = [prompts[p] for p in prompt], torch.arange(responses)
+    bodies = [tokens()]
+    while len(bodies) < responses:
+        beginning = bodies[-1][: draw(longest) if shared and len(bodies) % 2 else 0]
+        bodies.append(torch.cat([beginning, tokens()])[:longest])
+    if not shared:
+        prompts, prompt = [tokens() for _ in bodies], torch.arange(responses)
     return pack(prompts, prompt, bodies)
 
 
-def test_neighbours_change_no_bit_of_a_response():
+def visible(batch):
+    """[L, L] whether a token sees another, from the rows of the sequences that they are in."""
+    length = batch.input_ids.shape[1]
+    sees = torch.zeros(length, length, dtype=torch.bool)
+    for path in batch.paths.rows.split(batch.paths.lengths.tolist()):
+        sees[path[:, None], path] |= path[:, None] >= path
+    return sees
+
+
+def test_neighbours_change_the_attention_of_a_response_in_its_last_bits_alone():
     generator = torch.Generator().manual_seed(0)
     prompts = [torch.arange(n) for n in (5, 30, 9)]
-    bodies = [torch.arange(int(n)) for n in torch.randint(1, 60, (12,), generator=generator)]
-    prompt = torch.randint(3, (12,), generator=generator)
-    inputs = {}  # (prompt, response or None, position) → its query, key and value
+    bodies = [torch.randint(3, (int(n),), generator=generator) for n in torch.arange(5, 60, 5)]
+    prompt = torch.randint(3, (len(bodies),), generator=generator)
+    inputs = {}  # prefix → its query, key and value
 
     def attended(rows):
         batch = pack(prompts, prompt, bodies, rows)
-        place = batch.position_ids[0].tolist()
-        of, rows = prompt[batch.rows].unique().tolist(), batch.rows.tolist()
-        owners = zip(batch.prompt.tolist(), batch.owner.tolist(), place, strict=True)
-        names = [(of[p], None if o < 0 else rows[o], at) for p, o, at in owners]
+        tokens, sees = batch.input_ids[0], visible(batch)
+        names = [tuple(tokens[row].tolist()) for row in sees]
         for name in names:
             inputs.setdefault(name, torch.randn(3, 2, 8, generator=generator))
         query, key, value = torch.stack([inputs[name] for name in names], 2)[:, None]
         out = blocked_attention(query, key, value, batch, None)
         return {name: out[0, :, row] for row, name in enumerate(names)}
 
-    whole = attended(torch.arange(12))
-    for part in (*torch.randperm(12, generator=generator).split(5), *torch.arange(12).split(1)):
-        for name, out in attended(part).items():
-            assert torch.equal(out, whole[name])
+    whole = attended(torch.arange(len(bodies)))
+    for row in range(len(bodies)):
+        for name, out in attended(torch.tensor([row])).items():
+            torch.testing.assert_close(out, whole[name], atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("block_size", [1, 4, 16, 512])
 def test_no_block_with_a_visible_pair_is_left_out_and_none_with_a_hidden_one_is_called_full(
-    block_size, repeated
+    block_size, shared
 ):
     saved = 0
     for seed in range(12):
-        batch = packed(seed, repeated)
+        batch = packed(seed, shared)
         length = batch.input_ids.shape[1]
         mask_mod = batch.block_mask.mask_mod
         query, key = torch.meshgrid(torch.arange(length), torch.arange(length), indexing="ij")
         sees = mask_mod(0, 0, query, key)
+        assert torch.equal(sees, visible(batch))
         count = -(-length // block_size)
         grid = torch.zeros(count * block_size, count * block_size, dtype=torch.bool)
         grid[:length, :length] = sees
         grid = grid.view(count, block_size, count, block_size).transpose(1, 2)
-        some, full = visible_blocks(batch.prompt, batch.owner, block_size)
+        some, full = visible_blocks(batch.ends, block_size)
         assert (some >= grid.any(-1).any(-1)).all()
         assert (full <= grid.all(-1).all(-1)).all()
         assert (full <= some).all()
@@ -166,9 +181,9 @@ def traced(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without")
-@pytest.mark.parametrize("repeated", [False, True])
-def test_sparse_attention_has_the_values_and_gradients_of_blocked_attention(repeated, traced):
-    batch = packed(0, repeated)
+@pytest.mark.parametrize("shared", [True, False])
+def test_sparse_attention_has_the_values_and_gradients_of_blocked_attention(shared, traced):
+    batch = packed(0, shared)
     torch.manual_seed(0)
     inputs = [torch.randn(1, h, batch.input_ids.shape[1], 8, requires_grad=True) for h in (4, 2, 2)]
     upstream = torch.randn_like(inputs[0])
@@ -327,38 +342,15 @@ def test_policy_and_reference_compile_to_few_graphs_for_any_lengths(tiny_policy)
     assert float(difference) < 0.1
 
 
-def blocks_token_by_token(batch, size):
-    """What `visible_blocks` says, from the tokens of each block."""
-    prompt, owner = batch.prompt.tolist(), batch.owner.tolist()
-    blocks = [range(start, min(start + size, len(prompt))) for start in range(0, len(prompt), size)]
-    some, full = (torch.zeros(len(blocks), len(blocks), dtype=torch.bool) for _ in range(2))
-    for q, queries in enumerate(blocks):
-        for k, keys in enumerate(blocks[: q + 1]):
-            prefix = max((prompt[t] for t in keys if owner[t] < 0), default=-1) >= min(
-                prompt[t] for t in queries
-            )
-            first = min((owner[t] for t in queries if owner[t] >= 0), default=len(prompt))
-            some[q, k] = prefix or max(owner[t] for t in keys) >= first
-            prompts, owners = {prompt[t] for t in (*queries, *keys)}, {owner[t] for t in (*queries, *keys)}
-            one = (len(prompts) == 1 and all(owner[t] < 0 for t in keys)) or (
-                len(owners) == 1 and -1 not in owners
-            )
-            full[q, k] = one and k < q and len(queries) == size
-    return some, full
-
-
-@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize(
     ("block_size", "responses", "longest"), [(1, 4, 5), (2, 5, 8), (4, 6, 12), (16, 9, 40)]
 )
-def test_blocks_are_those_of_their_tokens_and_the_mask_lists_them(block_size, responses, longest, repeated):
+def test_the_mask_lists_the_blocks(block_size, responses, longest, shared):
     for seed in range(6):
-        batch = packed(seed, repeated, responses, longest)
-        some, full = visible_blocks(batch.prompt, batch.owner, block_size)
-        expected_some, expected_full = blocks_token_by_token(batch, block_size)
-        assert torch.equal(some, expected_some)
-        assert torch.equal(full, expected_full)
-        mask = block_mask(batch.prompt, batch.owner, block_size)
+        batch = packed(seed, shared, responses, longest)
+        some, full = visible_blocks(batch.ends, block_size)
+        mask = block_mask(batch.ends, block_size)
         listed = []
         for numbers, columns in (
             (mask.kv_num_blocks, mask.kv_indices),
@@ -371,4 +363,4 @@ def test_blocks_are_those_of_their_tokens_and_the_mask_lists_them(block_size, re
             listed.append(dense)
         assert torch.equal(listed[0], some & ~full)
         assert torch.equal(listed[1], full)
-    assert block_mask(batch.prompt, batch.owner).BLOCK_SIZE == (128, 128)
+    assert block_mask(batch.ends).BLOCK_SIZE == (128, 128)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 
 from tagrpo.packing import head
-from tagrpo.packing.head import TokenScores, head_scores, token_scores
+from tagrpo.packing.head import Continuations, TokenScores, head_scores, token_scores
 
 
 @pytest.fixture(params=["buffers", "fused"], autouse=True)
@@ -110,11 +111,39 @@ def test_the_loss_sees_every_token_once_and_in_order():
     parts = []
 
     def loss(part, logprobs, spread):
-        parts.append((part.start, part.stop, len(logprobs), len(spread)))
+        parts.append((part.tolist(), len(logprobs), len(spread)))
         return logprobs.sum()
 
     head_scores(torch.randn(8, 2), torch.randn(5, 2), torch.arange(8) % 5, chunk_size=3, loss=loss)
-    assert parts == [(0, 2, 2, 2), (2, 5, 3, 3), (5, 8, 3, 3)]
+    assert parts == [([0, 1], 2, 2), ([2, 3, 4], 3, 3), ([5, 6, 7], 3, 3)]
+
+
+@both
+@pytest.mark.parametrize("entropy", ["none", "detached", "grad"])
+@pytest.mark.parametrize("chunk_size", [None, 1, 2, 100])
+def test_a_state_that_predicts_several_tokens_is_scored_once(taken, entropy, chunk_size):
+    torch.manual_seed(0)
+    predictors = np.array([4, 9, 4, 4, 2, 9, 4, 2])  # of three states
+    targets = np.array([1, 0, 3, 1, 2, 0, 1, 2])
+    states, read = Continuations.of(predictors, targets)
+    assert states.tolist() == [2, 4, 9]
+    hidden = torch.randn(3, 6, requires_grad=True)
+    weight = torch.randn(5, 6, requires_grad=True)
+    coefficients = torch.randn(2, 8)
+
+    def loss(tokens, logprobs, spread):
+        total = (coefficients[0, tokens] * logprobs.sigmoid()).sum()
+        return total if spread is None else total + (coefficients[1, tokens] * spread.square()).sum()
+
+    def outcome(scores):
+        gradients = torch.autograd.grad(scores.loss, (hidden, weight))
+        return scores.logprobs.detach(), scores.loss.detach(), *gradients
+
+    rows = torch.searchsorted(states, torch.from_numpy(predictors))
+    exact = token_scores(hidden[rows] @ weight.T, torch.from_numpy(targets), 0.7, entropy)
+    exact = exact._replace(loss=loss(torch.arange(8), exact.logprobs, exact.entropy))
+    ours = taken(hidden, weight, read, 0.7, entropy, chunk_size, loss=loss)
+    torch.testing.assert_close(outcome(ours), outcome(exact), atol=1e-6, rtol=1e-5)
 
 
 @both

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from functorch.compile import make_boxed_func
@@ -12,7 +13,7 @@ from torch._inductor.ir import gm_original_output_strides
 from torch._inductor.virtualized import V
 
 from tagrpo.packing import head
-from tagrpo.packing.head import HeadConfig, head_scores
+from tagrpo.packing.head import Continuations, HeadConfig, chunks_of, head_scores
 from tests.costs import Costs
 
 
@@ -21,13 +22,15 @@ def test_the_compiled_head_moves_at_most_half_of_the_bytes(entropy, monkeypatch)
     """Elementwise bytes per logit in bfloat16: as many as inductor's kernels read and write, against one by one."""
     rows, width, vocabulary = 16, 8, 4096
     hidden, weight = torch.randn(rows, width).bfloat16(), torch.randn(vocabulary, width).bfloat16()
-    targets, gradients = torch.arange(rows), torch.randn(2, rows)
+    _, read = Continuations.of(np.arange(rows), np.arange(rows))
+    gradients = torch.randn(2, rows)
     config = HeadConfig(1.0, entropy, rows, needs_gradient=(True, True))
 
     def run(kind):
-        made = kind(hidden, weight, targets, config)
-        _, _, entropies = made.score(slice(0, rows))
-        made.backward(slice(0, rows), gradients[0], entropies, gradients[1])
+        made = kind(hidden, weight, read, config)
+        (chunk,) = made.chunks
+        logprobs, _, entropies = made.score(chunk)
+        made.backward(chunk, gradients[0], logprobs, entropies, gradients[1])
 
     with Costs() as costs:
         run(head.Head)
@@ -64,8 +67,8 @@ def test_the_compiled_head_moves_at_most_half_of_the_bytes(entropy, monkeypatch)
     [(9, 4, [3, 3, 3]), (8, 4, [4, 4]), (5, 4, [2, 3]), (10, 4, [3, 3, 4]), (1, 4, [1]), (3, 1, [1, 1, 1])],
 )
 def test_no_chunk_has_a_single_row_where_chunks_may_have_three(rows, size, expected):
-    config = HeadConfig(1.0, "none", size)
-    chunks = head.Head(torch.zeros(rows, 2), torch.zeros(5, 2), torch.zeros(rows), config).chunks
+    _, read = Continuations.of(np.arange(rows), np.zeros(rows, dtype=np.int64))
+    chunks = [chunk.states for chunk in chunks_of(read, size)]
     assert [part.stop - part.start for part in chunks] == expected
     assert [row for part in chunks for row in range(part.start, part.stop)] == list(range(rows))
 

@@ -141,14 +141,18 @@ def _position(batch, rows):
     return torch.tensor([list(rows).index(r) for r in batch.rows.tolist()])[batch.response]
 
 
-def test_a_policy_that_shares_prefixes_also_scores_repeated_prompts(sequences):
-    prompts, responses = sequences
+def test_a_response_has_the_scores_that_it_has_alone(sequences):
+    prompts, _ = sequences
     policy = CausalPolicy(build("qwen3"))
-    shared = pack(prompts, PROMPT, responses)
-    rows = shared.rows.tolist()
-    repeated = pack([prompts[PROMPT[r]] for r in rows], torch.arange(7), [responses[r] for r in rows])
-    assert repeated.input_ids.numel() > shared.input_ids.numel()
-    torch.testing.assert_close(policy(shared), policy(repeated), atol=1e-5, rtol=1e-5)
+    responses = [torch.tensor(ids) for ids in ([5, 6, 7], [5, 6, 7], [5, 6, 8, 9], [5], [6], [5, 6, 7, 7])]
+    prompt = torch.tensor([1, 1, 1, 1, 1, 1])
+    together = pack(prompts, prompt, responses)
+    assert together.input_ids.numel() == len(prompts[1]) + 4  # 5, 5 6, 5 6 7, 5 6 8
+    scores = policy(together)
+    parts = zip(*(x.split(together.lengths.tolist()) for x in (scores.logprobs, scores.entropy)), strict=True)
+    for row, (logprobs, entropy) in enumerate(parts):
+        alone = policy(pack(prompts, prompt, responses, torch.tensor([row])))
+        torch.testing.assert_close((logprobs, entropy), (alone.logprobs, alone.entropy), atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("checkpointing", [False, True])
@@ -208,8 +212,8 @@ def test_the_padded_path_is_one_forward_and_makes_no_logits_for_columns_of_promp
         lambda module, inputs, output: shapes.append(tuple(output.shape))
     )
     policy(pack(prompts, PROMPT, responses, torch.arange(7)))
-    # Rows are 12 … 20 tokens; the shortest prompt has 5, so that column 4 is the first to predict a response token.
-    assert shapes == [(7, 20 - 4, 50)]
+    # Rows are 11 … 19 tokens; the shortest prompt has 5, so that column 4 is the first to predict a response token.
+    assert shapes == [(7, 19 - 4, 50)]
 
 
 def test_a_policy_says_why_it_pads(caplog):
@@ -226,9 +230,9 @@ def test_rotary_embeddings_that_depend_on_the_batch_are_refused_when_they_do():
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 12}
     policy = CausalPolicy(build("llama", rope_parameters=rope, max_position_embeddings=12))
     prompt = torch.arange(3, 9)
-    short, longer = torch.arange(9, 15), torch.arange(9, 16)
+    short, longer = torch.arange(9, 16), torch.arange(9, 17)  # 12 and 13 tokens before the last
     fits = pack([prompt], torch.zeros(1, dtype=torch.long), [short])
-    assert policy(fits).logprobs.shape == (6,)
+    assert policy(fits).logprobs.shape == (7,)
     with pytest.raises(ValueError, match=r"at most 12 tokens.*max_new_tokens"):
         policy(pack([prompt], torch.zeros(2, dtype=torch.long), [short, longer]))
 
@@ -408,11 +412,11 @@ def test_padded_batches_have_the_dropout_of_the_models_own_forward(sequences):
     batch = pack(prompts[:1], torch.tensor([0, 0]), twice, torch.arange(2))
     torch.manual_seed(5)
     scores = policy(batch).logprobs.view(2, -1)
-    whole = torch.stack([torch.cat([prompts[0], response]) for response in twice])
+    whole = torch.stack([torch.cat([prompts[0], response[:-1]]) for response in twice])
     torch.manual_seed(5)
     logits = policy.model(input_ids=whole, attention_mask=torch.ones_like(whole), use_cache=False).logits
     expected = (
-        logits[:, len(prompts[0]) - 1 : -1].log_softmax(-1).gather(2, torch.stack(twice)[..., None])[..., 0]
+        logits[:, len(prompts[0]) - 1 :].log_softmax(-1).gather(2, torch.stack(twice)[..., None])[..., 0]
     )
     torch.testing.assert_close(scores, expected, atol=1e-5, rtol=1e-5)
     assert not torch.allclose(scores[0], scores[1], atol=1e-3), "each row has its own noise"

@@ -92,11 +92,13 @@ def batch(prompt=PROMPT, lengths=LENGTHS, seed=2):
     generator = torch.Generator().manual_seed(seed)
     heads = [torch.randint(2, 40, (n,), generator=generator) for n in PROMPT_LENGTHS]
     heads = [heads[p] if p < 3 else torch.randint(2, 40, (4 + p % 3,), generator=generator) for p in prompt]
+    beginning = torch.randint(2, 40, (3,), generator=generator)  # that completions have in common
     width, height = max(map(len, heads)), max(7, *lengths)
     ids, mask = torch.zeros(2, len(prompt), width + height, dtype=torch.long)
     for row, (head, length) in enumerate(zip(heads, lengths, strict=True)):
         ids[row, width - len(head) : width] = head
-        ids[row, width : width + length] = torch.randint(2, 40, (length,), generator=generator)
+        own = torch.randint(2, 40, (length,), generator=generator)
+        ids[row, width : width + length] = torch.cat([beginning[: row % 4], own])[:length]
         mask[row, width - len(head) : width + length] = 1
     return {
         "prompt_ids": ids[:, :width], "prompt_mask": mask[:, :width], "completion_ids": ids[:, width:],
@@ -165,7 +167,7 @@ def test_a_prompt_of_one_token(tmp_path):
     near(scores(trainer, inputs), expected)
 
 
-def test_each_distinct_prompt_is_encoded_once_and_logits_are_those_of_completions(tmp_path, monkeypatch):
+def test_each_distinct_prefix_is_encoded_once_and_logits_are_those_that_predict(tmp_path, monkeypatch):
     trainer, inputs, lengths, predicted = make_trainer(tmp_path), batch(), [], []
     share_prefixes(trainer)
     trainer.model.model.layers[0].mlp.register_forward_pre_hook(
@@ -174,8 +176,17 @@ def test_each_distinct_prompt_is_encoded_once_and_logits_are_those_of_completion
     head = packing.head_scores
     monkeypatch.setattr(packing, "head_scores", lambda x, *rest: predicted.append(len(x)) or head(x, *rest))
     scores(trainer, inputs)
-    assert lengths == [sum(PROMPT_LENGTHS) + sum(LENGTHS)]
-    assert predicted == [sum(LENGTHS)]
+    prefixes = set()
+    states = set()
+    ids, mask, width = arguments(inputs)
+    for row, kept, length in zip(ids, mask.bool(), LENGTHS, strict=True):
+        tokens = tuple(row[kept].tolist()[:-1])
+        every = [tokens[: end + 1] for end in range(len(tokens))]
+        prefixes.update(every)
+        states.update(every[-length:])
+    assert lengths == [len(prefixes)]
+    assert predicted == [len(states)]
+    assert len(prefixes) < sum(PROMPT_LENGTHS) + sum(LENGTHS) - len(LENGTHS), "completions share beginnings"
 
 
 @pytest.mark.parametrize(("dtype", "options"), [
@@ -387,8 +398,15 @@ def test_rows_of_an_optimizer_step_are_ordered_by_prompt_and_stay_in_it(options,
 
 
 def test_rows_with_images_are_left_in_the_order_of_trl():
-    parts = [{"prompt_ids": torch.tensor([[p], [1 - p]]), "pixel_values": torch.zeros(5, 2)} for p in (0, 1)]
-    assert packing.order_by_prompt(parts) is parts
+    parts = [
+        {
+            "prompt_ids": torch.tensor([[p], [1 - p]]),
+            "completion_ids": torch.tensor([[1], [1]]),
+            "pixel_values": torch.zeros(5, 2),
+        }
+        for p in (0, 1)
+    ]
+    assert packing.order_by_tokens(parts) is parts
 
 
 def test_generation_is_as_before(tmp_path):

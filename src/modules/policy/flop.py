@@ -11,10 +11,10 @@ class UsefulFlop:
     """Counter of the least FLOP that a forward and a backward need, with each distinct token encoded once.
 
     Each token costs, per weight of the decoder layers, two FLOP in the forward, two for the gradient of the
-    input, and two for the gradient of the weight if it is trained; each response token costs the same per
-    weight of the output head. Attention counts only what a token may see. Recomputed layers, forwards without
-    gradient, embeddings and elementwise work are left out. In mixtures of experts all weights count, also
-    those that a token does not use.
+    input, and two for the gradient of the weight if it is trained; each state that predicts response tokens
+    costs the same per weight of the output head. Attention counts only what a token may see. Recomputed
+    layers, forwards without gradient, embeddings and elementwise work are left out. In mixtures of experts
+    all weights count, also those that a token does not use.
     """
 
     def __init__(self, policy: CausalPolicy) -> None:
@@ -31,11 +31,9 @@ class UsefulFlop:
 
     def of(self, packed: PackedBatch) -> float:
         """Return the FLOP of one micro-batch."""
-        prompts = {span.prompt: span.prompt_length for span in packed.spans}.values()
-        pairs = sum(length * (length + 1) / 2 for length in prompts)
-        pairs += sum(s.length * (s.prompt_length + (s.length + 1) / 2) for s in packed.spans)
         tokens = packed.input_ids.shape[1]
-        targets = len(packed.targets)
+        targets = len(packed.states)
+        pairs = float(packed.position_ids.sum()) + tokens  # each token sees those before it, and itself
         return self.per_token * tokens + self.per_target * targets + self.per_pair * pairs
 
 

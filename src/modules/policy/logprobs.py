@@ -85,15 +85,15 @@ class Scorer:
         """Cut `rows` into micro-batches within the token budget. Collective.
 
         Every rank gets as many as the rank that needs most, at least one; the last ones may be empty. Rows of a
-        micro-batch are in the order in which `pack` packs them: by prompt, then by row.
+        micro-batch ascend.
         """
-        heads = torch.tensor([len(ids) for ids in responses.prompts], dtype=torch.long)
-        prompt, lengths, shares = responses.prompt[rows], responses.lengths[rows], self.policy.shares_prefix
-        local = plan_micro_batches(heads, prompt, lengths, self.token_budget, shares)
+        chosen = [responses.responses[row] for row in rows.tolist()]
+        prompt = responses.prompt[rows]
+        shares = self.policy.shares_prefix
+        local = plan_micro_batches(responses.prompts, prompt, chosen, self.token_budget, shares)
         count = max(int(max_over_ranks(len(local))), 1)
         parts = [rows[part].sort().values for part in local]
-        by_prompt = [part[responses.prompt[part].argsort(stable=True)] for part in parts]
-        return by_prompt + [rows[:0]] * (count - len(parts))
+        return parts + [rows[:0]] * (count - len(parts))
 
     def pack(self, responses: PromptedResponses, rows: Tensor) -> PackedBatch:
         """Pack the responses `rows` into one batch, on the device; without rows, pack a dummy response."""

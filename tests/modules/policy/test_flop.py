@@ -15,7 +15,7 @@ from tests.costs import Costs
 
 PROMPTS = [torch.arange(1, 6), torch.arange(1, 4)]
 PROMPT = torch.tensor([0, 0, 1])
-RESPONSES = [torch.arange(1, 3), torch.arange(1, 8), torch.arange(1, 2)]
+RESPONSES = [torch.arange(1, 3), torch.arange(1, 8), torch.arange(4, 9)]
 
 
 @pytest.mark.parametrize("adapted", [False, True])
@@ -31,18 +31,14 @@ def test_without_recomputation_products_are_the_useful_ones(tiny_policy, adapted
 
 
 def visible_pairs(packed) -> int:
-    prompt, owner = packed.prompt.tolist(), packed.owner.tolist()
-    return sum(
-        prompt[key] == prompt[query] and owner[key] in (-1, owner[query])
-        for query in range(len(prompt))
-        for key in range(query + 1)
-    )
+    ends = packed.ends.tolist()
+    return sum(query < ends[key] for query in range(len(ends)) for key in range(query + 1))
 
 
 def test_attention_counts_the_pairs_that_a_token_may_see(tiny_policy):
     useful, packed = UsefulFlop(CausalPolicy(load_causal_lm(tiny_policy))), pack(PROMPTS, PROMPT, RESPONSES)
-    tokens, targets = packed.input_ids.shape[1], len(packed.targets)
-    pairs = (useful.of(packed) - useful.per_token * tokens - useful.per_target * targets) / useful.per_pair
+    tokens, states = packed.input_ids.shape[1], len(packed.states)
+    pairs = (useful.of(packed) - useful.per_token * tokens - useful.per_target * states) / useful.per_pair
     assert pairs == visible_pairs(packed)
     config = load_causal_lm(tiny_policy).config
     width = config.num_attention_heads * config.head_dim  # of queries: two products forward, four backward

@@ -20,11 +20,39 @@ from transformers.utils.import_utils import is_triton_available
 from .batch import PackedBatch
 from .head import compiled
 
-PREFIX_SHARING = frozenset({"llama", "mistral", "olmo2", "qwen2", "qwen3", "qwen3_moe", "smollm3"})
+PREFIX_SHARING = frozenset(
+    {
+        "arcee",
+        "cohere",
+        "deepseek_v3",
+        "ernie4_5",
+        "gemma",
+        "glm",
+        "glm4",
+        "gpt2",
+        "gpt_neox",
+        "granite",
+        "hunyuan_v1_dense",
+        "llama",
+        "mistral",
+        "mixtral",
+        "olmo",
+        "olmo2",
+        "phi3",
+        "qwen2",
+        "qwen3",
+        "qwen3_moe",
+        "smollm3",
+        "starcoder2",
+    }
+)
 """Model types that can share prefixes; each is tested against its plain forward.
 
 Their causal softmax attention goes through `AttentionInterface` with all keyword arguments, and their logits
-are the output head's, neither scaled nor capped."""
+are the output head's times `logit_scale`, never capped."""
+
+ABSOLUTE_POSITIONS = frozenset({"gpt2", "hunyuan_v1_dense"})
+"""Model types whose scores depend on where a row begins: their positions are learned, or rotated keys are normalised."""
 
 PREFIX_ATTENTION = "tagrpo_prefix_shared"
 FLEX_KERNEL = {"FORCE_USE_FLEX_ATTENTION": True}
@@ -42,6 +70,15 @@ def supports_prefix_sharing(model: PreTrainedModel) -> tuple[bool, str]:
     return True, f"model type {model.config.model_type} shares prefixes"
 
 
+def logit_scale(config: PreTrainedConfig) -> float:
+    """Return the factor by which a model that shares prefixes multiplies the output of its head."""
+    if config.model_type == "cohere":
+        return float(config.logit_scale)
+    if config.model_type == "granite":
+        return 1 / float(config.logits_scaling)
+    return 1.0
+
+
 def _adapter_obstacle(model: PreTrainedModel) -> str | None:
     for adapter in getattr(model, "peft_config", {}).values():
         if adapter.is_prompt_learning:
@@ -52,11 +89,14 @@ def _adapter_obstacle(model: PreTrainedModel) -> str | None:
 
 
 def _config_obstacle(config: PreTrainedConfig) -> str | None:
-    if config.model_type not in PREFIX_SHARING:
-        return f"model type {config.model_type} is not known to share prefixes"
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    recurrent = sorted(kind for kind in kinds if "attention" not in kind or "linear" in kind)
+    if recurrent:
+        return f"it has layers of type {recurrent[0]}, which keep a state of the whole row"
     if kinds != {"full_attention"} or getattr(config, "sliding_window", None) is not None:
         return "its attention has a sliding window"
+    if config.model_type not in PREFIX_SHARING:
+        return f"model type {config.model_type} is not known to share prefixes"
     rope = length_dependent_rope(config)
     if rope is not None:
         return f"its rotary embedding ({rope}) depends on the longest sequence of a batch"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
-from .attention import PREFIX_ATTENTION, length_dependent_rope, supports_prefix_sharing
+from .attention import PREFIX_ATTENTION, length_dependent_rope, logit_scale, supports_prefix_sharing
 from .batch import PackedBatch
 from .head import EntropyMode, TokenLoss, TokenScores, head_scores, token_scores
 from .noise import noise_rates
@@ -72,8 +72,8 @@ class CausalPolicy(nn.Module):
             _ = batch.block_mask  # made here, outside of the graphs that read it
         hidden = predicting_states(self.model, batch)
         weight = self.model.get_output_embeddings().weight
-        read = batch.continuations
-        return head_scores(hidden, weight, read, self.temperature, entropy, self.chunk_size, loss)
+        temperature = self.temperature / logit_scale(self.model.config)
+        return head_scores(hidden, weight, batch.continuations, temperature, entropy, self.chunk_size, loss)
 
     def _padded_logits(self, batch: PackedBatch) -> Tensor:
         """Return [T, V] logits of the model's own forward on whole, right-padded sequences."""

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from transformers.cache_utils import DynamicCache
 
-from .attention import PREFIX_ATTENTION, supports_prefix_sharing
+from .attention import ABSOLUTE_POSITIONS, PREFIX_ATTENTION, logit_scale, supports_prefix_sharing
 from .batch import PackedBatch, pack
-from .head import TokenScores, head_scores
+from .head import EntropyMode, TokenScores, head_scores
 from .noise import noise_rates
 from .policy import predicting_states
 
@@ -191,8 +191,8 @@ def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
     """Make the forward return `TokenScores` if called with `packed=`; other calls do not change."""
     # The backbone makes the mask; gradient checkpointing calls layers again, long after the backbone has
     # returned.
-    for name, module in model.named_modules():
-        if module is model.base_model or name.endswith("self_attn"):
+    for module in model.modules():
+        if module is model.base_model or is_attention(module):
             module.register_forward_pre_hook(_switch_attention, with_kwargs=True)
             module.register_forward_hook(_switch_back, always_call=True)
 
@@ -207,13 +207,18 @@ def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
         weight = weight.full_tensor() if isinstance(weight, DTensor) else weight
         hidden = hidden.float() if float32_head else hidden
         with torch.autocast(hidden.device.type, enabled=False) if float32_head else nullcontext():
-            return head_scores(
-                hidden, weight, packed.continuations, temperature, "grad" if with_entropy else "none"
-            )
+            entropy: EntropyMode = "grad" if with_entropy else "none"
+            scaled = temperature / logit_scale(model.config)
+            return head_scores(hidden, weight, packed.continuations, scaled, entropy)
 
     # Bound methods follow a deep copy of their model; variables of a closure would not.
     setattr(model, _PLAIN_FORWARD, (id(model), model.forward))
     model.forward = MethodType(forward, model)
+
+
+def is_attention(module: nn.Module) -> bool:
+    """Return whether `module` chooses the function that computes its attention, as transformers' modules do."""
+    return hasattr(module, "is_causal") and hasattr(module, "config")
 
 
 def _forward_before_sharing(model: Any) -> Any:
@@ -310,7 +315,8 @@ class SharedLogProbs:
         input_ids = options.pop("input_ids")
         attention_mask = options.pop("attention_mask")
         logits_to_keep = options.pop("logits_to_keep")
-        reason = _obstacle(attention_mask.bool(), logits_to_keep, options)
+        model_type = self.trainer.accelerator.unwrap_model(model).config.model_type
+        reason = _obstacle(attention_mask.bool(), logits_to_keep, options, model_type)
         if reason:
             if reason not in self.warned:
                 warnings.warn(
@@ -364,7 +370,7 @@ def pack_rows(ids: Tensor, mask: Tensor, width: int) -> PackedBatch:
     return pack(prompts, torch.arange(len(ids)), responses, lengths.nonzero()[:, 0])
 
 
-def _obstacle(mask: Tensor, width: int, options: Mapping[str, Any]) -> str | None:
+def _obstacle(mask: Tensor, width: int, options: Mapping[str, Any], model_type: str) -> str | None:
     """Return why a batch can't be packed; None if it can."""
     prompts = mask[:, :-width]
     completions = mask[:, -width:]
@@ -376,4 +382,6 @@ def _obstacle(mask: Tensor, width: int, options: Mapping[str, Any]) -> str | Non
         return "a prompt has no tokens"
     if (prompts[:, 1:] < prompts[:, :-1]).any() or (completions[:, 1:] > completions[:, :-1]).any():
         return "tokens in the midst of a row are masked"
+    if model_type in ABSOLUTE_POSITIONS and not prompts.all():
+        return f"TRL counts the padding of prompts in the positions of {model_type}"
     return None

@@ -73,7 +73,6 @@ def test_an_update_with_a_kl_term_costs_one_and_a_half_forwards_beyond_forward_a
     forward = 2 * sum(p.numel() for p in model.model.layers.parameters() if p.dim() == 2)
     batch = make_batch(REWARDS)
     rollouts = batch.rollouts
-    both, states = distinct(batch, {0, 1})
     (first, first_states), (second, second_states) = (distinct(batch, {question}) for question in (0, 1))
     update = PolicyUpdate(
         Scorer(policy, reference, token_budget=1000),

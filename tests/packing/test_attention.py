@@ -10,6 +10,8 @@ import pytest
 import torch
 from torch.nn.attention import flex_attention as flex
 from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
     MistralConfig,
@@ -34,7 +36,14 @@ SMALL = {
     "num_hidden_layers": 2,
     "num_attention_heads": 1,
 }
+WINDOWS = ("gemma2", "gemma3_text", "olmo3", "gpt_oss")
 DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4, "original_max_position_embeddings": 8}
+
+
+def of_type(model_type, **options):
+    """A model without weights."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **SMALL, **options))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +66,10 @@ DYNAMIC = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4, "original_m
             "sliding window",
         ),
         (lambda: LlamaForCausalLM(LlamaConfig(**SMALL, rope_parameters=DYNAMIC)), "dynamic"),
+        *((lambda kind=kind: of_type(kind), "sliding window") for kind in WINDOWS),
+        (lambda: of_type("qwen3_next"), "linear_attention"),
+        (lambda: of_type("qwen3_5_text"), "linear_attention"),
+        (lambda: of_type("lfm2", layer_types=["conv", "full_attention"]), "conv"),
     ],
 )
 def test_configurations_that_cannot_share_are_refused_with_the_reason(model, reason):

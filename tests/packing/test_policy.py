@@ -8,55 +8,17 @@ import logging
 import pytest
 import torch
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from tagrpo.modules.policy.sharding import compile_layers
 from tagrpo.packing.attention import PREFIX_SHARING, supports_prefix_sharing
 from tagrpo.packing.batch import pack
 from tagrpo.packing.noise import without_noise
 from tagrpo.packing.policy import CausalPolicy
+from tests.packing.model_types import MODELS, SHARED, build
 
-SMALL = {
-    "vocab_size": 50, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 64, "bos_token_id": 0, "eos_token_id": 1,
-    "pad_token_id": 2,
-}  # fmt: skip
-GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-SHARED = {
-    "llama": {},
-    "mistral": {"sliding_window": None},
-    "olmo2": {},
-    "qwen2": {"tie_word_embeddings": False},
-    "qwen3": {"tie_word_embeddings": True},
-    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
-    "smollm3": {},
-}
-PADDED = {
-    "mistral with a window": {"model_type": "mistral", "sliding_window": 4},
-    "gpt2": GPT2,
-    "gemma2": {"sliding_window": 4, "final_logit_softcapping": 5.0, "attn_logit_softcapping": 5.0},
-    "cohere": {"logit_scale": 0.3},
-    "mamba": {"state_size": 4},
-}
-MODELS = {**SHARED, **PADDED}
-STEEP = {"olmo2", "gemma2", "mamba"}
-"""Tripled weights would give these gradients of up to 200, of which float32 rounds off more than 1e-5: the plain
-forward's own gradient then differs as much from one in float64."""
 PROMPT_LENGTHS = (1, 7, 5, 4)
 PROMPT = torch.tensor([0, 0, 1, 1, 1, 2, 0])  # the last prompt has no response
 RESPONSE_LENGTHS = (1, 9, 4, 5, 12, 3, 2)
-
-
-def build(kind, **options):
-    torch.manual_seed(0)
-    options = {**SMALL, **MODELS[kind], **options}
-    model_type = options.pop("model_type", kind)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(model_type, **options))
-    # Weights of the usual size give nearly uniform log-probs; larger ones make differences visible.
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.mul_(3.0 if parameter.dim() > 1 and kind not in STEEP else 1.0)
-    return model
 
 
 @pytest.fixture(params=list(MODELS))
@@ -66,9 +28,15 @@ def kind(request):
 
 @pytest.fixture(scope="module")
 def sequences():
+    """Prompts and responses, of which most share their first tokens."""
     generator = torch.Generator().manual_seed(1)
-    prompts = [torch.randint(3, 50, (n,), generator=generator) for n in PROMPT_LENGTHS]
-    responses = [torch.randint(3, 50, (n,), generator=generator) for n in RESPONSE_LENGTHS]
+    head, beginning = torch.randint(3, 50, (2, 3), generator=generator)
+
+    def begun(first, length):
+        return torch.cat([first, torch.randint(3, 50, (length,), generator=generator)])[:length]
+
+    prompts = [begun(head[:2], n) for n in PROMPT_LENGTHS]
+    responses = [begun(beginning[: row % 4], n) for row, n in enumerate(RESPONSE_LENGTHS)]
     return prompts, responses
 
 
@@ -119,7 +87,7 @@ def test_scores_and_gradients_equal_plain_forwards(kind, sequences, checkpointin
     torch.testing.assert_close(gradient(model), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "gpt2"])
+@pytest.mark.parametrize("kind", ["qwen3", "qwen2", "stablelm"])
 def test_micro_batches_add_up_to_the_same_gradient(kind, sequences):
     prompts, responses = sequences
     policy = CausalPolicy(build(kind))
@@ -183,7 +151,7 @@ def test_adapters_of_peft_train_as_in_plain_forwards(sequences, head, checkpoint
     torch.testing.assert_close(gradient(model), expected, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gpt2"])
+@pytest.mark.parametrize("family", ["qwen3", "stablelm"])
 def test_responses_behind_learned_prompts_of_peft_are_scored_one_by_one(family, sequences):
     model = get_peft_model(build(family), PromptTuningConfig(num_virtual_tokens=2, task_type="CAUSAL_LM"))
     supported, reason = supports_prefix_sharing(model)
@@ -206,7 +174,7 @@ def test_responses_behind_learned_prompts_of_peft_are_scored_one_by_one(family, 
 def test_the_padded_path_is_one_forward_and_makes_no_logits_for_columns_of_prompts_alone(sequences):
     _, responses = sequences
     prompts = [torch.full((n,), 3) for n in (11, 7, 5, 4)]
-    policy = CausalPolicy(build("gpt2"))
+    policy = CausalPolicy(build("stablelm"))
     shapes = []
     policy.model.lm_head.register_forward_hook(
         lambda module, inputs, output: shapes.append(tuple(output.shape))
@@ -220,9 +188,9 @@ def test_a_policy_says_why_it_pads(caplog):
     with caplog.at_level(logging.INFO, logger="tagrpo"):
         CausalPolicy(build("qwen3"))
         assert not caplog.messages
-        CausalPolicy(build("gpt2"))
+        CausalPolicy(build("stablelm"))
     assert caplog.messages == [
-        "GPT2LMHeadModel is scored in padded batches: model type gpt2 is not known to share prefixes."
+        "StableLmForCausalLM is scored in padded batches: model type stablelm is not known to share prefixes."
     ]
 
 
@@ -407,7 +375,7 @@ def test_dropout_of_adapters_is_refused_in_training(sequences):
 
 def test_padded_batches_have_the_dropout_of_the_models_own_forward(sequences):
     prompts, responses = sequences
-    policy = CausalPolicy(build("gpt2", resid_pdrop=0.3, attn_pdrop=0.2)).train()
+    policy = CausalPolicy(build("stablelm", hidden_dropout=0.3, attention_dropout=0.2)).train()
     twice = [responses[1], responses[1]]
     batch = pack(prompts[:1], torch.tensor([0, 0]), twice, torch.arange(2))
     torch.manual_seed(5)

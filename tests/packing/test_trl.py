@@ -17,8 +17,6 @@ from datasets import Dataset  # noqa: E402
 from peft import LoraConfig, PromptTuningConfig, get_peft_model  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
 from transformers import (  # noqa: E402
-    GPT2Config,
-    GPT2LMHeadModel,
     LlamaConfig,
     LlamaForCausalLM,
     PreTrainedTokenizerFast,
@@ -29,8 +27,9 @@ from trl.experimental.gmpo import GMPOConfig, GMPOTrainer  # noqa: E402
 
 from tagrpo.packing import pack  # noqa: E402
 from tagrpo.packing import trl as packing  # noqa: E402
-from tagrpo.packing.attention import PREFIX_ATTENTION  # noqa: E402
+from tagrpo.packing.attention import ABSOLUTE_POSITIONS, PREFIX_ATTENTION, PREFIX_SHARING  # noqa: E402
 from tagrpo.packing.trl import METHOD, share_prefixes  # noqa: E402
+from tests.packing.model_types import build  # noqa: E402
 
 SMALL = {
     "vocab_size": 40, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2,
@@ -151,6 +150,32 @@ def test_log_probs_entropies_and_gradients_are_those_of_trl(family, lora, checkp
     near(scores(trainer, inputs, batch_size=4), expected)
 
 
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("kind", sorted(PREFIX_SHARING))
+def test_every_model_type_has_the_scores_and_gradients_of_trl(kind, checkpointing, tmp_path):
+    trainer = make_trainer(tmp_path, build(kind))
+    # TRL counts padding in the positions of these: prompts of one length have none.
+    inputs = batch([0] * 6) if kind in ABSOLUTE_POSITIONS else batch()
+    logprobs, entropies, expected = scores(trainer, inputs)
+    if checkpointing:
+        options = {"use_reentrant": False}
+        trainer.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs=options)
+    share_prefixes(trainer)
+    found = scores(trainer, inputs)
+    torch.testing.assert_close(found[:2], (logprobs, entropies), atol=1e-5, rtol=1e-5)
+    assert (found[2] - expected).norm() < 2e-6 * expected.norm()
+
+
+@pytest.mark.parametrize("kind", sorted(ABSOLUTE_POSITIONS))
+def test_padded_prompts_are_left_to_trl_if_their_padding_counts(kind, tmp_path):
+    trainer = make_trainer(tmp_path, build(kind))
+    expected = scores(trainer, batch())
+    share_prefixes(trainer)
+    with pytest.warns(UserWarning, match=f"positions of {kind}"):
+        found = scores(trainer, batch())
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
+
+
 @pytest.mark.parametrize("prompt", [[0] * 6, [3, 4, 5, 6, 7, 8]], ids=["one prompt", "distinct prompts"])
 def test_batches_of_one_prompt_and_of_distinct_ones(prompt, tmp_path):
     trainer, inputs = make_trainer(tmp_path), batch(prompt)
@@ -178,7 +203,7 @@ def test_each_distinct_prefix_is_encoded_once_and_logits_are_those_that_predict(
     scores(trainer, inputs)
     prefixes = set()
     states = set()
-    ids, mask, width = arguments(inputs)
+    ids, mask, _ = arguments(inputs)
     for row, kept, length in zip(ids, mask.bool(), LENGTHS, strict=True):
         tokens = tuple(row[kept].tolist()[:-1])
         every = [tokens[: end + 1] for end in range(len(tokens))]
@@ -561,9 +586,8 @@ def with_dropout(model):
 
 
 def test_models_and_trainers_that_cannot_share_are_refused_and_unchanged(tmp_path):
-    gpt2 = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=40, pad_token_id=0))
     for model, adapter, reason in (
-        (gpt2, None, "model type gpt2"),
+        (build("stablelm"), None, "model type stablelm"),
         (tiny_model(attention_dropout=0.1), None, "attention_dropout=0"),
         (tiny_model(), LoraConfig(target_modules=["q_proj"], lora_dropout=0.1), "lora_dropout=0"),
         (with_dropout(tiny_model()), None, "disable_dropout=True"),

@@ -24,6 +24,9 @@ from torch.nn.attention.flex_attention import BlockMask
 from .head import Continuations
 from .tree import Array, PrefixTree, within
 
+MANY = 16
+"""Least runs that attend in a block of their own to spare memory for masks."""
+
 STEP = 4 / 3
 """Ratio of each padded length to the one before. Padding adds cost in attention alone."""
 
@@ -204,7 +207,9 @@ def plan_micro_batches(
     if not len(responses):
         return []
     sequences = Sequences.of([prompts[row] for row in prompt.tolist()], responses)
-    if share_prefix:
+    if len(sequences.tokens) <= token_budget and share_prefix:
+        groups = [list(range(len(responses)))]  # they fit even if they share nothing
+    elif share_prefix:
         groups = sequences.tree().cut(token_budget)
     else:
         lengths = (sequences.heads + sequences.bodies - 1).tolist()
@@ -251,14 +256,25 @@ def padded_blocks(paths: Paths) -> tuple[list[AttentionBlock], Tensor]:
     blocks: list[AttentionBlock] = []
     places: list[Tensor] = []
     for number, (_, query_size, key_size) in enumerate(shapes.tolist()):
-        block, kept = _block(paths.rows, runs[shape == number], query_size, key_size)
-        blocks.append(block)
-        places.append(block.queries.masked_fill(~kept, -1).flatten())
+        for part in _parts_by_mask(runs[shape == number]):
+            block, kept = _block(paths.rows, part, query_size, key_size)
+            blocks.append(block)
+            places.append(block.queries.masked_fill(~kept, -1).flatten())
     outputs = torch.cat(places)
     used = (outputs >= 0).nonzero()[:, 0]
     slots = torch.empty_like(used)
     slots[outputs[used]] = used
     return blocks, slots
+
+
+def _parts_by_mask(runs: Tensor) -> list[Tensor]:
+    """Set runs that share equally many tokens apart if they are many, because one mask then serves all of them."""
+    values, counts = runs[:, 1].unique(return_counts=True)
+    most = counts.argmax()
+    if len(values) == 1 or counts[most] < MANY:
+        return [runs]
+    alike = runs[:, 1] == values[most]
+    return [runs[alike], runs[~alike]]
 
 
 def _block(rows: Tensor, runs: Tensor, query_size: int, key_size: int) -> tuple[AttentionBlock, Tensor]:

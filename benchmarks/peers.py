@@ -21,7 +21,7 @@ from update_step import measure
 from workload import Updates, add_shape, report
 
 from tagrpo.packing.batch import plan_micro_batches
-from tagrpo.packing.head import head_scores, token_scores
+from tagrpo.packing.head import Targets, head_scores, token_scores
 
 SHAPES = {
     "many responses": {"questions": 1, "responses": 32, "prompt": 150, "mean": 100, "max": 300},
@@ -74,7 +74,7 @@ class Peers(Updates):
                 lambda x, y: token_scores(head(x), y, 1.0, "detached").logprobs
             ),
             "prefix_grouper_our_head": lambda: self._grouped(
-                lambda x, y: head_scores(x, head.weight, y).logprobs
+                lambda x, y: head_scores(x, head.weight, Targets.of(y, torch.arange(len(y)))[1]).logprobs
             ),
         }
         if way not in others:

@@ -81,7 +81,7 @@ class Update:
             rows = [torch.arange(int(self.lengths[row])) + self.starts[row] for row in batch.rows]
             weights = self.weights[torch.cat(rows)]
 
-            def loss(tokens: Any, logprobs: torch.Tensor, _: object, weights: Any = weights) -> torch.Tensor:
+            def loss(tokens: Any, logprobs: Any, _: object, weights: Any = weights) -> Any:
                 return (weights[tokens] * logprobs).sum()
 
             self.policy(batch, "detached", loss).loss.backward()
@@ -146,7 +146,7 @@ def recorded(file: Path, model: str) -> dict[str, Any]:
     frame = pd.read_parquet(file)
     frame = frame[frame["stage"] == "train"] if "stage" in frame else frame
     tokenizer = AutoTokenizer.from_pretrained(model)
-    originals = dict(frame[frame["rephrasing"] == 0][["question", "prompt"]].itertuples(index=False))
+    originals: dict[str, str] = dict(frame[frame["rephrasing"] == 0][["question", "prompt"]].itertuples(index=False))
     texts = [
         originals.get(question, text)
         for question, text in zip(frame["question"], frame["prompt"], strict=True)

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask
 
-from .head import Continuations
+from .head import Targets
 from .tree import Array, PrefixTree, within
 
 MANY = 16
@@ -67,8 +67,8 @@ class PackedBatch:
     """[L] long: token q sees token k if k ≤ q < ends[k]."""
     states: Tensor
     """[S] long, ascending: packed rows whose hidden states predict response tokens."""
-    continuations: Continuations
-    """Which of the states predicts which response tokens, responses end to end in the order of `rows`."""
+    predicted: Targets
+    """Response tokens and the states that predict them, responses end to end in the order of `rows`."""
     response: Tensor
     """[T] long, non-decreasing: row of each response token's response in `rows`."""
     lengths: Tensor
@@ -87,12 +87,12 @@ class PackedBatch:
     @property
     def targets(self) -> Tensor:
         """[T] long, response tokens."""
-        return self.continuations.targets[self.continuations.of_token]
+        return self.predicted.tokens
 
     @property
     def predictors(self) -> Tensor:
         """[T] long, packed row of the hidden state that predicts each response token."""
-        return self.states[self.continuations.states_of_tokens]
+        return self.states[self.predicted.state]
 
     @cached_property
     def blocks(self) -> tuple[list[AttentionBlock], Tensor]:
@@ -142,14 +142,14 @@ def pack(
     # The last token of a prompt predicts the first one of the response, and so on.
     first = (tree.lengths.cumsum() - tree.lengths)[of_response] + sequences.heads - 1
     predictors = places[first.repeat(sequences.bodies) + within(sequences.bodies)]
-    states, continuations = Continuations.of(predictors, torch.cat(bodies).numpy())
+    states, predicted = Targets.of(torch.cat(bodies), torch.from_numpy(predictors))
     lengths = torch.from_numpy(sequences.bodies)
     return PackedBatch(
         input_ids=torch.from_numpy(tree.tokens[is_new])[None],
         position_ids=torch.from_numpy(tree.depths[is_new])[None],
         ends=torch.from_numpy(tree.subtree_ends(places)),
         states=states,
-        continuations=continuations,
+        predicted=predicted,
         response=torch.repeat_interleave(lengths),
         lengths=lengths,
         rows=rows,

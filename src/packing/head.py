@@ -16,13 +16,10 @@ from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-
-from .tree import Array
 
 EntropyMode = Literal["none", "detached", "grad"]
 """Entropy of each token's distribution: not computed; without gradient; with gradient."""
@@ -45,57 +42,34 @@ if "recompile_limit" not in inspect.signature(torch.compile).parameters:
     torch._dynamo.config.recompile_limit = 16
 
 
-class Continuations(NamedTuple):
-    """E distinct pairs of a state and the token behind it, which T tokens of responses stand for.
+class Targets(NamedTuple):
+    """T response tokens, and which of S states predicts each. Made by `of`."""
 
-    Made by `of`. States are rows of hidden states, 0..S−1; each has a continuation.
-    """
-
-    states: Tensor
-    """[E] long, non-decreasing: state of each continuation."""
-    targets: Tensor
-    """[E] long: token of each continuation."""
-    of_token: Tensor
-    """[T] long: continuation of each token."""
     tokens: Tensor
-    """[T] long: tokens ordered by continuation."""
+    """[T] long."""
+    state: Tensor
+    """[T] long: state that predicts each token; each of 0..S−1 predicts one or more."""
+    order: Tensor
+    """[T] long: tokens ordered by their states."""
     before: Tensor
-    """[S + 1] long, on the CPU: continuations of the states before each state."""
-    tokens_before: Tensor
     """[S + 1] long, on the CPU: tokens of the states before each state."""
 
     @classmethod
-    def of(cls, predictors: Array, targets: Array) -> tuple[Tensor, Continuations]:
-        """Return [S] long, the distinct values of `predictors` in order, and the continuations of these states.
+    def of(cls, tokens: Tensor, predictors: Tensor) -> tuple[Tensor, Targets]:
+        """Return [S] long, the distinct values of `predictors` in order, and the targets of these states.
 
         Args:
-            predictors: [T] int64, row of the hidden state that predicts each token.
-            targets: [T] int64, tokens.
+            tokens: [T] long, on the CPU.
+            predictors: [T] long, on the CPU: row of the hidden state that predicts each token.
         """
-        names = targets.max() + 1
-        pairs = predictors * names + targets
-        tokens = pairs.argsort(kind="stable")
-        ordered = pairs[tokens]
-        begins = np.diff(ordered, prepend=-1) > 0
-        of_token = np.empty_like(tokens)
-        of_token[tokens] = begins.cumsum() - 1
-        distinct = ordered[begins]
-        predictors = distinct // names
-        opens = np.diff(predictors, prepend=-1) > 0
-        before = np.append(np.flatnonzero(opens), len(distinct))
-        tokens_before = np.append(np.flatnonzero(begins), len(tokens))[before]
-        arrays = (opens.cumsum() - 1, distinct % names, of_token, tokens, before, tokens_before)
-        return torch.from_numpy(predictors[opens]), cls(*map(torch.from_numpy, arrays))
+        states, state, counts = predictors.unique(return_inverse=True, return_counts=True)
+        before = F.pad(counts.cumsum(0), (1, 0))
+        return states, cls(tokens, state, state.argsort(stable=True), before)
 
-    @property
-    def states_of_tokens(self) -> Tensor:
-        """[T] long, state behind which each token stands."""
-        return self.states[self.of_token]
-
-    def to(self, device: torch.device | str) -> Continuations:
-        """Move all tensors but those on the CPU."""
-        names = ("states", "targets", "of_token", "tokens")
-        return self._replace(**{name: getattr(self, name).to(device) for name in names})
+    def to(self, device: torch.device | str) -> Targets:
+        """Move all tensors but `before`."""
+        tokens, state, order = (values.to(device) for values in self[:3])
+        return Targets(tokens, state, order, self.before)
 
 
 class TokenScores(NamedTuple):
@@ -123,7 +97,7 @@ def token_scores(logits: Tensor, targets: Tensor, temperature: float, entropy: E
 def head_scores(
     hidden: Tensor,
     weight: Tensor,
-    read: Continuations | Tensor,
+    targets: Targets,
     temperature: float = 1.0,
     entropy: EntropyMode = "detached",
     chunk_size: int | None = None,
@@ -139,7 +113,7 @@ def head_scores(
     Args:
         hidden: [S, d] states.
         weight: [V, d], of the same type as `hidden` outside autocast.
-        read: The T tokens and the states that predict them; or [S] long, one token for each state.
+        targets: The T tokens and the states that predict them.
         temperature: Divides the logits.
         entropy: Whether entropies are computed, and have a gradient.
         chunk_size: Rows of logits at one time. None: 2^22 logits on a CPU, which fit in its caches; else
@@ -147,9 +121,6 @@ def head_scores(
         loss: Called with the tokens of one chunk after the other; the sum is returned with its gradient, the
             scores without.
     """
-    if isinstance(read, Tensor):
-        _, one_each = Continuations.of(np.arange(len(read)), read.cpu().numpy())
-        read = one_each.to(read.device)
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
         hidden, weight = (x.to(torch.get_autocast_dtype(device)) for x in (hidden, weight))
@@ -159,7 +130,7 @@ def head_scores(
     kept = hidden.new_empty(len(hidden), len(weight), dtype=torch.float32) if keeps else None
     config = HeadConfig(temperature, entropy, rows, kept, loss, (False, False) if loss is None else learns)
     with torch.autocast(device, enabled=False):
-        logprobs, entropies, total = _HeadScores.apply(hidden, weight, read, config)  # type: ignore[no-untyped-call]
+        logprobs, entropies, total = _HeadScores.apply(hidden, weight, targets, config)  # type: ignore[no-untyped-call]
     return TokenScores(logprobs, None if entropy == "none" else entropies, None if loss is None else total)
 
 
@@ -168,26 +139,26 @@ class _HeadScores(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, weight: Tensor, read: Continuations, config: HeadConfig
+        ctx: Any, hidden: Tensor, weight: Tensor, targets: Targets, config: HeadConfig
     ) -> tuple[Tensor, Tensor, Tensor]:
-        head = (FusedHead if fuses(weight) else Head)(hidden, weight, read, config)
-        chosen = hidden.new_zeros(len(read.targets), dtype=torch.float32)
+        head = (FusedHead if fuses(weight) else Head)(hidden, weight, targets, config)
+        logprobs = hidden.new_zeros(len(targets.tokens), dtype=torch.float32)
         normalisers, spread = hidden.new_zeros(2, len(hidden), dtype=torch.float32)
         total = hidden.new_zeros((), dtype=torch.float32)
         for chunk in head.chunks:
-            rows, pairs = chunk.states, chunk.continuations
-            chosen[pairs], normalisers[rows], spread[rows] = head.score(chunk)
+            states = chunk.states
+            logprobs[chunk.tokens], normalisers[states], spread[states] = head.score(chunk)
             if config.loss:
-                total += head.learn(chunk, config.loss, chosen[pairs], spread[rows])
+                total += head.learn(chunk, config.loss, logprobs[chunk.tokens], spread[states])
         ctx.config = config._replace(kept=None)
         ctx.gradients = head.gradients()
-        ctx.read = read
+        ctx.targets = targets
         ctx.set_materialize_grads(False)  # entropies that nothing learns from cost their backward nothing
-        logprobs, entropies = chosen[read.of_token], spread[read.states_of_tokens]
+        entropies = spread[targets.state]
         if config.loss:
             ctx.mark_non_differentiable(logprobs, entropies)
         else:
-            ctx.save_for_backward(hidden, weight, chosen, normalisers, spread, config.kept)
+            ctx.save_for_backward(hidden, weight, normalisers, spread, config.kept)
             ctx.mark_non_differentiable(total, *([] if config.entropy == "grad" else [entropies]))
         return logprobs, entropies, total
 
@@ -200,22 +171,16 @@ class _HeadScores(torch.autograd.Function):
             gradients = ctx.gradients
             ctx.gradients = None  # scaled in place, hence only once
             return *(g if g is None else g.mul_(upstream) for g in gradients), None, None
-        hidden, weight, chosen, normalisers, spread, kept = ctx.saved_tensors
+        hidden, weight, normalisers, spread, kept = ctx.saved_tensors
         entropy = "none" if grad_entropies is None else "grad"
         config = ctx.config._replace(entropy=entropy, kept=kept, needs_gradient=ctx.needs_input_grad)
-        head = (FusedHead if fuses(weight) else Head)(hidden, weight, ctx.read, config)
-        zeros = hidden.new_zeros(len(ctx.read.of_token), dtype=torch.float32)
+        head = (FusedHead if fuses(weight) else Head)(hidden, weight, ctx.targets, config)
+        zeros = hidden.new_zeros(len(ctx.targets.tokens), dtype=torch.float32)
         grad_logprobs, grad_entropies = (zeros if x is None else x for x in (grad_logprobs, grad_entropies))
         for chunk in head.chunks:
-            rows, tokens = chunk.states, chunk.tokens
-            head.score_again(rows, normalisers[rows])
-            head.backward(
-                chunk,
-                grad_logprobs[tokens],
-                chosen[chunk.continuations],
-                spread[rows],
-                grad_entropies[tokens],
-            )
+            tokens = chunk.tokens
+            head.score_again(chunk.states, normalisers[chunk.states])
+            head.backward(chunk, grad_logprobs[tokens], spread[chunk.states], grad_entropies[tokens])
         return *head.gradients(), None, None
 
 
@@ -225,7 +190,7 @@ class HeadConfig(NamedTuple):
     temperature: float
     entropy: EntropyMode
     chunk_size: int
-    kept: Tensor | None = None  # [T, V] float32 logits for the backward
+    kept: Tensor | None = None  # [S, V] float32 logits for the backward
     loss: TokenLoss | None = None
     needs_gradient: Sequence[bool] = (False, False)  # of hidden states and weight
 
@@ -236,31 +201,26 @@ def fuses(weight: Tensor) -> bool:
 
 
 class Chunk(NamedTuple):
-    """States whose logits exist at one time, and what is read from them."""
+    """States whose logits exist at one time, and the tokens that they predict."""
 
     states: slice
-    continuations: slice
     tokens: Tensor
     """[t] long, ascending."""
-    pairs: Tensor
-    """[t] long: continuation of each token, from the chunk's first on."""
     rows: Tensor
-    """[e] long: state of each continuation, from the chunk's first on."""
+    """[t] long: state of each token, counted from the chunk's first."""
+    targets: Tensor
+    """[t] long."""
 
 
-def chunks_of(read: Continuations, size: int) -> list[Chunk]:
+def chunks_of(targets: Targets, size: int) -> list[Chunk]:
     """Cut the states into chunks of at most `size`, of about one size: a single row would be compiled separately."""
-    states = len(read.before) - 1
+    states = len(targets.before) - 1
     count = -(-states // size)
     bounds = [states * part // count for part in range(count + 1)]
     chunks: list[Chunk] = []
     for first, end in pairwise(bounds):
-        pair, last_pair = int(read.before[first]), int(read.before[end])
-        tokens = read.tokens[int(read.tokens_before[first]) : int(read.tokens_before[end])].sort().values
-        rows = read.states[pair:last_pair] - first
-        chunks.append(
-            Chunk(slice(first, end), slice(pair, last_pair), tokens, read.of_token[tokens] - pair, rows)
-        )
+        tokens = targets.order[int(targets.before[first]) : int(targets.before[end])].sort().values
+        chunks.append(Chunk(slice(first, end), tokens, targets.state[tokens] - first, targets.tokens[tokens]))
     return chunks
 
 
@@ -275,12 +235,11 @@ def sum_by(index: Tensor, values: Tensor, size: int) -> Tensor:
 class Head:
     """Output head for CPUs, which scores one chunk of rows after another, uncompiled, in reused buffers."""
 
-    def __init__(self, hidden: Tensor, weight: Tensor, read: Continuations, config: HeadConfig) -> None:
+    def __init__(self, hidden: Tensor, weight: Tensor, targets: Targets, config: HeadConfig) -> None:
         self.hidden = hidden
         self.weight = weight
-        self.targets = read.targets
         self.temperature, self.entropy, chunk_size, self.kept, _, needs_gradient = config
-        self.chunks = chunks_of(read, chunk_size)
+        self.chunks = chunks_of(targets, chunk_size)
         self.x = weight.new_empty(min(chunk_size, len(hidden)), len(weight), dtype=torch.float32)
         self.grad_hidden = torch.empty_like(hidden) if needs_gradient[0] else None
         # Sums over chunks are taken in float32, whatever the type of the products.
@@ -310,10 +269,10 @@ class Head:
         return x if self.temperature == 1 else x.div_(self.temperature)
 
     def score(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
-        """Return a chunk's [e] log-probs, and [s] normalisers z and entropies (zeros if not computed)."""
+        """Return the [t] log-probs of a chunk, and [s] normalisers z and entropies (zeros if not computed)."""
         x = self._logits(chunk.states)
         top = x.amax(1)
-        chosen = x[chunk.rows, self.targets[chunk.continuations]]
+        chosen = x[chunk.rows, chunk.targets]
         x = torch.sub(x, top[:, None], out=self.x[: len(x)])
         p = torch.exp(x, out=self.p[: len(x)])
         self.total = p.sum(1)
@@ -330,46 +289,37 @@ class Head:
         torch.exp(x, out=self.p[: len(x)])
         self.total = torch.ones_like(normalisers)
 
-    def _gradient(self, given: ChunkGradient) -> Tensor:
+    def _gradient(
+        self, chunk: Chunk, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor
+    ) -> Tensor:
         """Return [s, V] in the weight's type: gradient at `_multiply`'s output for the last chunk."""
-        size = len(given.states)
+        size = len(entropies)
         p = self.p[:size]  # in proportion to the probabilities
         x = self.x[:size]  # ln p
         share = 1 / (self.temperature * self.total)
+        grad_states = sum_by(chunk.rows, grad_logprobs, size) * share
         if self.entropy == "grad":
-            x.add_((given.entropies - self.total.log())[:, None]).mul_(
-                -(given.grad_entropies * share)[:, None]
-            )
-            p.mul_(x.sub_((given.states * share)[:, None]))
+            grad_spread = sum_by(chunk.rows, grad_entropies, size) * share
+            x.add_((entropies - self.total.log())[:, None]).mul_(-grad_spread[:, None])
+            p.mul_(x.sub_(grad_states[:, None]))
         else:
-            p.mul_(-(given.states * share)[:, None])
-        p.index_put_((given.rows, given.targets), given.pairs / self.temperature, accumulate=True)
+            p.mul_(-grad_states[:, None])
+        p.index_put_((chunk.rows, chunk.targets), grad_logprobs / self.temperature, accumulate=True)
         return p.to(self.weight.dtype)
 
     def backward(
-        self, chunk: Chunk, grad_logprobs: Tensor, logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor
+        self, chunk: Chunk, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor
     ) -> None:
         """Add the gradient through the chunk scored last.
 
         Args:
             chunk: The chunk.
             grad_logprobs: [t] gradients of the log-probs of tokens.
-            logprobs: [e] log-probs of continuations.
             entropies: [s] entropies of states.
             grad_entropies: [t] gradients of the entropies of tokens.
         """
         hidden = self.hidden[chunk.states]
-        pairs = sum_by(chunk.pairs, grad_logprobs, len(chunk.rows))
-        given = ChunkGradient(
-            rows=chunk.rows,
-            targets=self.targets[chunk.continuations],
-            logprobs=logprobs,
-            pairs=pairs,
-            states=sum_by(chunk.rows, pairs, len(hidden)),
-            entropies=entropies,
-            grad_entropies=sum_by(chunk.rows[chunk.pairs], grad_entropies, len(hidden)),
-        )
-        gradient = self._gradient(given)
+        gradient = self._gradient(chunk, grad_logprobs, entropies, grad_entropies)
         if self.grad_hidden is not None:
             torch.mm(gradient, self.weight, out=self.grad_hidden[chunk.states])
         total = self.grad_weight
@@ -385,40 +335,21 @@ class Head:
     def learn(self, chunk: Chunk, loss: TokenLoss, logprobs: Tensor, entropies: Tensor) -> Tensor:
         """Return the [] loss of the chunk scored last, and add its gradient.
 
-        `logprobs` are those of its continuations, [e], `entropies` those of its states, [s].
+        `logprobs` are those of its tokens, [t], `entropies` those of its states, [s].
         """
-        read = (logprobs[chunk.pairs], entropies[chunk.rows[chunk.pairs]])
-        leaves = [x.detach().clone().requires_grad_() for x in read]
+        spread = entropies[chunk.rows]
+        leaves = [x.detach().clone().requires_grad_() for x in (logprobs, spread)]
         with torch.enable_grad():
-            spread = {"none": None, "detached": read[1].clone(), "grad": leaves[1]}[self.entropy]
-            value = loss(chunk.tokens, leaves[0], spread)
+            given = {"none": None, "detached": spread.clone(), "grad": leaves[1]}[self.entropy]
+            value = loss(chunk.tokens, leaves[0], given)
         gradients = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
-        self.backward(chunk, gradients[0], logprobs, entropies, gradients[1])
+        self.backward(chunk, gradients[0], entropies, gradients[1])
         return value.detach()
 
     def gradients(self) -> tuple[Tensor | None, ...]:
         """Return gradients of `hidden` and `weight`, in the types of these; None if not needed."""
         total = self.grad_weight
         return self.grad_hidden, total if total is None else total.to(self.weight.dtype)
-
-
-class ChunkGradient(NamedTuple):
-    """Gradients that reach the logits of s states, e continuations of them, and what they depend on."""
-
-    rows: Tensor
-    """[e] long: state of each continuation."""
-    targets: Tensor
-    """[e] long: token of each continuation."""
-    logprobs: Tensor
-    """[e] log-probs of the continuations."""
-    pairs: Tensor
-    """[e] gradients of these."""
-    states: Tensor
-    """[s] sums of the gradients of a state's log-probs."""
-    entropies: Tensor
-    """[s] entropies."""
-    grad_entropies: Tensor
-    """[s] gradients of the entropies."""
 
 
 class FusedHead(Head):
@@ -428,7 +359,7 @@ class FusedHead(Head):
         """Score a chunk; see `Head.score`."""
         x = self._multiply(chunk.states)
         self.normalisers, entropies = compiled(score)(x, self.temperature, self.entropy != "none")
-        chosen = x[chunk.rows, self.targets[chunk.continuations]] / self.temperature
+        chosen = x[chunk.rows, chunk.targets] / self.temperature
         return chosen - self.normalisers[chunk.rows], self.normalisers, entropies
 
     def score_again(self, rows: slice, normalisers: Tensor) -> None:
@@ -436,17 +367,26 @@ class FusedHead(Head):
         self.logits = self._multiply(rows) if self.kept is None else self.kept[rows]
         self.normalisers = normalisers
 
-    def _gradient(self, given: ChunkGradient) -> Tensor:
-        spread = (given.entropies, given.grad_entropies) if self.entropy == "grad" else None
-        inputs = (self.logits, self.normalisers, given.states, spread, self.temperature, self.weight.dtype)
+    def _gradient(
+        self, chunk: Chunk, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor
+    ) -> Tensor:
+        size = len(entropies)
+        grad_states = sum_by(chunk.rows, grad_logprobs, size)
+        spread = None
+        if self.entropy == "grad":
+            spread = (entropies, sum_by(chunk.rows, grad_entropies, size))
+        inputs = (self.logits, self.normalisers, grad_states, spread, self.temperature, self.weight.dtype)
         gradient: Tensor = compiled(gradient_of_logits)(*inputs)
         # The few elements that tokens add to are rounded once, as all others are.
-        factor = -given.states[given.rows]
+        places, place = (chunk.rows * gradient.shape[1] + chunk.targets).unique(return_inverse=True)
+        rows = places // gradient.shape[1]
+        targets = places % gradient.shape[1]
+        logprobs = self.logits[rows, targets] / self.temperature - self.normalisers[rows]
+        factor = -grad_states[rows]
         if spread is not None:
-            surprise = given.logprobs + given.entropies[given.rows]
-            factor = factor - given.grad_entropies[given.rows] * surprise
-        values = (given.logprobs.exp() * factor + given.pairs) / self.temperature
-        return gradient.index_put_((given.rows, given.targets), values.to(gradient.dtype))
+            factor = factor - spread[1][rows] * (logprobs + entropies[rows])
+        values = logprobs.exp() * factor + sum_by(place, grad_logprobs, len(places))
+        return gradient.index_put_((rows, targets), (values / self.temperature).to(gradient.dtype))
 
 
 @cache

@@ -73,7 +73,7 @@ class CausalPolicy(nn.Module):
         hidden = predicting_states(self.model, batch)
         weight = self.model.get_output_embeddings().weight
         temperature = self.temperature / logit_scale(self.model.config)
-        return head_scores(hidden, weight, batch.continuations, temperature, entropy, self.chunk_size, loss)
+        return head_scores(hidden, weight, batch.predicted, temperature, entropy, self.chunk_size, loss)
 
     def _padded_logits(self, batch: PackedBatch) -> Tensor:
         """Return [T, V] logits of the model's own forward on whole, right-padded sequences."""

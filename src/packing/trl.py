@@ -209,7 +209,7 @@ def _serve_packed(model: Any, temperature: float, float32_head: bool) -> None:
         with torch.autocast(hidden.device.type, enabled=False) if float32_head else nullcontext():
             entropy: EntropyMode = "grad" if with_entropy else "none"
             scaled = temperature / logit_scale(model.config)
-            return head_scores(hidden, weight, packed.continuations, scaled, entropy)
+            return head_scores(hidden, weight, packed.predicted, scaled, entropy)
 
     # Bound methods follow a deep copy of their model; variables of a closure would not.
     setattr(model, _PLAIN_FORWARD, (id(model), model.forward))

@@ -53,20 +53,18 @@ def test_a_batch_is_packed_token_by_token():
     assert packed.targets.tolist() == [1, 2, 3, 1, 5, 2, 3, 4]
     assert packed.predictors.tolist() == [4, 1, 2, 4, 5, 1, 2, 3]
     assert packed.states.tolist() == [1, 2, 3, 4, 5]
-    assert packed.continuations.targets.tolist() == [2, 3, 4, 1, 5]
-    assert packed.continuations.states.tolist() == [0, 1, 2, 3, 4]
-    assert packed.continuations.of_token.tolist() == [3, 0, 1, 3, 4, 0, 1, 2]
+    assert packed.predicted.state.tolist() == [3, 0, 1, 3, 4, 0, 1, 2]
+    assert packed.predicted.order.tolist() == [1, 5, 2, 6, 7, 0, 3, 4]
+    assert packed.predicted.before.tolist() == [0, 2, 4, 5, 7, 8]
 
 
 def test_a_state_predicts_all_that_follows_it():
     packed = pack([torch.tensor([7])], torch.tensor([0, 0, 0]), [torch.tensor([t]) for t in (3, 1, 3)])
     assert packed.input_ids.tolist() == [[7]]
     assert packed.states.tolist() == [0]
-    assert packed.continuations.targets.tolist() == [1, 3]
-    assert packed.continuations.of_token.tolist() == [1, 0, 1]
-    assert packed.continuations.tokens.tolist() == [1, 0, 2]
-    assert packed.continuations.before.tolist() == [0, 2]
-    assert packed.continuations.tokens_before.tolist() == [0, 3]
+    assert packed.predicted.tokens.tolist() == [3, 1, 3]
+    assert packed.predicted.state.tolist() == [0, 0, 0]
+    assert packed.predicted.before.tolist() == [0, 3]
 
 
 @given(PROMPTS, RESPONSES, st.randoms())
@@ -162,8 +160,8 @@ def test_a_batch_moves_with_all_tensors_but_those_that_the_cpu_reads():
     moved = packed.to("meta")
     fields = {name: value for name, value in vars(moved).items() if isinstance(value, torch.Tensor)}
     assert {name for name, value in fields.items() if not value.is_meta} == {"rows", "lengths"}
-    read = moved.continuations._asdict()
-    assert {name for name, value in read.items() if not value.is_meta} == {"before", "tokens_before"}
+    predicted = moved.predicted._asdict()
+    assert {name for name, value in predicted.items() if not value.is_meta} == {"before"}
     assert moved.paths is packed.paths
     assert packed.blocks is packed.blocks  # made once
     with pytest.raises(FrozenInstanceError):

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-import numpy as np
 import pytest
 import torch
 
 from tagrpo.packing import head
-from tagrpo.packing.head import Continuations, TokenScores, head_scores, token_scores
+from tagrpo.packing.head import Targets, TokenScores, head_scores, token_scores
+
+
+def each(targets):
+    """`targets` for `head_scores`: a tensor is one token for each state."""
+    return (
+        Targets.of(targets, torch.arange(len(targets)))[1] if isinstance(targets, torch.Tensor) else targets
+    )
 
 
 @pytest.fixture(params=["buffers", "fused"], autouse=True)
@@ -21,11 +27,13 @@ def kind(request, monkeypatch):
 
 
 def inside(*arguments, loss, **options) -> TokenScores:
-    return head_scores(*arguments, loss=loss, **options)
+    hidden, weight, targets, *rest = arguments
+    return head_scores(hidden, weight, each(targets), *rest, loss=loss, **options)
 
 
 def outside(*arguments, loss, **options) -> TokenScores:
-    scores = head_scores(*arguments, **options)
+    hidden, weight, targets, *rest = arguments
+    scores = head_scores(hidden, weight, each(targets), *rest, **options)
     return scores._replace(loss=loss(slice(0, len(scores.logprobs)), scores.logprobs, scores.entropy))
 
 
@@ -79,7 +87,7 @@ def test_a_backward_from_log_probs_or_entropies_alone_costs_nothing_for_the_othe
     monkeypatch.setattr(
         head.Head, "_multiply", lambda self, rows: modes.append(self.entropy) or multiply(self, rows)
     )
-    ours = getattr(head_scores(hidden, weight, targets, 0.7, "grad", 4), used)
+    ours = getattr(head_scores(hidden, weight, each(targets), 0.7, "grad", 4), used)
     plain = getattr(token_scores(hidden @ weight.T, targets, 0.7, "grad"), used)
     found, expected = (torch.autograd.grad(x, [hidden, weight], upstream) for x in (ours, plain))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
@@ -96,14 +104,14 @@ def test_few_logits_are_kept_for_any_number_of_backwards_and_more_are_made_again
     targets, gradients = torch.randint(vocabulary, (rows,)), []
     for most in (rows * vocabulary, rows * vocabulary - 1):
         monkeypatch.setattr(head, "KEPT", most)
-        scores = head_scores(*inputs, targets, 0.7, entropy)
+        scores = head_scores(*inputs, each(targets), 0.7, entropy)
         value = scores.logprobs.exp().sum() if entropy == "none" else scores.entropy.square().sum()
         gradients += [torch.autograd.grad(value, inputs, retain_graph=True) for _ in range(2)]
     assert len(made) == 2 + (2 + 4)
     for found in gradients[1:]:
         torch.testing.assert_close(found, gradients[0], atol=0, rtol=0)
     made.clear()
-    head_scores(*inputs, targets, 0.7, entropy, chunk_size=5).logprobs.sum().backward()
+    head_scores(*inputs, each(targets), 0.7, entropy, chunk_size=5).logprobs.sum().backward()
     assert len(made) == 4, "a chunk size bounds the logits"
 
 
@@ -114,7 +122,7 @@ def test_the_loss_sees_every_token_once_and_in_order():
         parts.append((part.tolist(), len(logprobs), len(spread)))
         return logprobs.sum()
 
-    head_scores(torch.randn(8, 2), torch.randn(5, 2), torch.arange(8) % 5, chunk_size=3, loss=loss)
+    head_scores(torch.randn(8, 2), torch.randn(5, 2), each(torch.arange(8) % 5), chunk_size=3, loss=loss)
     assert parts == [([0, 1], 2, 2), ([2, 3, 4], 3, 3), ([5, 6, 7], 3, 3)]
 
 
@@ -123,9 +131,9 @@ def test_the_loss_sees_every_token_once_and_in_order():
 @pytest.mark.parametrize("chunk_size", [None, 1, 2, 100])
 def test_a_state_that_predicts_several_tokens_is_scored_once(taken, entropy, chunk_size):
     torch.manual_seed(0)
-    predictors = np.array([4, 9, 4, 4, 2, 9, 4, 2])  # of three states
-    targets = np.array([1, 0, 3, 1, 2, 0, 1, 2])
-    states, read = Continuations.of(predictors, targets)
+    predictors = torch.tensor([4, 9, 4, 4, 2, 9, 4, 2])  # of three states
+    tokens = torch.tensor([1, 0, 3, 1, 2, 0, 1, 2])
+    states, targets = Targets.of(tokens, predictors)
     assert states.tolist() == [2, 4, 9]
     hidden = torch.randn(3, 6, requires_grad=True)
     weight = torch.randn(5, 6, requires_grad=True)
@@ -139,10 +147,10 @@ def test_a_state_that_predicts_several_tokens_is_scored_once(taken, entropy, chu
         gradients = torch.autograd.grad(scores.loss, (hidden, weight))
         return scores.logprobs.detach(), scores.loss.detach(), *gradients
 
-    rows = torch.searchsorted(states, torch.from_numpy(predictors))
-    exact = token_scores(hidden[rows] @ weight.T, torch.from_numpy(targets), 0.7, entropy)
+    rows = torch.searchsorted(states, predictors)
+    exact = token_scores(hidden[rows] @ weight.T, tokens, 0.7, entropy)
     exact = exact._replace(loss=loss(torch.arange(8), exact.logprobs, exact.entropy))
-    ours = taken(hidden, weight, read, 0.7, entropy, chunk_size, loss=loss)
+    ours = taken(hidden, weight, targets, 0.7, entropy, chunk_size, loss=loss)
     torch.testing.assert_close(outcome(ours), outcome(exact), atol=1e-6, rtol=1e-5)
 
 
@@ -201,7 +209,7 @@ def test_by_default_four_million_logits_exist_at_one_time_on_a_cpu(taken, larges
 def test_a_loss_may_leave_the_entropy_alone():
     torch.manual_seed(0)
     hidden, weight = torch.randn(5, 3, requires_grad=True), torch.randn(7, 3)
-    arguments = (hidden, weight, torch.arange(5))
+    arguments = (hidden, weight, each(torch.arange(5)))
     gradients = []
     for entropy in ("none", "grad"):
         head_scores(*arguments, entropy=entropy, loss=log_likelihood).loss.backward()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from functorch.compile import make_boxed_func
@@ -13,7 +12,7 @@ from torch._inductor.ir import gm_original_output_strides
 from torch._inductor.virtualized import V
 
 from tagrpo.packing import head
-from tagrpo.packing.head import Continuations, HeadConfig, chunks_of, head_scores
+from tagrpo.packing.head import HeadConfig, Targets, chunks_of, head_scores
 from tests.costs import Costs
 
 
@@ -22,15 +21,15 @@ def test_the_compiled_head_moves_at_most_half_of_the_bytes(entropy, monkeypatch)
     """Elementwise bytes per logit in bfloat16: as many as inductor's kernels read and write, against one by one."""
     rows, width, vocabulary = 16, 8, 4096
     hidden, weight = torch.randn(rows, width).bfloat16(), torch.randn(vocabulary, width).bfloat16()
-    _, read = Continuations.of(np.arange(rows), np.arange(rows))
+    _, targets = Targets.of(torch.arange(rows), torch.arange(rows))
     gradients = torch.randn(2, rows)
     config = HeadConfig(1.0, entropy, rows, needs_gradient=(True, True))
 
     def run(kind):
-        made = kind(hidden, weight, read, config)
+        made = kind(hidden, weight, targets, config)
         (chunk,) = made.chunks
-        logprobs, _, entropies = made.score(chunk)
-        made.backward(chunk, gradients[0], logprobs, entropies, gradients[1])
+        _, _, entropies = made.score(chunk)
+        made.backward(chunk, gradients[0], entropies, gradients[1])
 
     with Costs() as costs:
         run(head.Head)
@@ -67,8 +66,8 @@ def test_the_compiled_head_moves_at_most_half_of_the_bytes(entropy, monkeypatch)
     [(9, 4, [3, 3, 3]), (8, 4, [4, 4]), (5, 4, [2, 3]), (10, 4, [3, 3, 4]), (1, 4, [1]), (3, 1, [1, 1, 1])],
 )
 def test_no_chunk_has_a_single_row_where_chunks_may_have_three(rows, size, expected):
-    _, read = Continuations.of(np.arange(rows), np.zeros(rows, dtype=np.int64))
-    chunks = [chunk.states for chunk in chunks_of(read, size)]
+    _, targets = Targets.of(torch.zeros(rows, dtype=torch.long), torch.arange(rows))
+    chunks = [chunk.states for chunk in chunks_of(targets, size)]
     assert [part.stop - part.start for part in chunks] == expected
     assert [row for part in chunks for row in range(part.start, part.stop)] == list(range(rows))
 
@@ -87,7 +86,8 @@ def test_the_compiled_head_on_a_gpu_equals_a_head_in_float64(entropy):
 
     assert head.fuses(weight)
     ours = [x.clone().requires_grad_() for x in (hidden, weight)]
-    scores = head_scores(*ours, targets, entropy=entropy, chunk_size=256, loss=loss)
+    _, each = Targets.of(targets.cpu(), torch.arange(len(targets)))
+    scores = head_scores(*ours, each.to("cuda"), entropy=entropy, chunk_size=256, loss=loss)
     scores.loss.backward()
     exact = [x.double().requires_grad_() for x in (hidden, weight)]
     logprobs = torch.log_softmax(exact[0] @ exact[1].T, -1)

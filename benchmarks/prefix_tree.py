@@ -45,11 +45,13 @@ class Update:
         import torch
         from transformers import AutoModelForCausalLM
 
+        from tagrpo.modules.policy.flop import UsefulFlop
         from tagrpo.packing import CausalPolicy
 
         torch.set_num_threads(1)
         self.model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
         self.policy = CausalPolicy(self.model)
+        self.flop = UsefulFlop(self.policy)
         self.prompts = [torch.tensor(ids) for ids in case["prompts"]]
         self.prompt = torch.tensor(case["prompt"])
         self.responses = [torch.tensor(ids) for ids in case["responses"]]
@@ -90,6 +92,8 @@ class Update:
             "seconds": ended - started,
             "packing": packed - started,
             "tokens": sum(batch.input_ids.shape[1] for batch in batches),
+            "states": sum(len(getattr(batch, "states", batch.targets)) for batch in batches),
+            "flop": sum(self.flop.of(batch) for batch in batches),
             "mib": peak_mib() - before,
         }
 
@@ -146,7 +150,9 @@ def recorded(file: Path, model: str) -> dict[str, Any]:
     frame = pd.read_parquet(file)
     frame = frame[frame["stage"] == "train"] if "stage" in frame else frame
     tokenizer = AutoTokenizer.from_pretrained(model)
-    originals: dict[str, str] = dict(frame[frame["rephrasing"] == 0][["question", "prompt"]].itertuples(index=False))
+    originals: dict[str, str] = dict(
+        frame[frame["rephrasing"] == 0][["question", "prompt"]].itertuples(index=False)
+    )
     texts = [
         originals.get(question, text)
         for question, text in zip(frame["question"], frame["prompt"], strict=True)
@@ -199,6 +205,7 @@ def compare(case: dict[str, Any], workers: list[Worker], rounds: int, folder: Pa
         "response_tokens": sum(len(ids) for ids in case["responses"]),
         "tokens": pairs[0][0]["tokens"],
         "earlier_tokens": pairs[0][1]["tokens"],
+        "formula": pairs[0][1]["flop"] / pairs[0][0]["flop"],
         "seconds": middle(own["seconds"] for own, _ in pairs),
         "faster": middle(other["seconds"] / own["seconds"] for own, other in pairs),
         "packing": middle(own["packing"] / own["seconds"] for own, _ in pairs),
@@ -247,6 +254,7 @@ def main() -> None:
         "encoded, earlier",
         "encoded",
         "times faster",
+        "by the formula",
         "planning and packing",
         "peak MiB, earlier",
         "peak MiB",
@@ -255,11 +263,19 @@ def main() -> None:
     print("| " + " | ".join(columns) + " |")
     print("| --- |" + " ---: |" * (len(columns) - 1))
     for name, row in rows.items():
-        print(
-            f"| {name} | {row['response_tokens']:.0f} | {row['earlier_tokens']:.0f} | {row['tokens']:.0f} "
-            f"| {row['faster']:.2f} | {100 * row['packing']:.1f} % | {row['earlier_mib']:.0f} | {row['mib']:.0f} "
-            f"| {row['differs']:.1e} |"
-        )
+        cells = [
+            name,
+            f"{row['response_tokens']:.0f}",
+            f"{row['earlier_tokens']:.0f}",
+            f"{row['tokens']:.0f}",
+            f"{row['faster']:.2f}",
+            f"{row['formula']:.2f}",
+            f"{100 * row['packing']:.1f} %",
+            f"{row['earlier_mib']:.0f}",
+            f"{row['mib']:.0f}",
+            f"{row['differs']:.1e}",
+        ]
+        print("| " + " | ".join(cells) + " |")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
 

@@ -62,8 +62,10 @@ class Targets(NamedTuple):
             tokens: [T] long, on the CPU.
             predictors: [T] long, on the CPU: row of the hidden state that predicts each token.
         """
-        states, state, counts = predictors.unique(return_inverse=True, return_counts=True)
-        before = F.pad(counts.cumsum(0), (1, 0))
+        counts = predictors.bincount()
+        states = counts.nonzero()[:, 0]
+        state = (counts > 0).cumsum(0)[predictors] - 1
+        before = F.pad(counts[states].cumsum(0), (1, 0))
         return states, cls(tokens, state, state.argsort(stable=True), before)
 
     def to(self, device: torch.device | str) -> Targets:

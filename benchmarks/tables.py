@@ -44,7 +44,7 @@ def update(figures: dict[str, Any]) -> str:
         ])  # fmt: skip
     tokens = figures["tokens"]
     text = (
-        f"Tokens: {tokens['response']} of responses, {tokens['distinct']} distinct, {tokens['repeated']} with a prompt "
+        f"Tokens: {tokens['response']} of responses, {tokens['distinct']} encoded, {tokens['repeated']} with a prompt "
         f"for each response, {tokens['padded']} padded. Matrix rate: {figures['matrix_gflops']:.0f} GFLOP/s."
     )
     return f"{markdown(UPDATE.split(', '), rows)}\n\n{text}"

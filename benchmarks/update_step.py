@@ -80,11 +80,11 @@ def measure(shape: argparse.Namespace, kind: type[Updates] = Updates) -> dict[st
         exact.model.load_state_dict(updates.model.state_dict())
         exact.run("prefix_shared")
         gradients["exact"] = exact.gradient()
-    # Useful are 6 FLOP per parameter and *distinct* token of the layers, 6 per element of the head and response token;
+    # Useful are 6 FLOP per parameter of the layers and distinct prefix, 6 per element of the head and distinct state;
     # attention and everything computed twice count as nothing.
     layers = sum(p.numel() for p in updates.model.model.layers.parameters())
     head, tokens = updates.model.lm_head.weight.numel(), data.tokens
-    flop = 6 * layers * tokens["distinct"] + 6 * head * tokens["response"]
+    flop = 6 * layers * tokens["distinct"] + 6 * head * tokens["states"]
     return {
         "parameters": sum(p.numel() for p in updates.model.parameters()),
         "tokens": tokens,

@@ -20,8 +20,8 @@ from transformers import PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 from tagrpo.files import write_text
 from tagrpo.modules.policy.sharding import compile_layers, decoder_layers
 from tagrpo.packing.attention import PREFIX_ATTENTION
-from tagrpo.packing.batch import pack, plan_micro_batches
-from tagrpo.packing.head import token_scores
+from tagrpo.packing.batch import PackedBatch, Paths, pack, plan_micro_batches
+from tagrpo.packing.head import Targets, token_scores
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.packing.trl import METHOD, share_prefixes
 
@@ -54,12 +54,14 @@ class Experience:
 
     @property
     def tokens(self) -> dict[str, int]:
-        """Of responses; of everything that differs; of responses each behind its own prompt; of the padded rows."""
+        """Of responses; distinct prefixes, and those that predict; responses each behind its prompt; padded rows."""
         response, longest = int(self.lengths.sum()), max(map(len, self.responses))
         heads = torch.tensor([len(p) for p in self.prompts])
+        packed = pack(self.prompts, self.prompt, self.responses)
         return {
             "response": response,
-            "distinct": response + int(heads.sum()),
+            "distinct": packed.input_ids.shape[1],
+            "states": len(packed.states),
             "repeated": response + int(heads[self.prompt].sum()),
             "padded": len(self.responses) * (int(heads.max()) + longest),
         }
@@ -200,12 +202,13 @@ class Updates:
     def _packed(self, share_prefix: bool, drop: bool = False) -> None:
         data, lengths = self.data, self.data.lengths
         rows = (data.advantages != 0).nonzero()[:, 0] if drop else torch.arange(len(lengths))
-        prompts, prompt = data.prompts, data.prompt
-        if not share_prefix:
-            prompts, prompt = [prompts[p] for p in prompt.tolist()], torch.arange(len(prompt))
+        make = pack if share_prefix else pack_separately
+        heads = [data.prompts[p] for p in data.prompt[rows].tolist()]
+        if not share_prefix:  # they count as if each began differently
+            heads = [ids + place * self.shape.vocabulary for place, ids in enumerate(heads)]
         responses = [data.responses[row] for row in rows.tolist()]
-        for part in plan_micro_batches(prompts, prompt[rows], responses, self.shape.token_budget):
-            batch = pack(prompts, prompt, data.responses, rows[part])
+        for part in plan_micro_batches(heads, torch.arange(len(heads)), responses, self.shape.token_budget):
+            batch = make(data.prompts, data.prompt, data.responses, rows[part])
             weight = (
                 (data.advantages / lengths)[batch.rows].repeat_interleave(batch.lengths).to(self.model.device)
             )
@@ -215,6 +218,29 @@ class Updates:
 
             scores = self.policy(batch.to(self.model.device), entropy="detached", loss=loss)
             scores.loss.backward()
+
+
+def pack_separately(
+    prompts: list[Tensor], prompt: Tensor, responses: list[Tensor], rows: Tensor
+) -> PackedBatch:
+    """`pack` for an update that shares nothing: every response behind a prompt of its own."""
+    each = [pack(prompts, prompt, responses, row[None]) for row in rows]
+    sizes = torch.tensor([batch.input_ids.shape[1] for batch in each])
+    starts = (sizes.cumsum(0) - sizes).tolist()
+    states = torch.cat([batch.states + start for batch, start in zip(each, starts, strict=True)])
+    lengths = torch.cat([batch.lengths for batch in each])
+    _, predicted = Targets.of(torch.cat([batch.targets for batch in each]), states)
+    return PackedBatch(
+        input_ids=torch.cat([batch.input_ids for batch in each], 1),
+        position_ids=torch.cat([batch.position_ids for batch in each], 1),
+        ends=torch.cat([batch.ends + start for batch, start in zip(each, starts, strict=True)]),
+        states=states,
+        predicted=predicted,
+        response=torch.repeat_interleave(lengths),
+        lengths=lengths,
+        rows=rows,
+        paths=Paths(torch.arange(int(sizes.sum())), sizes, torch.zeros_like(sizes), torch.arange(len(rows))),
+    )
 
 
 def grpo_trainer(

@@ -75,10 +75,12 @@ def test_a_prefix_shared_update_multiplies_distinct_tokens_and_nothing_twice(upd
     counted = {str(op): flop for op, flop in counter.get_flop_counts()["Global"].items()}
     products = sum(flop for op, flop in counted.items() if "attention" not in op)
     encoded = tokens["distinct"]
-    if way == "trl_shared":  # four micro-batches of two rows, which answer one prompt
+    states = tokens["states"]
+    if way == "trl_shared":  # four micro-batches of two rows, which answer one prompt and begin differently
         assert [len(part["prompt_ids"].unique(dim=0)) for part in updates.trainer._buffered_inputs] == [1] * 4
-        encoded = tokens["response"] + 4 * SHAPE.prompt
-    assert products == 6 * layers * encoded + 6 * head * tokens["response"]
+        encoded = tokens["response"] - len(updates.data.responses) + 4 * SHAPE.prompt
+        states = tokens["response"] - 4
+    assert products == 6 * layers * encoded + 6 * head * states
 
 
 def test_the_page_says_what_was_measured_and_what_its_formula_gives():

@@ -2,7 +2,7 @@
 
     python benchmarks/agreement.py embedded float32          # or smollm2, bfloat16
 
-Prints largest and mean differences from one packed batch, as in "One log-prob" of docs/performance.md.
+Prints largest and mean differences from one packed batch, as in "One log-prob" of benchmarks/RESULTS.md.
 """
 
 import argparse

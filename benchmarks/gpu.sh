@@ -14,7 +14,7 @@
 # A step may take STEP_SECONDS (540 by default), all together TOTAL (3,600 by default). What a step writes is there when it
 # ends, gpu-<step>.log and .json in RESULTS, and a line in gpu-steps.tsv; after each step gpu.tar.gz holds all of them. A
 # step that fails or takes too long is reported and the next one goes on; the exit status is the number of failed steps.
-# benchmarks/tables.py writes the figures into docs/performance.md. On a machine that one has for some minutes only, run
+# benchmarks/tables.py writes the figures into benchmarks/RESULTS.md. On a machine that one has for some minutes only, run
 # benchmarks/first_gpu_run.sh instead.
 set -uo pipefail
 cd "$(dirname "$0")/.."

@@ -93,7 +93,7 @@ class Update:
             "packing": packed - started,
             "tokens": sum(batch.input_ids.shape[1] for batch in batches),
             "states": sum(len(getattr(batch, "states", batch.targets)) for batch in batches),
-            "flop": sum(self.flop.of(batch) for batch in batches),
+            "flop": sum(self.flop.of(getattr(batch, "work", batch)) for batch in batches),
             "mib": peak_mib() - before,
         }
 
@@ -216,7 +216,7 @@ def compare(case: dict[str, Any], workers: list[Worker], rounds: int, folder: Pa
 
 
 def main() -> None:
-    """Print a table of batches, and write it as JSON."""
+    """Print figures of batches as JSON, and write them to a file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -236,9 +236,13 @@ def main() -> None:
         return
     if not options.runs or not options.against:
         parser.error("a folder of runs and --against are needed")
-    if options.model is None:
-        from tagrpo.starter import starter_path
+    import torch
+    from workload import machine
 
+    from tagrpo.starter import starter_path
+
+    torch.set_num_threads(1)
+    if options.model is None:
         options.model = str(starter_path())
     cases = {}
     for method in options.methods:
@@ -248,36 +252,11 @@ def main() -> None:
     cases[RANDOM] = random_case()
     workers = [Worker(python, options.model) for python in (sys.executable, options.against)]
     rows = {name: compare(case, workers, options.rounds, Path(options.runs)) for name, case in cases.items()}
-    columns = (
-        "batch",
-        "response tokens",
-        "encoded, earlier",
-        "encoded",
-        "times faster",
-        "by the formula",
-        "planning and packing",
-        "peak MiB, earlier",
-        "peak MiB",
-        "gradient differs by",
-    )
-    print("| " + " | ".join(columns) + " |")
-    print("| --- |" + " ---: |" * (len(columns) - 1))
-    for name, row in rows.items():
-        cells = [
-            name,
-            f"{row['response_tokens']:.0f}",
-            f"{row['earlier_tokens']:.0f}",
-            f"{row['tokens']:.0f}",
-            f"{row['faster']:.2f}",
-            f"{row['formula']:.2f}",
-            f"{100 * row['packing']:.1f} %",
-            f"{row['earlier_mib']:.0f}",
-            f"{row['mib']:.0f}",
-            f"{row['differs']:.1e}",
-        ]
-        print("| " + " | ".join(cells) + " |")
+    figures = {"machine": machine("cpu"), "torch": torch.__version__, "batches": rows}
+    text = json.dumps(figures, indent=2)
+    print(text)
     if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        options.json.write_text(text + "\n")
 
 
 if __name__ == "__main__":

@@ -68,7 +68,7 @@ class Experience:
 
 
 def add_shape(parser: argparse.ArgumentParser) -> None:
-    """Options of the shape; defaults are those that the figures in docs/performance.md are for."""
+    """Options of the shape; defaults are those that the figures in benchmarks/RESULTS.md are for."""
     parser.add_argument("--questions", type=int, default=1)
     parser.add_argument("--responses", type=int, default=32, help="per question")
     parser.add_argument("--prompt", type=int, default=150, help="tokens of each prompt")

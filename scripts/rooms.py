@@ -74,6 +74,7 @@ READING = [
     "modules/credit/assign.py",
     "modules/policy/model.py",
     "modules/policy/logprobs.py",
+    "packing/tree.py",
     "packing/batch.py",
     "packing/policy.py",
     "packing/attention.py",

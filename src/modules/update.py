@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ..distributed import rank, sum_over_ranks, world_size
-from ..packing.batch import PackedBatch
+from ..packing.batch import PackedBatch, Work
 from ..types import AdvantageStrategy, Loss, Rollouts, TokenCredit, require
 from ..types.checks import found, own_code
 from .credit.assign import assign_credit
@@ -105,7 +105,7 @@ class PolicyUpdate:
         backward: Runs the backward of a loss; Lightning's does more than `Tensor.backward`.
         gradient_sync: Called with whether gradients are reduced over ranks in the backwards inside its
             context.
-        useful_flop: Returns the least FLOP of a micro-batch, for the share of peak performance; see
+        useful_flop: Returns the least FLOP of an update, for the share of peak performance; see
             `UsefulFlop.of`.
 
     Raises:
@@ -124,7 +124,7 @@ class PolicyUpdate:
     scheduler: Any = None
     backward: Callable[[Tensor], None] = Tensor.backward
     gradient_sync: Callable[[bool], AbstractContextManager[Any]] = nullcontext
-    useful_flop: Callable[[PackedBatch], float] = lambda _: 0.0
+    useful_flop: Callable[[Work], float] = lambda _: 0.0
 
     def __post_init__(self) -> None:
         check_parts(self.advantage, self.loss, self.credit, self.mismatch)
@@ -156,10 +156,11 @@ class PolicyUpdate:
                     # Gradients are averaged over ranks, losses add up over them.
                     self.backward(loss * world_size())
                 if batch is not None:
-                    result.add(batch, scores, self.useful_flop(packed))
+                    result.add(batch, scores)
             result.steps.append(self._apply_gradient())
             # now, not before the next step: the engine needs the memory while it samples
             self.optimizer.zero_grad()
+        result.flop = self.useful_flop(result.work)
         result.seconds = time.perf_counter() - start
         return result
 
@@ -200,12 +201,10 @@ class PolicyUpdate:
         tokens = float(experience.lengths[in_loss].sum())
         totals = sum_over_ranks({"responses": len(in_loss), "tokens": tokens})
         result.dropped += len(rows) - len(learned)
-        parts = self.scorer.plan(experience, learned)
-        for number, part in enumerate(parts, 1):
-            packed = self.scorer.pack(experience, part)
+        for packed, last in self.scorer.pack(experience, learned):
             reference = self.scorer.reference_logprobs(packed) if self.loss.kl_coef else None
             given = (experience, packed, self.loss, totals, reference, self.staleness_log_cap)
-            yield packed, MicroBatch(*given) if len(part) else None, number == len(parts)
+            yield packed, MicroBatch(*given) if len(packed.rows) else None, last
 
     def _apply_gradient(self) -> GradientStep:
         """Clip the gradient, step, and advance the schedule.

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..distributed import max_over_ranks, sum_over_ranks
+from ..packing.batch import Work
 from ..packing.head import TokenScores
 from .experience import Experience, MicroBatch
 from .losses import KL_ESTIMATORS
@@ -37,6 +38,8 @@ class UpdateResult:
     """Optimizer steps, one for each mini-batch."""
     loss: float = 0.0
     """Sum of the loss."""
+    work: Work = field(default_factory=lambda: Work(0, 0, 0))
+    """Sums of `PackedBatch.work`."""
     flop: float = 0.0
     """Useful FLOP, see `UsefulFlop`."""
     dropped: int = 0
@@ -65,7 +68,7 @@ class UpdateResult:
         """Number of steps that were skipped."""
         return sum(step.skipped for step in self.steps)
 
-    def add(self, batch: MicroBatch, scores: TokenScores, flop: float) -> None:
+    def add(self, batch: MicroBatch, scores: TokenScores) -> None:
         """Add a micro-batch after its forward; its loss may have been computed at once or part by part."""
         parts, rows = batch.outputs, batch.packed.rows
         scalars = [torch.stack([outputs.loss.detach(), *outputs.sums.values()]) for outputs in parts]
@@ -96,7 +99,10 @@ class UpdateResult:
             self.stale.update(
                 {"tokens": len(log_ratio), **dict(zip(("weight", "truncated", "kl"), sums, strict=True))}
             )
-        self.flop += flop
+        work = batch.packed.work
+        self.work = Work(
+            self.work.tokens + work.tokens, self.work.states + work.states, self.work.pairs + work.pairs
+        )
 
     def metrics(self) -> dict[str, float]:
         """Return the scalars of an update to log, over all ranks. Collective.

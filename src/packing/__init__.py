@@ -1,6 +1,6 @@
-"""Core: log-probs of many responses to few prompts: each prompt encoded once, no padding, few logits kept.
+"""Core: log-probs of responses to prompts: each distinct prefix encoded once, no padding, few logits kept.
 
-Only torch and transformers are needed. If several responses answer one prompt::
+Only torch and transformers are needed. With responses to prompts::
 
     policy = CausalPolicy(model)                  # of transformers, with or without adapters of peft
     batch = pack(prompts, prompt, responses)      # lists of token ids; prompt[r] is the row of r's prompt in prompts

@@ -1,4 +1,4 @@
-"""Packing: the distinct prefixes of prompts with their responses, each once, without padding.
+"""Packing: each distinct prefix of prompts with their responses once, without padding.
 
 The packed tokens are a walk through a tree of prefixes: a token attends to the tokens before it in its
 sequence and to itself, in the two forms that attention kernels take. `padded_blocks` is for SDPA: runs of
@@ -55,6 +55,17 @@ class AttentionBlock(NamedTuple):
     """[n or 1, 1, Lq, Lk] bool, true if a query sees a key; None if Lq = Lk and the mask is causal."""
 
 
+class Work(NamedTuple):
+    """Counts that the FLOP of a forward follow from."""
+
+    tokens: int
+    """Packed tokens."""
+    states: int
+    """States that meet the output head."""
+    pairs: int
+    """Pairs of a token and one that it sees."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PackedBatch:
     """r responses of T tokens, in L distinct prefixes of prompts and responses."""
@@ -77,6 +88,14 @@ class PackedBatch:
     """[r] long, on the CPU: rows of these responses among the caller's."""
     paths: Paths
     """Where the tokens of each prompt with its response are, but for the response's last."""
+
+    @property
+    def work(self) -> Work:
+        """What a forward computes at least."""
+        lengths, shared = self.paths.lengths, self.paths.shared
+        # The token at depth d sees d + 1 tokens; a sequence adds those from `shared` on.
+        pairs = (lengths * (lengths + 1) - shared * (shared + 1)) // 2
+        return Work(self.input_ids.shape[1], len(self.states), int(pairs.sum()))
 
     def to(self, device: torch.device | str) -> PackedBatch:
         """Move all tensors but those on the CPU."""
@@ -109,7 +128,11 @@ class PackedBatch:
 
 
 def pack(
-    prompts: Sequence[Tensor], prompt: Tensor, responses: Sequence[Tensor], rows: Tensor | None = None
+    prompts: Sequence[Tensor],
+    prompt: Tensor,
+    responses: Sequence[Tensor],
+    rows: Tensor | None = None,
+    device: torch.device | str = "cpu",
 ) -> PackedBatch:
     """Pack the responses `rows` with their prompts, each distinct prefix once.
 
@@ -118,6 +141,7 @@ def pack(
         prompt: [R] long, row of each response's prompt.
         responses: [R] of [T_r] long, none empty, on the CPU.
         rows: [r] long, responses to pack, at least one; None packs all.
+        device: Where the batch is needed.
 
     Raises:
         ValueError: no rows, or an empty prompt or response.
@@ -144,7 +168,7 @@ def pack(
     predictors = places[first.repeat(sequences.bodies) + within(sequences.bodies)]
     states, predicted = Targets.of(torch.cat(bodies), torch.from_numpy(predictors))
     lengths = torch.from_numpy(sequences.bodies)
-    return PackedBatch(
+    packed = PackedBatch(
         input_ids=torch.from_numpy(tree.tokens[is_new])[None],
         position_ids=torch.from_numpy(tree.depths[is_new])[None],
         ends=torch.from_numpy(tree.subtree_ends(places)),
@@ -155,6 +179,13 @@ def pack(
         rows=rows,
         paths=Paths(*map(torch.from_numpy, (places, tree.lengths, tree.shared, of_response))),
     )
+    return packed if device == "cpu" else packed.to(device)
+
+
+def dummy(device: torch.device | str = "cpu") -> PackedBatch:
+    """Return a batch of two tokens without rows, for a rank that takes part in the forwards of others."""
+    token = torch.zeros(1, dtype=torch.long)
+    return replace(pack([token], token, [token], device=device), rows=token[:0])
 
 
 class Sequences(NamedTuple):

@@ -1,6 +1,6 @@
 """Token log-probs and entropies of packed responses under any Hugging Face causal language model.
 
-Prompts are shared if the model allows it (`supports_prefix_sharing`); large [tokens, vocabulary] tensors are
+Prefixes are shared if the model allows it (`supports_prefix_sharing`); large [tokens, vocabulary] tensors are
 then never kept (`head.py`). Other models run one padded forward, slower and with the same result, which makes
 all logits.
 """
@@ -55,7 +55,7 @@ class CausalPolicy(nn.Module):
         prefix-shared path then makes each logit once, not twice.
 
         Raises:
-            ValueError: if prompts are shared in training mode and the model has dropout: responses would
+            ValueError: if prefixes are shared in training mode and the model has dropout: responses would
                 share the noise of their prompt. Padded batches have the noise of the model's own forward.
         """
         if not self.shares_prefix:

@@ -325,7 +325,7 @@ for index in range(count):
     prompts, prompt = [tokens(longest) for _ in range(2)], torch.arange(draw(1, 6)) % 2
     responses = PromptedResponses(prompts=prompts, prompt=prompt, responses=[tokens(longest) for _ in prompt])
     nothing = index % 10 == 9  # to learn from on this rank
-    packed = scorer.pack(responses, torch.arange(0 if nothing else len(prompt)))
+    ((packed, _),) = scorer.pack(responses, torch.arange(0 if nothing else len(prompt)))
     attention.compiles_attention = head.fuses = lambda _: True
     scorer.score(responses, torch.arange(len(prompt)))
     found = scorer.reference_logprobs(packed)

@@ -147,7 +147,7 @@ def test_blocks_of_the_grid_are_skipped_and_unmasked_where_they_can_be(prompts, 
 
 def test_nothing_to_pack_and_empty_sequences_are_refused():
     one = torch.ones(1, dtype=torch.long)
-    with pytest.raises(ValueError, match="at least one response"):
+    with pytest.raises(ValueError, match="one response"):
         pack([one], torch.tensor([0]), [one], torch.tensor([], dtype=torch.long))
     with pytest.raises(ValueError, match="response 1"):
         pack([one], torch.tensor([0, 0]), [one, one[:0]])

@@ -2,7 +2,7 @@
 
 from transformers import PretrainedConfig
 
-from ...packing.batch import PackedBatch
+from ...packing.batch import Work
 from ...packing.policy import CausalPolicy
 from .sharding import decoder_layers
 
@@ -23,18 +23,15 @@ class UsefulFlop:
         weights = [weight for layer in layers for weight in layer.parameters() if weight.dim() > 1]
         head = policy.model.get_output_embeddings().weight
         self.per_token: int = sum((6 if weight.requires_grad else 4) * weight.numel() for weight in weights)
-        self.per_target: int = (6 if head.requires_grad else 4) * head.numel()
+        self.per_state: int = (6 if head.requires_grad else 4) * head.numel()
         attends = hasattr(config, "num_attention_heads")  # recurrent models do not
         self.per_pair: int = (
             12 * len(layers) * config.num_attention_heads * head_dim(config) if attends else 0
         )
 
-    def of(self, packed: PackedBatch) -> float:
-        """Return the FLOP of one micro-batch."""
-        tokens = packed.input_ids.shape[1]
-        targets = len(packed.states)
-        pairs = float(packed.position_ids.sum()) + tokens  # each token sees those before it, and itself
-        return self.per_token * tokens + self.per_target * targets + self.per_pair * pairs
+    def of(self, work: Work) -> float:
+        """Return the FLOP of a forward and a backward of this work."""
+        return float(self.per_token * work.tokens + self.per_state * work.states + self.per_pair * work.pairs)
 
 
 def head_dim(config: PretrainedConfig) -> int:

@@ -9,13 +9,10 @@ import torch
 from torch import Tensor
 
 from ...distributed import max_over_ranks
-from ...packing.batch import PackedBatch, pack, plan_micro_batches
+from ...packing.batch import PackedBatch, dummy, pack, plan_micro_batches
 from ...packing.head import EntropyMode, TokenScores
 from ...packing.policy import CausalPolicy
 from .lora import adapters_off
-
-NOTHING = torch.zeros(2, dtype=torch.long)
-"""Dummy prompt and response, for the forwards of ranks that have no responses left."""
 
 
 @dataclass(kw_only=True)
@@ -81,25 +78,25 @@ class Scorer:
         self.token_budget, self.autocast_dtype = token_budget, autocast_dtype
         self.device = device or next(policy.parameters()).device
 
-    def plan(self, responses: PromptedResponses, rows: Tensor) -> list[Tensor]:
-        """Cut `rows` into micro-batches within the token budget. Collective.
+    def pack(self, responses: PromptedResponses, rows: Tensor) -> Iterator[tuple[PackedBatch, bool]]:
+        """Yield `rows` packed into micro-batches within the token budget, each with whether it is the last. Collective.
 
-        Every rank gets as many as the rank that needs most, at least one; the last ones may be empty. Rows of a
-        micro-batch ascend.
+        Every rank gets as many as the rank that needs most, at least one. The last ones may be dummies without
+        rows. Rows of a micro-batch ascend.
         """
+        given = (responses.prompts, responses.prompt, responses.responses)
         chosen = [responses.responses[row] for row in rows.tolist()]
-        prompt = responses.prompt[rows]
         shares = self.policy.shares_prefix
-        local = plan_micro_batches(responses.prompts, prompt, chosen, self.token_budget, shares)
-        count = max(int(max_over_ranks(len(local))), 1)
-        parts = [rows[part].sort().values for part in local]
-        return parts + [rows[:0]] * (count - len(parts))
-
-    def pack(self, responses: PromptedResponses, rows: Tensor) -> PackedBatch:
-        """Pack the responses `rows` into one batch, on the device; without rows, pack a dummy response."""
-        if not len(rows):
-            return pack([NOTHING], NOTHING[:1], [NOTHING]).to(self.device)
-        return pack(responses.prompts, responses.prompt, responses.responses, rows).to(self.device)
+        parts = plan_micro_batches(
+            responses.prompts, responses.prompt[rows], chosen, self.token_budget, shares
+        )
+        count = max(int(max_over_ranks(len(parts))), 1)
+        for part in parts:
+            count -= 1
+            yield pack(*given, rows[part].sort().values, self.device), count == 0
+        while count:
+            count -= 1
+            yield dummy(self.device), count == 0
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return the context that forwards of the policy run in."""
@@ -116,15 +113,13 @@ class Scorer:
     @torch.no_grad()
     def score(self, responses: PromptedResponses, rows: Tensor) -> ResponseScores:
         """Return the log-probs and entropies of the responses `rows`. Collective."""
-        parts = self.plan(responses, rows)
-        tokens = responses.tokens(torch.cat(parts))
-        found = [torch.zeros(2, 0, device=self.device)]
-        for _, scores in self._forwards(responses, parts, "detached"):
+        tokens = responses.tokens(rows).split(responses.lengths[rows].tolist())
+        of_row = dict(zip(rows.tolist(), tokens, strict=True))
+        flat = torch.zeros(2, int(responses.lengths.sum()))
+        for packed, scores in self.micro_batches(responses, rows, "detached"):
             assert scores.entropy is not None
-            found.append(torch.stack([scores.logprobs, scores.entropy]))
-        values = torch.cat(found, 1).cpu()
-        flat = values.new_zeros(2, int(responses.lengths.sum()))
-        flat[:, tokens] = values
+            places = torch.cat([of_row[row] for row in packed.rows.tolist()])
+            flat[:, places] = torch.stack([scores.logprobs, scores.entropy]).cpu()
         means = [float(entropies.mean()) for entropies in flat[1].split(responses.lengths.tolist())]
         return ResponseScores(flat[0], flat[1], torch.tensor(means))
 
@@ -132,14 +127,8 @@ class Scorer:
         self, responses: PromptedResponses, rows: Tensor, entropy: EntropyMode = "none"
     ) -> Iterator[tuple[PackedBatch, TokenScores]]:
         """Yield the responses `rows` and their scores, with gradient, part by part. Collective."""
-        yield from self._forwards(responses, self.plan(responses, rows), entropy)
-
-    def _forwards(
-        self, responses: PromptedResponses, parts: Sequence[Tensor], entropy: EntropyMode
-    ) -> Iterator[tuple[PackedBatch, TokenScores]]:
-        for part in parts:
-            packed = self.pack(responses, part)
+        for packed, _ in self.pack(responses, rows):
             with self.autocast():
                 scores: TokenScores = self.policy(packed, entropy=entropy)
-            if len(part):  # else the forward only matched that of another rank
+            if len(packed.rows):  # else the forward only matched that of another rank
                 yield packed, scores

@@ -98,7 +98,7 @@ def test_two_training_steps_are_two_updates_in_plain_torch_to_the_bit(tiny_polic
         loss,
         optimizer,
         UpdateOptions(max_grad_norm=1e9),
-        useful_flop=lambda packed: float(packed.input_ids.numel()),
+        useful_flop=lambda work: float(work.tokens),
     )
     results = [update(batch.rollouts, len(batch.groups)) for batch in batches]
     expected = dict(policy.model.named_parameters())

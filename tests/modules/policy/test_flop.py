@@ -25,7 +25,7 @@ def test_without_recomputation_products_are_the_useful_ones(tiny_policy, adapted
     packed, useful = pack(PROMPTS, PROMPT, RESPONSES), UsefulFlop(policy)
     with Costs() as costs:
         policy(packed, "none", lambda _, logprobs, __: -logprobs.sum()).loss.backward()
-    found = useful.of(packed) - useful.per_pair * visible_pairs(packed)
+    found = useful.of(packed.work) - useful.per_pair * visible_pairs(packed)
     # With adapters the first layer's input needs no gradient: its products with four matrices and their A are spared.
     assert costs.product_flop == found if not adapted else 0.9 * found < costs.product_flop <= found
 
@@ -38,7 +38,7 @@ def visible_pairs(packed) -> int:
 def test_attention_counts_the_pairs_that_a_token_may_see(tiny_policy):
     useful, packed = UsefulFlop(CausalPolicy(load_causal_lm(tiny_policy))), pack(PROMPTS, PROMPT, RESPONSES)
     tokens, states = packed.input_ids.shape[1], len(packed.states)
-    pairs = (useful.of(packed) - useful.per_token * tokens - useful.per_target * states) / useful.per_pair
+    pairs = (useful.of(packed.work) - useful.per_token * tokens - useful.per_state * states) / useful.per_pair
     assert pairs == visible_pairs(packed)
     config = load_causal_lm(tiny_policy).config
     width = config.num_attention_heads * config.head_dim  # of queries: two products forward, four backward

@@ -48,26 +48,28 @@ def test_scores_are_those_of_plain_forwards_for_any_token_budget(tiny_policy, re
         assert float(mean) == pytest.approx(float(entropy.mean()), abs=1e-5)
 
 
-def test_a_plan_has_every_row_once_within_the_budget(tiny_policy, responses):
-    parts = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=6).plan(responses, torch.arange(5))
-    assert sorted(torch.cat(parts).tolist()) == [0, 1, 2, 3, 4]
-    for part in parts:
-        heads = sum(len(PROMPTS[prompt]) for prompt in PROMPT[part].unique().tolist())
-        assert heads + sum(len(RESPONSES[row]) - 1 for row in part.tolist()) <= 6
-    assert len(parts) > 1
+def test_micro_batches_have_every_row_once_within_the_budget(tiny_policy, responses):
+    scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=6)
+    batches = list(scorer.pack(responses, torch.arange(5)))
+    assert sorted(torch.cat([packed.rows for packed, _ in batches]).tolist()) == [0, 1, 2, 3, 4]
+    assert all(packed.input_ids.numel() <= 6 for packed, _ in batches)
+    assert len(batches) > 1
+    assert [last for _, last in batches] == [False] * (len(batches) - 1) + [True]
 
 
-def test_rows_of_a_plan_are_in_the_order_in_which_they_are_packed(tiny_policy, responses):
-    scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=11)
+def test_rows_of_a_micro_batch_ascend(tiny_policy, responses):
+    scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)), token_budget=8)
     for rows in itertools.permutations(range(5)):
-        parts = scorer.plan(responses, torch.tensor(rows))
-        for part in parts:
-            assert scorer.pack(responses, part).rows.tolist() == part.tolist()
+        for packed, _ in scorer.pack(responses, torch.tensor(rows)):
+            assert packed.rows.tolist() == sorted(packed.rows.tolist())
 
 
-def test_nothing_to_score_is_one_empty_micro_batch(tiny_policy, responses):
+def test_nothing_to_score_is_one_dummy(tiny_policy, responses):
     scorer = Scorer(CausalPolicy(load_causal_lm(tiny_policy)))
-    assert [len(part) for part in scorer.plan(responses, torch.arange(0))] == [0]
+    ((packed, last),) = scorer.pack(responses, torch.arange(0))
+    assert last
+    assert packed.rows.tolist() == []
+    assert scorer.policy(packed).logprobs.shape == (1,)
     assert scorer.score(responses, torch.arange(0)).logprobs.tolist() == [0.0] * 11
 
 
@@ -86,7 +88,7 @@ def test_the_reference_is_the_second_model_or_the_policy_without_its_adapters(ti
     two = Scorer(moved(CausalPolicy(load_causal_lm(tiny_policy))), reference)
     adapted = Scorer(moved(CausalPolicy(load_causal_lm(tiny_policy, lora=LoraSettings(rank=2)))))
     for scorer in (two, adapted):
-        packed = scorer.pack(responses, torch.arange(5))
+        ((packed, _),) = scorer.pack(responses, torch.arange(5))
         assert packed.rows.tolist() == [0, 1, 2, 3, 4]
         torch.testing.assert_close(scorer.reference_logprobs(packed).double(), expected, atol=1e-5, rtol=0)
         assert float((scorer.policy(packed).logprobs.double() - expected).abs().max()) > 0.01

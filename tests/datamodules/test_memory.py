@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tagrpo.datamodules.memory import (
     MOST_VISITS,
     UNKNOWN,
     CheckedCurriculum,
+    Chooser,
     Curriculum,
     QuestionMemory,
     Record,
@@ -267,6 +269,13 @@ def test_what_is_asked_is_the_question_in_texts(value):
 def test_other_wordings_may_be_asked():
     for group in (GROUP, GROUP._replace(question="r", rephrasings=(), kinds=())):
         assert CheckedCurriculum(Odd(group)).asked(GROUP, Record()) is group
+
+
+def test_a_data_module_that_chooses_is_known_by_its_attributes():
+    chooses = SimpleNamespace(needs_memory=True, memory=QuestionMemory(), observe=lambda visits: None)
+    assert isinstance(chooses, Chooser)
+    del chooses.memory
+    assert not isinstance(chooses, Chooser)
 
 
 @pytest.mark.parametrize("error", [SystemExit(0), SystemExit("bye"), StopIteration()])

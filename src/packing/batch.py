@@ -179,13 +179,13 @@ def pack(
         rows=rows,
         paths=Paths(*map(torch.from_numpy, (places, tree.lengths, tree.shared, of_response))),
     )
-    return packed if device == "cpu" else packed.to(device)
+    return packed if torch.device(device).type == "cpu" else packed.to(device)
 
 
 def dummy(device: torch.device | str = "cpu") -> PackedBatch:
-    """Return a batch of two tokens without rows, for a rank that takes part in the forwards of others."""
-    token = torch.zeros(1, dtype=torch.long)
-    return replace(pack([token], token, [token], device=device), rows=token[:0])
+    """Return a batch of a few tokens without rows, for a rank that only takes part in the forwards of others."""
+    tokens = torch.zeros(2, dtype=torch.long)
+    return replace(pack([tokens], tokens[:1], [tokens], device=device), rows=tokens[:0])
 
 
 class Sequences(NamedTuple):

@@ -69,7 +69,7 @@ def test_nothing_to_score_is_one_dummy(tiny_policy, responses):
     ((packed, last),) = scorer.pack(responses, torch.arange(0))
     assert last
     assert packed.rows.tolist() == []
-    assert scorer.policy(packed).logprobs.shape == (1,)
+    assert scorer.policy(packed).logprobs.shape == (2,)
     assert scorer.score(responses, torch.arange(0)).logprobs.tolist() == [0.0] * 11
 
 

@@ -99,7 +99,8 @@ class PrefixTree:
         share is counted once.
 
         Returns:
-            Sequences of each group, ascending.
+            Sequences of each group, ascending. The fullest group is first, so that ranks which step together
+            have groups of about one size.
         """
         if not self.order:
             return []
@@ -116,7 +117,8 @@ class PrefixTree:
                 groups.append([])
             rooms[index] -= own
             groups[index] += self.order[part.first : part.end]
-        return [sorted(group) for group in groups]
+        fullest_first = sorted(range(len(groups)), key=lambda index: (rooms[index], index))
+        return [sorted(groups[index]) for index in fullest_first]
 
     def _fitting(self, budget: int) -> Iterator[Part]:
         """Yield the largest subtrees of at most `budget` distinct prefixes, or of one sequence."""

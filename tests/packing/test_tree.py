@@ -68,6 +68,14 @@ def test_what_all_sequences_share_is_counted_once():
     assert tree_of([[*head, 20 + row] for row in range(6)]).cut(16) == [list(range(6))]
 
 
+def test_the_fullest_group_is_first():
+    sequences = [[row] * length for row, length in enumerate((6, 9, 4, 3))]
+    groups = tree_of(sequences).cut(10)
+    sizes = [sum(len(sequences[row]) for row in group) for group in groups]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) > 1
+
+
 def test_neighbours_fill_a_group_where_a_subtree_is_cut():
     deep = [[0, 1, 1, 1, 1, 10 + row] for row in range(6)]
     groups = tree_of([*deep, [9, 9]]).cut(8)

@@ -119,7 +119,7 @@ def test_reformulations_are_rendered_without_their_question_and_only_new_ones_th
 
 
 def test_prompts_over_the_limit_are_left_out_and_counted():
-    short, long = "compute 1 + 2 = ?", "compute 1" + " , + 2" * 20 + " = ?"
+    short, long = "Compute 1 + 2 = ?", "Compute 1" + " , + 2" * 20 + " = ?"
     source = Fixed(
         QuestionGroup("kept", short, (long, short), ("3",)), QuestionGroup("too long", long, (short,), ("3",))
     )
@@ -139,7 +139,7 @@ def test_what_is_no_source_is_refused_by_its_setting():
 
 def test_a_split_without_questions_is_refused():
     datamodule = make_datamodule(
-        train=Fixed(QuestionGroup("a", "compute 1 + 2 = ?", (), ("3",))), max_prompt_tokens=2
+        train=Fixed(QuestionGroup("a", "Compute 1 + 2 = ?", (), ("3",))), max_prompt_tokens=2
     )
     with pytest.raises(ValueError, match="max_prompt_tokens=2"):
         datamodule.setup("fit")
@@ -176,7 +176,7 @@ def test_references_are_checked_once_for_each_question_and_the_first_refused_one
 
 
 def test_questions_may_have_different_numbers_of_rephrasings():
-    q = "compute 1 + 2 = ?"
+    q = "Compute 1 + 2 = ?"
     source = Fixed(QuestionGroup("a", q, (), ("3",)), QuestionGroup("b", q, (q, q, q), ("3",)))
     datamodule = make_datamodule(train=source, batch_size=2)
     datamodule.setup("fit")
@@ -185,7 +185,7 @@ def test_questions_may_have_different_numbers_of_rephrasings():
 
 
 def test_rephrasings_of_the_kinds_that_are_asked_for_are_the_first_n():
-    q = "compute 1 + 2 = ?"
+    q = "Compute 1 + 2 = ?"
     texts, kinds = tuple(f"{q} {n}" for n in range(4)), ("hint", "harder", "wording", "harder")
     source = Fixed(QuestionGroup("a", q, texts, ("3",), kinds=kinds), QuestionGroup("b", q, texts, ("3",)))
 
@@ -206,7 +206,7 @@ def test_rephrasings_of_the_kinds_that_are_asked_for_are_the_first_n():
 
 
 def test_rephrasings_that_are_all_too_long_are_not_called_missing():
-    source = Fixed(QuestionGroup("a", "1 + 2 = ?", ("compute " * 60 + "1 + 2 = ?",), ("3",)))
+    source = Fixed(QuestionGroup("a", "1 + 2 = ?", ("Compute " * 60 + "1 + 2 = ?",), ("3",)))
     module = make_datamodule(train=source, batch_size=1, num_rephrasings=1, max_prompt_tokens=40)
     with pytest.raises(ValueError, match=r"data.max_prompt_tokens=40"):
         module.setup("fit")

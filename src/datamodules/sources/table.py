@@ -244,7 +244,9 @@ def as_override(setting: str, value: str) -> str:
     >>> print(as_override("source.columns.answer", "Correct Answer"))
     'source.columns.answer="Correct Answer"'
     """
-    if re.fullmatch(r"[A-Za-z_][\w.-]*", value):
+    read_as_other = value.lower() in ("inf", "nan", "null", "true", "false")
+    if re.fullmatch(r"[A-Za-z_][\w.-]*", value, re.ASCII) and not read_as_other:
         return f"{setting}={value}"
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+    # Hydra reads a backslash as itself unless a quote follows.
+    escaped = re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value)
     return shlex.quote(f'{setting}="{escaped}"')

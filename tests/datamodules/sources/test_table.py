@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 import re
+import shlex
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -11,11 +14,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tagrpo.datamodules.sources.rephrasings import read_rephrasings, with_rephrasings
-from tagrpo.datamodules.sources.table import TableSource
+from tagrpo.datamodules.sources.table import TableSource, as_override
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 
@@ -210,3 +214,190 @@ def test_dates_decimals_and_bytes_of_parquet_files_are_text(tmp_path):
     assert {name: group.metadata[name] for name in ("day", "price", "raw")} == {
         "day": "2026-01-02", "price": "1.50", "raw": "b'ab'",
     }  # fmt: skip
+
+
+# ---------------------------------------------------------------------- columns
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json", ".csv", ".parquet"])
+def test_columns_are_mapped_and_all_others_are_kept(tmp_path, suffix):
+    rows = [{"Problem text": "1 + 1?", "final": "007", "key": "a", "ways": '["one and one?"]', "level": "2"}]
+    path = tmp_path / f"q{suffix}"
+    if suffix == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    elif suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text(json.dumps(rows[0] if suffix == ".jsonl" else rows))
+    columns = {
+        "question": "Problem text",
+        "answer": "final",
+        "id": "key",
+        "rephrasings": "ways",
+        "kinds": None,
+    }
+    (group,) = TableSource(path, columns=columns).load()
+    assert group == ("a", "1 + 1?", ("one and one?",), ("007",), {"level": "2"}, ())
+
+
+def test_a_column_may_lie_within_another(tmp_path):
+    row = {"prompt": "1 + 1?", "reward_model": {"ground_truth": "2", "style": "rule"}}
+    path = write(tmp_path / "q.jsonl", row)
+    columns = {"question": "prompt", "answer": "reward_model.ground_truth"}
+    (group,) = TableSource(path, columns=columns).load()
+    assert (group.answer, group.metadata) == (("2",), {"reward_model": row["reward_model"]})
+
+
+def test_a_field_that_is_none_of_a_question_is_refused(tmp_path):
+    path = write(tmp_path / "q.jsonl", {"question": "x", "answer": "1"})
+    with pytest.raises(ValueError, match="`columns`.*level"):
+        TableSource(path, columns={"level": "level"})
+    with pytest.raises(ValueError, match="`delimiter`"):
+        TableSource(path, delimiter=";;")
+    with pytest.raises(ValueError, match="`path` or `dataset`"):
+        TableSource()
+
+
+@pytest.mark.parametrize(
+    ("header", "field", "override"),
+    [
+        ("prompt,answer", "question", "data.train.columns.question=prompt"),
+        ("question,Solution", "answer", "data.train.columns.answer=Solution"),
+        ("question,Right Answer", "answer", """'data.train.columns.answer="Right Answer"'"""),
+        ("question;answer", "question", "data.train.delimiter='\";\"'"),
+    ],
+)
+def test_a_missing_column_is_refused_with_an_override_that_reads_the_file(tmp_path, header, field, override):
+    path = write(tmp_path / "q.csv", header, "a;1" if ";" in header else "a,1")
+    source = TableSource(path)
+    source.setting = "data.train"
+    with pytest.raises(ValueError, match=rf"row 1 \(line 2\): expected an? {field} in ") as error:
+        source.load()
+    assert override in str(error.value)
+    (word,) = shlex.split(override)
+    parsed = OverridesParser.create().parse_override(word)
+    option = {"data.train.delimiter": "delimiter"}.get(parsed.key_or_group, "columns")
+    value = str(parsed.value())
+    arguments = {option: value if option == "delimiter" else {field: value}}
+    assert TableSource(path, **arguments).load()[0].answer == ("1",)
+
+
+@given(st.text(min_size=1, max_size=12).filter(lambda text: text.isprintable() and "${" not in text))
+def test_a_shell_and_hydra_read_a_printed_override_as_the_columns_name(name):
+    (word,) = shlex.split(as_override("data.train.columns.answer", name))
+    parsed = OverridesParser.create().parse_override(word)
+    assert str(parsed.value()) == name
+
+
+# ---------------------------------------------------------------------- conversations
+
+SYSTEM = {"role": "system", "content": "Be brief."}
+USER = {"role": "user", "content": "1 + 1?"}
+ASSISTANT = {"role": "assistant", "content": "2"}
+
+
+@pytest.mark.parametrize(
+    ("turns", "question"),
+    [
+        ([USER], "1 + 1?"),
+        ([SYSTEM, USER], "Be brief.\n\n1 + 1?"),
+        ([{"role": "system", "content": ""}, USER], "1 + 1?"),
+        ([{"role": "user", "content": [{"type": "text", "text": "1 + 1?"}]}], "1 + 1?"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_a_list_of_turns_is_a_question_with_all_of_its_text(tmp_path, turns, question, suffix):
+    path = tmp_path / f"q{suffix}"
+    rows = [{"prompt": turns, "answer": "2"}]
+    if suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        write(path, *rows)
+    (group,) = TableSource(path, columns={"question": "prompt"}).load()
+    assert (group.question, group.metadata) == (question, {})
+
+
+@pytest.mark.parametrize(
+    ("turns", "found"),
+    [
+        ([], "none"),
+        ([SYSTEM], "system"),
+        ([USER, ASSISTANT], "user, assistant"),
+        ([USER, ASSISTANT, USER], "user, assistant, user"),
+        ([USER, SYSTEM], "user, system"),
+        ([{"role": "human", "content": "1 + 1?"}], "human"),
+        ([{"from": "human", "value": "1 + 1?"}], "`role`"),
+        ([[USER]], "`role`"),
+        (["1 + 1?"], "`role`"),
+        ([{"role": "user", "content": None}], "`content`"),
+        ([{"role": "user", "content": [{"type": "image", "image": "a.png"}]}], "`content`"),
+        ([{"role": "user", "content": " "}], "empty"),
+        (USER, "dict"),
+        (7, "int"),
+        (None, "NoneType"),
+        ("  ", "empty"),
+    ],
+)
+def test_a_prompt_that_is_no_question_is_refused_by_row(tmp_path, turns, found):
+    path = write(tmp_path / "q.jsonl", {"question": "x", "answer": "1"}, {"question": turns, "answer": "2"})
+    with pytest.raises(ValueError, match=rf"^{re.escape(str(path))}, row 2: expected .*{found}"):
+        TableSource(path).load()
+
+
+# ---------------------------------------------------------------------- more than one of everything
+
+
+def test_a_folder_of_files_is_one_table_with_distinct_ids(tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / "mine" / folder).mkdir(parents=True)
+        write(tmp_path / "mine" / folder / "q.jsonl", {"question": f"{folder}?", "answer": "1"})
+    (source := TableSource(tmp_path / "mine")).load()
+    assert [(group.id, group.question) for group in source.load()] == [("a/q-1", "a?"), ("b/q-1", "b?")]
+    assert source.report.places["b/q-1"] == f"{tmp_path}/mine/b/q.jsonl, row 1"
+
+
+def test_an_id_that_two_files_have_is_refused_with_both_places(tmp_path):
+    (tmp_path / "mine").mkdir()
+    for name in ("a", "b"):
+        write(tmp_path / "mine" / f"{name}.jsonl", {"id": 7, "question": f"{name}?", "answer": "1"})
+    with pytest.raises(ValueError, match=r"b\.jsonl, row 1: .*'7'.*a\.jsonl, row 1"):
+        TableSource(tmp_path / "mine").load()
+
+
+def test_a_copy_of_a_dataset_of_the_hub_is_found_by_its_name(tmp_path):
+    for place in ("gsm8k", "datasets--openai--gsm8k/snapshots/abc"):
+        (folder := tmp_path / place / "main").mkdir(parents=True)
+        for split in ("train", "test"):
+            row = {"question": f"{split}?", "answer": "3 + 4 = 7\n#### 7"}
+            pq.write_table(pa.Table.from_pylist([row]), folder / f"{split}-00000-of-00001.parquet")
+        files = [{"split": split, "path": f"main/{split}-*"} for split in ("train", "test")]
+        card = {"configs": [{"config_name": "main", "data_files": files}]}
+        (tmp_path / place / "README.md").write_text(f"---\n{json.dumps(card)}\n---\n")
+    options = {"dataset": "openai/gsm8k", "config": "main", "split": "test", "worked": True}
+    for path in (tmp_path, tmp_path / "datasets--openai--gsm8k" / "snapshots" / "abc"):
+        (group,) = TableSource(path, **options).load()
+        assert (group.question, group.answer) == ("test?", ("7",))
+    with pytest.raises(FileNotFoundError, match="openai/other"):
+        TableSource(tmp_path, dataset="openai/other").load()
+
+
+def test_a_table_without_rows_is_refused(tmp_path):
+    for name, content in (("q.jsonl", ""), ("q.json", "[]"), ("q.csv", "question,answer\n,\n")):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ValueError, match=rf"{name}: "):
+            TableSource(tmp_path / name).load()
+
+
+def test_an_answer_that_is_none_is_refused_by_row_with_its_value(tmp_path):
+    values = [math.nan, math.inf, True, {"value": 1}, [["4"]], [True], None]
+    rows = [{"question": f"{n}?", "answer": value} for n, value in enumerate(values)]
+    path = write(tmp_path / "q.jsonl", {"question": "x", "answer": "007"}, *rows)
+    with pytest.raises(ValueError, match="row 2") as error:
+        TableSource(path).load()
+    lines = str(error.value).splitlines()
+    assert [line.split(": ")[0] for line in lines] == [f"{path}, row {n}" for n in range(2, 9)]
+    for line, shown in zip(lines, ["nan", "inf", "True", "'value': 1", "'4'", "True", "empty"], strict=True):
+        assert shown in line

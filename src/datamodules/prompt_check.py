@@ -122,7 +122,8 @@ def check_words(split: str, fitting: Fitting, tokenizer: PreTrainedTokenizerBase
         f"the prompts of {split} are unknown to {tokenizer.name_or_path} ({tokenizer.unk_token}), more than "
         f"{MOST_UNKNOWN:.0%}:",
         *examples,
-        "Choose a model of natural language, for example by one of these lines:",
+        "Choose a model of natural language, for example by one of these lines (reward=plain_answer reads the number "
+        "that a response states):",
         *MODELS,
     ]
     raise ValueError("\n".join(lines))

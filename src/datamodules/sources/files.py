@@ -230,8 +230,21 @@ def _json_rows(content: bytes, place: str) -> Found:
             yield number, str(number), row
         return
     for number, line in enumerate(content.split(b"\n"), start=1):
-        if line.strip():
-            yield number, str(number), _line(line)
+        if not line.strip():
+            continue
+        row = _line(line)
+        if number == 1 and isinstance(row, RowError):
+            whole = _line(content)
+            if isinstance(whole, dict):
+                yield (
+                    1,
+                    "1",
+                    RowError(
+                        f"a list of objects, or one a line, but the file is one with {', '.join(whole)}"
+                    ),
+                )
+                return
+        yield number, str(number), row
 
 
 def _line(line: bytes) -> Mapping[str, Any] | RowError:
@@ -540,8 +553,16 @@ def _hub_rows(
     """Yield the rows of a dataset on the hub. JSON and CSV files are downloaded and read as local ones."""
     import datasets
 
+    unreachable = (ConnectionError, FileNotFoundError, datasets.exceptions.DatasetNotFoundError)
     try:
         builder = datasets.load_dataset_builder(name, config, data_dir=folder)
+    except ValueError as error:
+        raise ValueError(
+            f"{name}: expected one of its configurations, but {printable(str(error))} Set {setting}.config."
+        ) from error
+    except unreachable as error:
+        raise RuntimeError(_out_of_reach(name, config, split, setting, error)) from error
+    try:
         files = {str(name): found for name, found in (builder.config.data_files or {}).items()}
         chosen = _chosen(list(files), split, name, setting) if files else split or "train"
         urls = [str(url) for url in files.get(chosen, ())]
@@ -552,13 +573,8 @@ def _hub_rows(
             paths = []
             chosen_columns = {"columns": list(columns)} if columns else {}
             table = datasets.load_dataset(name, config, split=chosen, data_dir=folder, **chosen_columns)
-    except (ConnectionError, FileNotFoundError, datasets.exceptions.DatasetNotFoundError) as error:
-        raise RuntimeError(
-            f"Expected to read the dataset {name} (configuration {config or 'default'}, split "
-            f"{split or 'train'}), but: {error} Check that the machine is online, that HF_HUB_OFFLINE is not "
-            "set, and that the account of HF_TOKEN has access where the dataset asks for consent. Or download "
-            f"it elsewhere and set {setting}.path to the copy (`path`)."
-        ) from error
+    except unreachable as error:
+        raise RuntimeError(_out_of_reach(name, config, split, setting, error)) from error
     except datasets.exceptions.DatasetsError as error:
         raise ValueError(f"{name}: expected a dataset, but {printable(str(error))}.") from error
     if table is not None:
@@ -567,3 +583,13 @@ def _hub_rows(
     for url, path in zip(urls, paths, strict=True):
         shown = f"{name}/{url.rpartition('/')[2]}"
         yield from _file_rows(Path(path), url.rpartition("/")[2], columns, delimiter, shown=shown)
+
+
+def _out_of_reach(name: str, config: str | None, split: str | None, setting: str, error: Exception) -> str:
+    """Return the message for a dataset that can't be downloaded."""
+    return (
+        f"Expected to read the dataset {name} (configuration {config or 'default'}, split {split or 'train'}), "
+        f"but: {error} Check that the machine is online, that HF_HUB_OFFLINE is not set, and that the account of "
+        "HF_TOKEN has access where the dataset asks for consent. Or download it elsewhere and set "
+        f"{setting}.path to the copy (`path`)."
+    )

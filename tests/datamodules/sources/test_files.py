@@ -167,6 +167,11 @@ def test_a_broken_file_is_refused_by_its_place(tmp_path, name, content, place):
     assert len(found.splitlines()) == 1
 
 
+def test_a_file_that_is_one_object_is_told_from_a_broken_row(tmp_path):
+    (tmp_path / "a.json").write_text(json.dumps({"version": 1, "data": [{"question": "a"}]}, indent=1))
+    assert "version, data" in refused(tmp_path / "a.json")
+
+
 def test_rows_before_a_broken_one_are_read(tmp_path):
     (tmp_path / "a.json").write_text('[{"question": "a"}, {"question": ')
     first, second = read_rows(tmp_path / "a.json")
@@ -355,6 +360,15 @@ def test_other_datasets_of_the_hub_are_read_by_datasets(tmp_path, monkeypatch):
         ),
     )
     assert read("owner/name", None, "train") == [{"question": "a", "answer": 0.1}]
+
+
+def test_a_dataset_with_several_configurations_is_refused_with_the_setting(monkeypatch):
+    def several(name, config, data_dir):
+        raise ValueError("Config name is missing. Please pick one: ['main', 'socratic']")
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", several)
+    with pytest.raises(ValueError, match=r"owner/name: .*socratic.*data\.train\.config"):
+        read("owner/name", setting="data.train")
 
 
 def test_a_hub_out_of_reach_is_reported_with_the_setting(monkeypatch):

@@ -103,8 +103,8 @@ def check_words(split: str, fitting: Fitting, tokenizer: PreTrainedTokenizerBase
     """Check that the tokenizer knows the words of the prompts of a split.
 
     Raises:
-        ValueError: if more than `MOST_UNKNOWN` of the tokens stand for unknown text; the message has the share,
-            three questions as the model reads them, and models that know more words.
+        ValueError: if more than `MOST_UNKNOWN` of the tokens stand for unknown text; the message has the
+            share, three questions as the model reads them, and models that know more words.
     """
     unknown = sum(fitting.unknown_tokens)
     total = sum(fitting.prompt_tokens)

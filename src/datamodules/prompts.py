@@ -51,7 +51,7 @@ class Measured(NamedTuple):
 def unknown_tokens(ids: Sequence[int], text: str, tokenizer: PreTrainedTokenizerBase) -> int:
     """Count the tokens of a text that stand for words or characters that the tokenizer does not know.
 
-    A tokenizer without a token for unknown text has none. The token does not count where the text spells it, as
+    A tokenizer without a token for unknown text has none. The token does not count if the text spells it, as
     prompts do if the token also begins or ends texts.
     """
     if tokenizer.unk_token_id is None:

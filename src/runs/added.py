@@ -58,9 +58,8 @@ def is_added(name: str, then: Mapping[str, Any], now: object) -> bool:
     """
     if name in then:
         return False
-    part, dot, _ = name.replace(".columns.", ".").rpartition(
-        "."
-    )  # `columns` came with the other settings of a source
+    # `columns` came with the other settings of a source
+    part, dot, _ = name.replace(".columns.", ".").rpartition(".")
     # every run has settings at the top level
     new_part = not any(other.startswith(part + dot) for other in then)
     if new_part:

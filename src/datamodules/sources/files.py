@@ -159,13 +159,13 @@ def stem_of(name: str) -> str:
 def _file_rows(
     path: Path, name: str, columns: Sequence[str] | None, delimiter: str | None, shown: str | None = None
 ) -> Iterator[Row]:
-    """Yield the rows of one file; its `name` has the suffix, and is `shown` in messages instead of its path."""
+    """Yield the rows of one file, whose `name` has the suffix; messages name it as `shown`."""
     kind = format_of(name)
     place = shown or str(path)
     if kind is None:
         raise ValueError(
-            f"Expected a file of one of {', '.join(FORMATS)} (JSON and CSV also with {', '.join(_OPENED_BY)}), "
-            f"but got {place}. Convert it."
+            f"Expected a file of one of {', '.join(FORMATS)} (JSON and CSV also with "
+            f"{', '.join(_OPENED_BY)}), but got {place}. Convert it."
         )
     if kind == "parquet":
         found = _parquet_rows(path, place, columns)
@@ -420,7 +420,10 @@ def table_rows(tables: Iterable[pa.Table]) -> Iterator[dict[str, Any]]:
 
 
 def _widened(values: list[Any], kind: pa.DataType) -> list[Any]:
-    """Return float16 and float32 values as the float of their shortest text, also in lists: 0.1, not 0.10000000149."""
+    """Return float16 and float32 values as the float of their shortest text, also in lists.
+
+    A float32 of 0.1 is 0.1 then, not 0.10000000149.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -489,8 +492,8 @@ def _folder_rows(
     left = [file for file in there if file.resolve() not in {path.resolve() for path in known}]
     if left:
         raise ValueError(
-            f"{folder}: expected every file to belong to a split, as its name says (train.csv, test.csv), but "
-            f"{_listed(folder, left)} are in none of {', '.join(splits)}. Set {setting}.path to a file."
+            f"{folder}: expected every file to belong to a split, as its name says (train.csv, test.csv), "
+            f"but {_listed(folder, left)} are in none of {', '.join(splits)}. Set {setting}.path to a file."
         )
     if not all(format_of(file.name) for file in files):
         streamed = datasets.load_dataset(
@@ -588,8 +591,8 @@ def _hub_rows(
 def _out_of_reach(name: str, config: str | None, split: str | None, setting: str, error: Exception) -> str:
     """Return the message for a dataset that can't be downloaded."""
     return (
-        f"Expected to read the dataset {name} (configuration {config or 'default'}, split {split or 'train'}), "
-        f"but: {error} Check that the machine is online, that HF_HUB_OFFLINE is not set, and that the account of "
-        "HF_TOKEN has access where the dataset asks for consent. Or download it elsewhere and set "
+        f"Expected to read the dataset {name} (configuration {config or 'default'}, split "
+        f"{split or 'train'}), but: {error} Check that the machine is online, that HF_HUB_OFFLINE is not set, "
+        "and that the account of HF_TOKEN has access where the dataset asks for consent. Or download it elsewhere and set "
         f"{setting}.path to the copy (`path`)."
     )

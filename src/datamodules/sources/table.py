@@ -1,4 +1,4 @@
-"""Questions of one's own: a table in a file, in a folder of files or on the hub, with a mapping of columns."""
+"""Questions of one's own: a table in files or on the hub, with a mapping of columns."""
 
 import re
 import shlex
@@ -38,9 +38,9 @@ USUAL = {
 class TableSource(Source):
     r"""Source that reads one question per row of a table.
 
-    Files are JSON (lines or a list), CSV and Parquet. Text is kept unchanged, also `007`, `None`, `2024-01-05`
-    and numbers of 23 digits; every cell of a CSV file is text. Columns that belong to no field are kept in the
-    metadata, with dates, decimals and bytes as text.
+    Files are JSON (lines or a list), CSV and Parquet. Text is kept unchanged, also `007`, `None`,
+    `2024-01-05` and numbers of 23 digits; every cell of a CSV file is text. Columns that belong to no field
+    are kept in the metadata, with dates, decimals and bytes as text.
 
     - A question is text, or a list of turns (`role`, `content`): one turn of the user, and perhaps one of the
       system before, whose text then precedes the question.
@@ -56,8 +56,8 @@ class TableSource(Source):
             (`rows.locate`).
         config: Configuration of the dataset; None takes the only one.
         split: Split of the dataset; None takes the only one.
-        columns: Field (one of `FIELDS`) → name of its column; `a.b` is key b of column a, and None leaves the
-            field out. A field that is not named is read from the column of its own name.
+        columns: Field (one of `FIELDS`) → name of its column; `a.b` is key b of column a, and None leaves
+            the field out. A field that is not named is read from the column of its own name.
         worked: Whether the answer is a worked solution; its last `\boxed{}`, or the text after `####`, is the
             answer.
         within: Column → its smallest and largest value; see `rows.select`. For a curriculum, such as
@@ -88,8 +88,8 @@ class TableSource(Source):
             )
         if path is not None and Path(path).is_file() and format_of(Path(path).name) is None:
             raise ValueError(
-                f"Expected the source's `path` to be a file of one of {', '.join(FORMATS)} (JSON and CSV also "
-                f"with .gz, .bz2 or .xz), or a folder of such files, but got {path}. Convert it."
+                f"Expected the source's `path` to be a file of one of {', '.join(FORMATS)} (JSON and CSV "
+                f"also with .gz, .bz2 or .xz), or a folder of such files, but got {path}. Convert it."
             )
         unknown = [name for name in columns or {} if name not in FIELDS]
         if unknown:
@@ -128,8 +128,8 @@ class TableSource(Source):
 
         Raises:
             ValueError: if rows are malformed, lack a required field, or repeat an id; the message lists the
-                first ten by file and row. Also if a question lacks a column of `within`; the message names the
-                first such question.
+                first ten by file and row. Also if a question lacks a column of `within`; the message names
+                the first such question.
             RuntimeError: if the hub can't be reached.
         """
         origin = self.origin

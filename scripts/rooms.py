@@ -29,6 +29,7 @@ READING = [
     "datamodules/sources/table.py",
     "datamodules/sources/rows.py",
     "datamodules/sources/files.py",
+    "datamodules/sources/rephrasings.py",
     "datamodules/templates/base.py",
     "datamodules/templates/augmentation.py",
     "datamodules/prompts.py",

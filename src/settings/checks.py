@@ -90,7 +90,7 @@ def check_model_is_named(cfg: DictConfig) -> None:
     Raises:
         ValueError: if the command chooses a table of questions and no model.
     """
-    tables = [name for name in sources_of(cfg.data) if name.endswith(".TableSource")]
+    tables = [name for name in _targets_in(cfg.data) if name.endswith(".TableSource")]
     given = any(word.lstrip("+").startswith(("model=", "model.path=")) for word in given_overrides())
     chosen = HydraConfig.get().runtime.choices.get("model")
     if not tables or given or chosen != "starter" or cfg.get("checkpoint") or cfg.get("diagnose"):
@@ -102,7 +102,7 @@ def check_model_is_named(cfg: DictConfig) -> None:
     )
 
 
-def sources_of(settings: object) -> Iterator[str]:
+def _targets_in(settings: object) -> Iterator[str]:
     """Yield all `_target_`s below some settings."""
     if isinstance(settings, DictConfig):
         for key in map(str, settings):
@@ -111,7 +111,7 @@ def sources_of(settings: object) -> Iterator[str]:
             if key == "_target_":
                 yield str(settings[key])
             else:
-                yield from sources_of(settings[key])
+                yield from _targets_in(settings[key])
 
 
 def check_machine(cfg: DictConfig) -> None:

@@ -98,7 +98,8 @@ def check_model_is_named(cfg: DictConfig) -> None:
     raise ValueError(
         "Expected a model by name for questions of your own, since the default, model=starter, knows the words of "
         "the embedded task alone, but no model was given. Add for example model=smollm2_135m "
-        "reward=plain_answer rollout.sampling.max_new_tokens=128, or model=pretrained model.path=owner/name."
+        "reward=plain_answer rollout.sampling.max_new_tokens=128, or model=pretrained model.path=owner/name "
+        "template=chat reward=plain_answer."
     )
 
 

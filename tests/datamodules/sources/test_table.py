@@ -152,11 +152,11 @@ LINES = st.binary(max_size=30) | st.recursive(
 ).map(lambda row: json.dumps(row).encode())
 
 
-@given(st.lists(LINES, max_size=4), st.booleans())
+@given(st.lists(LINES, max_size=4), st.booleans(), st.sampled_from([".jsonl", ".json", ".csv", ".parquet"]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_file_is_read_or_refused_by_name(tmp_path, lines, worked):
-    path = tmp_path / "q.jsonl"
-    path.write_bytes(b"\n".join(lines))
+def test_any_file_is_read_or_refused_by_name(tmp_path, lines, worked, suffix):
+    path = tmp_path / f"q{suffix}"
+    path.write_bytes(b"\n".join([b"question,answer", *lines] if suffix == ".csv" else lines))
     groups = read_or_refused(path, TableSource(path, worked=worked).load)
     assert all(group.question.strip() and group.answer and all(group.answer) for group in groups)
     assert len({group.id for group in groups}) == len(groups)
@@ -168,7 +168,9 @@ def read_or_refused(path, read):
     try:
         return read()
     except ValueError as refusal:
-        if not re.match(rf"{re.escape(str(path))}(, (row|line) \d+)?: expected ", str(refusal)):
+        if not re.match(
+            rf"{re.escape(str(path))}(, (row|line) \d+( \(line \d+\))?)?: expected ", str(refusal)
+        ):
             raise
         return []
 

@@ -295,7 +295,7 @@ def test_a_run_trains_without_any_removable_room(tmp_path):
         rows = [{"id": f"{name}{n}", "question": f"{n} + 1 = ?", "answer": str(n + 1)} for n in range(count)]
         (tmp_path / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     settings = [
-        "experiment=grpo", "data=jsonl", "data.train.path=train.jsonl", "data.evaluation.test.path=test.jsonl",
+        "experiment=grpo", "model=starter", "data=jsonl", "data.train.path=train.jsonl", "data.evaluation.test.path=test.jsonl",
         "iterations=2", "data.batch_size=4", "data.evaluation_samples=2", "callbacks.pass_at_k.ks=[1]", "name=bare",
     ]  # fmt: skip
     result = subprocess.run(

@@ -19,6 +19,7 @@ TESTS = Path(__file__).parent
 TRAIN, EVAL, COMPARE, REPHRASE = "tagrpo-train", "tagrpo-eval", "tagrpo-compare", "tagrpo-rephrase"
 OWN = [
     "data=jsonl",
+    "model=starter",
     "data.train.path=good.jsonl",
     "data.evaluation.test.path=good.jsonl",
     "data.num_rephrasings=0",
@@ -53,6 +54,9 @@ AT_ONCE = [
     (COMPARE, ["methods=grpo"], "methods to be a list"),
     (TRAIN, ["data=jsonl"], "data.train.path=…"),
     (TRAIN, ["data=jsonl", "data.train.path=good.jsonl"], "data.evaluation.test.path=…"),
+    (TRAIN, [word for word in OWN if word != "model=starter"], "model=smollm2_135m "),
+    (EVAL, [word for word in OWN if word != "model=starter"], "model=pretrained model.path="),
+    (TRAIN, ["data=hub", "data.train.dataset=owner/name"], "model=smollm2_135m "),
     (TRAIN, [*OWN, "data.train.path=none.jsonl"], "none.jsonl.* data.train.path"),
     (TRAIN, [*OWN, "data.evaluation.test.path=none.jsonl"], "none.jsonl.* data.evaluation.test.path"),
     (TRAIN, ["data=gsm8k", "data_path=nowhere"], "nowhere.* data_path"),
@@ -138,12 +142,12 @@ AT_ONCE_TOO = [
 """More uses that the same checks refuse."""
 BEFORE_THE_MODEL = [
     (TRAIN, ["trainer=gpu"], "Use trainer=cpu"),
-    (TRAIN, [*OWN, "data.train.path=sets"], "(?s)found none.*settings are those of data.train"),
+    (TRAIN, [*OWN, "data.train.path=sets"], "sets: .* data.train.path"),
     (EVAL, ["data=benchmarks", "data_path=sets"], r"sets/amc\.jsonl"),
     (TRAIN, ["model.path=no/such/model/here"], "model.path"),
     (TRAIN, ["policy.token_budget=10"], "Raise policy.token_budget"),
     (TRAIN, ["rollout.sampling.max_new_tokens=99999"], "rollout.sampling.max_new_tokens"),
-    (TRAIN, ["data.train.size=4"], "data.batch_size=8"),
+    (TRAIN, ["data.train.size=4"], "data.batch_size=8 .*Set data.batch_size=4"),
     (
         TRAIN,
         [*OWN, GRPO, "data.train.path=bad.jsonl"],
@@ -159,7 +163,7 @@ BEFORE_THE_MODEL = [
         [*OWN, "reward=shortest_path"],
         r"good.jsonl, row 1, question good-1.*such as `right down`, but got '1'",
     ),
-    (TRAIN, [*OWN, "data.num_rephrasings=3", "data.batch_size=2"], "lower data.num_rephrasings"),
+    (TRAIN, [*OWN, "data.num_rephrasings=3", "data.batch_size=2"], "set data.num_rephrasings=0"),
     (TRAIN, ["policy.anchor=q0"], "policy.anchor"),
     (TRAIN, ["rollout.sampling.top_p=2"], "rollout.sampling"),
     (TRAIN, ["policy.schedule=cosin"], "policy.schedule .*cosine_with_min_lr"),

@@ -12,6 +12,26 @@ from ..seeds import derive_seed
 from ..types import QuestionBatch, QuestionGroup
 
 
+def batch_size_advice(questions: int, world_size: int = 1, mini_batches: int = 1) -> str:
+    """Return the sentence with the largest `data.batch_size` for so many questions.
+
+    Args:
+        questions: Number of training questions.
+        world_size: Number of ranks, which share a batch evenly.
+        mini_batches: Number of optimizer steps per batch, each from at least one question.
+
+    >>> batch_size_advice(12), batch_size_advice(13, world_size=2)
+    ('Set data.batch_size=12, or use more questions.', 'Set data.batch_size=12, or use more questions.')
+    >>> batch_size_advice(1, mini_batches=2)
+    'Set data.batch_size=1 policy.mini_batches=1, or use more questions.'
+    """
+    largest = questions // world_size * world_size
+    if largest == 0:
+        return f"Use at least {world_size} questions, one for each rank."
+    fewer = f" policy.mini_batches={largest}" if largest < mini_batches else ""
+    return f"Set data.batch_size={largest}{fewer}, or use more questions."
+
+
 @dataclass(eq=False, repr=False)
 class QuestionLoader:
     """Loader of batches of question groups, sharded over ranks and shuffled by (seed, epoch).
@@ -48,7 +68,7 @@ class QuestionLoader:
         if self.drop_last and len(self.groups) < self.batch_size:
             raise ValueError(
                 f"Expected at least data.batch_size={self.batch_size} training questions, but the source has "
-                f"{len(self.groups)}. Lower data.batch_size or use a larger source."
+                f"{len(self.groups)}. {batch_size_advice(len(self.groups), self.world_size)}"
             )
 
     def __len__(self) -> int:

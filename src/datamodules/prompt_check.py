@@ -16,14 +16,23 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from transformers import PreTrainedTokenizerBase
 
+from ..foreign import printable
 from ..rewards.response import opening_marks, opens_thoughts
 from .control_tokens import PromptEncoder
+from .prompts import Fitting, unknown_tokens
 from .templates import ChatTemplate, Template
 
 QUESTION = 'Question of the check: is $\\frac{1}{2} < x$ & "y"?'
 """Question with what a template may change: letter case, and characters that HTML and JSON escape."""
 REPLY = "REPLY-OF-THE-CHECK"
 NEXT = "NEXT-TURN-OF-THE-CHECK"
+MOST_UNKNOWN = 0.05
+"""Largest share of unknown tokens in the prompts of a split."""
+MODELS = (
+    "model=smollm2_135m reward=plain_answer rollout.sampling.max_new_tokens=128",
+    "model=pretrained model.path=owner/name template=chat reward=plain_answer rollout.sampling.max_new_tokens=128",
+)
+"""Overrides that choose a model of natural language in place of the starter policy."""
 _SUPPLIED = {
     "messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "bos_token", "eos_token",
     "unk_token", "pad_token", "sep_token", "cls_token", "mask_token", "raise_exception", "strftime_now", "namespace",
@@ -88,6 +97,36 @@ def check_prompt(
                 "prompt, so that a run that is resumed or evaluated on another day asks other prompts. Set "
                 f"{setting}.date={datetime.now():%Y-%m-%d}."
             )
+
+
+def check_words(split: str, fitting: Fitting, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that the tokenizer knows the words of the prompts of a split.
+
+    Raises:
+        ValueError: if more than `MOST_UNKNOWN` of the tokens stand for unknown text; the message has the
+            share, three questions as the model reads them, and models that know more words.
+    """
+    unknown = sum(fitting.unknown_tokens)
+    total = sum(fitting.prompt_tokens)
+    if unknown <= MOST_UNKNOWN * total:
+        return
+    examples: list[str] = []
+    for group in fitting.kept:
+        for text in (group.question, *group.rephrasings):
+            ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+            if unknown_tokens(ids, text, tokenizer) and len(examples) < 3:
+                read = printable(str(tokenizer.decode(ids)))
+                examples.append(f"- {printable(text)[:200]!r} is read as {read[:200]!r}")
+    lines = [
+        f"Expected a model that knows the words of the questions, but {unknown / total:.1%} of the tokens in "
+        f"the prompts of {split} are unknown to {tokenizer.name_or_path} ({tokenizer.unk_token}), more than "
+        f"{MOST_UNKNOWN:.0%}:",
+        *examples,
+        "Choose a model of natural language, for example by one of these lines (reward=plain_answer reads the number "
+        "that a response states):",
+        *MODELS,
+    ]
+    raise ValueError("\n".join(lines))
 
 
 def turn_end(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[int, str] | None:

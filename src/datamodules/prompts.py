@@ -34,6 +34,7 @@ class Fitting(NamedTuple):
     control_tokens: Mapping[str, list[str]]
     unreadable: Mapping[str, str]  # id → why a question can't be tokenised; in `kept` are none of them
     rephrasings_unreadable: int  # rephrasings left out for the same reason
+    unknown_tokens: list[int]  # of every prompt that is kept: tokens that stand for unknown text
 
 
 class Measured(NamedTuple):
@@ -42,6 +43,20 @@ class Measured(NamedTuple):
     tokens: int  # of the longest prompt
     control_tokens: list[str]  # that the question spells
     problem: str  # reason why the question can't be tokenised; empty if it can
+    unknown_tokens: int = (
+        0  # of the longest prompt: tokens that stand for text that the tokenizer does not know
+    )
+
+
+def unknown_tokens(ids: Sequence[int], text: str, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Count the tokens of a text that stand for words or characters that the tokenizer does not know.
+
+    A tokenizer without a token for unknown text has none. The token does not count if the text spells it, as
+    prompts do if the token also begins or ends texts.
+    """
+    if tokenizer.unk_token_id is None:
+        return 0
+    return max(0, list(ids).count(tokenizer.unk_token_id) - text.count(str(tokenizer.unk_token)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,6 +162,7 @@ class PromptRenderer:
         kept: list[QuestionGroup] = []
         too_long: list[str] = []
         prompt_tokens: list[int] = []
+        unknown_tokens: list[int] = []
         control_tokens: dict[str, list[str]] = {}
         unreadable: dict[str, str] = {}
         rephrasings_too_long = 0
@@ -168,7 +184,9 @@ class PromptRenderer:
             rephrasings_too_long += len(readable) - len(fit)
             rephrasings_unreadable += len(others) - len(readable)
             used = [original, *(others[row] for row in fit)]
-            prompt_tokens.extend(one.tokens for one in used)
+            for one in used:
+                prompt_tokens.append(one.tokens)
+                unknown_tokens.append(one.unknown_tokens)
             kept.append(group.select_rephrasings(fit))
             marks = dict.fromkeys(chain.from_iterable(one.control_tokens for one in used))
             if marks:
@@ -181,6 +199,7 @@ class PromptRenderer:
             control_tokens=control_tokens,
             unreadable=unreadable,
             rephrasings_unreadable=rephrasings_unreadable,
+            unknown_tokens=unknown_tokens,
         )
 
     def _measure(self, questions: Sequence[str]) -> list[Measured]:
@@ -194,17 +213,19 @@ class PromptRenderer:
                     row = start + offset
                     found = self._measured(name, chunk[offset], texts[offset], ids)
                     before = measured[row]
+                    longest = found if found.tokens > before.tokens else before
                     measured[row] = Measured(
-                        max(found.tokens, before.tokens),
+                        longest.tokens,
                         found.control_tokens or before.control_tokens,
                         found.problem or before.problem,
+                        longest.unknown_tokens,
                     )
         return measured
 
     def _measured(self, template: str, question: str, text: str, ids: Sequence[int]) -> Measured:
         spelled = self._spelled(template, ids)
         if not spelled:
-            return Measured(len(ids), [], "")
+            return Measured(len(ids), [], "", unknown_tokens(ids, text, self.tokenizer))
         try:
             return Measured(len(self._as_text(template, question, text)), spelled, "")
         except ControlTokenError as error:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..datamodules.sources.jsonl import JsonLinesSource
+from ..datamodules.sources.table import TableSource
 from ..foreign import printable
 from .candidates import Checks, Reviewed, accepted, review
 
 
 def read_reviewed(path: str | Path) -> list[Reviewed]:
-    """Read the questions in a file of `tagrpo-rephrase`, or in any file that `JsonLinesSource` reads."""
-    return [Reviewed.from_group(group) for group in JsonLinesSource(path).load()]
+    """Read the questions in a file of `tagrpo-rephrase`, or in any file that `TableSource` reads."""
+    return [Reviewed.from_group(group) for group in TableSource(path).load()]
 
 
 def recheck(reviewed: Iterable[Reviewed], checks: Checks) -> None:

@@ -88,7 +88,7 @@ class Reviewed:
         return [c for c in self.candidates if accepted(c.verdicts)]
 
     def to_row(self) -> dict[str, Any]:
-        """Return a row for `JsonLinesSource`: accepted rephrasings with provenance, and refused ones."""
+        """Return a row for `TableSource`: accepted rephrasings with provenance, and refused ones."""
         kept = self.kept()
         row = {
             **self.group.metadata,

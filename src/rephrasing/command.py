@@ -126,7 +126,10 @@ def check_rephrasing(cfg: DictConfig) -> None:
     path = cfg.source.get("path") if generates else cfg.input
     parts = ("rephraser", "source") if generates else ()
     missing = sorted(f"{name}=…" for name in missing_settings(cfg) if name.startswith(parts))
-    if path is None and not (generates and "dataset" in cfg.source):
+    named = generates and (
+        OmegaConf.is_missing(cfg.source, "dataset") or cfg.source.get("dataset") is not None
+    )
+    if path is None and not named:
         missing.append("input=questions.jsonl")
     if generates and not cfg.output:
         missing.append("output=rephrased.jsonl")

@@ -20,6 +20,17 @@ ADDED: dict[str, tuple[Any, ...]] = {
     "r*.bare_unit": (True,),
     "r*.ordered_as_list": (True,),
     "r*.decimal_tolerance": (1e-5,),
+    "data.*.columns.question": ("question",),
+    "data.*.columns.answer": ("answer",),
+    "data.*.columns.rephrasings": ("rephrasings",),
+    "data.*.columns.id": ("id",),
+    "data.*.columns.kinds": ("kinds",),
+    "data.*.dataset": (None,),
+    "data.*.config": (None,),
+    "data.*.split": (None,),
+    "data.*.worked": (False,),
+    "data.*.within": ({},),
+    "data.*.delimiter": (None,),
     "*template.system": (None,),
     "*template.instruction": ("",),
     "*template.prefill": ("",),
@@ -47,7 +58,8 @@ def is_added(name: str, then: Mapping[str, Any], now: object) -> bool:
     """
     if name in then:
         return False
-    part, dot, _ = name.rpartition(".")
+    # `columns` came with the other settings of a source
+    part, dot, _ = name.replace(".columns.", ".").rpartition(".")
     # every run has settings at the top level
     new_part = not any(other.startswith(part + dot) for other in then)
     if new_part:
@@ -57,6 +69,7 @@ def is_added(name: str, then: Mapping[str, Any], now: object) -> bool:
 
 MOVED = {
     "tagrpo.datamodules.questions.QuestionDataModule": "tagrpo.datamodules.lightning.questions.QuestionDataModule",
+    "tagrpo.datamodules.sources.jsonl.JsonLinesSource": "tagrpo.datamodules.sources.table.TableSource",
     "tagrpo.modules.policy_module.PolicyOptions": "tagrpo.modules.lightning.policy_module.PolicyOptions",
     "tagrpo.modules.strategy.FullyShardedStrategy": "tagrpo.modules.lightning.strategy.FullyShardedStrategy",
     "tagrpo.rollouts.VLLMServerEngine": "tagrpo.rollouts.servers.vllm_server.VLLMServerEngine",

@@ -35,6 +35,7 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
     check_given(cfg)
     drop_unchosen(cfg)
     check_settings(cfg, trains)
+    check_model_is_named(cfg)
     check_paths(cfg)
     check_machine(cfg)
 
@@ -81,6 +82,39 @@ def check_paths(cfg: DictConfig) -> None:
         )
 
 
+def check_model_is_named(cfg: DictConfig) -> None:
+    """Check that a command with questions of one's own names a model.
+
+    The default at `scale=demo` is the starter policy, which knows the words of the embedded task alone.
+
+    Raises:
+        ValueError: if the command chooses a table of questions and no model.
+    """
+    tables = [name for name in _targets_in(cfg.data) if name.endswith(".TableSource")]
+    given = any(word.lstrip("+").startswith(("model=", "model.path=")) for word in given_overrides())
+    chosen = HydraConfig.get().runtime.choices.get("model")
+    if not tables or given or chosen != "starter" or cfg.get("checkpoint") or cfg.get("diagnose"):
+        return
+    raise ValueError(
+        "Expected a model by name for questions of your own, since the default, model=starter, knows the words of "
+        "the embedded task alone, but no model was given. Add for example model=smollm2_135m "
+        "reward=plain_answer rollout.sampling.max_new_tokens=128, or model=pretrained model.path=owner/name "
+        "template=chat reward=plain_answer."
+    )
+
+
+def _targets_in(settings: object) -> Iterator[str]:
+    """Yield all `_target_`s below some settings."""
+    if isinstance(settings, DictConfig):
+        for key in map(str, settings):
+            if OmegaConf.is_missing(settings, key) or OmegaConf.is_interpolation(settings, key):
+                continue
+            if key == "_target_":
+                yield str(settings[key])
+            else:
+                yield from _targets_in(settings[key])
+
+
 def check_machine(cfg: DictConfig) -> None:
     """Check that this machine has the GPUs and the vLLM that the settings need."""
     engine = cfg.rollout.engine
@@ -107,6 +141,7 @@ def check_machine(cfg: DictConfig) -> None:
 
 def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
     """Read the questions of a run, and check that batch size, token budget and context length fit them."""
+    from ..datamodules.loader import batch_size_advice  # imports torch
     from ..rollouts.engines.base import stop_token_ids  # imports transformers
 
     data = run.datamodule
@@ -132,7 +167,7 @@ def read_questions(cfg: DictConfig, run: Run, *, trains: bool) -> None:
         if training and facts["kept"] < cfg.data.batch_size:
             raise ValueError(
                 f"Expected at least data.batch_size={cfg.data.batch_size} training questions, but there are "
-                f"{facts['kept']}. Lower data.batch_size, or use a larger set."
+                f"{facts['kept']}. {batch_size_advice(facts['kept'], run.trainer.world_size, cfg.policy.mini_batches)}"
             )
         sampling = "sampling" if training else "evaluation_sampling"
         response = cfg.rollout[sampling].max_new_tokens

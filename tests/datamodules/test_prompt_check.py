@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from datetime import datetime
 
 import pytest
 from transformers import AutoTokenizer
 
-from tagrpo.datamodules.prompt_check import check_prompt, check_turn_end, turn_end
-from tagrpo.datamodules.templates import ChatTemplate, PlainTemplate
+from tagrpo.datamodules.prompt_check import check_prompt, check_turn_end, check_words, turn_end
+from tagrpo.datamodules.prompts import PromptRenderer
+from tagrpo.datamodules.templates import ChatTemplate, PlainTemplate, PromptAugmentation
 from tagrpo.rewards.response import THOUGHT_TAGS
 from tagrpo.starter import starter_path
+from tagrpo.types import QuestionGroup
 from tests.chat_models import (
     CHATML,
     DEAF,
@@ -239,3 +242,64 @@ def test_the_token_that_ends_the_assistants_turn_is_found(chat_template):
 
 def test_a_plain_template_has_no_turns_to_end():
     assert list(check_turn_end(PlainTemplate(), chat_model(CHATML), [])) == []
+
+
+# ---------------------------------------------------------------------- unknown words
+
+
+def fitted(tokenizer, *questions, template=None):
+    """The questions, each a text or a text with rephrasings, as the data module measures them."""
+    groups = []
+    for number, (question, *rephrasings) in enumerate(questions):
+        groups.append(QuestionGroup(str(number), question, tuple(rephrasings), ("1",)))
+    template = template or PlainTemplate("{question}")
+    return PromptRenderer(PromptAugmentation({template.name: template}), tokenizer).fitting(groups, 4096)
+
+
+@pytest.fixture(scope="module")
+def starter():
+    return AutoTokenizer.from_pretrained(starter_path())
+
+
+@pytest.mark.parametrize("unknown", range(5))
+def test_more_than_5_percent_of_unknown_tokens_are_refused(starter, unknown):
+    """60 tokens: 3 are 5 %, 4 are more."""
+    words = ["zebra"] * unknown + ["1"] * (60 - unknown)
+    found = fitted(starter, [" ".join(words[:20])], [" ".join(words[20:40]), " ".join(words[40:])])
+    assert (sum(found.unknown_tokens), sum(found.prompt_tokens)) == (unknown, 60)
+    if unknown <= 3:
+        check_words("train", found, starter)
+    else:
+        with pytest.raises(ValueError, match=r"(?s)6\.7%.*train.*zebra.*model=smollm2_135m "):
+            check_words("train", found, starter)
+
+
+def test_three_questions_are_shown_as_the_model_reads_them(starter):
+    found = fitted(starter, ["1 + 1 = ?"], *[[f"What is half of {n}?", f"Halve {n}\n"] for n in range(5)])
+    with pytest.raises(ValueError, match="unknown") as error:
+        check_words("train", found, starter)
+    shown = [line for line in str(error.value).splitlines() if line.startswith("- ")]
+    assert [line.split(" is read as ")[0] for line in shown] == [
+        "- 'What is half of 0?'", r"- 'Halve 0\\n'", "- 'What is half of 1?'",
+    ]  # fmt: skip
+    assert all("<unk>" in line for line in shown)
+
+
+def test_a_token_that_also_begins_or_ends_texts_is_not_unknown():
+    """As in GPT-2 and SmolLM2, whose unknown token is the end of texts; bytes can spell everything."""
+    tokenizer = copy.deepcopy(chat_model(CHATML))
+    tokenizer.unk_token = "<|im_end|>"
+    found = fitted(tokenizer, ["Wie weit ist 東京?"], template=ChatTemplate())
+    assert tokenizer.unk_token_id in tokenizer(ChatTemplate().render("a", tokenizer))["input_ids"]
+    assert found.unknown_tokens == [0]
+    check_words("test", found, tokenizer)
+
+
+def test_a_tokenizer_without_an_unknown_token_knows_everything():
+    tokenizer = chat_model(CHATML)
+    assert tokenizer.unk_token is None
+    check_words("test", fitted(tokenizer, ["東京"]), tokenizer)
+
+
+def test_no_questions_have_no_unknown_words(starter):
+    check_words("test", fitted(starter), starter)

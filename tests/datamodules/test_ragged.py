@@ -10,7 +10,7 @@ import torch
 
 from tagrpo import types
 from tagrpo.datamodules.lightning.questions import QuestionDataModule
-from tagrpo.datamodules.sources.jsonl import JsonLinesSource
+from tagrpo.datamodules.sources.table import TableSource
 from tagrpo.datamodules.templates import PlainTemplate
 from tagrpo.modules.advantages import GroupAdvantage, PassAtKAdvantage
 from tagrpo.modules.experience import Experience
@@ -39,7 +39,7 @@ def path(tmp_path):
 
 def make_datamodule(path, **options):
     options = {
-        "train": JsonLinesSource(path), "evaluation": {}, "tokenizer": str(starter_path()),
+        "train": TableSource(path), "evaluation": {}, "tokenizer": str(starter_path()),
         "template": PlainTemplate("{question} <sep>"), "batch_size": len(REPHRASINGS), "samples_per_prompt": SAMPLES,
         "num_rephrasings": None, "shuffle": False, "max_prompt_tokens": 64, **options,
     }  # fmt: skip

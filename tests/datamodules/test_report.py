@@ -8,10 +8,11 @@ import re
 import pytest
 from lightning.pytorch import LightningModule, Trainer
 
+from tagrpo.datamodules import prompt_check
 from tagrpo.datamodules.lightning.questions import QuestionDataModule
 from tagrpo.datamodules.sources.base import Source, SourceReport, fingerprint
 from tagrpo.datamodules.sources.concatenated import ConcatenatedSource
-from tagrpo.datamodules.sources.jsonl import JsonLinesSource
+from tagrpo.datamodules.sources.table import TableSource
 from tagrpo.datamodules.templates import ChatTemplate, PlainTemplate, PromptAugmentation
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionGroup, Verifier
@@ -20,6 +21,12 @@ from tests.chat_models import CHATML, DEAF, chat_model
 pytestmark = pytest.mark.shell
 
 COPY = "Tom has 3 apples. He buys 4. He gives 2 away. How many has he got now?"
+
+
+@pytest.fixture(autouse=True)
+def unknown_words(monkeypatch):
+    """Let questions have words that the starter policy does not know."""
+    monkeypatch.setattr(prompt_check, "MOST_UNKNOWN", 1.0)
 
 
 class Fixed(Source):
@@ -194,7 +201,7 @@ def test_the_report_is_written_into_the_run_directory(tmp_path):
 
 def file_of(path, *rows):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return JsonLinesSource(path)
+    return TableSource(path)
 
 
 def chat_datamodule(train, chat_template=CHATML, **options):

@@ -14,7 +14,8 @@ import pytest
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
-from tagrpo.datamodules.sources.jsonl import JsonLinesSource, read_rephrasings
+from tagrpo.datamodules.sources.rephrasings import read_rephrasings
+from tagrpo.datamodules.sources.table import TableSource
 from tagrpo.rephrasing import command as rephrase
 from tagrpo.rephrasing.client import ServerRefusedError
 from tests.helpers import Fork, in_fork, wait_until
@@ -176,7 +177,7 @@ def test_the_output_is_read_by_the_sources_and_says_where_each_rephrasing_comes_
 ):
     questions(2)
     run(tmp_path, server, "rephraser.model=m", "seed=7")
-    groups = JsonLinesSource(tmp_path / "out.jsonl").load()
+    groups = TableSource(tmp_path / "out.jsonl").load()
     assert [len(group.rephrasings) for group in groups] == [3, 3]
     assert (
         read_rephrasings(tmp_path / "out.jsonl")[groups[0].question]["rephrasings"] == groups[0].rephrasings
@@ -237,7 +238,7 @@ def test_reformulations_have_their_kind_and_need_not_pass_the_checks_that_it_can
     ]
     assert call("audit", f"input={tmp_path}/out.jsonl", f"output={tmp_path}/again.jsonl")
     assert rows(tmp_path / "again.jsonl") == [row]
-    (group,) = JsonLinesSource(tmp_path / "again.jsonl").load()
+    (group,) = TableSource(tmp_path / "again.jsonl").load()
     assert group.kinds == ("harder",) * 3
 
 

@@ -60,6 +60,16 @@ def test_a_new_setting_with_another_value_is_a_change(tmp_path):
         directory.admit(cfg, tmp_path)
 
 
+def test_a_run_on_a_file_of_an_earlier_version_may_go_on():
+    """Sources named neither columns nor formats; what they read by default is what they read now."""
+    known = {"data.train._target_": "…", "data.train.path": "q.jsonl", "data.evaluation.test.path": "t.jsonl"}
+    for part in ("data.train", "data.evaluation.test"):
+        assert is_added(f"{part}.columns.question", known, "question")
+        assert not is_added(f"{part}.columns.question", known, "problem")
+        assert is_added(f"{part}.worked", known, False)
+        assert not is_added(f"{part}.worked", known, True)
+
+
 def test_a_new_part_is_a_change():
     known = {"rollout.ahead": 0}
     assert not is_added("template.date", known, "2024-07-26")  # there was no template

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from contextlib import closing, suppress
+from inspect import signature
 from itertools import zip_longest
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import InterpolationResolutionError
 
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
+from tagrpo.datamodules.sources.table import FIELDS, TableSource
 from tagrpo.modules.lightning.policy_module import PolicyModule
 from tagrpo.modules.policy import model
 from tagrpo.settings import config
@@ -396,3 +398,50 @@ def test_a_part_that_ends_the_program_when_it_is_built_is_an_error(tmp_path, cod
     cfg = config.compose_run(tmp_path, ["experiment=grpo", part])
     with pytest.raises(ValueError, match=rf"sys\.exit\({code!r}\).*_target_"):
         config.build(cfg)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name"),
+    [
+        ([], "plain"),
+        (["model=smollm2_135m"], "chat"),
+        (["model=smollm2_135m_hub"], "chat"),
+        (["model=qwen3_1.7b"], "boxed"),
+        (["model=smollm2_135m", "template=boxed"], "boxed"),
+        (["template=boxed", "model=smollm2_135m"], "boxed"),
+        (["model=starter", "template=raw_boxed"], "raw_boxed"),
+        (["scale=paper"], "boxed"),
+        (["scale=paper", "model=smollm2_135m"], "chat"),
+        (["scale=paper", "model=pretrained", "model.path=owner/name"], "boxed"),
+        (["data=multiplication"], "chat"),
+        (["data=maze", "model=qwen2.5_7b"], "maze"),
+        (["data=table", "model=smollm2_135m"], "chat"),
+        (["experiment=prompt_augmentation", "model=qwen3_1.7b"], "prompt_augmentation_demo"),
+        (["experiment=prompt_augmentation", "scale=paper"], "prompt_augmentation_paper"),
+    ],
+)
+def test_a_model_brings_its_template_unless_one_is_named(overrides, name):
+    template = OmegaConf.to_container(composed(*overrides).template, resolve=False)
+    expected = OmegaConf.to_container(composed(f"template={name}").template, resolve=False)
+    assert template == expected
+
+
+def test_sources_of_own_data_list_every_argument():
+    """So that each can be set without a plus."""
+    for option, parts in {"table": ["train", "evaluation.test"], "hub": ["train", "evaluation.test"]}.items():
+        cfg = composed(f"data={option}")
+        for part in parts:
+            assert set(OmegaConf.select(cfg.data, part)) - {"_target_"} == set(
+                signature(TableSource).parameters
+            )
+            assert set(OmegaConf.select(cfg.data, f"{part}.columns")) == set(FIELDS)
+    cfg = composed("source=table", name="rephrase")
+    assert set(cfg.source) - {"_target_"} == set(signature(TableSource).parameters)
+
+
+def test_the_test_file_is_read_as_the_training_file_unless_told_otherwise():
+    given = ["data=table", "data.train.columns.question=problem", "data.train.worked=true"]
+    test = composed(*given, "data.evaluation.test.columns.answer=final").data.evaluation.test
+    assert (test.columns.question, test.columns.answer, test.worked) == ("problem", "final", True)
+    test = composed("data=table", "data.train=null").data.evaluation.test
+    assert (test.columns.question, test.worked, test.delimiter) == ("question", False, None)

@@ -111,7 +111,7 @@ def test_questions_that_training_has_seen_are_warned_of_in_the_report(tmp_path):
         "data.evaluation_samples=2",
         "logger=csv",
     ]
-    train = ["experiment=grpo", "iterations=1", "test=false", "trainer.limit_val_batches=0"]
+    train = ["experiment=grpo", "model=starter", "iterations=1", "test=false", "trainer.limit_val_batches=0"]
     code, said = forked(
         "train",
         *train,

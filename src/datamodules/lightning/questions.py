@@ -17,11 +17,11 @@ from ...seeds import derive_seed
 from ...types import QuestionBatch, QuestionGroup, Verifier, require
 from ..loader import QuestionLoader
 from ..memory import CheckedCurriculum, Curriculum, QuestionMemory, Visit
-from ..prompt_check import check_prompt, check_turn_end
+from ..prompt_check import check_prompt, check_turn_end, check_words
 from ..prompts import PromptRenderer
 from ..report import add_overlaps, caution_of_notes, cautions, of_seen, split_report, summary
 from ..sources.base import Source, SourceReport, plain
-from ..sources.rows import refuse
+from ..sources.files import refuse
 from ..templates import PromptAugmentation, Template
 
 
@@ -92,6 +92,8 @@ class QuestionDataModule(LightningDataModule):
         ]:
             if source is not None:
                 require(source, Source, f"data.{name}")
+                if hasattr(source, "setting"):
+                    source.setting = f"data.{name}"  # for messages
         if curriculum is not None:
             require(curriculum, Curriculum, "data.curriculum")
         self.train_source, self.evaluation_sources = train, dict(evaluation)
@@ -160,6 +162,7 @@ class QuestionDataModule(LightningDataModule):
             ],
             "Remove the control tokens from these questions, or leave them out.",
         )
+        check_words(split, found, self.tokenizer)
         if not found.kept:
             option = f"data.max_{'' if training else 'evaluation_'}prompt_tokens"
             raise ValueError(
@@ -171,7 +174,7 @@ class QuestionDataModule(LightningDataModule):
             there = sorted({kind for group in read for kind in _kinds(group)})
             raise ValueError(
                 f"Expected data.num_rephrasings={used} rephrasings of each training question, but none has "
-                "any. Add rephrasings to the source, or lower data.num_rephrasings to 0."
+                "any. Add rephrasings to the source, or set data.num_rephrasings=0."
                 + (f" Of data.kinds there are {', '.join(there)}." if there else "")
                 + f" {found.rephrasings_too_long} were left out: longer than data.max_prompt_tokens={limit}."
                 * bool(found.rephrasings_too_long)
@@ -245,6 +248,7 @@ class QuestionDataModule(LightningDataModule):
                 the first such reference.
         """
         refused = []
+        wrong: dict[str, None] = {}
         for split, groups in self._splits.items():
             for group in groups:
                 try:
@@ -252,14 +256,28 @@ class QuestionDataModule(LightningDataModule):
                 except ValueError as error:
                     place = self._place(split, group.id)
                     refused.append(f"{place}, answer {_shown(group.answer)}: {error}")
+                    wrong[split] = None
         refuse(
             refused,
-            "Correct these answers, leave their questions out, or choose a verifier that reads them (reward=).",
+            "Correct these answers, leave their questions out, or choose a verifier that reads them (reward=)."
+            + self._worked_remedy(wrong),
         )
         for split, groups in self._splits.items():
             noted = {group.id: list(verifier.reference_notes(group.answer)) for group in groups}
             self.report[split]["reference_notes"] = {id: notes for id, notes in noted.items() if notes}
             self._warn(split, caution_of_notes(split, self.report[split]["reference_notes"]))
+
+    def _worked_remedy(self, splits: Iterable[str]) -> str:
+        """Return the overrides that read answers as worked solutions; empty if no source of `splits` can."""
+        sources = {"train": self.train_source, **self.evaluation_sources}
+        overrides = []
+        for split in splits:
+            if getattr(sources[split], "worked", None) is False:
+                setting = "data.train" if split == "train" else f"data.evaluation.{split}"
+                overrides.append(f"{setting}.worked=true")
+        if not overrides:
+            return ""
+        return f" If they are worked solutions, with the result in a box or after ####: {' '.join(overrides)}"
 
     def keep_some(self, split: str, count: int) -> None:
         """Keep `count` random questions of a loaded split, drawn by `seed`, or all if the split has fewer."""

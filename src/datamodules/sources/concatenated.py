@@ -20,6 +20,19 @@ class ConcatenatedSource(Source):
         for name, source in sources.items():
             require(source, Source, f"sources.{name}")
         self.sources = dict(sources)
+        self._setting = "source"
+
+    @property
+    def setting(self) -> str:
+        """Name of the settings in messages; each source has a name below."""
+        return self._setting
+
+    @setting.setter
+    def setting(self, name: str) -> None:
+        self._setting = name
+        for part, source in self.sources.items():
+            if hasattr(source, "setting"):
+                source.setting = f"{name}.sources.{part}"
 
     def load(self) -> list[QuestionGroup]:
         """Load all sources.

@@ -12,17 +12,16 @@ from ...types import QuestionGroup
 from ..overlap import words
 from .base import Source, SourceReport, fingerprint, plain
 from .catalogue import CATALOGUE
-from .jsonl import read_rephrasings, with_rephrasings
+from .files import Row, RowError, read_rows, refuse
+from .rephrasings import read_rephrasings, with_rephrasings
 from .rows import (
     Ranges,
-    RowError,
     answers,
     check_ranges,
     locate,
+    plain_value,
     question_text,
     read_fields,
-    read_table,
-    refuse,
     row_id,
     select,
 )
@@ -53,6 +52,9 @@ class HubSource(Source):
         chunk_size: Questions per chunk.
         seed: Seed of the chunks and of the order of choices.
     """
+
+    setting: str = "source"
+    """Name of the source's settings in messages; the data module sets `data.train`, for example."""
 
     def __init__(
         self,
@@ -88,7 +90,14 @@ class HubSource(Source):
         """
         known = self.known
         origin = known.hub if self.path is None else locate(self.path, self.dataset, known.hub)
-        table = read_table(origin, known.config, known.split, known.columns, known.folder)
+        table = read_rows(
+            origin,
+            known.config,
+            known.split,
+            folder=known.folder,
+            columns=known.columns,
+            setting=self.setting,
+        )
         groups, excluded, places = self._read(table, origin)
         read = len(groups) + sum(map(len, excluded.values()))
         notes, warnings = self._compared(read, groups)
@@ -110,7 +119,7 @@ class HubSource(Source):
         return groups
 
     def _read(
-        self, table: Iterable[Mapping[str, Any]], origin: str | Path
+        self, table: Iterable[Row], origin: str | Path
     ) -> tuple[list[QuestionGroup], dict[str, list[str]], dict[str, str]]:
         """Return the usable questions; reason → ids of the others; and id → row.
 
@@ -126,8 +135,7 @@ class HubSource(Source):
         seen: set[tuple[str, ...]] = set()
         places: dict[str, str] = {}
         wrong = []
-        for number, row in enumerate(read_fields(table, origin, required, optional)):
-            place = f"{origin}, row {number + 1}"
+        for number, (place, row) in enumerate(read_fields(table, origin, required, optional)):
             try:
                 group = self._group(number, row)
             except RowError as error:
@@ -153,7 +161,7 @@ class HubSource(Source):
         """Return the question of a row; its text or answer is empty if the row has none."""
         known = self.known
         name = row_id(row.get(known.id)) if known.id else None
-        metadata = {field: row[field] for field in known.metadata if field in row}
+        metadata = {field: plain_value(row[field]) for field in known.metadata if field in row}
         if known.wrong_choices:
             metadata["wrong_choices"] = [str(row[choice]).strip() for choice in known.wrong_choices]
         question = question_text(row["a question"])

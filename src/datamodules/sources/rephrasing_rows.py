@@ -8,7 +8,8 @@ from typing import Any
 
 from ...types import QuestionGroup
 from .base import Source, SourceReport, fingerprint
-from .rows import RowError, answers, is_known, locate, question_text, read_fields, read_table, refuse, row_id
+from .files import RowError, read_rows, refuse
+from .rows import answers, is_known, locate, question_text, read_fields, row_id
 
 DATASET = "lhkhiem28/TA-GRPO-datasets"
 REQUIRED = {
@@ -53,13 +54,14 @@ class RephrasingRowsSource(Source):
         origin = (
             DATASET if self.path is None else locate(self.path, f"{self.config or 'default'}/{self.split}")
         )
-        rows = list(read_fields(read_table(origin, self.config, self.split), origin, REQUIRED, POSITION))
-        texts = [question_text(row["a question"]) for row in rows]
+        table = read_rows(origin, self.config, self.split)
+        rows = read_fields(table, origin, REQUIRED, POSITION)
+        texts = [question_text(row["a question"]) for _, row in rows]
         instruction = shared_lines([text for text in texts if text])
         linked: dict[str, list[tuple[float, str, tuple[str, ...]]]] = defaultdict(list)
         places: dict[str, str] = {}
         wrong = []
-        for number, (row, text) in enumerate(zip(rows, texts, strict=True), start=1):
+        for (place, row), text in zip(rows, texts, strict=True):
             question = f"{text}\n".removeprefix(instruction).strip()
             try:
                 index = row_id(row["the index of a question"])
@@ -67,9 +69,9 @@ class RephrasingRowsSource(Source):
                     linked[index].append(
                         (_position(row.get("position")), question, answers(row["an answer"]))
                     )
-                    places.setdefault(index, f"{origin}, row {number}")
+                    places.setdefault(index, place)
             except RowError as error:
-                wrong.append(f"{origin}, row {number}: expected {error}.")
+                wrong.append(f"{place}: expected {error}.")
         refuse(wrong)
         groups = []
         excluded: dict[str, list[str]] = defaultdict(list)

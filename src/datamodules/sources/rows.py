@@ -1,30 +1,23 @@
-"""Read tables of questions from files and from the hub, read fields of rows, and select rows by numbers.
+"""Fields of rows: questions, answers, ids and kinds, and the selection of questions by numbers."""
 
-Text stays text: `datasets` would read `007` in a CSV file as 7, `NA` as missing, and `2024-01-05` in JSON
-lines as a time. Local JSON is therefore read here, and every column of a local CSV file is text.
-"""
-
-import codecs
 import json
 import math
-import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, time
 from decimal import Decimal
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from ...types import QuestionGroup
+from .files import EXACT, FORMATS, Row, RowError, take_rows
 
 Ranges = Mapping[str, Sequence[float]]
 """Field → its smallest and largest value, both included."""
 Columns = Mapping[str, Sequence[str]]
 """Field → names of the columns in which the field may be."""
-FORMATS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
-_EXACT = 2**53
-"""Smallest whole number from which a 64-bit float can't distinguish neighbouring whole numbers."""
+MISSING = object()
+"""Stands for the value of a column that a row lacks."""
 
 
 def locate(path: str | Path, name: str, repository: str = "") -> Path:
@@ -59,215 +52,56 @@ def locate(path: str | Path, name: str, repository: str = "") -> Path:
     )
 
 
-def read_table(
-    origin: str | Path,
-    config: str | None,
-    split: str,
-    columns: Sequence[str] | None = None,
-    folder: str | None = None,
-) -> Iterable[Mapping[str, Any]]:
-    """Read the rows of a file, of a folder in the hub's layout or, given a name, of a dataset on the hub.
+def cell(row: Mapping[str, Any], column: str) -> Any:
+    """Return the value of a column, `MISSING` if the row lacks it; `a.b` is key b of column a.
 
-    `config`, `split`, `columns` (None reads all) and `folder` apply to repositories. Local copies are
-    streamed: otherwise `datasets` would make another copy, and confuse two copies of one repository. Cells of
-    local JSON and CSV files are returned unchanged; on the hub, `datasets` guesses the types of such files.
+    >>> cell({"a": {"b": 1}}, "a.b"), cell({"a.b": 2}, "a.b"), cell({"a": 3}, "a.b") is MISSING
+    (1, 2, True)
     """
-    import datasets
-
-    if isinstance(origin, Path):
-        if not origin.is_dir():
-            return _read_files([origin], split)
-        files = _files_of(origin, config, split, folder)
-        if files:
-            return _read_files(files, split)
-    options: dict[str, Any] = {"data_dir": folder, **({"columns": list(columns)} if columns else {})}
-    table: Iterable[Mapping[str, Any]]
-    if isinstance(origin, Path):
-        table = datasets.load_dataset(os.fspath(origin), config, split=split, streaming=True, **options)
-        return table
-    try:
-        table = datasets.load_dataset(origin, config, split=split, **options)
-    except (ConnectionError, datasets.exceptions.DatasetNotFoundError) as error:
-        raise RuntimeError(
-            f"Expected to read the dataset {origin} (configuration {config or 'default'}, split {split}), "
-            f"but: {error} Check that the machine is online, that HF_HUB_OFFLINE is not set, and that the "
-            "account of HF_TOKEN has access where the dataset asks for consent. Or download it elsewhere "
-            "and set `path` to the copy."
-        ) from error
-    return table
-
-
-def _files_of(repository: Path, config: str | None, split: str, folder: str | None) -> list[Path]:
-    """Return the JSON or CSV files of a split in a local repository; empty if it has other formats."""
-    import datasets
-
-    builder = datasets.load_dataset_builder(os.fspath(repository), config, data_dir=folder)
-    found = builder.config.data_files or {}
-    files = [Path(file) for file in found.get(split, ())]
-    guessed = all(file.suffix in FORMATS and FORMATS[file.suffix] != "parquet" for file in files)
-    return files if guessed else []
-
-
-def _read_files(files: Sequence[Path], split: str) -> Iterable[Mapping[str, Any]]:
-    """Read local files of one format; JSON and CSV files are read into memory whole."""
-    import datasets
-
-    kind = FORMATS.get(files[0].suffix)
-    if kind is None:
-        raise ValueError(f"Expected a file of one of {', '.join(FORMATS)}, but got {files[0]}.")
-    if kind == "parquet":
-        data_files = {split: [os.fspath(file) for file in files]}
-        table: Iterable[Mapping[str, Any]] = datasets.load_dataset(
-            kind, data_files=data_files, split=split, streaming=True
-        )
-        return table
-    read = _csv_rows if kind == "csv" else _json_rows
-    rows = list(chain.from_iterable(map(read, files)))
-    columns = dict.fromkeys(chain.from_iterable(rows))
-    return [{name: row.get(name) for name in columns} for row in rows]
-
-
-def _csv_rows(path: Path) -> list[dict[str, Any]]:
-    """Read a CSV file with every cell as text."""
-    import pandas as pd
-
-    try:
-        table = pd.read_csv(path, dtype=str, na_filter=False, index_col=False)
-    except ValueError as error:
-        raise ValueError(
-            f"{path}: expected a CSV file in UTF-8, but {type(error).__name__}: {error}."
-        ) from error
-    return [{str(name): cell for name, cell in row.items()} for row in table.to_dict("records")]
-
-
-def _json_rows(path: Path) -> list[dict[str, Any]]:
-    """Read a list of JSON objects, or JSON lines.
-
-    Raises:
-        ValueError: if the content is neither; the message names file and row.
-    """
-    rows: list[dict[str, Any]] = []
-    content = path.read_bytes().removeprefix(codecs.BOM_UTF8).lstrip()
-    if not content.startswith(b"["):
-        read_rows(path, lambda _, row: rows.append(row))
-        return rows
-    try:
-        found = _loads(content)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path}: expected JSON in UTF-8, but {type(error).__name__}: {error}.") from error
-    wrong = []
-    for number, row in enumerate(found, start=1):
-        if isinstance(row, dict):
-            rows.append(row)
-        else:
-            wrong.append(f"{path}, row {number}: expected a JSON object, but got {type(row).__name__}.")
-    refuse(wrong)
-    return rows
-
-
-class RowError(ValueError):
-    """Error for a row that is not as expected; the message says what was expected and what was found."""
-
-
-def refuse(mistakes: Sequence[str], remedy: str = "") -> None:
-    """Raise a ValueError that lists the first ten mistakes and the remedy, if there are mistakes."""
-    if mistakes:
-        more = [f"and {len(mistakes) - 10} more."] if len(mistakes) > 10 else []
-        last = [remedy] if remedy else []
-        raise ValueError("\n".join([*mistakes[:10], *more, *last]))
-
-
-def read_rows(path: Path, take: Callable[[int, dict[str, Any]], None]) -> None:
-    """Call `take` with the number and the content of each row of a Parquet file or of JSON lines in UTF-8.
-
-    Rows are counted from 1. Empty lines are skipped.
-
-    Raises:
-        ValueError: if a line is not a JSON object, or `take` raises a `RowError`; the message names file and
-            row of each.
-    """
-    wrong = []
-    for number, row in enumerate(_rows(path), start=1):
-        try:
-            if isinstance(row, dict) or row.strip():
-                take(number, row if isinstance(row, dict) else _parsed(row))
-        except RowError as error:
-            wrong.append(f"{path}, row {number}: expected {error}.")
-    refuse(wrong)
-
-
-def _rows(path: Path) -> Iterator[bytes | dict[str, Any]]:
-    if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
-        # dates and bytes as text
-        yield from json.loads(json.dumps(pq.read_table(path).to_pylist(), default=str))
-        return
-    with path.open("rb") as file:  # a file in text mode would not name the row with a broken encoding
-        yield next(file, b"").removeprefix(codecs.BOM_UTF8)
-        yield from file
-
-
-def _parsed(line: bytes) -> dict[str, Any]:
-    try:
-        row = _loads(line)
-    except (ValueError, RecursionError) as error:  # RecursionError: thousands of nested brackets
-        raise RowError(f"a JSON object in UTF-8, but {type(error).__name__}: {error}") from error
-    if not isinstance(row, dict):
-        raise RowError(f"a JSON object, but got {type(row).__name__}")
-    return row
-
-
-def _loads(text: bytes) -> Any:
-    """Parse JSON.
-
-    Raises:
-        ValueError: if a text can be spelled in JSON but not encoded in UTF-8.
-    """
-    value = json.loads(text.decode(), parse_float=_number_or_text)
-    json.dumps(value, ensure_ascii=False).encode()
-    return value
-
-
-def _number_or_text(written: str) -> float | str:
-    """Return a number, or its text if a float would change the digits.
-
-    >>> _number_or_text("142.0"), _number_or_text("1e23"), _number_or_text("0.12345678901234567890")
-    (142.0, '1e23', '0.12345678901234567890')
-    """
-    number = float(written)
-    same = abs(number) < _EXACT and Decimal(repr(number)) == Decimal(written)
-    return number if same else written
+    if column in row:
+        return row[column]
+    first, dot, rest = column.partition(".")
+    inner = row.get(first) if dot else None
+    return cell(inner, rest) if isinstance(inner, Mapping) else MISSING
 
 
 def read_fields(
-    rows: Iterable[Mapping[str, Any]], origin: str | Path, required: Columns, optional: Columns
-) -> Iterator[dict[str, Any]]:
-    """Yield the fields of each row; the field `a.b` is key b of column a.
+    rows: Iterable[Row], origin: str | Path, required: Columns, optional: Columns
+) -> list[tuple[str, dict[str, Any]]]:
+    """Return place and fields of each row; the field `a.b` is key b of column a.
 
-    Each field is read from the first of its columns that the first row has.
+    Each field is read from the first of its columns that a row has.
 
     Raises:
-        ValueError: if a column of a `required` field is missing; the message names the field and the
-            `origin`.
+        ValueError: if a row can't be read, or no row has a column of a `required` field; the message names
+            the field and the `origin`.
     """
-    columns: dict[str, str] = {}
-    for row in rows:
-        flat = dict(row)
+    found: list[tuple[str, dict[str, Any]]] = []
+    take_rows(rows, lambda row: found.append((row.place, row.values())))
+    names: dict[str, None] = {}
+    for _, row in found:
+        names |= dict.fromkeys(row)
         for name, value in row.items():
             if isinstance(value, Mapping):
-                flat |= {f"{name}.{key}": found for key, found in value.items()}
-        if not columns:
-            for field, names in {**required, **optional}.items():
-                there = [name for name in names if name in flat]
-                if there:
-                    columns[field] = there[0]
-            for field in [field for field in required if field not in columns]:
-                raise ValueError(
-                    f"{origin}: expected {field} in one of the columns {', '.join(required[field])}, but "
-                    f"there are {', '.join(flat)}."
-                )
-        yield {field: flat.get(name) for field, name in columns.items()}
+                names |= dict.fromkeys(f"{name}.{key}" for key in value)
+    columns: dict[str, str] = {}
+    for field, candidates in {**required, **optional}.items():
+        there = [name for name in candidates if name in names]
+        if there:
+            columns[field] = there[0]
+        elif field in required and found:
+            raise ValueError(
+                f"{origin}: expected {field} in one of the columns {', '.join(candidates)}, but "
+                f"there are {', '.join(names)}."
+            )
+    read = []
+    for place, row in found:
+        fields = {}
+        for field, name in columns.items():
+            value = cell(row, name)
+            fields[field] = None if value is MISSING else value
+        read.append((place, fields))
+    return read
 
 
 def question_text(field: Any) -> str:
@@ -284,6 +118,84 @@ def question_text(field: Any) -> str:
         ]
         field = turns[-1] if turns else None
     return field.strip() if isinstance(field, str) else ""
+
+
+def conversation_text(turns: Sequence[Any]) -> str:
+    r"""Return the text of a prompt that is a list of turns: one of the user, after one of the system if any.
+
+    The text of a system turn precedes the question, with an empty line between.
+
+    Raises:
+        RowError: if the turns are others; a question has no place for them.
+
+    >>> conversation_text([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}])
+    'Be brief.\n\n1 + 1?'
+    """
+    roles = []
+    texts = []
+    for turn in turns:
+        if not isinstance(turn, Mapping) or not isinstance(turn.get("role"), str):
+            raise RowError(f"turns with `role` and `content`, but got {_shown(turn)}")
+        roles.append(turn["role"])
+        texts.append(_content_text(turn.get("content")))
+    if roles not in (["user"], ["system", "user"]):
+        raise RowError(
+            "a prompt with one turn of the user, perhaps after one of the system, but the roles are "
+            f"{', '.join(roles) or 'none'}"
+        )
+    return "\n\n".join(text for text in texts if text.strip())
+
+
+def _content_text(content: Any) -> str:
+    """Return the text of a turn: a text, or a list of parts `{"type": "text", "text": …}`."""
+    parts = content if isinstance(content, list) else [{"type": "text", "text": content}]
+    texts = []
+    for part in parts:
+        text = part.get("text") if isinstance(part, Mapping) and part.get("type") == "text" else None
+        if not isinstance(text, str):
+            raise RowError(f"turns whose `content` is text, but got {_shown(content)}")
+        texts.append(text)
+    return "".join(texts)
+
+
+def _shown(value: Any) -> str:
+    """Describe a value in an error: its type and the start of its `repr`."""
+    return f"{type(value).__name__} {repr(value)[:80]}"
+
+
+def texts_of(field: Any, column: str) -> list[str]:
+    """Return a field with a list of texts, such as rephrasings; a CSV cell may have the list as JSON.
+
+    An unknown or empty field is an empty list.
+
+    Raises:
+        RowError: if the field is anything else, or a text is blank.
+
+    >>> texts_of('["a", "b"]', "rephrasings"), texts_of("", "rephrasings"), texts_of(None, "rephrasings")
+    (['a', 'b'], [], [])
+    """
+    if field is MISSING or not is_known(field) or field == "":
+        return []
+    found = field
+    if isinstance(field, str) and field.lstrip().startswith("["):
+        try:
+            found = json.loads(field)
+        except (ValueError, RecursionError):
+            found = field
+    if not isinstance(found, list) or not all(isinstance(text, str) and text.strip() for text in found):
+        raise RowError(f"a list of texts in `{column}`, in CSV as JSON, but got {_shown(field)}")
+    return found
+
+
+def plain_value(value: Any) -> Any:
+    """Return a value of a row in types of JSON: dates, decimals and bytes as text.
+
+    >>> plain_value(Decimal("1.50")), plain_value({"day": date(2026, 1, 2)}), plain_value([1, "a", None])
+    ('1.50', {'day': '2026-01-02'}, [1, 'a', None])
+    """
+    if value is None or isinstance(value, str | int | float):
+        return value
+    return json.loads(json.dumps(value, default=str))
 
 
 def is_known(field: Any) -> bool:
@@ -312,16 +224,17 @@ def _answer_text(value: Any) -> str:
     if isinstance(value, str):
         return value.strip()
     if isinstance(value, float) and math.isfinite(value):
-        if abs(value) >= _EXACT:
+        if abs(value) >= EXACT:
             raise RowError(
                 f"an answer with all its digits, but got the float {value!r}, which has lost them. Write it as text"
             )
         return str(int(value)) if value.is_integer() else str(value)
-    if isinstance(value, int | Decimal | date | time) and not isinstance(value, bool):
+    if isinstance(value, Decimal) and value.is_finite():
+        return f"{value:f}"
+    if isinstance(value, int | date | time) and not isinstance(value, bool):
         return str(value)
     raise RowError(
-        "an answer that is text, a number, or a list of accepted answers, but got "
-        f"{type(value).__name__} {repr(value)[:80]}. Write it as text"
+        f"an answer that is text, a number, or a list of accepted answers, but got {_shown(value)}. Write it as text"
     )
 
 
@@ -334,17 +247,22 @@ def row_id(field: Any) -> str | None:
     if not is_known(field) or field == "":
         return None
     if isinstance(field, bool) or not isinstance(field, str | int | float):
-        raise RowError(f"an id that is text or a number, but got {type(field).__name__} {repr(field)[:80]}")
+        raise RowError(f"an id that is text or a number, but got {_shown(field)}")
     return str(field)
 
 
-def kinds_of(row: Mapping[str, Any], count: int) -> tuple[str, ...]:
-    """Return the field `kinds` of a row with `count` rephrasings; empty if the row has none."""
-    kinds = row.get("kinds") or []
-    if not isinstance(kinds, list) or not all(isinstance(kind, str) and kind for kind in kinds):
-        raise RowError(f"a list of names in `kinds`, but got {kinds!r}")
+def kinds_of(field: Any, count: int, column: str = "kinds") -> tuple[str, ...]:
+    """Return the kinds of `count` rephrasings; empty if the field has none.
+
+    Raises:
+        RowError: if the field is no list of names, or has another number of them.
+    """
+    try:
+        kinds = texts_of(field, column)
+    except RowError as error:
+        raise RowError(f"a list of names in `{column}`, but got {_shown(field)}") from error
     if kinds and len(kinds) != count:
-        raise RowError(f"a kind for each of its {count} rephrasings in `kinds`, but got {kinds!r}")
+        raise RowError(f"a kind for each of its {count} rephrasings in `{column}`, but got {kinds!r}")
     return tuple(kinds)
 
 

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from tagrpo.contrib.questa.hints import HintRephraser, Stages
 from tagrpo.datamodules.memory import Record, Visit
-from tagrpo.datamodules.sources.jsonl import JsonLinesSource
+from tagrpo.datamodules.sources.table import TableSource
 from tagrpo.rephrasing.checks import TEXT_CHECKS
 from tagrpo.settings.methods import options_of
 from tagrpo.types import QuestionGroup
@@ -88,7 +88,7 @@ def test_the_command_writes_questions_with_hints_from_more_to_less(tmp_path):
     )
     assert code == 0, output
     assert "nothing is asked of a model" in output
-    (group,) = JsonLinesSource(tmp_path / "hinted.jsonl").load()
+    (group,) = TableSource(tmp_path / "hinted.jsonl").load()
     assert (group.answer, group.kinds) == (("42",), ("hint", "hint"))
     assert [text.rpartition("\n")[2] for text in group.rephrasings] == [row["solution"], row["solution"][:18]]
     assert all(text.startswith("What is 6 times 7?\n\n") for text in group.rephrasings)

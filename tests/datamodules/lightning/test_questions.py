@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import ClassVar
 
 import pytest
@@ -10,8 +11,11 @@ import torch
 from tagrpo.datamodules.lightning.questions import QuestionDataModule
 from tagrpo.datamodules.loader import QuestionLoader
 from tagrpo.datamodules.sources.base import Source
+from tagrpo.datamodules.sources.concatenated import ConcatenatedSource
+from tagrpo.datamodules.sources.table import TableSource
 from tagrpo.datamodules.templates import PlainTemplate
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource
+from tagrpo.rewards import FinalAnswerReward
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionBatch, QuestionGroup, Verifier
 
@@ -119,7 +123,7 @@ def test_reformulations_are_rendered_without_their_question_and_only_new_ones_th
 
 
 def test_prompts_over_the_limit_are_left_out_and_counted():
-    short, long = "compute 1 + 2 = ?", "compute 1" + " , + 2" * 20 + " = ?"
+    short, long = "Compute 1 + 2 = ?", "Compute 1" + " , + 2" * 20 + " = ?"
     source = Fixed(
         QuestionGroup("kept", short, (long, short), ("3",)), QuestionGroup("too long", long, (short,), ("3",))
     )
@@ -139,7 +143,7 @@ def test_what_is_no_source_is_refused_by_its_setting():
 
 def test_a_split_without_questions_is_refused():
     datamodule = make_datamodule(
-        train=Fixed(QuestionGroup("a", "compute 1 + 2 = ?", (), ("3",))), max_prompt_tokens=2
+        train=Fixed(QuestionGroup("a", "Compute 1 + 2 = ?", (), ("3",))), max_prompt_tokens=2
     )
     with pytest.raises(ValueError, match="max_prompt_tokens=2"):
         datamodule.setup("fit")
@@ -176,7 +180,7 @@ def test_references_are_checked_once_for_each_question_and_the_first_refused_one
 
 
 def test_questions_may_have_different_numbers_of_rephrasings():
-    q = "compute 1 + 2 = ?"
+    q = "Compute 1 + 2 = ?"
     source = Fixed(QuestionGroup("a", q, (), ("3",)), QuestionGroup("b", q, (q, q, q), ("3",)))
     datamodule = make_datamodule(train=source, batch_size=2)
     datamodule.setup("fit")
@@ -185,7 +189,7 @@ def test_questions_may_have_different_numbers_of_rephrasings():
 
 
 def test_rephrasings_of_the_kinds_that_are_asked_for_are_the_first_n():
-    q = "compute 1 + 2 = ?"
+    q = "Compute 1 + 2 = ?"
     texts, kinds = tuple(f"{q} {n}" for n in range(4)), ("hint", "harder", "wording", "harder")
     source = Fixed(QuestionGroup("a", q, texts, ("3",), kinds=kinds), QuestionGroup("b", q, texts, ("3",)))
 
@@ -206,7 +210,7 @@ def test_rephrasings_of_the_kinds_that_are_asked_for_are_the_first_n():
 
 
 def test_rephrasings_that_are_all_too_long_are_not_called_missing():
-    source = Fixed(QuestionGroup("a", "1 + 2 = ?", ("compute " * 60 + "1 + 2 = ?",), ("3",)))
+    source = Fixed(QuestionGroup("a", "1 + 2 = ?", ("Compute " * 60 + "1 + 2 = ?",), ("3",)))
     module = make_datamodule(train=source, batch_size=1, num_rephrasings=1, max_prompt_tokens=40)
     with pytest.raises(ValueError, match=r"data.max_prompt_tokens=40"):
         module.setup("fit")
@@ -367,3 +371,43 @@ def test_prompts_stay_on_the_cpu_where_they_meet_their_responses():
     assert {ids.device.type for prompt in moved.prompts for ids in (prompt.token_ids, prompt.anchor_ids)} == {
         "cpu"
     }
+
+
+def test_questions_with_unknown_words_are_refused_before_anything_else():
+    source = Fixed(*(QuestionGroup(str(n), "What is half of 18?", (), ("9",)) for n in range(8)))
+    with pytest.raises(ValueError, match=r"(?s)train.*<unk>.*model=smollm2_135m "):
+        make_datamodule(train=source, evaluation={}).setup("fit")
+    with pytest.raises(ValueError, match=r"(?s)test.*<unk>.*model=smollm2_135m "):
+        make_datamodule(train=None, evaluation={"test": source}).setup("test")
+
+
+def test_sources_know_the_settings_that_their_messages_name(tmp_path):
+    (tmp_path / "q.jsonl").write_text('{"prompt": "1 + 1 = ?", "answer": "2"}\n')
+    table = TableSource(tmp_path / "q.jsonl")
+    for train, evaluation, setting in (
+        (table, {}, "data.train"),
+        (None, {"mine": table}, "data.evaluation.mine"),
+        (ConcatenatedSource({"a": table}), {}, "data.train.sources.a"),
+    ):
+        datamodule = make_datamodule(train=train, evaluation=evaluation)
+        with pytest.raises(ValueError, match=rf"{setting}\.columns\.question=prompt"):
+            datamodule.setup("test" if train is None else "fit")
+
+
+def test_worked_solutions_are_refused_with_the_override_that_reads_them(tmp_path):
+    row = {"question": "1 + 1 = ?", "answer": "1 + 1 = 2\n#### 2"}
+    (tmp_path / "q.jsonl").write_text(json.dumps(row) + "\n")
+    path = tmp_path / "q.jsonl"
+    datamodule = make_datamodule(
+        train=TableSource(path), evaluation={"test": TableSource(path)}, batch_size=1, num_rephrasings=0
+    )
+    datamodule.setup("fit")
+    with pytest.raises(ValueError, match="data.train.worked=true data.evaluation.test.worked=true"):
+        datamodule.check_references(FinalAnswerReward())
+    sources = {
+        "train": TableSource(path, worked=True),
+        "evaluation": {"test": TableSource(path, worked=True)},
+    }
+    datamodule = make_datamodule(**sources, batch_size=1, num_rephrasings=0)
+    datamodule.setup("fit")
+    datamodule.check_references(FinalAnswerReward())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tagrpo.datamodules.sources.concatenated import ConcatenatedSource
-from tagrpo.datamodules.sources.jsonl import JsonLinesSource
+from tagrpo.datamodules.sources.table import TableSource
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource
 
 
@@ -16,7 +16,7 @@ def test_questions_follow_each_other_and_reports_are_joined(tmp_path):
         '{"id": "b", "question": "y", "answer": 2, "level": 2}',
     ]
     path.write_text("\n".join(rows))
-    file = JsonLinesSource(path, within={"level": [0, 1]})
+    file = TableSource(path, within={"level": [0, 1]})
     source = ConcatenatedSource({"file": file, "task": ArithmeticSource(size=3)})
     assert [group.id for group in source.load()] == [
         "a",

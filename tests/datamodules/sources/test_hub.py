@@ -14,8 +14,8 @@ import pytest
 
 from tagrpo.datamodules.sources.base import fingerprint
 from tagrpo.datamodules.sources.catalogue import CATALOGUE
+from tagrpo.datamodules.sources.files import read_rows
 from tagrpo.datamodules.sources.hub import HubSource
-from tagrpo.datamodules.sources.rows import read_table
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="needs the datasets beside the project")
@@ -257,8 +257,8 @@ def test_rows_without_question_or_answer_are_left_out_by_id(tmp_path):
 def test_the_long_columns_of_openr1_are_not_read(tmp_path):
     copy_of("openr1_math", tmp_path, [ROWS["openr1_math"][0]])
     known = CATALOGUE["openr1_math"]
-    table = read_table(tmp_path / "openr1_math", known.config, known.split, known.columns)
-    assert set(next(iter(table))) == set(known.columns)
+    table = read_rows(tmp_path / "openr1_math", known.config, known.split, columns=known.columns)
+    assert set(next(iter(table)).values()) == set(known.columns)
 
 
 def test_questions_without_a_checkable_answer_are_left_out_of_openr1(tmp_path):

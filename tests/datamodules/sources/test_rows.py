@@ -14,9 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tagrpo.datamodules.sources.files import RowError, read_rows
 from tagrpo.datamodules.sources.hub import HubSource
-from tagrpo.datamodules.sources.jsonl import JsonLinesSource
-from tagrpo.datamodules.sources.rows import RowError, answers, read_table
+from tagrpo.datamodules.sources.rows import answers
+from tagrpo.datamodules.sources.table import TableSource
 
 LEVELS = ["Level 1", "Level 3", "Level 5", "Level ?", "Level 4", "Level 2"]
 
@@ -44,7 +45,7 @@ def test_a_stage_of_a_curriculum_is_a_range_of_success_rates(tmp_path):
     path = written(
         tmp_path / "a.jsonl", question=list("abcde"), answer=[1] * 5, success_rate=rates, level=levels
     )
-    source = JsonLinesSource(path, within={"success_rate": [0, 0.75], "level": [2, 5]})
+    source = TableSource(path, within={"success_rate": [0, 0.75], "level": [2, 5]})
     assert [group.question for group in source.load()] == ["a", "b"]
     assert source.report.excluded == {"outside_success_rate": ["a-3", "a-4"], "outside_level": ["a-5"]}
     assert source.report.read == 5
@@ -55,15 +56,15 @@ def test_questions_without_the_field_are_refused_by_name(tmp_path):
         tmp_path / "a.jsonl", question=["a", "b"], answer=[1, 2], level=["Level 3", None], x=["x", "y"]
     )
     with pytest.raises(ValueError, match=r"a\.jsonl.*`level`.*a-2"):
-        JsonLinesSource(path, within={"level": [3, 5]}).load()
+        TableSource(path, within={"level": [3, 5]}).load()
     with pytest.raises(ValueError, match=r"`difficulty`"):
-        JsonLinesSource(path, within={"difficulty": [3, 5]}).load()
+        TableSource(path, within={"difficulty": [3, 5]}).load()
 
 
 @pytest.mark.parametrize("bounds", [[3], [5, 3], [1, 2, 3]])
 def test_what_is_no_range_is_refused_before_anything_is_read(tmp_path, bounds):
     path = written(tmp_path / "a.jsonl", question=["a"], answer=[1])
-    for make in (lambda: JsonLinesSource(path, within={"level": bounds}),
+    for make in (lambda: TableSource(path, within={"level": bounds}),
                  lambda: HubSource("math_train", within={"level": bounds})):  # fmt: skip
         with pytest.raises(ValueError, match=r"within\.level`"):
             make()
@@ -143,7 +144,7 @@ def test_text_stays_text_in_every_format(tmp_path, texts):
     for number, write in enumerate([*WRITERS, *map(in_a_repository, WRITERS)]):
         (folder := tmp_path / str(number)).mkdir()
         path = write(folder, rows)
-        found = list(read_table(path, "main", "test"))
+        found = [row.values() for row in read_rows(path, "main" if path.is_dir() else None, "test")]
         assert [(row["problem"], row["answer"], row["unique_id"]) for row in found] == [
             (row["problem"], row["answer"], row["unique_id"]) for row in rows
         ], path
@@ -155,7 +156,7 @@ def test_questions_have_their_answers_as_they_stand(tmp_path, write):
     path = write(tmp_path, [{"problem": f"q{n}?", "answer": text} for n, text in enumerate(TEXTS)])
     assert [group.answer for group in HubSource("minerva", path=path).load()] == [(text,) for text in TEXTS]
     if path.suffix in (".jsonl", ".parquet"):
-        source = JsonLinesSource(path, question="problem")
+        source = TableSource(path, columns={"question": "problem"})
         assert [group.answer for group in source.load()] == [(text,) for text in TEXTS]
 
 
@@ -174,7 +175,7 @@ def test_questions_have_their_answers_as_they_stand(tmp_path, write):
 )
 def test_a_number_in_json_keeps_its_digits(tmp_path, written, answer):
     (tmp_path / "a.jsonl").write_text(f'{{"question": "x?", "answer": {written}}}\n')
-    assert JsonLinesSource(tmp_path / "a.jsonl").load()[0].answer == (answer,)
+    assert TableSource(tmp_path / "a.jsonl").load()[0].answer == (answer,)
     (tmp_path / "a.json").write_text(f'[{{"question": "x?", "answer": {written}}}]')
     assert HubSource("minerva", path=tmp_path / "a.json").load()[0].answer == (answer,)
 
@@ -187,7 +188,7 @@ WRONG = [{"value": "4"}, [["4"]], ["4", {"value": 4}], True, [False], math.inf, 
 def test_an_answer_that_is_no_text_or_number_is_refused_by_row(tmp_path, wrong):
     rows = [{"question": "a?", "answer": "4"}, {"question": "b?", "answer": wrong}]
     path = as_json_lines(tmp_path, rows)
-    for read in (JsonLinesSource(path).load, HubSource("minerva", path=path).load):
+    for read in (TableSource(path).load, HubSource("minerva", path=path).load):
         with pytest.raises(ValueError, match=r"q\.jsonl.*2") as error:
             read()
         assert len(str(error.value).splitlines()) == 1
@@ -198,7 +199,7 @@ def test_a_float_of_a_table_that_has_lost_digits_is_refused_by_row(tmp_path):
         tmp_path, [{"question": "a?", "answer": 4.0}, {"question": "b?", "answer": 1.2345678901234567e19}]
     )
     with pytest.raises(ValueError, match=r"q\.parquet.*2"):
-        JsonLinesSource(path).load()
+        TableSource(path).load()
 
 
 def test_dates_and_decimals_of_tables_are_answers_and_bytes_are_none():
@@ -223,14 +224,14 @@ def test_an_accepted_number_keeps_its_value(number):
 def test_an_id_that_is_no_text_or_number_is_refused_by_row(tmp_path, wrong):
     path = as_json_lines(tmp_path, [{"question": "a?", "answer": "4", "id": wrong}])
     with pytest.raises(ValueError, match=r"row 1: .* id .*text"):
-        JsonLinesSource(path).load()
+        TableSource(path).load()
 
 
 def test_every_question_has_its_place_in_the_file(tmp_path):
     path = as_json_lines(
         tmp_path, [{"question": "a?", "answer": "4", "id": "x"}, {"question": "b?", "answer": "4"}]
     )
-    (source := JsonLinesSource(path)).load()
+    (source := TableSource(path)).load()
     assert source.report.places == {"x": f"{path}, row 1", "q-2": f"{path}, row 2"}
 
 
@@ -240,8 +241,15 @@ def test_a_list_with_a_row_that_is_no_object_is_refused_by_row(tmp_path):
         HubSource("minerva", path=tmp_path / "a.json").load()
 
 
-@pytest.mark.parametrize("content", [b"", b"problem,answer\n\xff,1\n", b'problem,answer\n"a,1\n'])
-def test_a_broken_csv_file_is_named(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "place"),
+    [
+        (b"", ""),
+        (b"problem,answer\n\xff,1\n", ", line 2"),
+        (b'problem,answer\n"a,1\n', r", row 1 \(line 2\)"),
+    ],
+)
+def test_a_broken_csv_file_is_named(tmp_path, content, place):
     (tmp_path / "a.csv").write_bytes(content)
-    with pytest.raises(ValueError, match=r"a\.csv: expected a CSV file"):
+    with pytest.raises(ValueError, match=rf"a\.csv{place}: expected"):
         HubSource("minerva", path=tmp_path / "a.csv").load()

@@ -16,6 +16,7 @@ import pkgutil
 import sys
 import threading
 import traceback
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from difflib import get_close_matches
@@ -83,8 +84,8 @@ class FunctionReward(PromptVerifier):
         weights: Weight of each function; None is 1 for each.
         correct_above: Reward above which a response is correct. None is 0.5, and rewards must be in [0, 1].
         columns: Argument → column that it gets, such as `{"solution": "answer"}`.
-        workers: Threads that call functions in the background; 0 calls functions after sampling, in this thread.
-            Above 1, functions must be thread-safe.
+        workers: Threads that call functions while other responses are sampled. Above 1, functions must be
+            thread-safe. None calls functions after sampling, in this thread.
 
     Raises:
         ValueError: if a function is not found, or an argument does not fit.
@@ -105,22 +106,23 @@ class FunctionReward(PromptVerifier):
         weights: Sequence[float] | None = None,
         correct_above: float | None = None,
         columns: Mapping[str, str] | None = None,
-        workers: int = 0,
+        workers: int | None = None,
     ) -> None:
-        targets = [target] if isinstance(target, str) or callable(target) else list(target)
+        targets: list[Any] = list(target) if isinstance(target, list | tuple) else [target]
         if not targets:
             raise ValueError(f"Expected {SETTING} to name at least one function, but got []. Name one.")
-        if workers < 0:
-            raise ValueError(f"Expected reward.workers to be 0 or a number of threads, but got {workers}.")
+        if workers is not None and workers < 1:
+            raise ValueError(f"Expected reward.workers to be a number of threads or null, but got {workers}.")
         if correct_above is not None and not math.isfinite(correct_above):
             raise ValueError(
                 f"Expected reward.correct_above to be a number or null, but got {correct_above}."
             )
         self._functions = [_Function(each, dict(columns or {})) for each in targets]
         self.weights = _checked_weights(weights, [function.name for function in self._functions])
+        self._labels = _labels([function.name for function in self._functions])
         self.correct_above = correct_above
         self.workers = workers
-        self.in_background = workers > 0 or any(function.is_async for function in self._functions)
+        self.in_background = workers is not None or any(function.is_async for function in self._functions)
         self._settings = (target, weights, correct_above, columns, workers)
         self._known: dict[str, None] = {}  # columns of the rows that were checked
         self._threads: ThreadPoolExecutor | None = None
@@ -233,7 +235,7 @@ class FunctionReward(PromptVerifier):
         if function.is_async:
             return self._loop_of_functions().start(function.awaited(arguments, ids)).result
         call = partial(function.values, arguments, ids)
-        return self._pool().submit(call).result if self.workers else call
+        return call if self.workers is None else self._pool().submit(call).result
 
     def _pool(self) -> ThreadPoolExecutor:
         with self._lock:
@@ -251,11 +253,15 @@ class FunctionReward(PromptVerifier):
         """Return the score of a response from the [functions][n] values."""
         answer = extract_answer(text)
         answer = None if answer is None else normalize_answer(answer)
-        given = [(weight, values[row]) for weight, values in zip(self.weights, found, strict=True)]
-        applied = [weight * value for weight, value in given if value is not None]
-        if not applied:
+        parts: dict[str, float] = {}
+        reward = 0.0
+        for label, weight, values in zip(self._labels, self.weights, found, strict=True):
+            value = values[row]
+            if value is not None:
+                parts[label] = value
+                reward += weight * value
+        if not parts:
             return Score(False, answer, NO_REWARD)
-        reward = sum(applied)
         threshold = self.correct_above
         if threshold is None:
             threshold = 0.5
@@ -271,7 +277,8 @@ class FunctionReward(PromptVerifier):
                 f"Expected the weighted reward to be at most {LARGEST_REWARD:g} in absolute value, but got "
                 f"{reward:g} for {_place(row, ids)}. Lower reward.weights."
             )
-        return Score(reward > threshold, answer, reward=reward)
+        several = len(self._functions) > 1
+        return Score(reward > threshold, answer, reward=reward, parts=parts if several else None)
 
     def close(self) -> None:
         """Cancel functions that run in the background; the next call starts threads again."""
@@ -463,10 +470,10 @@ def named(name: str) -> Any:
         ValueError: if the module or the name is not found, or the module raises an error.
     """
     top = name.partition(".")[0].partition(":")[0]
-    if top.isidentifier() and importlib.util.find_spec(top) is None:
-        if Path(f"{top}.py").is_file() or Path(top).is_dir():
-            sys.path.append(str(Path.cwd()))  # last, so that it hides no installed package
-            importlib.invalidate_caches()
+    is_here = Path(f"{top}.py").is_file() or Path(top).is_dir()
+    if is_here and top.isidentifier() and importlib.util.find_spec(top) is None:
+        sys.path.append(str(Path.cwd()))  # last, so that it hides no installed package
+        importlib.invalidate_caches()
     try:
         return pkgutil.resolve_name(name)
     except Exception as error:  # of a user's module: it may raise anything
@@ -502,6 +509,22 @@ def _checked_weights(weights: Sequence[float] | None, names: Sequence[str]) -> l
         if not math.isfinite(weight):
             raise ValueError(f"Expected reward.weights to be numbers, but got {list(weights)}. Correct them.")
     return [float(weight) for weight in weights]
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """Return a short name for each function, for logging: unique, and without the module if possible.
+
+    >>> _labels(["a.right", "b.length", "c.length", "c.length"])
+    ['right', 'b.length', 'c.length', 'c.length_2']
+    """
+    short = [name.rpartition(".")[2] for name in names]
+    seen: Counter[str] = Counter()
+    labels: list[str] = []
+    for name, last in zip(names, short, strict=True):
+        label = last if short.count(last) == 1 else name
+        seen[label] += 1
+        labels.append(label if seen[label] == 1 else f"{label}_{seen[label]}")
+    return labels
 
 
 def _name_of(function: Any) -> str:

@@ -254,6 +254,7 @@ def assemble(
         correct=correct,
         answers=[score.answer for score in scores],
         rewards=rewards_of(scores, question),
+        reward_parts=parts_of(scores),
         replayed=torch.tensor(past, dtype=torch.bool),
         staleness=torch.full((len(flat),), staleness),
         seconds=seconds,
@@ -280,6 +281,17 @@ def rewards_of(scores: Sequence[Score], question: Tensor) -> Tensor:
         if len(others):
             rewards[row] = others.mean()
     return rewards.float()
+
+
+def parts_of(scores: Sequence[Score]) -> dict[str, Tensor]:
+    """Return name → [R] float32 of `Score.parts`, nan where a score has no such part."""
+    parts: dict[str, Tensor] = {}
+    for row, score in enumerate(scores):
+        for name, value in score.parts.items():
+            if name not in parts:
+                parts[name] = torch.full((len(scores),), torch.nan)
+            parts[name][row] = value
+    return dict(sorted(parts.items()))
 
 
 def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, RewardTerm]) -> Rollouts:
@@ -333,6 +345,11 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
     assert rollouts is not None
     sampled = ~rollouts.replayed
     original = (rollouts.rephrasing == 0) & sampled
+    parts: dict[str, float] = {}
+    for name, values in rollouts.reward_parts.items():
+        applied = values[sampled & ~values.isnan()]
+        parts[f"reward_part/{name}"] = float(applied.double().sum())
+        parts[f"with_reward_part/{name}"] = float(len(applied))
     return {
         "prompts": len(rollouts.prompts),
         "questions": len(batch.groups),
@@ -347,6 +364,7 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
         "staleness": float(rollouts.staleness[sampled].sum()),
         "logprob": sum(float(rollouts.logprobs[row].sum()) for row in sampled.nonzero()[:, 0].tolist()),
         **{f"reward_term/{name}": float(term[sampled].sum()) for name, term in rollouts.reward_terms.items()},
+        **parts,
     }
 
 
@@ -359,6 +377,8 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
     Means over the sampled responses of a training batch, replayed ones left out:
 
     - `rollout/reward`: verdict plus shaped terms; `rollout/reward_term/<name>`: one of the shaped terms.
+    - `rollout/reward_part/<name>`: value of one of several reward functions, before its weight, over the
+      responses to which it applies.
     - `rollout/correct`: share of correct responses; `rollout/{correct_original,correct_rephrasings}`: the
       same of the responses to original questions, and of those to rephrasings.
     - `rollout/length`: tokens per response, stop token included.
@@ -384,6 +404,10 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
         means["rollout/correct_original"] = totals["correct_original"] / originals
     if others:
         means["rollout/correct_rephrasings"] = (totals["correct"] - totals["correct_original"]) / others
+    for name, total in totals.items():
+        with_part = totals.get(f"with_{name}", 0.0)
+        if name.startswith("reward_part/") and with_part:
+            means[f"rollout/{name}"] = total / with_part
     return means | {
         f"rollout/{name}": sum_ / count for name, sum_ in totals.items() if name.startswith("reward_term/")
     }

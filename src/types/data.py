@@ -227,6 +227,8 @@ class Rollouts:
     """[R] long, optimizer steps between the weights that sampled a response and those that learn."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
+    reward_parts: Mapping[str, Tensor] = field(default_factory=dict)
+    """name → [R] float32: `Score.parts`, such as the values of reward functions; nan where there is none."""
     history: History | None = None
     """Records of the questions before this batch; None if nobody reads them, and in evaluation."""
     seconds: Seconds = field(default_factory=Seconds)
@@ -298,6 +300,8 @@ class _ScoreFields(NamedTuple):
     """
     reward: float | None = None
     """Graded reward to learn from; None if the reward is the verdict, 1 or 0."""
+    parts: Mapping[str, float] = {}
+    """Name → value of what `reward` is made of, for logging."""
 
 
 LARGEST_REWARD = 1e18
@@ -339,6 +343,7 @@ class Score(_ScoreFields):
         answer: str | None,
         failure: str | None = None,
         reward: float | None = None,
+        parts: Mapping[str, float] | None = None,
     ) -> Self:
         """Check the fields and make the score; see the class."""
         verdict = _as_bool(correct)
@@ -364,15 +369,16 @@ class Score(_ScoreFields):
                     f"Expected Score.reward to be None or a number of at most {LARGEST_REWARD:g} in absolute "
                     f"value, but got {found(reward)}."
                 )
-        return super().__new__(cls, verdict, answer, failure, graded)
+        return super().__new__(cls, verdict, answer, failure, graded, dict(parts or {}))
 
     def __repr__(self) -> str:
-        """Return the fields, without `reward` if it is None."""
-        fields = self._asdict()
-        if self.reward is None:
-            del fields["reward"]
-        shown = ", ".join(f"{name}={value!r}" for name, value in fields.items())
-        return f"{type(self).__name__}({shown})"
+        """Return the fields, without `reward` and `parts` if these are not given."""
+        fields = [f"correct={self.correct!r}", f"answer={self.answer!r}", f"failure={self.failure!r}"]
+        if self.reward is not None:
+            fields.append(f"reward={self.reward!r}")
+        if self.parts:
+            fields.append(f"parts={self.parts!r}")
+        return f"{type(self).__name__}({', '.join(fields)})"
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]

@@ -287,7 +287,7 @@ def parts_of(scores: Sequence[Score]) -> dict[str, Tensor]:
     """Return name → [R] float32 of `Score.parts`, nan where a score has no such part."""
     parts: dict[str, Tensor] = {}
     for row, score in enumerate(scores):
-        for name, value in score.parts.items():
+        for name, value in score.parts:
             if name not in parts:
                 parts[name] = torch.full((len(scores),), torch.nan)
             parts[name][row] = value

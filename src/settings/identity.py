@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from ..digests import json_digest, tokenizer_digest
-from ..rewards.functions import module_of, named
+from ..rewards.checked_function import module_of, named
 from ..runs.sources import sources_of
 
 if TYPE_CHECKING:

@@ -300,8 +300,8 @@ class _ScoreFields(NamedTuple):
     """
     reward: float | None = None
     """Graded reward to learn from; None if the reward is the verdict, 1 or 0."""
-    parts: Mapping[str, float] = {}
-    """Name → value of what `reward` is made of, for logging."""
+    parts: tuple[tuple[str, float], ...] = ()
+    """(name, value) of what `reward` is made of, for logging."""
 
 
 LARGEST_REWARD = 1e18
@@ -343,7 +343,7 @@ class Score(_ScoreFields):
         answer: str | None,
         failure: str | None = None,
         reward: float | None = None,
-        parts: Mapping[str, float] | None = None,
+        parts: Iterable[tuple[str, float]] = (),
     ) -> Self:
         """Check the fields and make the score; see the class."""
         verdict = _as_bool(correct)
@@ -369,7 +369,7 @@ class Score(_ScoreFields):
                     f"Expected Score.reward to be None or a number of at most {LARGEST_REWARD:g} in absolute "
                     f"value, but got {found(reward)}."
                 )
-        return super().__new__(cls, verdict, answer, failure, graded, dict(parts or {}))
+        return super().__new__(cls, verdict, answer, failure, graded, tuple(parts))
 
     def __repr__(self) -> str:
         """Return the fields, without `reward` and `parts` if these are not given."""

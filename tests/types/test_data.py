@@ -49,7 +49,7 @@ def test_swapped_and_mistyped_fields_are_refused_by_name(arguments, field):
 def test_a_score_stays_what_it_is_when_copied_pickled_or_replaced():
     score = Score(np.bool_(True), "27")
     assert pickle.loads(pickle.dumps(score)) == copy.deepcopy(score) == score
-    assert score._replace(answer=None) == (True, None, None)
+    assert score._replace(answer=None) == Score(True, None)
     assert repr(Score(False, None)) == "Score(correct=False, answer=None, failure=None)"
 
 

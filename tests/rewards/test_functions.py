@@ -304,7 +304,8 @@ class TestTargets:
         ("name", "said"),
         [
             ("own_rewards_a.nothing", "nothing"), ("own_rewards_e.fn", "own_rewards_e"),
-            ("own_rewards_c.fn", "ZeroDivisionError"), ("own_rewards_d.fn", "no_such_package_x"), ("", "''"), ("own rewards", "own rewards"),
+            ("own_rewards_c.fn", "ZeroDivisionError"), ("own_rewards_d.fn", "no_such_package_x"),
+            ("", "''"), ("own rewards", "own rewards"),
             ("json.fn", r"Rename \./json"),
         ],
     )  # fmt: skip

@@ -80,7 +80,8 @@ def _code_of(settings: Any) -> list[Any]:
 
     modules = {get_object(name).__module__ for name in targets(settings)}
     for name in functions(settings):
-        modules |= {module_of(name), getattr(named(name), "__module__", module_of(name))}
+        function = named(name)
+        modules |= {module_of(name), getattr(function, "__module__", None) or module_of(name)}
     places = [getattr(import_module(module), "__file__", None) for module in modules]
     folders = {Path(place).parent for place in places if place}
     files = [

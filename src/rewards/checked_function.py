@@ -140,7 +140,7 @@ class CheckedFunction:
             raise self._failed(error, ids) from error
         return self._checked(returned, ids)
 
-    def _failed(self, error: Exception, ids: Sequence[str]) -> RuntimeError:
+    def _failed(self, error: BaseException, ids: Sequence[str]) -> RuntimeError:
         frames = list(traceback.extract_tb(error.__traceback__))
         file = getattr(sys.modules.get(_module_of(self._function)), "__file__", None)
         own = [frame for frame in frames if frame.filename == file]

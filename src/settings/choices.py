@@ -111,7 +111,8 @@ def check_added(cfg: DictConfig, overrides: Sequence[str]) -> None:
     known = {*known_settings("train"), *known_settings("evaluate"), *known_settings("plan"), *RECORDED}
     for override in overrides_in(overrides):
         name = override.key_or_group
-        if not override.is_add() or "/" in name or options_of(name):
+        adds = override.is_add() or override.is_force_add()
+        if not adds or "/" in name or options_of(name):
             continue
         unread = _unread_part(cfg, name, known)
         if not unread:

@@ -5,6 +5,7 @@ No model is loaded yet, so that wrong settings fail at once. This file imports n
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import os
@@ -22,7 +23,6 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from ..digests import json_digest
 from ..redaction import for_terminal
 from ..runs.directory import checkpoints_in, wandb_run_id
 from ..starter import starter_path
@@ -94,7 +94,9 @@ def sweep_folder(overrides: str, seed: object) -> str:
     varying = [setting for setting in overrides.split(",") if setting != f"seed={seed}"]
     name = ",".join(varying).replace("/", "-")
     if len(name.encode()) > 120:
-        name = f"{name.encode()[:110].decode(errors='ignore')},{json_digest(name)[:8]}"
+        name = (
+            f"{name.encode()[:110].decode(errors='ignore')},{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        )
     return f"{name}/seed{seed}" if name else f"seed{seed}"
 
 

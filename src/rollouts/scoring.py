@@ -376,7 +376,7 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
 
     Means over the sampled responses of a training batch, replayed ones left out:
 
-    - `rollout/reward`: verdict plus shaped terms; `rollout/reward_term/<name>`: one of the shaped terms.
+    - `rollout/reward`: verdict, or graded reward, plus shaped terms; `rollout/reward_term/<name>`: one of the shaped terms.
     - `rollout/reward_part/<name>`: value of one of several reward functions, before its weight, over the
       responses to which it applies.
     - `rollout/correct`: share of correct responses; `rollout/{correct_original,correct_rephrasings}`: the

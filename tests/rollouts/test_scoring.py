@@ -413,7 +413,10 @@ def test_a_verifier_of_prompts_gets_all_responses_to_each_with_question_and_toke
 
 
 def test_methods_learn_from_the_reward_and_pass_at_k_counts_the_verdict():
-    rollouts = rolled_out(Graded())
+    verifier = Graded()
+    pipeline = RolloutPipeline(lambda: Engine(None), verifier, decode, SamplingConfig(max_new_tokens=4))
+    rollouts = pipeline.evaluate(two_questions(), torch.nn.Linear(1, 1), 7, ("validate", 0, 0)).rollouts
+    assert {step for *_, step in verifier.started} == {7}
     assert rollouts.rewards.tolist() == [0, 0.25, 0.5, 0, 0.25, 0, 0.25, 0.5]
     assert rollouts.correct.tolist() == [False, True, False, False, True, False, True, False]
     with_noise = with_terms(rollouts, two_questions(), {"one": lambda rollouts, _: torch.ones(len(rollouts))})

@@ -172,7 +172,8 @@ def check_search(words: Sequence[str]) -> None:
         ValueError: if `-m` or the package is missing.
     """
     chosen = [override.value() for override in overrides_in(words) if override.key_or_group == "search"]
-    if "optuna" not in chosen:
+    shows = {"--cfg", "-c", "--info", "-i"} & set(words)  # the settings, without a run
+    if "optuna" not in chosen or shows:
         return
     if not is_sweep(words):
         raise ValueError(

@@ -206,7 +206,7 @@ def test_a_search_is_a_sweep_and_needs_its_plugin(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"search=optuna.*tagrpo\[search\]"):
         check_search(["-m", "search=optuna"])
-    for words in (["-m", "seed=0,1"], ["search=none"]):
+    for words in (["-m", "seed=0,1"], ["search=none"], ["search=optuna", "--cfg", "job"]):
         check_search(words)
 
 

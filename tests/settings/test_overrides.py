@@ -131,6 +131,9 @@ def runs_of(line):
     for override in OverridesParser.create().parse_overrides(given):
         if override.is_sweep_override():
             key = override.get_key_element()
+            if override.is_interval_sweep():  # for a search
+                choices.append([f"{key}={override.value().start}", f"{key}={override.value().end}"])
+                continue
             choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
         else:
             choices.append([override.input_line])

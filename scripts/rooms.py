@@ -61,6 +61,8 @@ READING = [
     "rewards/sandbox.py",
     "rewards/child_environment.py",
     "rewards/child_process.py",
+    "rewards/functions.py",
+    "rewards/checked_function.py",
     "rewards/terms.py",
     "rollouts/dynamic_sampling.py",
     "rollouts/ahead.py",

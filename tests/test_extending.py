@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +16,7 @@ import pytest
 import torch
 
 from tagrpo.datamodules.memory import Record
+from tagrpo.rewards import FunctionReward
 from tagrpo.types import CreditInputs, LossInputs, QuestionGroup, Request, RewardGroups, SamplingConfig
 from tests.helpers import forked
 
@@ -19,7 +24,7 @@ pytestmark = pytest.mark.pages
 
 PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"```(python|yaml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
-(COMMANDS,) = re.findall(r"```bash\n(.*?)\n```", PAGE, re.DOTALL)
+(REWARD, COMMANDS) = re.findall(r"```bash\n(.*?)\n```", PAGE, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +46,7 @@ def parts():
 
 
 def test_no_example_is_longer_than_twenty_lines():
-    assert len(BLOCKS) == 27
+    assert len(BLOCKS) == 28
     for _, name, content in BLOCKS:
         assert len(content.splitlines()) <= 20, name
 
@@ -51,18 +56,66 @@ def run(project):
     """Number of a command of the page → its folder, after it was run on something small."""
 
     def of(number):
-        folder = project / f"run{number}"
-        small = [
-            "iterations=2", "test=false", "logger=csv", "export=false", "threads=1", f"hydra.run.dir={folder}",
-            "trainer.limit_val_batches=0", "data.samples_per_prompt=2", "~callbacks.embedding_diversity",
-        ]  # fmt: skip
-        program, *arguments = shlex.split(COMMANDS.splitlines()[number])
-        assert program == "tagrpo-train"
-        code, output = forked("train", *arguments, *small, folder=project)
-        assert code == 0, output[-3000:]
-        return folder
+        return run_small(COMMANDS.splitlines()[number], project / f"run{number}", project)
 
     return of
+
+
+def run_small(command, folder, directory):
+    """Run a command of the page on something small in a directory; return the folder to which it writes."""
+    small = [
+        "iterations=2", "test=false", "logger=csv", "export=false", "threads=1", f"hydra.run.dir={folder}",
+        "trainer.limit_val_batches=0", "data.samples_per_prompt=2", "~callbacks.embedding_diversity",
+    ]  # fmt: skip
+    program, *arguments = shlex.split(command)
+    assert program == "tagrpo-train"
+    code, output = forked("train", *arguments, *small, folder=directory)
+    assert code == 0, output[-3000:]
+    return folder
+
+
+def graded(responses, function):
+    """Compare recorded rewards and verdicts with those of a function, called once for each row."""
+    for text, reference, reward, correct in zip(
+        *(responses[name] for name in ("response", "reference", "reward", "correct")), strict=True
+    ):
+        (expected,) = function(completions=[text], answer=[reference[0]])
+        assert reward == pytest.approx(expected)
+        assert correct == (expected > 0.5)
+
+
+def test_a_reward_trains_and_evaluates_from_its_directory_and_from_another(project, parts, tmp_path):
+    """Both learn from the values of the function, and pass@k counts those above one half."""
+    folder = run_small(REWARD, tmp_path / "run", project)
+    responses = pd.read_parquet(folder / "rollouts")
+    graded(responses, parts["close"])
+    assert responses["reward"].between(0, 1, inclusive="neither").any(), "or nothing is graded"
+    rows = pd.read_csv(folder / "metrics.csv").dropna(subset=["rollout/reward"])
+    means = responses.groupby("iteration")["reward"].mean()
+    assert rows["rollout/reward"].tolist() == pytest.approx(means.tolist())
+
+    arguments = shlex.split(REWARD)[1:]
+    small = [
+        "data.evaluation_samples=4",
+        "callbacks.pass_at_k.ks=[1,4]",
+        f"hydra.run.dir={tmp_path / 'evaluation'}",
+    ]
+    ran = subprocess.run(
+        [Path(sys.executable).with_name("tagrpo-eval"), *arguments, *small], cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(project)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    splits = json.loads((tmp_path / "evaluation" / "test.json").read_text())["splits"]
+    for split in splits.values():
+        assert 0 < split["pass_at_k"]["1"]["value"] < split["pass_at_k"]["4"]["value"] < 1
+
+
+def test_the_reward_of_the_page_is_called_in_a_script(parts):
+    (code,) = re.findall(r"```python\n(reward = .*?)```", PAGE, re.DOTALL)
+    namespace = {"FunctionReward": FunctionReward, "close": parts["close"]}
+    exec(code, namespace)
+    assert [(score.reward, score.correct) for score in namespace["scores"]] == [(1.0, True)]
+    assert len(REWARD.splitlines()) == 1
 
 
 def test_a_method_a_source_an_engine_and_a_diagnostic_train_together(run):

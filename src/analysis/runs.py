@@ -206,9 +206,8 @@ class RunFiles:
         recorded = self._hydra
         if recorded is None or recorded.runtime is None:
             return None
-        same = [
-            setting for setting in recorded.overrides.task if not setting.startswith(("name=", "resume="))
-        ]
+        left_out = ("name=", "resume=", "search=")  # a search is for a sweep, not for one of its runs
+        same = [setting for setting in recorded.overrides.task if not setting.startswith(left_out)]
         program = {"train": "tagrpo-train", "evaluate": "tagrpo-eval"}[recorded.job.name]
         name = self.config.get("name", self.method)
         return shlex.join([program, *folders_of_options(recorded), *same, override("name", f"{name}-again")])

@@ -4,6 +4,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import torch
 from lightning.pytorch import Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -21,7 +22,8 @@ class FirstLook(BatchDiagnostic):
     The warning has examples and the settings to change; it is also written to `warnings.md` of the run. There
     are two cases:
 
-    - In one of the first `patience` batches, no response of any rank has an answer.
+    - In one of the first `patience` batches, no response of any rank has an answer, and each reward is that of
+      a verdict. Graded rewards may read something else.
     - All rewards of the first `patience` batches are equal, so that no method has a gradient.
 
     Args:
@@ -47,7 +49,9 @@ class FirstLook(BatchDiagnostic):
             f"- {rollouts.text[row][-SHOWN:]!r}, expected {x!r}"
             for row, x in zip(rows, expected, strict=True)
         ]
-        answered = any(answer is not None for answer in rollouts.answers)
+        verdicts = sum(rollouts.reward_terms.values(), start=rollouts.correct.float())
+        graded = not torch.equal(rollouts.rewards, verdicts)
+        answered = graded or any(answer is not None for answer in rollouts.answers)
         own = answered, set(rollouts.rewards.tolist()), shown, rollouts.truncated.tolist()
         answers, rewards, examples, cut = zip(*gather_objects(own), strict=True)
         self.rewards = self.rewards.union(*rewards)

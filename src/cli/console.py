@@ -10,6 +10,7 @@ import traceback
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
 from pickle import UnpicklingError
@@ -28,7 +29,16 @@ from ..redaction import for_terminal, redacted
 from ..runs.directory import override, write_provenance
 from ..runs.preemption import asked_to_stop
 from ..runs.secrets import refuse_secret_arguments, save_resolved
-from ..settings.choices import check_choices
+from ..settings.choices import (
+    bases_of,
+    check_choices,
+    check_names,
+    check_search,
+    groups_of,
+    is_sweep,
+    known_settings,
+    overrides_in,
+)
 from ..settings.config import Run
 from ..settings.methods import configs, options_of
 from .uncaught import printed_safely, reported
@@ -42,9 +52,13 @@ WRONG_USE = (
 """Errors that settings, files or the machine cause before a run begins."""
 MORE = """
 COMMAND … --cfg job                     the settings that a command would run with, every group composed
-COMMAND -m seed=0,1,2                   a run for each value, one after the other
 eval "$(COMMAND -sc install=bash)"      completion of settings and options by the tab key, in bash
 COMMAND --hydra-help                    the flags of Hydra, which composes the settings"""
+SWEPT = ("train", "evaluate")
+"""Configurations of commands that can be swept."""
+SWEEPS = """
+COMMAND -m seed=0,1,2                   a run for each value, one after the other"""
+"""What `--help` says of the commands that can be swept."""
 CARRIED = (
     "experiment", "recipe", "scale", "data", "data_path", "model", "template", "reward", "rollout", "protocol",
     "averages", "trainer", "strategy", "--config-dir", "hydra",
@@ -74,15 +88,65 @@ def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Cal
                 import tagrpo.configs  # noqa: F401  Hydra's completion lists options before it imports them
 
                 if {"--help", "-h"} & set(sys.argv[1:]):
-                    return show_help(config, [word for word in sys.argv[1:] if re.fullmatch(r"[\w/]+", word)])
+                    return print_help(config, asked_for(sys.argv[1:]))
                 with explained():
                     check_choices(sys.argv[1:])
+                    check_names(sys.argv[1:], known_settings(config))
+                    check_search(sys.argv[1:])
+                    sys.argv += named_by_sweep(sys.argv[1:])
             with printed_safely():
                 return main()
 
         return run
 
     return decorate
+
+
+def named_by_sweep(words: Sequence[str]) -> list[str]:
+    """Return arguments with which the folders of a sweep name only the settings that vary.
+
+    These list the other settings of the command line, which `hydra.job.override_dirname` leaves out. Empty if
+    the words are not those of a sweep.
+
+    >>> named_by_sweep(["-m", "experiment=grpo", "name=a", "seed=0,1"])
+    ['hydra.job.config.override_dirname.exclude_keys=["experiment","name"]']
+    """
+    setting = "hydra.job.config.override_dirname.exclude_keys"
+    if not is_sweep(words) or any(word.startswith(f"{setting}=") for word in words):
+        return []
+    fixed = ["name"]  # of the folder above
+    for given in overrides_in(words):
+        if not given.is_sweep_override() and not given.key_or_group.startswith("hydra."):
+            fixed.append(given.key_or_group)
+    names = ",".join(f'"{name}"' for name in sorted(set(fixed)))
+    return [f"{setting}=[{names}]"]
+
+
+def asked_for(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with `--help` that may be groups: no settings, and no values of flags.
+
+    >>> asked_for(["--config-dir", "mine", "--help", "reward", "seed=1"])
+    ['reward']
+    """
+    asked = []
+    before = ""
+    for word in words:
+        is_value = before.startswith("-") and before not in ("--help", "-h", "-m", "--multirun")
+        if re.fullmatch(r"[\w/]+", word) and not is_value:
+            asked.append(word)
+        before = word
+    return asked
+
+
+def print_help(config: str, words: list[str]) -> None:
+    """Print the help of a command. A reader such as `head` may close the pipe before the end."""
+    try:
+        show_help(config, words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(
+            os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
+        )  # or the interpreter would flush it again
 
 
 def show_help(config: str, words: list[str]) -> None:
@@ -93,7 +157,15 @@ def show_help(config: str, words: list[str]) -> None:
     command = text[2:].partition(":")[0]
     groups = [group for base in bases for group in groups_of(base)]
     known = {name: options_of((folder / name).as_posix()) for name in dict.fromkeys([*groups, *words])}
-    asked = [name for name in words if known[name]]
+    unknown = [name for name in words if not known[name]]
+    if unknown:
+        close = get_close_matches(unknown[0], groups, 1)
+        hint = f"Did you mean {close[0]}? " if close else ""
+        sys.exit(
+            f"Expected --help, or --help with a group of {', '.join(dict.fromkeys(groups))}, but got "
+            f"{unknown[0]!r}. {hint}`{command} --help` lists their options."
+        )
+    asked = words
     for name in asked:
         for option, content in known[name].items():
             said = [line for line in content.splitlines() if re.match(r"# (?!@package)", line)]
@@ -107,30 +179,13 @@ def show_help(config: str, words: list[str]) -> None:
     for name, texts in known.items():
         if names := [option for option in texts if option != "base"]:
             print(f"  {name}: {', '.join(names)}")
-    print(MORE.replace("COMMAND", command))
-
-
-def bases_of(config: str) -> list[str]:
-    """Return a configuration and the configurations that it extends.
-
-    `train`, `evaluate` and `plan` extend `train` and `scale/demo`; others extend none.
-    """
-    if config not in ("train", "evaluate", "plan"):
-        return [config]
-    return list(dict.fromkeys([config, "train", "scale/demo"]))
+    more = MORE + (SWEEPS if config in SWEPT else "")
+    print(more.replace("COMMAND", command))
 
 
 def text_of(config: str) -> str:
     """Return the text of a configuration without its section for Hydra."""
     return (configs() / f"{config}.yaml").read_text().partition("\nhydra:")[0]
-
-
-def groups_of(config: str) -> list[str]:
-    """Return the groups in the defaults list of a configuration, in order."""
-    content: Any = OmegaConf.load(configs() / f"{config}.yaml")
-    entries = [entry for entry in content.get("defaults", []) if not isinstance(entry, str)]
-    keys = [str(next(iter(entry))) for entry in entries]
-    return [key.split()[-1].lstrip("/") for key in keys]
 
 
 def record(cfg: DictConfig, run: Run, loggers: Sequence[Logger] = ()) -> None:
@@ -245,7 +300,6 @@ def following(
         commands.insert(0, ["tagrpo-export", str(directory), str(model)])
     if "checkpoints" in found and iterations:
         own = [override("hydra.run.dir", directory), "resume=auto", f"iterations={2 * iterations}"]
-        commands.append(
-            ["tagrpo-train", *(o for o in overrides if not o.startswith(("iterations=", "resume="))), *own]
-        )
+        left_out = ("iterations=", "resume=", "search=")  # a search is for a sweep, not for one of its runs
+        commands.append(["tagrpo-train", *(o for o in overrides if not o.startswith(left_out)), *own])
     return commands

@@ -102,9 +102,8 @@ class PromptRenderer:
                     if number:
                         text = self._render(name, question)
                         ids = self._encode(name, question, text)
-                    prompts.append(
-                        Prompt(row, number, name, text, ids, anchors[name], count, kind=kinds[number])
-                    )
+                    prompt = Prompt(row, number, name, text, ids, anchors[name], count, kind=kinds[number])
+                    prompts.append(prompt._replace(messages=self._messages(name, question)))
         return prompts
 
     def cautions(self) -> Iterator[str]:
@@ -125,6 +124,11 @@ class PromptRenderer:
 
     def _render(self, template: str, question: str) -> str:
         return self.templates.templates[template].render(question, self.tokenizer)
+
+    def _messages(self, template: str, question: str) -> tuple[dict[str, str], ...] | None:
+        """Return the turns of a prompt; None if the template makes no conversation."""
+        messages = getattr(self.templates.templates[template], "messages", None)
+        return None if messages is None else tuple(messages(question))
 
     def _encode(self, template: str, question: str, text: str) -> Tensor:
         """Tokenise the prompt `text` of a question in a template."""

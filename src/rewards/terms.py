@@ -1,12 +1,13 @@
-"""Reward terms, added to the verdict before advantages are computed. Pass@k never sees them.
+"""Reward terms, added to the verdict or graded reward before advantages are computed. Pass@k never sees them.
 
 A term is a callable `(rollouts, groups) -> [R] float32`. It sees the responses of one rank, which always
 holds all responses to a question. Terms are chosen by name: `tagrpo-train experiment=grpo
 'reward_terms=[overlong,noise]'`; `tagrpo-train --help reward_terms` lists them.
 
-The reward is verdict + Σ terms. If a method's reward *replaces* the verdict, its term is the difference:
-`RewardNoise` is +1 if a wrong response counts as right. Terms do not see each other. They have no state, and
-random terms draw by seed: the same rollouts earn the same rewards after a resume.
+The reward is verdict + Σ terms, or for graded rewards `Score.reward` + Σ terms. If a method's reward
+*replaces* the verdict, its term is the difference: `RewardNoise` is +1 if a wrong response counts as right. Terms do
+not see each other. They have no state, and random terms draw by seed: the same rollouts earn the same rewards
+after a resume.
 """
 
 import hashlib

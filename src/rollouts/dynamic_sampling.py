@@ -18,7 +18,7 @@ from ..distributed import max_over_ranks, rank
 from ..metrics.functional import uniform_groups
 from ..types import History, QuestionBatch, Rollouts, Seconds
 
-_OTHERS = ("prompts", "prompt", "question", "reward_terms", "history", "seconds")
+_OTHERS = ("prompts", "prompt", "question", "reward_terms", "reward_parts", "history", "seconds")
 COLUMNS = [field.name for field in fields(Rollouts) if field.name not in _OTHERS]
 """Per-response fields of `Rollouts` whose entries stay as they are when responses move to another batch."""
 
@@ -141,6 +141,7 @@ def take_questions(batch: QuestionBatch, rows: Tensor) -> QuestionBatch:
         prompt=torch.searchsorted(torch.tensor(kept_prompts, dtype=torch.long), rollouts.prompt[kept]),
         question=torch.searchsorted(rows, rollouts.question[kept]),
         reward_terms={name: term[kept] for name, term in rollouts.reward_terms.items()},
+        reward_parts={name: part[kept] for name, part in rollouts.reward_parts.items()},
         history=rollouts.history and History(*(column[kept] for column in rollouts.history)),
         **values,
     )
@@ -170,8 +171,22 @@ def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
         reward_terms={
             name: torch.cat([r.reward_terms[name] for r in every]) for name in every[0].reward_terms
         },
+        reward_parts=_joined_parts(every),
         history=History.joined(r.history for r in every),
         seconds=seconds,
         **values,
     )
     return QuestionBatch(list(chain(*(part.groups for part in parts))), prompts, parts[0].split, joined)
+
+
+def _joined_parts(every: Sequence[Rollouts]) -> dict[str, Tensor]:
+    """Concatenate the reward parts of several batches; a batch that lacks a name has nan."""
+    names = sorted({name for rollouts in every for name in rollouts.reward_parts})
+    joined: dict[str, Tensor] = {}
+    for name in names:
+        columns = []
+        for rollouts in every:
+            missing = torch.full((len(rollouts),), torch.nan)
+            columns.append(rollouts.reward_parts.get(name, missing))
+        joined[name] = torch.cat(columns)
+    return joined

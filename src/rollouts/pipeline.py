@@ -238,7 +238,7 @@ class RolloutPipeline:
         """
         first = self.iteration + len(self.following)
         requests = [self._request(batch, ("fit", number, 0)) for number, batch in enumerate(batches, first)]
-        block = Block(requests, [self._scoring(batch) for batch in batches])
+        block = Block(requests, [self._scoring(batch, step) for batch in batches])
         self.following.join()  # an engine does one thing at a time
         block.finish = self.engine.start(block.request, block.deliver, policy, step, seconds, ahead=True)
         self.following.add(block, requests, step)
@@ -266,14 +266,14 @@ class RolloutPipeline:
         if self.following and position[0] == "fit" and not position[2]:
             taken = self.following.take(request, seconds)
         if taken is None:  # on every rank
-            scoring = self._scoring(batch)
+            scoring = self._scoring(batch, step)
             self.following.join()  # an engine does one thing at a time
             sample = self.engine.start(request, scoring.deliver, policy, step, seconds)
             with seconds.measure("generate"):
                 completions = sample()
             staleness = 0
         else:
-            scoring = taken.scoring or self._scoring(batch)
+            scoring = taken.scoring or self._scoring(batch, taken.step)
             completions = taken.result(seconds)
             staleness = step - taken.step
         terms = self.reward_terms if position[0] == "fit" else {}
@@ -282,8 +282,8 @@ class RolloutPipeline:
         self.failures += scoring.failures
         return rolled_out
 
-    def _scoring(self, batch: QuestionBatch) -> Scoring:
-        return Scoring(batch, self.verifier, self.decode, self.verifier_reads)
+    def _scoring(self, batch: QuestionBatch, step: int) -> Scoring:
+        return Scoring(batch, self.verifier, self.decode, self.verifier_reads, step)
 
     def _request(self, batch: QuestionBatch, position: Position) -> Request:
         stage, first, second = position

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from typing import Any, Literal
 
 import torch
@@ -12,8 +12,11 @@ from torch import Tensor
 
 from ..rewards.response import is_mark, opens_thoughts, split_response
 from ..types import (
+    LARGEST_REWARD,
+    NO_REWARD,
     Completion,
     InvalidScoreError,
+    PromptVerifier,
     QuestionBatch,
     RewardTerm,
     Rollouts,
@@ -27,9 +30,6 @@ Decode = Callable[[list[Tensor]], list[str]]
 """[n] of [T] long → [n] texts without special tokens."""
 SETTING = "rollout.verifier"
 """Setting that chooses the verifier."""
-LARGEST_REWARD = 1e18
-"""Largest absolute reward: sums of squares of larger ones overflow float32."""
-
 
 Reads = Literal["answer", "response"]
 """What a verifier gets of a response: its answer, or all of it."""
@@ -65,13 +65,19 @@ class Scoring:
 
     Verifiers get the answer of each response, without its thoughts (`split_response`). They get the whole
     response if `verifier_reads` is `response` or `Verifier.reads_response` is true. Texts are always whole.
+    `step` is the number of optimizer steps of the weights that sample.
 
     Attributes:
         failures: `timeout`, … → responses without a verdict, after `rollouts`.
     """
 
     def __init__(
-        self, batch: QuestionBatch, verifier: Verifier, decode: Decode, verifier_reads: Reads = "answer"
+        self,
+        batch: QuestionBatch,
+        verifier: Verifier,
+        decode: Decode,
+        verifier_reads: Reads = "answer",
+        step: int = 0,
     ) -> None:
         self.batch = batch
         self.failures: Counter[str] = Counter()
@@ -79,6 +85,7 @@ class Scoring:
         self.opened = [opens_thoughts(prompt.text) for prompt in batch.prompts]
         self.verifier = verifier
         self.decode = decode
+        self.step = step
         self.reads_answer = verifier_reads == "answer" and not verifier.reads_response
         self._early: dict[int, tuple[list[str], Callable[[], list[Score]]]] = {}
 
@@ -87,8 +94,19 @@ class Scoring:
         if self.verifier.in_background:
             texts, read = self._read([(prompt, completion) for completion in completions])
             with own_code(self.verifier, SETTING):
-                wait = self.verifier.score_async(read, [self.references[prompt]] * len(read))
+                if isinstance(self.verifier, PromptVerifier):
+                    wait = self._start(self.verifier, prompt, read, completions)
+                else:
+                    wait = self.verifier.score_async(read, [self.references[prompt]] * len(read))
             self._early[prompt] = texts, partial(checked_scores, self.verifier, len(read), wait)
+
+    def _start(
+        self, verifier: PromptVerifier, prompt: int, read: Sequence[str], completions: Sequence[Completion]
+    ) -> Callable[[], list[Score]]:
+        """Start scoring responses to a prompt with a verifier that reads the prompt, too."""
+        asked = self.batch.prompts[prompt]
+        token_ids = [completion.token_ids for completion in completions]
+        return verifier.score_prompt(asked, self.batch.groups[asked.question], read, token_ids, self.step)
 
     def rollouts(
         self,
@@ -122,15 +140,34 @@ class Scoring:
         # Replayed ones are late, too.
         late = [(p, c) for p, samples in enumerate(completions) for c in samples[len(early[p][0]) :]]
         texts, read = self._read(late)
-        references = [self.references[prompt] for prompt, _ in late]
-        ask = partial(self.verifier.score_batch, read, references)
-        scores = checked_scores(self.verifier, len(read), ask) if late else []
+        scores = checked_scores(self.verifier, len(read), partial(self._score, late, read)) if late else []
         others = iter(list(zip(texts, scores, strict=True)))
         rows: list[tuple[str, Score]] = []
         for samples, (delivered, wait) in zip(completions, early, strict=True):
             rows += zip(delivered, wait(), strict=True)
             rows += islice(others, len(samples) - len(delivered))
         return [text for text, _ in rows], [score for _, score in rows]
+
+    def _score(self, responses: Sequence[tuple[int, Completion]], read: Sequence[str]) -> Sequence[Score]:
+        """Score (row of the prompt, response) pairs, of which the verifier reads the texts `read`."""
+        if not isinstance(self.verifier, PromptVerifier):
+            references = [self.references[prompt] for prompt, _ in responses]
+            return self.verifier.score_batch(read, references)
+        texts = iter(read)
+        started = []  # all before the first is waited for
+        for (prompt, _), members in groupby(responses, self._sampled_for):
+            completions = [completion for _, completion in members]
+            wait = self._start(self.verifier, prompt, list(islice(texts, len(completions))), completions)
+            started.append((len(completions), wait))
+        scores: list[Score] = []
+        for count, wait in started:
+            scores += checked_scores(self.verifier, count, wait)
+        return scores
+
+    def _sampled_for(self, response: tuple[int, Completion]) -> tuple[int, bool]:
+        """Return the row of a response's prompt, and whether the response is a replayed one."""
+        prompt, completion = response
+        return prompt, completion is self.batch.prompts[prompt].past
 
     def _read(self, responses: Sequence[tuple[int, Completion]]) -> tuple[list[str], list[str]]:
         """Return the texts of (row of the prompt, response) pairs, and what the verifier reads of each."""
@@ -194,7 +231,7 @@ def assemble(
     staleness: int,
     seconds: Seconds,
 ) -> Rollouts:
-    """Return the rollouts of `batch`, with rewards from verdicts alone.
+    """Return the rollouts of `batch`, with rewards from scores alone.
 
     `completions` are [P][G], `texts` and `scores` [R]. `staleness` is the number of optimizer steps since the
     weights that sampled. `seconds` is shared, not copied: later phases of the iteration add their seconds.
@@ -204,10 +241,11 @@ def assemble(
     pairs = zip(batch.prompts, completions, strict=True)
     past = [sample is prompt.past for prompt, samples in pairs for sample in samples]
     correct = torch.tensor([score.correct for score in scores], dtype=torch.bool)
+    question = torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[rows]
     return Rollouts(
         prompts=batch.prompts,
         prompt=rows,
-        question=torch.tensor([p.question for p in batch.prompts], dtype=torch.long)[rows],
+        question=question,
         rephrasing=torch.tensor([p.rephrasing for p in batch.prompts], dtype=torch.long)[rows],
         token_ids=[completion.token_ids for completion in flat],
         logprobs=[completion.logprobs for completion in flat],
@@ -215,11 +253,45 @@ def assemble(
         text=texts,
         correct=correct,
         answers=[score.answer for score in scores],
-        rewards=correct.float(),
+        rewards=rewards_of(scores, question),
+        reward_parts=parts_of(scores),
         replayed=torch.tensor(past, dtype=torch.bool),
         staleness=torch.full((len(flat),), staleness),
         seconds=seconds,
     )
+
+
+def rewards_of(scores: Sequence[Score], question: Tensor) -> Tensor:
+    """Return [R] float32 rewards: `Score.reward`, or the verdict if that is None.
+
+    A response without a reward (`NO_REWARD`) gets the mean reward of the others to its question, 0 if no
+    response to it has one. `question` is [R] long.
+
+    >>> scores = [Score(True, None, reward=0.75), Score(False, None, reward=0.25), Score(False, None, NO_REWARD)]
+    >>> rewards_of([*scores, Score(True, "7")], torch.tensor([0, 0, 0, 1]))
+    tensor([0.7500, 0.2500, 0.5000, 1.0000])
+    """
+    rewards = torch.zeros(len(scores), dtype=torch.double)
+    missing = torch.zeros(len(scores), dtype=torch.bool)
+    for row, score in enumerate(scores):
+        missing[row] = score.failure == NO_REWARD
+        rewards[row] = float(score.correct) if score.reward is None else score.reward
+    for row in missing.nonzero()[:, 0].tolist():
+        others = rewards[(question == question[row]) & ~missing]
+        if len(others):
+            rewards[row] = others.mean()
+    return rewards.float()
+
+
+def parts_of(scores: Sequence[Score]) -> dict[str, Tensor]:
+    """Return name → [R] float32 of `Score.parts`, nan where a score has no such part."""
+    parts: dict[str, Tensor] = {}
+    for row, score in enumerate(scores):
+        for name, value in score.parts:
+            if name not in parts:
+                parts[name] = torch.full((len(scores),), torch.nan)
+            parts[name][row] = value
+    return dict(sorted(parts.items()))
 
 
 def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, RewardTerm]) -> Rollouts:
@@ -273,6 +345,11 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
     assert rollouts is not None
     sampled = ~rollouts.replayed
     original = (rollouts.rephrasing == 0) & sampled
+    parts: dict[str, float] = {}
+    for name, values in rollouts.reward_parts.items():
+        applied = values[sampled & ~values.isnan()]
+        parts[f"reward_part/{name}"] = float(applied.double().sum())
+        parts[f"with_reward_part/{name}"] = float(len(applied))
     return {
         "prompts": len(rollouts.prompts),
         "questions": len(batch.groups),
@@ -287,6 +364,7 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
         "staleness": float(rollouts.staleness[sampled].sum()),
         "logprob": sum(float(rollouts.logprobs[row].sum()) for row in sampled.nonzero()[:, 0].tolist()),
         **{f"reward_term/{name}": float(term[sampled].sum()) for name, term in rollouts.reward_terms.items()},
+        **parts,
     }
 
 
@@ -298,7 +376,9 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
 
     Means over the sampled responses of a training batch, replayed ones left out:
 
-    - `rollout/reward`: verdict plus shaped terms; `rollout/reward_term/<name>`: one of the shaped terms.
+    - `rollout/reward`: verdict, or graded reward, plus shaped terms; `rollout/reward_term/<name>`: one of the shaped terms.
+    - `rollout/reward_part/<name>`: value of one of several reward functions, before its weight, over the
+      responses to which it applies.
     - `rollout/correct`: share of correct responses; `rollout/{correct_original,correct_rephrasings}`: the
       same of the responses to original questions, and of those to rephrasings.
     - `rollout/length`: tokens per response, stop token included.
@@ -324,6 +404,10 @@ def means_of(totals: Mapping[str, float]) -> dict[str, float]:
         means["rollout/correct_original"] = totals["correct_original"] / originals
     if others:
         means["rollout/correct_rephrasings"] = (totals["correct"] - totals["correct_original"]) / others
+    for name, total in totals.items():
+        with_part = totals.get(f"with_{name}", 0.0)
+        if name.startswith("reward_part/") and with_part:
+            means[f"rollout/{name}"] = total / with_part
     return means | {
         f"rollout/{name}": sum_ / count for name, sum_ in totals.items() if name.startswith("reward_term/")
     }

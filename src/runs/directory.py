@@ -41,6 +41,7 @@ MAY_CHANGE = (
     "trainer", "strategy", "threads", "policy.compile", "policy.token_budget", "rollout.engine",  # hardware
     "optimizer.fused", "model.load.gradient_checkpointing",
     "reward.workers", "reward.free.workers", "rollout.verifier.workers", "rollout.verifier.free.workers",
+    "reward.correct_above", "rollout.verifier.correct_above",  # which a run may ask for only when it has begun
     "data_path", "data.train.path", "data.train.rephrasings", "data.tokenizer",  # paths, whose content
     "model.path", "model.made_by", "model.load.path",  # is compared later
 )  # fmt: skip

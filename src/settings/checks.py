@@ -14,6 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from ..runs.directory import flat
+from .choices import check_added
 from .config import Run, check_sections, check_settings, drop_unchosen
 
 
@@ -32,6 +33,7 @@ def check_run(cfg: DictConfig, *, trains: bool) -> None:
             "Expected questions to ask, but data.evaluation is empty. Choose some, as data/evaluation=arithmetic."
         )
     check_sections(cfg)
+    check_added(cfg, given_overrides())
     check_given(cfg)
     drop_unchosen(cfg)
     check_settings(cfg, trains)

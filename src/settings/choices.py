@@ -4,15 +4,22 @@ Without this check, Hydra ends `<group>=null` with an error that names no settin
 at `~<group>`.
 """
 
-from collections.abc import Sequence
+import importlib.util
+import re
+from collections.abc import Collection, Iterator, Sequence
+from difflib import get_close_matches
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ChoiceSweep, Override
+from omegaconf import DictConfig, OmegaConf
 
-from .methods import options_of
+from .methods import configs, options_of
 
 WITHOUT_SETTINGS = ("scale", "recipe")
 """Groups whose options set other settings, and which have no settings themselves."""
+RECORDED = ("notes",)
+"""Settings that a run only records; every type is taken."""
 
 
 def check_choices(overrides: Sequence[str]) -> None:
@@ -26,8 +33,7 @@ def check_choices(overrides: Sequence[str]) -> None:
             group that every run needs.
         hydra.errors.OverrideParseException: if a word is not an override.
     """
-    words = [word for word in overrides if not word.startswith("-") and ("=" in word or word.startswith("~"))]
-    parsed = OverridesParser.create().parse_overrides(words)
+    parsed = overrides_in(overrides)
     made = {override.key_or_group.partition(".")[0] for override in parsed if override.is_add()}
     for override in parsed:
         if not override.key_or_group:
@@ -39,6 +45,157 @@ def check_choices(overrides: Sequence[str]) -> None:
         options = _options(override.key_or_group)
         if options and override.package is None:
             _check_choice(override, options)
+
+
+def known_settings(config: str) -> list[str]:
+    """Return the settings and groups at the top level of a command's configuration, such as `train`."""
+    names = ["hydra"]
+    for base in bases_of(config):
+        content: Any = OmegaConf.load(configs() / f"{base}.yaml")
+        names += [str(key) for key in content if key != "defaults"]
+        names += groups_of(base)
+    return list(dict.fromkeys(names))
+
+
+def bases_of(config: str) -> list[str]:
+    """Return a configuration and the configurations that it extends.
+
+    `train`, `evaluate` and `plan` extend `train` and `scale/demo`; others extend none.
+    """
+    if config not in ("train", "evaluate", "plan"):
+        return [config]
+    return list(dict.fromkeys([config, "train", "scale/demo"]))
+
+
+def groups_of(config: str) -> list[str]:
+    """Return the groups in the defaults list of a configuration, in order."""
+    content: Any = OmegaConf.load(configs() / f"{config}.yaml")
+    entries = [entry for entry in content.get("defaults", []) if not isinstance(entry, str)]
+    keys = [str(next(iter(entry))) for entry in entries]
+    return [key.split()[-1].lstrip("/") for key in keys]
+
+
+def check_names(words: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse overrides whose first name is almost one of the `known` ones.
+
+    Hydra would advise to add such a setting by `+`, and nothing would read it.
+
+    Raises:
+        ValueError: if there is such an override. The message has the override that was probably meant.
+    """
+    if any(word.startswith(("--config-", "-cd", "-cp", "-cn")) for word in words):
+        return  # settings of a user's own may have any name
+    for override in overrides_in(words):
+        name = override.key_or_group
+        first = re.split("[./@]", name)[0]
+        close = get_close_matches(first, known, 1, cutoff=0.75)
+        if first not in known and first not in RECORDED and close and not options_of(name):
+            written = str(override.input_line)
+            meant = written.lstrip("+~").replace(first, close[0], 1)
+            raise ValueError(f"Expected the name of a setting, but got {written}. Did you mean {meant}?")
+
+
+def check_added(cfg: DictConfig, overrides: Sequence[str]) -> None:
+    """Refuse settings that overrides add (`+name=value`) and that nothing reads.
+
+    A setting at the top level is read if another one refers to it (`${name}`), a callback or logger if it has a
+    `_target_`. Most other settings are arguments of a class, which `check_declared` compares.
+
+    Args:
+        cfg: The composed settings.
+        overrides: Overrides of the command line.
+
+    Raises:
+        ValueError: if there is such a setting. The message names the most similar setting.
+    """
+    known = {*known_settings("train"), *known_settings("evaluate"), *known_settings("plan"), *RECORDED}
+    for override in overrides_in(overrides):
+        name = override.key_or_group
+        adds = override.is_add() or override.is_force_add()
+        if not adds or "/" in name or options_of(name):
+            continue
+        unread = _unread_part(cfg, name, known)
+        if not unread:
+            continue
+        others = [other for other in _names(cfg) if not f"{other}.".startswith(f"{unread}.")]
+        last = name.rpartition(".")[2]
+        alike = [other for other in others if other.rpartition(".")[2] == last]
+        close = get_close_matches(name, alike or others, 1, cutoff=0.0 if alike else 0.6)
+        written = str(override.input_line)
+        hint = f"Did you mean {close[0]}={written.partition('=')[2]}?" if close else f"Leave out {written}."
+        raise ValueError(
+            f"Expected {written} to add a setting that something reads, but nothing reads {unread}. {hint} A "
+            "note for the record is +notes=…"
+        )
+
+
+def _unread_part(cfg: DictConfig, name: str, known: Collection[str]) -> str:
+    """Return the first part of an added setting that nothing reads; empty if it may be read."""
+    first, *others = name.split(".")
+    if first not in known:
+        referred = re.search(rf"[{{:,]\s*{re.escape(first)}\s*[.}},\[]", OmegaConf.to_yaml(cfg))
+        return "" if referred else first
+    section = cfg.get(first)
+    if not others or not isinstance(section, DictConfig):
+        return ""
+    member = section.get(others[0])
+    part = f"{first}.{others[0]}"
+    if first in ("callbacks", "logger"):
+        return part if isinstance(member, DictConfig) and "_target_" not in member else ""
+    siblings = [str(key) for key in section if key != others[0]]
+    is_slip = first == "model" and get_close_matches(others[0], siblings, 1, cutoff=0.75)
+    return part if is_slip else ""
+
+
+def _names(node: DictConfig, prefix: str = "") -> Iterator[str]:
+    """Yield the dotted names of all settings, without resolving any."""
+    for key in map(str, node):
+        name = f"{prefix}.{key}" if prefix else key
+        inside = None
+        if not OmegaConf.is_missing(node, key) and not OmegaConf.is_interpolation(node, key):
+            inside = node[key]
+        if isinstance(inside, DictConfig):
+            yield from _names(inside, name)
+        else:
+            yield name
+
+
+def is_sweep(words: Sequence[str]) -> bool:
+    """Return whether the words of a command line start several runs."""
+    return "-m" in words or "--multirun" in words
+
+
+def check_search(words: Sequence[str]) -> None:
+    """Check that a search of settings runs as a sweep, and that its sweeper is installed.
+
+    Raises:
+        ValueError: if `-m` or the package is missing.
+    """
+    chosen = [override.value() for override in overrides_in(words) if override.key_or_group == "search"]
+    shows = {"--cfg", "-c", "--info", "-i"} & set(words)  # the settings, without a run
+    if "optuna" not in chosen or shows:
+        return
+    if not is_sweep(words):
+        raise ValueError(
+            "Expected -m with search=optuna, which starts one run after the other, but it is missing. Add -m."
+        )
+    if importlib.util.find_spec("hydra_plugins") is None or (
+        importlib.util.find_spec("hydra_plugins.hydra_optuna_sweeper") is None
+    ):
+        raise ValueError(
+            "Expected Optuna's plugin of Hydra for search=optuna, but it is not installed. Install it with "
+            "`pip install 'tagrpo[search]'`."
+        )
+
+
+def overrides_in(words: Sequence[str]) -> list[Override]:
+    """Return the overrides among the words of a command line.
+
+    Raises:
+        hydra.errors.OverrideParseException: if a word is not an override.
+    """
+    settings = [word for word in words if not word.startswith("-") and ("=" in word or word.startswith("~"))]
+    return OverridesParser.create().parse_overrides(settings)
 
 
 def _options(group: str) -> list[str]:

@@ -5,6 +5,7 @@ No model is loaded yet, so that wrong settings fail at once. This file imports n
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import os
@@ -58,9 +59,10 @@ CHATTER = re.compile(
 
 
 def run_name(name: str, seed: int) -> str:
-    """Return the name of a run for loggers; in a sweep, the name includes the settings."""
+    """Return the name of a run for loggers; in a sweep, the name includes the settings that vary."""
     swept = HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN
-    return f"{name}-seed{seed}" + (f"-{HydraConfig.get().sweep.subdir}" if swept else "")
+    folder = HydraConfig.get().sweep.subdir if swept else f"seed{seed}"
+    return f"{name}-{folder}".replace("/", "-")
 
 
 def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictConfig) -> int:
@@ -78,10 +80,24 @@ def ranks_wait(engine: DictConfig | None) -> int:
     return math.ceil(float(engine.patience + (engine.retries + 2) * engine.timeout) / 60) + 20
 
 
-def sweep_folder(number: int, overrides: str) -> str:
-    """Return the folder name of a run in a sweep: number and overrides, at most 120 bytes in UTF-8."""
-    name = f"{number},{overrides}".replace("/", "-").encode()[:120]
-    return name.decode(errors="ignore").rstrip(",")
+def sweep_folder(overrides: str, seed: object) -> str:
+    """Return the folder of a run in a sweep: its settings that vary, then its seed as for a run alone.
+
+    Args:
+        overrides: The settings, separated by commas. A name of more than 120 bytes in UTF-8 is cut, and ends in
+            a digest.
+        seed: Seed of the run.
+
+    >>> sweep_folder("loss.clip_high=0.3,seed=1", 1), sweep_folder("seed=2", 2), sweep_folder("model.path=a/b", 0)
+    ('loss.clip_high=0.3/seed1', 'seed2', 'model.path=a-b/seed0')
+    """
+    varying = [setting for setting in overrides.split(",") if setting != f"seed={seed}"]
+    name = ",".join(varying).replace("/", "-")
+    if len(name.encode()) > 120:
+        name = (
+            f"{name.encode()[:110].decode(errors='ignore')},{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        )
+    return f"{name}/seed{seed}" if name else f"seed{seed}"
 
 
 RESOLVERS: dict[str, Callable[..., object]] = {

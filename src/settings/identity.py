@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from ..digests import json_digest, tokenizer_digest
+from ..rewards.checked_function import module_of, named
 from ..runs.sources import sources_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,10 @@ def identity_of(
 
     Evaluations with equal digests share counts.
     """
-    splits = {name: loader.groups for name, loader in data.evaluation_loaders().items()}
+    reads_rows = is_function(cfg.reward)  # whose functions read the columns of `QuestionGroup.metadata`, too
+    splits = {}
+    for name, loader in data.evaluation_loaders().items():
+        splits[name] = [tuple(group[: 5 if reads_rows else 4]) for group in loader.groups]
     parts = (cfg.reward, cfg.data.evaluation_template or cfg.template, cfg.rollout.evaluation_sampling)
     reward, template, sampling = (OmegaConf.to_container(part, resolve=True) for part in parts)
     model = policy.policy.model
@@ -40,9 +44,7 @@ def identity_of(
         "model": json_digest(configuration),
         "checkpoint": json_digest(_sums_of(checkpoint)) if checkpoint else "",
         "tokenizer": tokenizer_digest(data.tokenizer),
-        "data": json_digest(
-            {name: [tuple(group[:4]) for group in groups] for name, groups in splits.items()}
-        ),
+        "data": json_digest(splits),
         "reward": json_digest([_without_workers(reward), _code_of(reward)]),
         "sampling": json_digest([sampling, engine, cfg.seed]),
         "protocol": json_digest([template, _code_of(template), cfg.data.evaluation_samples]),
@@ -68,18 +70,24 @@ def _sums_of(checkpoint: Path) -> Any:
 
 
 def _code_of(settings: Any) -> list[Any]:
-    """Return the code of the classes that settings name: all files in their folders, and all imports.
+    """Return the code of the classes and reward functions that settings name.
+
+    This is the text of all files in their folders, and of all imports.
 
     Warn of modules that load other modules at run time: changes in those are not noticed.
     """
     from hydra.utils import get_object
 
-    kinds = [get_object(name) for name in targets(settings)]
-    folders = {Path(inspect.getfile(kind)).parent for kind in kinds}
+    modules = {get_object(name).__module__ for name in targets(settings)}
+    for name in functions(settings):
+        function = named(name)
+        modules |= {module_of(name), getattr(function, "__module__", None) or module_of(name)}
+    places = [getattr(import_module(module), "__file__", None) for module in modules]
+    folders = {Path(place).parent for place in places if place}
     files = [
         file.read_text(errors="replace") for folder in sorted(folders) for file in sorted(folder.glob("*.py"))
     ]
-    imported = sources_of(sorted({kind.__module__ for kind in kinds}))
+    imported = sources_of(sorted(modules))
     if imported.open:
         warnings.warn(
             f"Expected the code of {', '.join(targets(settings))} to name the modules that it imports, but "
@@ -88,6 +96,24 @@ def _code_of(settings: Any) -> list[Any]:
             stacklevel=2,
         )
     return [files, imported.digests]
+
+
+def functions(settings: Any) -> Iterator[str]:
+    """Yield the names of reward functions in the settings of a `FunctionReward`.
+
+    >>> list(functions({"_target_": "tagrpo.rewards.FunctionReward", "target": ["a.b", {"_target_": "a.C"}]}))
+    ['a.b']
+    """
+    if is_function(settings):
+        target = settings["target"]
+        for name in target if isinstance(target, list) else [target]:
+            if isinstance(name, str):
+                yield name
+
+
+def is_function(reward: Any) -> bool:
+    """Return whether settings of a reward are those of a `FunctionReward`."""
+    return isinstance(reward, Mapping) and str(reward.get("_target_")).endswith(".FunctionReward")
 
 
 def targets(settings: Any) -> Iterator[str]:

@@ -192,7 +192,10 @@ RULES = {
     "*reward_terms.noise.probability": _number(0, 1),
     "*reward_terms.overlong.max_length": _whole(1),
     "*reward_terms.overlong.cache": _whole(1, null=True),
+    "reward.workers": _whole(1, null=True),
     "reward.*workers": _whole(1),
+    "reward.weights": _number(listed=True, null=True),
+    "reward.correct_above": _number(null=True),
     "reward.*cpu_seconds": _above(0, LONGEST / 100),  # the wall time is ten times as much
     "reward.*load_seconds": _above(0, LONGEST),
     "reward.*memory_bytes": _whole(1, 2**63 - 1),

@@ -1,6 +1,8 @@
 """Core: the vocabulary: the data that flows through an iteration, and the parts that can be plugged in."""
 
 from .data import (
+    LARGEST_REWARD,
+    NO_REWARD,
     Completion,
     History,
     InvalidScoreError,
@@ -13,6 +15,7 @@ from .data import (
     SamplingConfig,
     Score,
     Seconds,
+    as_number,
 )
 from .fields import Fields
 from .learning import Credit, CreditInputs, LossInputs, LossOutputs
@@ -24,6 +27,7 @@ from .protocols import (
     EnumeratingVerifier,
     Finish,
     Loss,
+    PromptVerifier,
     Reformulator,
     RewardTerm,
     SampledPolicy,
@@ -34,9 +38,9 @@ from .protocols import (
 )
 
 __all__ = [
-    "AdvantageStrategy", "Ask", "Completion", "Credit", "CreditInputs", "Deliver", "Engine",
-    "EnumeratingVerifier", "Fields", "Finish", "History", "InvalidScoreError", "Loss", "LossInputs",
-    "LossOutputs", "Prompt", "QuestionBatch", "QuestionGroup", "Reformulator", "Request", "RewardGroups",
-    "RewardTerm", "Rollouts", "SampledPolicy", "SamplingConfig", "Score", "Seconds", "TokenCredit",
-    "Verifier", "ignore", "require",
+    "LARGEST_REWARD", "NO_REWARD", "AdvantageStrategy", "Ask", "Completion", "Credit", "CreditInputs",
+    "Deliver", "Engine", "EnumeratingVerifier", "Fields", "Finish", "History", "InvalidScoreError", "Loss",
+    "LossInputs", "LossOutputs", "Prompt", "PromptVerifier", "QuestionBatch", "QuestionGroup", "Reformulator",
+    "Request", "RewardGroups", "RewardTerm", "Rollouts", "SampledPolicy", "SamplingConfig", "Score",
+    "Seconds", "TokenCredit", "Verifier", "as_number", "ignore", "require",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -71,6 +72,8 @@ class Prompt(NamedTuple):
     """Response of an earlier policy that joins the drawn responses, for replay; None without."""
     kind: str = ""
     """`original`, or the kind of the rephrasing; empty if the question names no kinds."""
+    messages: tuple[Mapping[str, str], ...] | None = None
+    """Turns before the response, each with `role` and `content`; None if the template is no conversation."""
 
 
 @dataclass
@@ -213,7 +216,9 @@ class Rollouts:
     answers: Sequence[str | None]
     """[R] normalised final answers; None if none was found."""
     rewards: Tensor
-    """[R] float32, what the advantage strategy learns from: `correct` plus the sum of `reward_terms`."""
+    """[R] float32, what the advantage strategy learns from, `reward_terms` included.
+
+    Without terms, the reward is `Score.reward`, or `correct` if that is None."""
     replayed: Tensor
     """[R] bool, true for replayed past successes.
 
@@ -222,6 +227,8 @@ class Rollouts:
     """[R] long, optimizer steps between the weights that sampled a response and those that learn."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
+    reward_parts: Mapping[str, Tensor] = field(default_factory=dict)
+    """name → [R] float32: `Score.parts`, such as the values of reward functions; nan where there is none."""
     history: History | None = None
     """Records of the questions before this batch; None if nobody reads them, and in evaluation."""
     seconds: Seconds = field(default_factory=Seconds)
@@ -291,6 +298,19 @@ class _ScoreFields(NamedTuple):
     """Why no verdict was reached (`timeout`, `memory`, `crash`), so `correct` is false; None when there was
     one.
     """
+    reward: float | None = None
+    """Graded reward to learn from; None if the reward is the verdict, 1 or 0."""
+    parts: tuple[tuple[str, float], ...] = ()
+    """(name, value) of what `reward` is made of, for logging."""
+
+
+LARGEST_REWARD = 1e18
+"""Largest absolute reward: sums of squares of larger ones overflow float32."""
+NO_REWARD = "no reward"
+"""`Score.failure` of a response that no reward function has scored.
+
+The response counts as wrong. Its reward is the mean reward of the other responses to its question, so that it
+does not change this mean."""
 
 
 class InvalidScoreError(TypeError):
@@ -301,13 +321,15 @@ class Score(_ScoreFields):
     """The judgement of a verifier on one response.
 
     `correct` is a bool of Python, numpy or torch. A number is refused: −1.0 means wrong elsewhere, but Python
-    takes every number but 0 as true.
+    takes every number but 0 as true. A partial or signed reward is the field `reward`.
 
     Raises:
-        InvalidScoreError: a field has another type, or `correct` is true together with a `failure`.
+        InvalidScoreError: a field has another type, `reward` is not finite or above `LARGEST_REWARD`, or
+            `correct` is true together with a `failure`.
 
-    >>> Score(True, "27")
-    Score(correct=True, answer='27', failure=None)
+    >>> Score(True, "27"), Score(False, "27", reward=-0.5)
+    (Score(correct=True, answer='27', failure=None),
+     Score(correct=False, answer='27', failure=None, reward=-0.5))
     >>> Score(-1.0, "27")
     Traceback (most recent call last):
     tagrpo.types.data.InvalidScoreError: Expected Score.correct to be a bool, but got -1.0...
@@ -320,13 +342,16 @@ class Score(_ScoreFields):
         correct: bool | np.bool_ | Tensor,
         answer: str | None,
         failure: str | None = None,
+        reward: float | None = None,
+        parts: Iterable[tuple[str, float]] = (),
     ) -> Self:
         """Check the fields and make the score; see the class."""
         verdict = _as_bool(correct)
         if verdict is None:
             raise InvalidScoreError(
                 f"Expected Score.correct to be a bool, but got {found(correct)}. "
-                "Compare a partial or signed reward with a threshold, such as `reward >= 1`."
+                "Compare a partial or signed reward with a threshold, such as `reward >= 1`, and pass the "
+                "reward as Score.reward to learn from it."
             )
         for name, text in (("answer", answer), ("failure", failure)):
             if text is not None and not isinstance(text, str):
@@ -336,7 +361,24 @@ class Score(_ScoreFields):
                 f"Expected Score.correct to be False with Score.failure={failure!r}, but got True. "
                 "A response without a verdict counts as wrong."
             )
-        return super().__new__(cls, verdict, answer, failure)
+        graded = reward
+        if reward is not None:
+            graded = as_number(reward)
+            if graded is None or not abs(graded) <= LARGEST_REWARD:
+                raise InvalidScoreError(
+                    f"Expected Score.reward to be None or a number of at most {LARGEST_REWARD:g} in absolute "
+                    f"value, but got {found(reward)}."
+                )
+        return super().__new__(cls, verdict, answer, failure, graded, tuple(parts))
+
+    def __repr__(self) -> str:
+        """Return the fields, without `reward` and `parts` if these are not given."""
+        fields = [f"correct={self.correct!r}", f"answer={self.answer!r}", f"failure={self.failure!r}"]
+        if self.reward is not None:
+            fields.append(f"reward={self.reward!r}")
+        if self.parts:
+            fields.append(f"parts={self.parts!r}")
+        return f"{type(self).__name__}({', '.join(fields)})"
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
@@ -351,3 +393,21 @@ def _as_bool(value: object) -> bool | None:
     if isinstance(value, Tensor) and value.dtype == torch.bool and value.ndim == 0:
         return bool(value)
     return None
+
+
+def as_number(value: object) -> float | None:
+    """Convert a real number or bool of Python, numpy or torch; return None if `value` is not one number.
+
+    >>> as_number(True), as_number(torch.tensor(0.5)), as_number("1"), as_number(torch.zeros(2))
+    (1.0, 0.5, None, None)
+    """
+    if isinstance(value, Tensor | np.ndarray):
+        if value.ndim != 0 or (isinstance(value, Tensor) and value.is_complex()):
+            return None
+        value = value.item()
+    if not isinstance(value, Real | np.bool_):
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # an integer of hundreds of digits
+        return math.inf

@@ -170,6 +170,35 @@ class EnumeratingVerifier(Verifier, Protocol):
 
 
 @runtime_checkable
+class PromptVerifier(Verifier, Protocol):
+    """Verifier that also reads the prompt, the row of the question and the tokens; see `FunctionReward`.
+
+    It scores all sampled responses to a prompt together, and a replayed response by itself.
+    """
+
+    def check_questions(self, groups: Sequence[QuestionGroup]) -> None:
+        """Raise a ValueError if the questions of a split lack a column; called on loading."""
+
+    def score_prompt(
+        self,
+        prompt: Prompt,
+        group: QuestionGroup,
+        texts: Sequence[str],
+        token_ids: Sequence[Tensor],
+        step: int,
+    ) -> Callable[[], list[Score]]:
+        """Start scoring responses to one prompt, and return a function that waits for scores.
+
+        Args:
+            prompt: The prompt.
+            group: Its question.
+            texts: [n] responses; without their thoughts if `reads_response` is false.
+            token_ids: [n] of [T_r] long, the tokens of the responses.
+            step: Optimizer steps of the weights that have sampled the responses.
+        """
+
+
+@runtime_checkable
 class RewardTerm(Protocol):
     """A shaped reward that is added to the verdict in training. Any callable of this form is one."""
 

@@ -6,6 +6,7 @@ import warnings
 from dataclasses import replace
 
 import pytest
+import torch
 
 from tagrpo.callbacks import FirstLook
 from tests.callbacks.test_diagnostics import Foreign, loader, make_trainer
@@ -55,3 +56,9 @@ def test_two_rewards_that_are_equal_within_batches_alone_are_a_difference(tmp_pa
 def test_at_least_one_batch_is_looked_at():
     with pytest.raises(ValueError, match=r"callbacks.first_look.patience.*0"):
         FirstLook(patience=0)
+
+
+def test_graded_rewards_need_no_answer(tmp_path, make_batch):
+    graded = unread(make_batch(EQUAL))
+    graded = replace(graded, rollouts=replace(graded.rollouts, rewards=torch.tensor([0.0, 0.25, 0.5, 0.0])))
+    assert warned(tmp_path, [graded, graded, graded]) == []

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tagrpo.analysis.runs import find_directories
 from tagrpo.cli.console import conclude, following
 from tagrpo.runs import directory
@@ -139,3 +141,28 @@ def test_without_a_repository_there_are_versions_alone(tmp_path, monkeypatch):
     assert all(name.startswith("version/") for name in directory.provenance())
     monkeypatch.setenv("LD_PRELOAD", "/somewhere/other.so")
     assert directory.provenance()["LD_PRELOAD"] == "/somewhere/other.so"
+
+
+def test_help_of_a_group_that_does_not_exist_is_an_error():
+    code, said = forked("train", "--help", "advantag")
+    assert code == 1
+    assert "'advantag'. Did you mean advantage?" in said
+    code, said = forked("train", "--help", "reward")
+    assert code == 0
+    assert "reward=function" in said
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "plan", "rephrase", "compare"])
+def test_help_names_sweeps_where_there_are_some(command):
+    code, said = forked(command, "--help")
+    assert code == 0
+    assert (" -m seed=0,1,2 " in said) == (command in ("train", "evaluate"))
+
+
+def test_help_may_be_read_in_part():
+    help = f"{Path(sys.executable).with_name('tagrpo-train')} --help"
+    ran = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{help} | head -1"], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert ran.stdout.startswith("# tagrpo-train")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from copy import copy
 
 import pytest
 import torch
 from transformers import AutoTokenizer
 
 from tagrpo.datamodules.prompts import STAND_IN, PromptRenderer
-from tagrpo.datamodules.templates import PlainTemplate, PromptAugmentation
+from tagrpo.datamodules.templates import ChatTemplate, PlainTemplate, PromptAugmentation
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionGroup
 
@@ -95,3 +96,18 @@ def test_a_plain_template_that_the_model_does_not_know_is_told(tokenizer, monkey
     chat = "Template t0 leaves out the turns of a chat that model knows: perhaps take template=chat."
     assert told("{question}", chat_template="{{ messages }}") == [chat]
     assert told("{question} <sep>", chat_template="{{ messages }}") == []  # its own tokens, spelled out
+
+
+def test_prompts_of_a_conversation_have_its_turns(tokenizer):
+    tokenizer = copy(tokenizer)
+    tokenizer.chat_template = "{% for m in messages %}{{ m.content }} {% endfor %}<sep>"
+    templates = {"chat": ChatTemplate("1 + 2", system="compute"), "plain": PlainTemplate()}
+    prompts = PromptRenderer(PromptAugmentation(templates, draw="response"), tokenizer).prompts(
+        [GROUP], 0, 64
+    )
+    questions = (GROUP.question, *GROUP.rephrasings)
+    assert {prompt.template for prompt in prompts} == {"chat", "plain"}
+    for prompt in prompts:
+        user = {"role": "user", "content": f"{questions[prompt.rephrasing]}\n1 + 2"}
+        turns = ({"role": "system", "content": "compute"}, user)
+        assert prompt.messages == (turns if prompt.template == "chat" else None)

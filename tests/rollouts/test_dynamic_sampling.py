@@ -197,3 +197,22 @@ def test_options_out_of_range_are_refused():
         DynamicSampling("batch")
     with pytest.raises(ValueError, match="max_draws"):
         DynamicSampling(max_draws=0)
+
+
+def test_reward_parts_follow_their_responses(make_batch):
+    """A batch to which no function with a name applies lacks the name."""
+
+    def with_parts(**parts):
+        batch = make_batch([[[0.0, 1.0]], [[0.0, 0.0]]])
+        batch.rollouts = replace(
+            batch.rollouts, reward_parts={name: torch.tensor(v) for name, v in parts.items()}
+        )
+        return batch
+
+    first, second = with_parts(a=[1.0, 2.0, 3.0, 4.0]), with_parts(b=[5.0, 6.0, 7.0, 8.0])
+    taken = take_questions(first, torch.tensor([1]))
+    assert taken.rollouts.reward_parts["a"].tolist() == [3.0, 4.0]
+    joined = join_batches([taken, second]).rollouts.reward_parts
+    assert list(joined) == ["a", "b"]
+    assert joined["a"].nan_to_num(-1).tolist() == [3.0, 4.0, -1, -1, -1, -1]
+    assert joined["b"].nan_to_num(-1).tolist() == [-1, -1, 5.0, 6.0, 7.0, 8.0]

@@ -11,8 +11,9 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from tagrpo import types
+from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig
-from tagrpo.rollouts.scoring import Decoder, Scoring, means_of, totals_of, with_terms
+from tagrpo.rollouts.scoring import Decoder, Scoring, means_of, parts_of, rewards_of, totals_of, with_terms
 from tagrpo.types import Completion, Prompt, QuestionBatch, QuestionGroup, Score
 
 IDS = torch.tensor([7, 8])
@@ -367,3 +368,108 @@ def test_special_tokens_that_mark_thoughts_stay_in_the_text(special, text):
     decoder.tokenizer = PreTrainedTokenizerFast(tokenizer_object=model, additional_special_tokens=special)
     rows = [torch.tensor([0, 3, 1, 4, 2]), torch.tensor([3, 2])]
     assert decoder(rows) == [text, "four"]
+
+
+class Graded(types.PromptVerifier):
+    """Rewards a response by the last digit, and remembers what it was asked, and when."""
+
+    def __init__(self, in_background=False):
+        self.in_background = in_background
+        self.started, self.waited = [], []
+
+    def __call__(self, text, references):
+        raise AssertionError("it reads prompts")
+
+    def score_prompt(self, prompt, group, texts, token_ids, step):
+        self.started.append(
+            (prompt.rephrasing, group.id, list(texts), [ids.tolist() for ids in token_ids], step)
+        )
+
+        def wait():
+            self.waited.append(len(self.started))
+            return [Score(text[-1] == "1", text, reward=int(text[-1]) / 4) for text in texts]
+
+        return wait
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+def test_a_verifier_of_prompts_gets_all_responses_to_each_with_question_and_tokens(in_background):
+    verifier = Graded(in_background)
+    batch, sampled = two_questions(), responses([3, 2, 3])
+    batch.prompts = [*PROMPTS[:1], PROMPTS[1]._replace(past=PAST), *PROMPTS[2:]]
+    scoring = Scoring(batch, verifier, decode, step=5)
+    scoring.deliver(2, sampled[2])
+    texts, scores = scoring.scored([sampled[0], [*sampled[1], PAST], sampled[2]])
+    asked = [
+        (0, "a", ["0 0", "0 1", "0 2"], [[0, 0], [0, 1], [0, 2]], 5),
+        (0, "b", ["1 0", "1 1"], [[1, 0], [1, 1]], 5),
+        (0, "b", ["9 9"], [[9, 9]], 5),
+        (1, "b", ["2 0", "2 1", "2 2"], [[2, 0], [2, 1], [2, 2]], 5),
+    ]
+    assert verifier.started == ([asked[3], *asked[:3]] if in_background else asked)
+    assert verifier.waited == [4] * 4, "the first is waited for when all have started"
+    assert texts == ["0 0", "0 1", "0 2", "1 0", "1 1", "9 9", "2 0", "2 1", "2 2"]
+    assert [score.reward for score in scores] == [0, 0.25, 0.5, 0, 0.25, 9 / 4, 0, 0.25, 0.5]
+
+
+def test_methods_learn_from_the_reward_and_pass_at_k_counts_the_verdict():
+    verifier = Graded()
+    pipeline = RolloutPipeline(lambda: Engine(None), verifier, decode, SamplingConfig(max_new_tokens=4))
+    rollouts = pipeline.evaluate(two_questions(), torch.nn.Linear(1, 1), 7, ("validate", 0, 0)).rollouts
+    assert {step for *_, step in verifier.started} == {7}
+    assert rollouts.rewards.tolist() == [0, 0.25, 0.5, 0, 0.25, 0, 0.25, 0.5]
+    assert rollouts.correct.tolist() == [False, True, False, False, True, False, True, False]
+    with_noise = with_terms(rollouts, two_questions(), {"one": lambda rollouts, _: torch.ones(len(rollouts))})
+    assert torch.equal(with_noise.rewards, rollouts.rewards + 1)
+
+
+def test_responses_without_a_reward_leave_the_mean_of_their_question_as_it_is():
+    none = Score(False, None, types.NO_REWARD)
+    scores = [
+        Score(True, None, reward=0.9),
+        none,
+        Score(False, None, reward=0.2),
+        none,
+        none,
+        Score(True, "7"),
+    ]
+    question = torch.tensor([0, 0, 0, 1, 1, 0])
+    rewards = rewards_of(scores, question)
+    mean = (0.9 + 0.2 + 1.0) / 3
+    torch.testing.assert_close(rewards, torch.tensor([0.9, mean, 0.2, 0.0, 0.0, 1.0]))
+    groups = types.RewardGroups(rewards=rewards, correct=rewards > 2, question=question, prompt=question)
+    advantages = GroupAdvantage("question", scale="none")(groups)
+    assert advantages[[1, 3, 4]].abs().max() < 1e-6
+    torch.testing.assert_close(advantages[[0, 2, 5]].float(), torch.tensor([0.9, 0.2, 1.0]) - mean)
+
+
+def test_equal_rewards_stay_equal_where_one_is_missing():
+    scores = [Score(False, None, reward=0.3)] * 7 + [Score(False, None, types.NO_REWARD)]
+    assert len(set(rewards_of(scores, torch.zeros(8)).tolist())) == 1
+
+
+def test_means_of_reward_parts_are_over_the_responses_that_have_them():
+    """Each rank may lack a name."""
+    scores = [
+        Score(False, None, reward=1.0, parts=[("a", 0.5), ("b", 2.0)]),
+        Score(False, None, reward=1.0, parts=[("a", 1.0)]),
+        Score(False, None, types.NO_REWARD),
+    ]
+    parts = parts_of(scores)
+    assert list(parts) == ["a", "b"]
+    assert parts["a"].tolist()[:2] == [0.5, 1.0]
+    assert parts["b"].isnan().tolist() == [False, True, True]
+
+    class Parts(Graded):
+        def score_prompt(self, prompt, group, texts, token_ids, step):
+            return lambda: [scores[min(row, 2)] for row in range(len(texts))]
+
+    batch = RolloutPipeline(lambda: Engine(None), Parts(), decode, SamplingConfig()).evaluate(
+        two_questions(), torch.nn.Linear(1, 1), 0, ("validate", 0, 0)
+    )
+    totals = {**totals_of(batch), "spent_failed": 2.0, "spent_rollouts": 8.0}
+    means = means_of(totals)
+    assert means["rollout/reward_part/a"] == pytest.approx((3 * 0.5 + 3 * 1.0) / 6)
+    assert means["rollout/reward_part/b"] == 2.0
+    assert means["rollout/without_verdict"] == 0.25
+    assert not any("with_reward_part" in name for name in means)

@@ -443,3 +443,11 @@ def test_every_change_has_the_values_of_both_sides_and_none_is_left_out(then, no
     assert {(name.rpartition(".")[2], repr(found[name])) for name in found} == {
         (name.rpartition(".")[2], repr(brief[name])) for name in brief
     }
+
+
+def test_a_resumed_run_may_set_what_the_error_of_a_reward_asks_for():
+    """A reward outside [0, 1] ends a run whose threshold is null."""
+    for setting in ("reward.correct_above", "rollout.verifier.correct_above", "reward.workers"):
+        assert may_change(setting)
+    for setting in ("reward.target", "reward.weights", "reward.columns.solution"):
+        assert not may_change(setting)

@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
+from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
+from tagrpo.cli.console import named_by_sweep
 from tagrpo.settings.checks import check_run
-from tagrpo.settings.choices import check_choices
+from tagrpo.settings.choices import check_added, check_choices, check_names, check_search, known_settings
 from tagrpo.settings.config import compose_run
 from tagrpo.settings.methods import options_of
 from tests.helpers import forked
@@ -158,7 +161,73 @@ def test_a_run_without_callbacks_logger_and_test_questions(tmp_path):
 def test_each_value_of_a_sweep_is_read_so(tmp_path):
     code, said = forked("train", "-m", *SMALL, "logger=none,csv", "hydra.sweep.dir=sweep", folder=tmp_path)
     assert code == 0, said
-    assert [path.parent.name[0] for path in (tmp_path / "sweep").glob("*/metrics.csv")] == ["1"]
+    assert {path.relative_to(tmp_path / "sweep").as_posix() for path in (tmp_path / "sweep").glob("*/*/finished")} == {
+        "logger=none/seed0/finished", "logger=csv/seed0/finished",
+    }  # fmt: skip
+    assert [path.parent.parent.name for path in (tmp_path / "sweep").rglob("metrics.csv")] == ["logger=csv"]
+
+
+def test_a_sweep_is_named_by_what_varies_alone(tmp_path):
+    """The folders are `runs/<name>/<settings that vary>/seed<seed>`; a sweep of seeds has those of single runs."""
+    fixed = [*SMALL, "logger=none", "name=mine"]
+    for varying in (["optimizer.lr=1e-4,2e-4", "seed=0,1"], ["seed=2,3"]):
+        code, said = forked("train", "-m", *fixed, *varying, folder=tmp_path)
+        assert code == 0, said
+    found = {
+        path.parent.relative_to(tmp_path / "runs").as_posix()
+        for path in (tmp_path / "runs").rglob("finished")
+    }
+    swept = {f"mine/optimizer.lr={lr}/seed{seed}" for lr in ("0.0001", "0.0002") for seed in (0, 1)}
+    assert found == {*swept, "mine/seed2", "mine/seed3"}
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["-m", "experiment=grpo", "seed=0,1"], ["experiment", "name"]),
+        (["--multirun", "+notes=a", "~credit", "loss.clip_high=range(1,3)", "name=a,b"], ["credit", "name", "notes"]),
+        (["-m", "optimizer.lr=tag(log,interval(1,2))", "hydra.sweep.dir=x"], ["name"]),
+    ],
+)  # fmt: skip
+def test_settings_that_do_not_vary_name_no_folder(words, names):
+    (argument,) = named_by_sweep(words)
+    listed = ",".join(f'"{name}"' for name in names)
+    assert argument == f"hydra.job.config.override_dirname.exclude_keys=[{listed}]"
+
+
+def test_only_sweeps_name_folders_and_own_names_stay():
+    assert named_by_sweep(["seed=0"]) == []
+    assert named_by_sweep(["-m", "seed=0,1", "hydra.job.config.override_dirname.exclude_keys=[seed]"]) == []
+
+
+def test_a_search_is_a_sweep_and_needs_its_plugin(monkeypatch):
+    with pytest.raises(ValueError, match=r"-m.*search=optuna"):
+        check_search(["search=optuna"])
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"search=optuna.*tagrpo\[search\]"):
+        check_search(["-m", "search=optuna"])
+    for words in (["-m", "seed=0,1"], ["search=none"], ["search=optuna", "--cfg", "job"]):
+        check_search(words)
+
+
+def test_optuna_searches_the_settings_that_are_given(tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", exc_type=ImportError)
+    own = [
+        "name=found",
+        "hydra.sweeper.n_trials=2",
+        "optimizer.lr=tag(log,interval(1e-5,1e-4))",
+        "logger=none",
+    ]
+    code, said = forked("train", "-m", "search=optuna", *SMALL, *own, folder=tmp_path)
+    assert code == 0, said
+    assert {path.parent.name for path in (tmp_path / "runs" / "found").glob("*/finished")} == {
+        "trial0",
+        "trial1",
+    }
+    best = yaml.safe_load((tmp_path / "runs" / "found" / "optimization_results.yaml").read_text())[
+        "best_params"
+    ]
+    assert 1e-5 <= best["optimizer.lr"] <= 1e-4
 
 
 @pytest.mark.parametrize(
@@ -181,3 +250,66 @@ def test_other_commands_say_the_same(tmp_path, command, asked, message):
     assert code == 1
     assert re.search(message, said), said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("optimzer.lr=1", "optimizer.lr=1"), ("+optimzer.lr=1", "optimizer.lr=1"), ("++optimiser.lr=2", "optimizer.lr=2"),
+        ("rewards=function", "reward=function"), ("advantge=group", "advantage=group"), ("sed=1,2", "seed=1,2"),
+        ("~callback.checkpoint", "callbacks.checkpoint"), ("modle.path='a b'", "model.path='a b'"),
+    ],
+)  # fmt: skip
+def test_a_name_that_is_almost_one_is_refused_with_that_one(word, meant):
+    with pytest.raises(ValueError, match=rf"{re.escape(word)}\. Did you mean {re.escape(meant)}\?"):
+        check_names(["-m", word], known_settings("train"))
+
+
+@pytest.mark.parametrize(
+    "word", ["seed=1", "+notes=a", "+note=a", "hydra.run.dir=x", "loss=clip", "data/evaluation=none", "+x=1", "--info"]
+)  # fmt: skip
+def test_other_names_are_left_to_the_checks_that_follow(word):
+    check_names([word], known_settings("train"))
+    check_names(["--config-dir", "mine", "optimzers.lr=1"], known_settings("train"))
+
+
+@pytest.mark.parametrize("config", ["train", "evaluate", "plan", "rephrase", "comparisons/compare"])
+def test_every_setting_at_the_top_level_is_known(config):
+    package, _, name = f"tagrpo.configs.{config.replace('/', '.')}".rpartition(".")
+    with initialize_config_module(package, version_base="1.3"):
+        composed = {str(key) for key in compose(name)}
+    assert composed <= {*known_settings(config)}
+
+
+@pytest.mark.parametrize(
+    ("words", "unread", "meant"),
+    [
+        (["+foo.lr=3"], "foo", "optimizer.lr=3"), (["++lr=3"], "lr", "optimizer.lr=3"),
+        (["+other=1", "loss.clip_high=${another}"], "other", None),
+        (["+callbacks.chekpoint.every=3"], "callbacks.chekpoint", "callbacks.checkpoint.every=3"),
+        (["+logger.csvs.directory=x"], "logger.csvs", "logger.csv.directory=x"), (["+model.pth=x"], "model.pth", "model.path=x"),
+    ],
+)  # fmt: skip
+def test_an_added_setting_that_nothing_reads_is_refused(words, unread, meant):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", words)
+    said = rf"{re.escape(words[0])}.*nothing reads {unread}\." + (
+        rf" Did you mean {re.escape(meant)}\?" if meant else ""
+    )
+    with pytest.raises(ValueError, match=said):
+        check_added(cfg, words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["+rate=0.3", "loss.clip_high=${rate}"], ["+mine.rate=0.3", "loss.clip_high=${mine.rate}"], ["+notes=any thing"],
+        ["+callbacks.mine={_target_: lightning.pytorch.callbacks.Timer}"], ["+trainer.limit_test_batches=1"],
+        ["+model.load.attn_implementation=sdpa"], ["+averages.some=[test_id]"],
+        ["name=x"],
+    ],
+)  # fmt: skip
+def test_an_added_setting_that_is_read_stays(words):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        cfg = compose("train", words)
+    check_added(cfg, words)

@@ -131,3 +131,40 @@ def test_a_checkpoint_counts_whether_it_is_a_file_or_a_folder(policy, tmp_path):
     assert written("a.ckpt", 1.0) == written("b.ckpt", 1.0)
     values = [write(name, value) for write, name in ((written, "a"), (sharded, "c")) for value in (1.0, 2.0)]
     assert len({"", *values}) == 5
+
+
+FUNCTIONS = """
+from helper_of_mine import half
+
+def graded(completions):
+    return half(completions)
+"""
+
+
+def test_the_code_and_the_columns_of_a_reward_function_count(policy, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "functions_of_mine").mkdir()
+    function = tmp_path / "functions_of_mine" / "rewards.py"
+    helper = tmp_path / "helper_of_mine.py"
+    function.write_text(FUNCTIONS)
+    helper.write_text("def half(completions):\n    return [0.5 for _ in completions]\n")
+    overrides = [
+        "reward=function",
+        "reward.target=[functions_of_mine.rewards.graded,trl.rewards.accuracy_reward]",
+    ]
+    before = found(policy, *overrides)
+    assert found(policy, *overrides, "reward.workers=2") == before
+    for override in (
+        "reward.correct_above=0.7",
+        "reward.weights=[1,2]",
+        "reward.target=functions_of_mine.rewards.graded",
+    ):
+        assert differing(before, found(policy, *overrides, override)) == ["reward"]
+    marked = [group._replace(metadata={"level": 1}) for group in GROUPS]
+    assert differing(before, found(policy, *overrides, groups=marked)) == ["data"]
+    assert found(policy, groups=marked) == found(policy), "other rewards do not read the columns"
+    for file in (function, helper):
+        file.write_text(file.read_text() + "\n# changed\n")
+        after = found(policy, *overrides)
+        assert differing(before, after) == ["reward"]
+        before = after

@@ -27,7 +27,8 @@ CONTEXTS = (
     "", "scale=paper data=math", "experiment=pass_at_k advantage=pass_at_k", "rollout=vllm_server", "mismatch=icepop",
     "data=arithmetic logger=wandb", "strategy=fsdp2", "model=pretrained model.path=owner/name", "reward=math",
     "data=multiplication", "experiment=svs", "experiment=exgrpo", "dynamic_sampling=default", "lora=default",
-    "data=jsonl", "data=reasoning_gym", "data=verifiers", "template=chat", "experiment=dapo", "reward=plain_answer",
+    "data=jsonl", "reward=function reward.target=my.function",
+    "data=reasoning_gym", "data=verifiers", "template=chat", "experiment=dapo", "reward=plain_answer",
 )  # fmt: skip
 """What the reader of a message has set already."""
 COMMANDS = ("train", "evaluate", "plan", "rephrase", "comparisons/compare")
@@ -130,6 +131,9 @@ def runs_of(line):
     for override in OverridesParser.create().parse_overrides(given):
         if override.is_sweep_override():
             key = override.get_key_element()
+            if override.is_interval_sweep():  # for a search
+                choices.append([f"{key}={override.value().start}", f"{key}={override.value().end}"])
+                continue
             choices.append([f"{key}={value}" for value in override.sweep_string_iterator()])
         else:
             choices.append([override.input_line])

@@ -79,6 +79,12 @@ def test_commands_end_with_a_sentence_and_write_nothing(tmp_path, command, asked
 
 
 def test_folders_of_a_sweep_have_names_that_file_systems_take():
-    assert sweep_folder(3, "seed=1,name=a/b") == "3,seed=1,name=a-b"
-    assert len(sweep_folder(3, "name=" + "問" * 200).encode()) <= 120
-    assert sweep_folder(3, "name=" + "問" * 200).startswith("3,name=問問")
+    assert sweep_folder("data.path=a/b,seed=1", 1) == "data.path=a-b/seed1"
+    assert sweep_folder("seed=1", 1) == sweep_folder("", 1) == "seed1"
+    long = [sweep_folder("x=" + "問" * 200 + end, 0) for end in ("a", "b")]
+    assert long[0] != long[1], "the parts that are cut differ"
+    for name in long:
+        folder, _, seed = name.partition("/")
+        assert len(folder.encode()) <= 120
+        assert folder.startswith("x=問問")
+        assert seed == "seed0"

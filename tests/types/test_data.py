@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
 
 import numpy as np
@@ -49,8 +50,24 @@ def test_swapped_and_mistyped_fields_are_refused_by_name(arguments, field):
 def test_a_score_stays_what_it_is_when_copied_pickled_or_replaced():
     score = Score(np.bool_(True), "27")
     assert pickle.loads(pickle.dumps(score)) == copy.deepcopy(score) == score
-    assert score._replace(answer=None) == (True, None, None)
+    assert score._replace(answer=None) == Score(True, None)
     assert repr(Score(False, None)) == "Score(correct=False, answer=None, failure=None)"
+
+
+@pytest.mark.parametrize("reward", ["0.5", math.nan, -math.inf, 1e19, [0.5], 1j, torch.zeros(1)])
+def test_a_graded_reward_is_one_finite_number(reward):
+    with pytest.raises(InvalidScoreError, match=r"Score\.reward"):
+        Score(True, "27", reward=reward)
+
+
+@pytest.mark.parametrize("reward", [0.5, np.float32(0.5), torch.tensor(0.5), np.array(0.5)])
+def test_a_graded_reward_may_go_with_any_verdict(reward):
+    for correct in (True, False):
+        score = Score(correct, "27", reward=reward)
+        assert (type(score.reward), score.reward, score.correct) == (float, 0.5, correct)
+        assert repr(score) == f"Score(correct={correct}, answer='27', failure=None, reward=0.5)"
+    assert Score(True, None, reward=True).reward == 1.0
+    assert Score(True, None, parts=[("a", 1.0)]) in {Score(True, None, parts=(("a", 1.0),))}
 
 
 COMPLETION = {"token_ids": torch.tensor([7, 2]), "logprobs": torch.tensor([-1.0, -0.5]), "truncated": False}

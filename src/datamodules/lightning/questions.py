@@ -14,7 +14,7 @@ from ...digests import tokenizer_digest
 from ...files import write_json
 from ...foreign import ForeignDataError, read_json
 from ...seeds import derive_seed
-from ...types import QuestionBatch, QuestionGroup, Verifier, require
+from ...types import PromptVerifier, QuestionBatch, QuestionGroup, Verifier, require
 from ..loader import QuestionLoader
 from ..memory import CheckedCurriculum, Curriculum, QuestionMemory, Visit
 from ..prompt_check import check_prompt, check_turn_end, check_words
@@ -245,8 +245,15 @@ class QuestionDataModule(LightningDataModule):
 
         Raises:
             ValueError: if no response can match some reference; the message names file, row and question of
-                the first such reference.
+                the first such reference. Or if the questions of a split lack a column that a reward function
+                needs.
         """
+        if isinstance(verifier, PromptVerifier):
+            for split, groups in self._splits.items():
+                try:
+                    verifier.check_questions(groups)
+                except ValueError as error:
+                    raise ValueError(f"{error} (Split: {split}.)") from error
         refused = []
         wrong: dict[str, None] = {}
         for split, groups in self._splits.items():

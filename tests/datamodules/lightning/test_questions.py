@@ -15,7 +15,7 @@ from tagrpo.datamodules.sources.concatenated import ConcatenatedSource
 from tagrpo.datamodules.sources.table import TableSource
 from tagrpo.datamodules.templates import PlainTemplate
 from tagrpo.lab.tasks.arithmetic import ArithmeticSource
-from tagrpo.rewards import FinalAnswerReward
+from tagrpo.rewards import FinalAnswerReward, FunctionReward
 from tagrpo.starter import starter_path
 from tagrpo.types import QuestionBatch, QuestionGroup, Verifier
 
@@ -177,6 +177,18 @@ def test_references_are_checked_once_for_each_question_and_the_first_refused_one
     assert lines[0] == "Fixed, question t1, answer '1': Expected an even number, but got 1."
     assert [line.split(",")[1] for line in lines[:-2]] == [f" question t{i}" for i in range(1, 20, 2)]
     assert Even.asked == [group.answer for group in train + test]
+
+
+def test_columns_that_a_reward_function_needs_are_checked_in_each_split():
+    train = [QuestionGroup(f"t{i}", f"{i} + 4 = ?", (), (str(i),), {"level": i}) for i in range(4)]
+    test = [QuestionGroup("e0", "3 + 7 = ?", (), ("8",))]
+    module = make_datamodule(train=Fixed(*train), evaluation={"test": Fixed(*test)}, num_rephrasings=0)
+    module.setup("fit")
+    module.check_references(FunctionReward(lambda completions, answer: []))
+    with pytest.raises(ValueError, match=r"^Expected.*'level'.*answer, question, id.*test"):
+        module.check_references(FunctionReward(lambda completions, level: []))
+    with pytest.raises(ValueError, match=r"^Expected.*'colour'.*level.*train"):
+        module.check_references(FunctionReward(lambda completions, colour: []))
 
 
 def test_questions_may_have_different_numbers_of_rephrasings():

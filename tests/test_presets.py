@@ -324,7 +324,7 @@ def test_a_run_of_every_row_gives_the_rows_and_averages_of_the_table(preset, tmp
             found = results["averages"][average]
             assert found["pass_at_k"][row]["1"]["value"] == pytest.approx(sum(of_splits) / len(of_splits))
             assert row in found["by_question"]
-            assert f"| {average} (average) pass@1 |" in report
+            assert f"| {average} (average) | {row} |" in report
     if preset == "ta_grpo_fig7":
         figures = draw(compared, tmp_path)
         assert "training questions" not in figures["pass_at_k.png"]

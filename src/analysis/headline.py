@@ -123,9 +123,10 @@ def method_lines(methods: Methods) -> list[str]:
 def _method_line(methods: Methods, method: str, part: str) -> str:
     ks = ends(methods.ks(methods.parts[part]))
     values = [f"pass@{k} {100 * methods.curves[part][method][k].value:.1f} %" for k in ks]
-    if (share := zero_gradient_of(methods, method)) is not None:
-        values.append(f"{share:.1f} % of questions without gradient")
     responses = float(methods.budgets["rollouts"][method])
+    share = zero_gradient_of(methods, method)
+    if responses and share is not None:
+        values.append(f"{share:.1f} % of questions without gradient")
     trained = f"{responses:,.0f} samples" if responses else "not trained"
     line = f"{method} ({trained}): {', '.join(values)}"
     gains = []

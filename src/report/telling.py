@@ -32,10 +32,11 @@ def telling(run: RunFiles, own: Responses | None, start: RunFiles | None = None)
     lost = kept if kept is not None and "prompt" in kept["after"] else None
     if lost is None and cells is not None:
         lost = _lost_in_training(cells)
+    unsolved = _unsolved(cells) if cells is not None else None
     found = [
         _rescued(cells) if cells is not None else None,
         lost or kept,
-        _unsolved(cells) if cells is not None else None,
+        unsolved or _unsolved_in_evaluation(run, start),
     ]
     return [
         {"kind": title, "said": _without(kind, cells)} if one is None else {"kind": title, **one}
@@ -128,9 +129,9 @@ def _unsolved(cells: pd.DataFrame) -> Telling | None:
     order = np.lexsort((-last["iteration"].to_numpy(), -samples))
     best = last.iloc[int(order[0])]
     visits = int((cells["question"] == best["question"]).sum())
-    times = "once" if visits == 1 else f"{visits} times"
+    times = "once, in" if visits == 1 else f"{visits} times, last in"
     said = (
-        f"Sampled {times}, last in iteration {best['iteration']}: none of {int(never['samples'][best['question']])} "
+        f"Sampled {times} iteration {best['iteration']}: none of {int(never['samples'][best['question']])} "
         f"responses was right. {len(never)} of {len(sums)} questions were never solved in training."
     )
     return _place(best, said)
@@ -141,28 +142,27 @@ def _place(cell: pd.Series, said: str) -> Telling:
 
 
 def _lost_in_evaluation(run: RunFiles, start: RunFiles | None) -> Telling | None:
-    """Return the evaluated question whose success fell most from the first to the last evaluation; None if none fell."""
-    kept = list(run.evaluations)
-    if not kept:
+    """Return the evaluated question whose success fell most from the first to the last evaluation; None if none fell.
+
+    Questions whose responses were kept come first.
+    """
+    evaluations = _evaluations(run, start)
+    if len(evaluations) < 2:
         return None
-    first, examples_before = kept[0], run
-    if start is not None and all(evaluation.get("iteration", 0) for evaluation in kept):
-        first, examples_before = {"splits": start.test, "iteration": 0, "stage": "test"}, start
-    last = kept[-1]
-    best: tuple[float, str, str] | None = None
+    (_, first), (_, last) = evaluations[0], evaluations[-1]
+    readable = _readable(evaluations[-1])
+    drops = []
     for split, found in first["splits"].items():
         later = {row["id"]: row for row in last["splits"].get(split, {}).get("questions", ())}
-        for row in sorted(found.get("questions", ()), key=lambda row: str(row["id"])):
-            if (other := later.get(row["id"])) is None:
-                continue
-            drop = row["correct"] / row["n"] - other["correct"] / other["n"]
-            if drop > 0 and (best is None or drop > best[0]):
-                best = drop, split, row["id"]
-    if best is None:
+        for row in found.get("questions", ()):
+            other = later.get(row["id"])
+            drop = row["correct"] / row["n"] - other["correct"] / other["n"] if other else 0.0
+            if drop > 0:
+                drops.append(((split, row["id"]) not in readable, -drop, split, row["id"]))
+    if not drops:
         return None
-    _, split, id = best
-    before = _evaluated(first, split, id, examples_before)
-    after = _evaluated(last, split, id, run)
+    _, _, split, id = min(drops)
+    before, after = (_evaluated(*evaluation, split, id) for evaluation in (evaluations[0], evaluations[-1]))
     when = "before training" if not before["iteration"] else f"after {before['iteration']} iterations"
     said = (
         f"Question {id} of {split}: {before['correct']} of {before['n']} responses were right {when}, "
@@ -171,12 +171,51 @@ def _lost_in_evaluation(run: RunFiles, start: RunFiles | None) -> Telling | None
     return {"said": said, "split": split, "id": id, "before": before, "after": after}
 
 
-def _evaluated(evaluation: Mapping[str, Any], split: str, id: str, run: RunFiles) -> dict[str, Any]:
-    rows = evaluation["splits"][split]["questions"]
-    row = next(row for row in rows if row["id"] == id)
+def _unsolved_in_evaluation(run: RunFiles, start: RunFiles | None) -> Telling | None:
+    """Return an evaluated question without a right response in any evaluation; None if there is none.
+
+    Questions whose responses were kept come first, then those with the most responses.
+    """
+    evaluations = _evaluations(run, start)
+    sums: dict[tuple[str, str], list[int]] = {}
+    for _, evaluation in evaluations:
+        for split, found in evaluation["splits"].items():
+            for row in found.get("questions", ()):
+                total = sums.setdefault((split, row["id"]), [0, 0])
+                total[0] += row["n"]
+                total[1] += row["correct"]
+    never = {place: n for place, (n, correct) in sums.items() if not correct}
+    if not never:
+        return None
+    readable = _readable(evaluations[-1])
+    split, id = min(never, key=lambda place: (place not in readable, -never[place], place))
+    said = (
+        f"Question {id} of {split}: none of {never[split, id]} responses in {len(evaluations)} evaluations was right. "
+        f"{len(never)} of {len(sums)} evaluated questions were never solved."
+    )
+    return {"said": said, "split": split, "id": id, "after": _evaluated(*evaluations[-1], split, id)}
+
+
+def _evaluations(run: RunFiles, start: RunFiles | None) -> list[tuple[RunFiles, Mapping[str, Any]]]:
+    """Return the evaluations of a run, first that of the untrained policy, each with the run that made it."""
+    kept = [(run, evaluation) for evaluation in run.evaluations]
+    if kept and start is not None and all(evaluation.get("iteration", 0) for _, evaluation in kept):
+        kept.insert(0, (start, {"splits": start.test, "iteration": 0, "stage": "test"}))
+    return kept
+
+
+def _readable(evaluation: tuple[RunFiles, Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """Return split and id of the questions whose responses were kept."""
+    run, found = evaluation
+    examples = run.examples(found.get("stage", "test"), found.get("iteration", 0))
+    return {(split, id) for split, questions in examples.items() for id in questions}
+
+
+def _evaluated(run: RunFiles, evaluation: Mapping[str, Any], split: str, id: str) -> dict[str, Any]:
+    rows = evaluation["splits"].get(split, {}).get("questions", ())
+    row = next((row for row in rows if row["id"] == id), {"n": 0, "correct": 0})
     found = {"iteration": evaluation.get("iteration", 0), "n": row["n"], "correct": row["correct"]}
-    examples = run.examples(evaluation.get("stage", "test"), found["iteration"])
-    own = examples.get(split, {}).get(id, {})
+    own = run.examples(evaluation.get("stage", "test"), found["iteration"]).get(split, {}).get(id, {})
     return {**found, **{name: own[name] for name in ("prompt", "reference", "responses") if name in own}}
 
 

@@ -67,23 +67,28 @@ def test_a_clear_gain_is_called_one_and_equality_undecided(root, results):
     assert verdicts["ta_grpo", "grpo_matched", "zero_gradient/percentage"] == "lower"
     report = (root / "report.md").read_text()
     # (3 + ½) of 8 responses more.
-    assert re.search(r"\| ta_grpo \| grpo \| 1× \| ▲ \+43\.8 \[", report)
+    assert re.search(r"\| ta_grpo \| grpo \| 1× \| test_id \| ▲ \+43\.8 \[", report)
     assert re.search(r"\| ta_grpo \| grpo_matched \| 1× \| .* \| ▼ −20.0 \[−20.0, −20.0\] \|", report)
-    assert re.search(r"\| grpo_matched \| grpo \| 1× \| \+0\.0 \[", report)
+    assert re.search(r"\| grpo_matched \| grpo \| 1× \| test_id \| \+0\.0 \[", report)
 
 
 def test_page_and_markdown_begin_with_the_answer(root):
     answer = read_blocks(root / "report.html")["index"]["index"]["answer"]
-    first, second = answer["sentences"]
-    assert re.fullmatch(r"▲ ta_grpo is better: \+43\.8 \[.*\] points of pass@1 on test_id over grpo\.", first)
-    assert second.startswith("grpo_matched: not beyond noise: +0.0 [")
-    assert answer["note"].startswith("On 60 questions and 3 seeds, with 95 % intervals.")
+    first, best, *others = answer["sentences"]
+    begins = "ta_grpo against grpo, with as many samples, on test_id: pass@1 better (+43.8 ["
+    assert first.startswith(begins)
+    assert "questions without gradient better (−45.0 [" in first
+    assert re.match(r"ta_grpo \(64 samples\): pass@1 56\.\d %, pass@8 .* 5\.0 % of questions without gradient; against grpo", best)
+    assert "grpo_matched (64 samples)" in others[0]
+    assert "against grpo pass@1 cannot be told (+0.0 [" in others[0]
+    assert others[1].startswith("grpo (64 samples)")
+    assert answer["note"].startswith("On 60 questions and 3 seeds. Differences in points")
     (panel,) = answer["figure"]["panels"]
     assert panel["title"] == "test_id"
     gain = next(series for series in panel["series"] if series["label"] == "ta_grpo")
     assert (gain["x"][0], gain["y"][0]) == (1, pytest.approx(43.75))
     lines = (root / "report.md").read_text().splitlines()
-    assert lines[:4] == ["# Comparison of grpo, grpo_matched, ta_grpo", "", f"- {first}", f"- {second}"]
+    assert lines[:4] == ["# Comparison of grpo, grpo_matched, ta_grpo", "", f"- {first}", f"- {best}"]
 
 
 def test_the_report_says_what_was_matched_and_what_differs(root):
@@ -93,7 +98,8 @@ def test_the_report_says_what_was_matched_and_what_differs(root):
         "Equal in all trained runs: iterations, optimizer steps, prompts, sampled responses, response tokens."
         in report
     )
-    assert "| `policy.anchor` | own | own | original |" in report
+    assert "| `policy.anchor` | own | grpo, grpo_matched |" in report
+    assert "| `policy.anchor` | original | ta_grpo |" in report
     assert "noise between seeds is not measured" not in report
 
 
@@ -130,7 +136,8 @@ def test_unequal_budgets_are_named(tmp_path, write_run):
     write_report(tmp_path)
     report = (tmp_path / "report.md").read_text()
     assert "Not equal: sampled responses." in report
-    assert "| ta_grpo | grpo | 4× |" in report
+    assert "| ta_grpo | grpo | 4× | test_id |" in report
+    assert "ta_grpo against grpo, with 4 times as many samples, on test_id:" in report
     assert "noise between seeds is not measured" in report
 
 

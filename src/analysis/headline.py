@@ -180,7 +180,7 @@ def by_task(methods: Methods, pair: Pair) -> tuple[list[str], list[list[str]]]:
         values = ["–" if share is None else f"{share:.1f}" for share in shares]
         word = in_words(estimate, higher_is_better=False)
         rows.append(["training", "% without gradient", *values, estimate.signed, word])
-    return ["on", "%", *columns, "difference", "in words"], rows
+    return ["on", "measure", *columns, "difference", "in words"], rows
 
 
 def stopped_early(methods: Methods, pair: Pair) -> tuple[list[str], list[list[str]]]:
@@ -202,7 +202,7 @@ def stopped_early(methods: Methods, pair: Pair) -> tuple[list[str], list[list[st
             values = [f"{100 * sum(t.to_numpy().mean() for t in of) / len(of):.1f}" for of in (theirs, ours)]
             estimate = difference(ours, theirs).estimate
             rows.append([part, f"pass@{k}", *values, estimate.signed, in_words(estimate)])
-    return ["on", "%", pair.baseline, pair.method, "difference", "in words"], rows
+    return ["on", "measure", pair.baseline, pair.method, "difference", "in words"], rows
 
 
 def _averages_first(methods: Methods) -> Mapping[str, Sequence[str]]:

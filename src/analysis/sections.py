@@ -171,7 +171,7 @@ def _stopped_early(methods: Methods) -> Section:
         return Section("", [], [])
     header, rows = stopped_early(methods, pair)
     note = (
-        "Each run at the evaluation with the best pass@k, the untrained policy included. One half of the questions "
+        "In percent, each run at the evaluation with the best pass@k, the untrained policy included. One half of the questions "
         "chooses the evaluation, the other half is measured at it, and the other way round."
     )
     return Section("The same, each run stopped at its best validation", header, rows, [note])

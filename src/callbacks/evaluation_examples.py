@@ -10,7 +10,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from ..distributed import gather_objects
 from ..files import write_json
 from ..types import Fields
-from .shared import check_at_least_one, current_iteration, delete_later
+from .shared import check_at_least_one, current_iteration, delete_later, reference_texts
 
 SHOWN = 2000
 """Characters kept of a response: the last ones, where the answer is."""
@@ -95,8 +95,8 @@ class EvaluationExamples(Callback):
                 {
                     "split": batch.split,
                     "id": group.id,
-                    "prompt": batch.prompts[int(rollouts.prompt[members[0]])].text,
-                    "reference": [str(answer) for answer in group.answer],
+                    "prompt": rollouts.prompts[int(rollouts.prompt[members[0]])].text,
+                    "reference": reference_texts(group.answer),
                     "n": len(members),
                     "correct": len(right),
                     "responses": [

@@ -58,7 +58,7 @@ def response_rows(batch: Fields, iteration: int, count: int) -> list[list[Any]]:
                 iteration,
                 batch.groups[question].id,
                 int(rollouts.rephrasing[row]),
-                _shown(batch.prompts[prompt].text),
+                _shown(rollouts.prompts[prompt].text),
                 _shown(rollouts.text[row]),
                 rollouts.answers[row] and _shown(rollouts.answers[row]),
                 bool(rollouts.correct[row]),

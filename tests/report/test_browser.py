@@ -352,7 +352,8 @@ for (const svg of document.querySelectorAll(".plot svg")) {
     const inside = box.left >= frame.left - 1 && box.right <= frame.right + 1 && box.top >= frame.top - 1 && box.bottom <= frame.bottom + 1;
     if (!inside) cut.push(`${text.textContent} of a plot`);
   }
-  if (svg.querySelectorAll("text.axis").length !== 2) cut.push("an axis without a name");
+  const named = svg.querySelector("text.axis:not(.upright)")?.textContent && svg.querySelector("text.upright")?.textContent;
+  if (!named) cut.push("an axis without a name");
   if (Math.abs(frame.width - svg.viewBox.baseVal.width) > 1) cut.push("a plot that is scaled");
 }
 return cut;

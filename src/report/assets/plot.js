@@ -3,7 +3,10 @@
 import { h, number } from "report/dom";
 import { go } from "report/router";
 
-const [LEFT, RIGHT, TOP, BOTTOM] = [58, 24, 12, 42];
+const [RIGHT, TOP, BOTTOM] = [24, 12, 42];
+/** Room for the numbers beside a plot, and for each line of the name beside them. */
+const [NUMBERS, LINE] = [46, 14];
+const LETTER = 6.4;
 const [LOWEST, HIGHEST, FIRST_WIDTH] = [230, 420, 640];
 const CATCH = 30;
 const WINDOWS = 8;
@@ -142,8 +145,10 @@ function plot(panel, name, series, readout) {
 function picture(panel, name, series, width) {
   const height = Math.round(Math.min(Math.max(0.5 * width, LOWEST), HIGHEST));
   const values = series.flatMap((one) => [one.y, one.low ?? [], one.high ?? []]).flat();
+  const names = lines(name, (height - TOP - BOTTOM) / LETTER);
+  const left = NUMBERS + LINE * names.length;
   const room = { log: panel.log, spacing: panel.log ? 40 : 60 };
-  const x = scale(series.flatMap((one) => one.x), LEFT + 8, width - RIGHT - 8, room);
+  const x = scale(series.flatMap((one) => one.x), left + 8, width - RIGHT - 8, room);
   const y = scale(values, height - BOTTOM, TOP, { fromZero: panel.from_zero, margin: 0.06, spacing: 45 });
   const points = series.flatMap((one, index) => {
     const aside = one.low ? 3 * (index - (series.length - 1) / 2) : 0; // so that bars stay apart
@@ -155,23 +160,31 @@ function picture(panel, name, series, width) {
     "svg",
     { viewBox: `0 0 ${width} ${height}`, "aria-hidden": "true" },
     y.ticks.map((tick) => [
-      h(tick ? "line.grid" : "line.zero", { x1: LEFT, x2: width - RIGHT, y1: y.at(tick), y2: y.at(tick) }),
-      h("text", { x: LEFT - 6, y: y.at(tick) + 4, "text-anchor": "end" }, number(tick)),
+      h(tick ? "line.grid" : "line.zero", { x1: left, x2: width - RIGHT, y1: y.at(tick), y2: y.at(tick) }),
+      h("text", { x: left - 6, y: y.at(tick) + 4, "text-anchor": "end" }, number(tick)),
     ]),
     x.ticks.map((tick) => h("text", { x: x.at(tick), y: height - 24, "text-anchor": "middle" }, number(tick))),
-    h("text.axis", { x: (LEFT + width - RIGHT) / 2, y: height - 6, "text-anchor": "middle" }, panel.x),
-    h("text.axis", { transform: `translate(13 ${middle}) rotate(-90)`, "text-anchor": "middle" }, short(name, height)),
+    h("text.axis", { x: (left + width - RIGHT) / 2, y: height - 6, "text-anchor": "middle" }, panel.x),
+    names.map((line, i) => {
+      const transform = `translate(${12 + LINE * i} ${middle}) rotate(-90)`;
+      return h("text.axis.upright", { transform, "text-anchor": "middle" }, line);
+    }),
     series.map((one) => marks(one, points.filter((point) => point.one === one), y)),
     mark,
   );
   return { svg, points, mark };
 }
 
-/** An axis name that fits beside a plot of this height; the panel's title has all of it. */
-const short = (name, height) => {
-  const letters = Math.floor((height - TOP - BOTTOM) / 6.4);
-  return name.length > letters ? `${name.slice(0, letters - 1)}…` : name;
-};
+/** An axis name in lines of at most so many letters, broken between words. */
+function lines(name, letters) {
+  const found = [""];
+  for (const word of name.split(" ")) {
+    const longer = found.at(-1) ? `${found.at(-1)} ${word}` : word;
+    if (longer.length <= letters || !found.at(-1)) found[found.length - 1] = longer;
+    else found.push(word);
+  }
+  return found;
+}
 
 /** Where values are between two places (`at`), and the values that an axis names (`ticks`). */
 function scale(values, start, end, { log, fromZero, margin = 0, spacing }) {

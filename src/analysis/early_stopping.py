@@ -48,7 +48,8 @@ def stopped(evaluations: Sequence[Evaluation]) -> dict[str, pd.Series]:
     """Return the pass@k of each question at the best evaluation of the other half of the questions.
 
     The halves of a split are its questions at even and at odd places, in the order of their ids. The best evaluation
-    has the highest mean over splits of the mean over the half's questions; of equal ones, the first.
+    has the highest mean over splits of the mean over the half's questions; of equal ones, the first. Splits of a single
+    question do not choose.
 
     Returns:
         Split → pass@k of each question.
@@ -58,12 +59,12 @@ def stopped(evaluations: Sequence[Evaluation]) -> dict[str, pd.Series]:
     [0.0, 0.5, 0.0, 0.5]
     """
     found = {split: curve.astype(float).copy() for split, curve in evaluations[0].items()}
+    choosing = [split for split, curve in found.items() if len(curve) > 1]
     for half in (0, 1):
-        means = []
-        for curves in evaluations:
-            others = [curve.iloc[1 - half :: 2].mean() for curve in curves.values()]
-            means.append(float(np.nanmean(others)) if len(found) else np.nan)
-        best = evaluations[int(np.argmax(means))]
+        best = evaluations[-1]
+        if choosing:
+            halves = [[curves[split].iloc[1 - half :: 2].mean() for split in choosing] for curves in evaluations]
+            best = evaluations[int(np.argmax(np.mean(halves, axis=1)))]
         for split, values in found.items():
             own = values.index[half::2]
             values.loc[own] = best[split].loc[own]

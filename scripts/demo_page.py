@@ -38,8 +38,9 @@ SCALARS = [
 SPLIT = ("num_questions", "samples", "pass_at_k", "majority", "wrong_answers", "length", "truncated")
 INTRODUCTION = """# The demo's report
 
-This is the report that `make demo` writes to `runs/demo/report.md`: on two CPU cores, in about three minutes after installation. On the
-same machine the numbers repeat bit for bit. Beside it lies `runs/demo/report.html`, with every response ([Report](report.md)).
+This is the report that `make demo` writes to `runs/demo/report.md`, on two CPU cores in about three minutes after
+installation. On the same machine the numbers repeat bit for bit. Beside it lies `runs/demo/report.html`, with every
+response ([Report](report.md)).
 
 <!-- Written by `python scripts/demo_page.py`; change the report or its runs, not this page. -->
 
@@ -50,7 +51,10 @@ def digest(root: Path) -> dict[str, str]:
     """Return path → content of the files that the report reads of the runs below `root`, cut to what it reads."""
     found = {}
     for run in find_runs(root):
-        files = {"config.yaml": yaml.safe_dump(_without_places(run.config)), "ledger.json": json.dumps(run.ledger)}
+        files = {
+            "config.yaml": yaml.safe_dump(_without_places(run.config)),
+            "ledger.json": json.dumps(run.ledger),
+        }
         files["provenance.json"] = json.dumps(run.provenance)
         if run.command:
             hydra = {
@@ -149,8 +153,12 @@ def pictures(root: Path) -> None:
 
 def main() -> None:
     """Command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("root", type=Path, nargs="?", help="folder of a finished `make demo`; default: the digest")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "root", type=Path, nargs="?", help="folder of a finished `make demo`; default: the digest"
+    )
     parser.add_argument("--pictures", action="store_true", help="also take the pictures of docs/report.md")
     arguments = parser.parse_args()
     if arguments.root is not None:
@@ -159,7 +167,9 @@ def main() -> None:
         methods = Methods(unpack(read_digest(), Path(folder)))
         PAGE.write_text(page(methods, draw(methods, PAGE.parent)))
     if arguments.pictures:
-        pictures(arguments.root or sys.exit("Expected the folder of a finished `make demo` for the pictures."))
+        pictures(
+            arguments.root or sys.exit("Expected the folder of a finished `make demo` for the pictures.")
+        )
 
 
 if __name__ == "__main__":

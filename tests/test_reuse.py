@@ -161,7 +161,11 @@ def test_each_callback_reads_what_the_table_says_and_nothing_else(name, tmp_path
 
 
 def test_every_diagnostic_that_needs_no_model_is_in_the_table():
-    monitors = {n for n in callbacks.__all__ if n.endswith(("Monitor", "Recorder", "Evaluator", "Examples", "Look", "Table"))}
+    monitors = {
+        n
+        for n in callbacks.__all__
+        if n.endswith(("Monitor", "Recorder", "Evaluator", "Examples", "Look", "Table"))
+    }
     assert set(TABLE) == monitors
 
 

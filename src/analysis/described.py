@@ -66,7 +66,9 @@ def method(name: str, run: RunFiles, *, trained: bool) -> str:
         sampled = f"{data['samples_per_prompt']} responses to each of {wordings} wordings of a question"
     pool = ""
     if wordings > 1 and "group_by" in advantage:
-        pool = "; a pool is " + ("the whole question" if advantage["group_by"] == "question" else "one wording")
+        pool = "; a pool is " + (
+            "the whole question" if advantage["group_by"] == "question" else "one wording"
+        )
     extra = [f"{said} ({_name(part)})" for said, part in _parts(config) if _name(part)]
     more = f"; with {', '.join(extra)}" if extra else ""
     return f"{name}: {sampled}; {kind}{pool}{more}."
@@ -114,7 +116,10 @@ def _first_line(target: str) -> str:
         return ""
     try:
         found = getattr(importlib.import_module(module), name, None)
-    except (ImportError, ValueError):  # an extra that is not installed here, or a name that no module can have
+    except (
+        ImportError,
+        ValueError,
+    ):  # an extra that is not installed here, or a name that no module can have
         return ""
     text = (getattr(found, "__doc__", None) or "").strip()
     sentence = SENTENCE.split(" ".join(text.partition("\n\n")[0].split()))[0]
@@ -127,7 +132,7 @@ def _lower(line: str) -> str:
     >>> _lower("Source of mazes"), _lower("NGRPO's advantages"), _lower("A_i = 1"), _lower("Pass@k advantages")
     ('source of mazes', "NGRPO's advantages", 'A_i = 1', 'Pass@k advantages')
     """
-    word = line.split(" ")[0]
+    word = line.partition(" ")[0]
     return line[0].lower() + line[1:] if word[1:].islower() and word.isalpha() else line
 
 

@@ -17,7 +17,9 @@ Evaluation = Mapping[str, pd.Series]
 """Split → pass@k of each question, by question id."""
 
 
-def evaluations_of(run: RunFiles, splits: Sequence[str], k: int, start: RunFiles | None = None) -> list[Evaluation]:
+def evaluations_of(
+    run: RunFiles, splits: Sequence[str], k: int, start: RunFiles | None = None
+) -> list[Evaluation]:
     """Return the pass@k of each evaluation of a run that has all `splits`, with k responses or more to each question.
 
     They come in the order of iterations. `start` is the run of the untrained policy, whose test comes first if the run
@@ -26,9 +28,9 @@ def evaluations_of(run: RunFiles, splits: Sequence[str], k: int, start: RunFiles
     kept = list(run.evaluations)
     if start is not None and all(evaluation.get("iteration", 0) for evaluation in kept):
         kept = [{"splits": start.test}, *kept]
-    found = []
+    found: list[Evaluation] = []
     for evaluation in kept:
-        curves = {}
+        curves: dict[str, pd.Series] = {}
         for split in splits:
             rows = evaluation["splits"].get(split, {}).get("questions")
             if rows and min(row["n"] for row in rows) >= k:
@@ -40,8 +42,9 @@ def evaluations_of(run: RunFiles, splits: Sequence[str], k: int, start: RunFiles
 
 def _curve(rows: Sequence[Mapping[str, int | str]], k: int) -> pd.Series:
     frame = pd.DataFrame(rows).set_index("id").sort_index()
-    counts = [torch.tensor(frame[name].to_numpy()) for name in ("n", "correct")]
-    return pd.Series(pass_at_k(*counts, k).numpy(), frame.index)
+    n = torch.tensor(frame["n"].to_numpy())
+    correct = torch.tensor(frame["correct"].to_numpy())
+    return pd.Series(pass_at_k(n, correct, k).numpy(), frame.index)
 
 
 def stopped(evaluations: Sequence[Evaluation]) -> dict[str, pd.Series]:
@@ -63,7 +66,9 @@ def stopped(evaluations: Sequence[Evaluation]) -> dict[str, pd.Series]:
     for half in (0, 1):
         best = evaluations[-1]
         if choosing:
-            halves = [[curves[split].iloc[1 - half :: 2].mean() for split in choosing] for curves in evaluations]
+            halves = [
+                [curves[split].iloc[1 - half :: 2].mean() for split in choosing] for curves in evaluations
+            ]
             best = evaluations[int(np.argmax(np.mean(halves, axis=1)))]
         for split, values in found.items():
             own = values.index[half::2]

@@ -85,7 +85,7 @@ def verdict_line(methods: Methods, pair: Pair) -> str:
     ks = ends(methods.ks(methods.parts[part]))
     told = [(f"pass@{k}", f"pass@k/{part}/{k}", True) for k in ks]
     told.append(("questions without gradient", ZERO_GRADIENT, False))
-    found = []
+    found: list[str] = []
     for name, quantity, higher in told:
         estimate = compared_in(methods, pair.method, pair.baseline, quantity)
         if estimate is not None:

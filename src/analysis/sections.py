@@ -56,7 +56,9 @@ def answer(methods: Methods) -> Answer:
         found = ", ".join(f"{m} solves {e} % of {part} at pass@{k}" for m, e in methods.at(k)[part].items())
         note = f"On {questions} questions and {seeds} seed{'s' * (seeds > 1)}, with 95 % intervals."
         return Answer([f"{found}; there is nothing here to compare with."], note, about)
-    seeds = max(len(c.seeds) for c in methods.comparisons if (c.method, c.baseline) == (pair.method, pair.baseline))
+    seeds = max(
+        len(c.seeds) for c in methods.comparisons if (c.method, c.baseline) == (pair.method, pair.baseline)
+    )
     sentences = [verdict_line(methods, pair), *method_lines(methods)]
     return Answer(sentences, note_of(methods, seeds, questions), about)
 
@@ -159,7 +161,8 @@ def _by_task(methods: Methods) -> Section:
         return Section("", [], [])
     header, rows = by_task(methods, pair)
     note = (
-        "Each task by itself, in percent; differences in points with 95 % intervals. An average gives each split the same weight."
+        "Each task by itself, in percent; differences in points with 95 % intervals. An average gives each split "
+        "the same weight."
     )
     return Section(f"{pair.method} against {pair.baseline}, task by task", header, rows, [note])
 
@@ -179,7 +182,9 @@ def _stopped_early(methods: Methods) -> Section:
 
 def _pass_at_k(methods: Methods) -> Section:
     """Return one row for each split or average and method, one column for each k."""
-    ks = [k for k in HEADLINE_KS if any(k in points for of in methods.curves.values() for points in of.values())]
+    ks = [
+        k for k in HEADLINE_KS if any(k in points for of in methods.curves.values() for points in of.values())
+    ]
     rows = []
     for name, of_methods in {**methods.curves, **methods.by_question}.items():
         for method, points in of_methods.items():

@@ -50,7 +50,9 @@ class EvaluationExamples(Callback):
 
     on_test_epoch_start = on_validation_epoch_start
 
-    def on_validation_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+    def on_validation_batch_end(
+        self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any
+    ) -> None:
         """Keep examples of a batch."""
         self._found = self._first(self._found + self._examples(Fields("batch", batch)))
 

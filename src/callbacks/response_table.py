@@ -78,7 +78,9 @@ def log_table(logger: Logger, rows: Sequence[Sequence[Any]], step: int) -> None:
     if isinstance(logger, WandbLogger):
         logger.log_table(NAME, columns=list(COLUMNS), data=[list(row) for row in rows], step=step)
     elif isinstance(logger, TensorBoardLogger):
-        logger.log_metrics({}, step)  # a resumed logger first discards later steps, which would be this table too
+        logger.log_metrics(
+            {}, step
+        )  # a resumed logger first discards later steps, which would be this table too
         logger.experiment.add_text(NAME, as_markdown(rows), step)
 
 

@@ -51,7 +51,9 @@ def cells_of(own: Responses) -> pd.DataFrame:
     number of responses to the original, and `original_correct`; `original_uniform`, whether their rewards are all
     equal; `uniform`, whether those of the pool are.
     """
-    rows = pd.DataFrame({name: own.rows[name] for name in ("iteration", "question", "rephrasing", "correct", "reward")})
+    rows = pd.DataFrame(
+        {name: own.rows[name] for name in ("iteration", "question", "rephrasing", "correct", "reward")}
+    )
     rows["original"] = rows["rephrasing"] == 0
     places = ["iteration", "question"]
     every = rows.groupby(places)
@@ -66,7 +68,9 @@ def cells_of(own: Responses) -> pd.DataFrame:
             "original_uniform": originals["reward"].nunique() == 1,
         }
     ).reset_index()
-    causes = pd.DataFrame({"iteration": own.cells["column"], "question": own.cells["question"], "cause": own.cells["cause"]})
+    causes = pd.DataFrame(
+        {"iteration": own.cells["column"], "question": own.cells["question"], "cause": own.cells["cause"]}
+    )
     table = table.merge(causes, on=places)
     labels = own.names["question"]
     return table.assign(label=[labels[question] for question in table["question"]])
@@ -101,16 +105,15 @@ def _rescued(cells: pd.DataFrame) -> Telling | None:
 def _lost_in_training(cells: pd.DataFrame) -> Telling | None:
     """Return the question whose last visit is furthest below an earlier one; None if there is none."""
     shares = cells.assign(share=cells["correct"] / cells["samples"]).sort_values("iteration", kind="stable")
-    best: tuple[float, int] | None = None
+    best: tuple[float, pd.DataFrame] | None = None
     for _, visits in shares.groupby("question", sort=True):
         drop = float(visits["share"].iloc[:-1].max() - visits["share"].iloc[-1]) if len(visits) > 1 else 0.0
         if drop > 0 and (best is None or drop > best[0]):
-            best = drop, int(visits.index[-1])
+            best = drop, visits
     if best is None:
         return None
-    last = shares.loc[best[1]]
-    visits = shares[(shares["question"] == last["question"]) & (shares["iteration"] < last["iteration"])]
-    high = visits.loc[visits["share"].idxmax()]
+    earlier, last = best[1].iloc[:-1], best[1].iloc[-1]
+    high = earlier.iloc[int(earlier["share"].to_numpy().argmax())]
     said = (
         f"{int(high['correct'])} of {int(high['samples'])} responses were right in iteration {high['iteration']}, "
         f"{int(last['correct'])} of {int(last['samples'])} in iteration {last['iteration']}."
@@ -138,7 +141,12 @@ def _unsolved(cells: pd.DataFrame) -> Telling | None:
 
 
 def _place(cell: pd.Series, said: str) -> Telling:
-    return {"said": said, "iteration": int(cell["iteration"]), "question": int(cell["question"]), "label": cell["label"]}
+    return {
+        "said": said,
+        "iteration": int(cell["iteration"]),
+        "question": int(cell["question"]),
+        "label": cell["label"],
+    }
 
 
 def _lost_in_evaluation(run: RunFiles, start: RunFiles | None) -> Telling | None:
@@ -198,7 +206,7 @@ def _unsolved_in_evaluation(run: RunFiles, start: RunFiles | None) -> Telling | 
 
 def _evaluations(run: RunFiles, start: RunFiles | None) -> list[tuple[RunFiles, Mapping[str, Any]]]:
     """Return the evaluations of a run, first that of the untrained policy, each with the run that made it."""
-    kept = [(run, evaluation) for evaluation in run.evaluations]
+    kept: list[tuple[RunFiles, Mapping[str, Any]]] = [(run, evaluation) for evaluation in run.evaluations]
     if kept and start is not None and all(evaluation.get("iteration", 0) for _, evaluation in kept):
         kept.insert(0, (start, {"splits": start.test, "iteration": 0, "stage": "test"}))
     return kept

@@ -61,7 +61,14 @@ def test_wordings_pools_and_additions_are_named(tmp_path):
 def test_code_of_others_is_named_and_never_imported(tmp_path, monkeypatch):
     (tmp_path / "theirs.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
-    for target in ("theirs.Advantage", "os.system", "tagrpo.no_such_module.Thing", "tagrpo..x", "tagrpo.\0.x", ""):
+    for target in (
+        "theirs.Advantage",
+        "os.system",
+        "tagrpo.no_such_module.Thing",
+        "tagrpo..x",
+        "tagrpo.\0.x",
+        "",
+    ):
         said = meaning({"_target_": target})
         assert said == target.rpartition(".")[2]
     assert "theirs" not in sys.modules

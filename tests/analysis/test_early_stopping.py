@@ -27,7 +27,9 @@ def keep(run, iteration, correct, n=8, split="test_id"):
 
 def test_each_half_is_measured_where_the_other_half_was_best():
     rng = np.random.default_rng(0)
-    evaluations = [{"a": pd.Series(rng.random(40), IDS), "b": pd.Series(rng.random(11), IDS[:11])} for _ in range(5)]
+    evaluations = [
+        {"a": pd.Series(rng.random(40), IDS), "b": pd.Series(rng.random(11), IDS[:11])} for _ in range(5)
+    ]
     found = stopped(evaluations)
     for half in (0, 1):
         scores = [np.mean([curve.iloc[1 - half :: 2].mean() for curve in e.values()]) for e in evaluations]

@@ -41,7 +41,12 @@ def compared(tmp_path, write_run):
 @pytest.mark.parametrize(
     ("rollouts", "method", "baseline", "said"),
     [
-        ({"base": 0, "grpo": 64, "matched": 256, "ta": 256}, "ta", "matched", "matched, with as many samples"),
+        (
+            {"base": 0, "grpo": 64, "matched": 256, "ta": 256},
+            "ta",
+            "matched",
+            "matched, with as many samples",
+        ),
         ({"grpo": 64, "dapo": 64, "ta": 256}, "dapo", "grpo", "grpo, with as many samples"),
         ({"grpo": 64, "dapo": 64, "gspo": 66}, "gspo", "grpo", "grpo, with as many samples"),
         ({"base": 0, "grpo": 64, "ta": 256}, "ta", "grpo", "grpo, with 4 times as many samples"),
@@ -67,7 +72,9 @@ def test_the_words_follow_the_interval(seed):
     assert turned == fewer
     assert {word, turned} in ({"better", "worse"}, {"cannot be told"})
     assert in_words(Estimate(0.0, 0.0, 0.0)) == "cannot be told"
-    assert in_words(Estimate(0.1, float("nan"), float("nan"))) == "cannot be told", "one question has no interval"
+    assert in_words(Estimate(0.1, float("nan"), float("nan"))) == "cannot be told", (
+        "one question has no interval"
+    )
 
 
 def test_the_first_line_has_the_differences_of_the_comparisons(compared):
@@ -122,7 +129,10 @@ def test_both_are_stopped_early_on_the_same_questions(tmp_path, write_run):
     assert header == ["on", "measure", "grpo", "ta", "difference", "in words"]
     assert rows[0] == ["test_id", "pass@1", "75.0", "37.5", "−37.5 [−37.5, −37.5]", "worse"]
     titles = [section.title for section in sections(methods)]
-    assert titles[:2] == ["ta against grpo, task by task", "The same, each run stopped at its best validation"]
+    assert titles[:2] == [
+        "ta against grpo, task by task",
+        "The same, each run stopped at its best validation",
+    ]
 
 
 def test_without_evaluations_during_training_nothing_is_said_of_early_stopping(compared):

@@ -33,8 +33,12 @@ def test_gains_are_over_the_untrained_policy_wherever_it_stands(compared):
     first, good, bad, untrained = answer(compared).sentences
     assert first.startswith("bad against good, with as many samples, on test_id: pass@1 worse (−")
     # 3½ of 8 responses more; of 0, 1 and 2 of 8, 1½ fewer where there are as many: (0 + 1 + 1½) / 3.
-    assert re.match(r"good \(64 samples\): .*; against the untrained policy pass@1 better \(\+43\.8 \[\+", good)
-    assert re.match(r"bad \(64 samples\): .*; against the untrained policy pass@1 worse \(−10\.4 \[−.*, −", bad)
+    assert re.match(
+        r"good \(64 samples\): .*; against the untrained policy pass@1 better \(\+43\.8 \[\+", good
+    )
+    assert re.match(
+        r"bad \(64 samples\): .*; against the untrained policy pass@1 worse \(−10\.4 \[−.*, −", bad
+    )
     assert untrained == "untrained (not trained): pass@1 12.5 %, pass@8 66.7 %."
 
 
@@ -78,7 +82,11 @@ def test_an_evaluation_of_any_policy_is_not_called_the_untrained_one(tmp_path, w
     (path / "config.yaml").write_text("name: evaluated\nseed: 0\ndiagnose: null\n")
     compared = Methods(by_method(find_runs(tmp_path), ["ta_grpo", "evaluated"]))
     assert (compared.untrained, compared.baseline) == ([], "ta_grpo")
-    assert answer(compared).sentences[0].startswith("evaluated against ta_grpo, on test_id: pass@1 cannot be told (+0.0 [")
+    assert (
+        answer(compared)
+        .sentences[0]
+        .startswith("evaluated against ta_grpo, on test_id: pass@1 cannot be told (+0.0 [")
+    )
     (panel,) = Figures(compared.runs, compared).all()["budget"]["panels"]
     assert [series["label"] for series in panel["series"]] == ["ta_grpo", "evaluated"]
 

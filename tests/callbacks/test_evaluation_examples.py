@@ -28,7 +28,9 @@ def batches(make_batch):
     made = []
     for number, split in enumerate(("easy", "hard", "hard")):
         batch = make_batch([[[1.0, 0.0, 0.0, 1.0]], [[0.0] * 4], [[1.0] * 4]], seed=number)
-        groups = [group._replace(id=f"{number}-{row}", answer=("7", "8")) for row, group in enumerate(batch.groups)]
+        groups = [
+            group._replace(id=f"{number}-{row}", answer=("7", "8")) for row, group in enumerate(batch.groups)
+        ]
         made.append(replace(batch, split=split, groups=groups))
     return made
 

@@ -30,7 +30,9 @@ class Module(LightningModule, SampledPolicy):
     def training_step(self, batch, batch_idx):
         for _ in range(self.mini_batches):
             self.optimizers().step()
-        self.log_dict({"rollout/correct_original": 0.25, "rollout/reward": 0.5, "zero_gradient/without_gradient": 12.0})
+        self.log_dict(
+            {"rollout/correct_original": 0.25, "rollout/reward": 0.5, "zero_gradient/without_gradient": 12.0}
+        )
 
     def test_step(self, batch, batch_idx, dataloader_idx=0):
         pass
@@ -62,7 +64,10 @@ def test_lines_say_how_far_a_run_is_and_what_it_is_like(tmp_path, capsys):
     run(tmp_path, IterationProgress(seconds=0.0))
     lines = lines_of(capsys)
     assert [line.split(" · ")[0] for line in lines] == [f"iteration {i}/4" for i in (1, 2, 3, 4)]
-    assert lines[-1] == "iteration 4/4 · correct on originals 0.25 · reward 0.50 · without gradient 12 % · 0:00:00 left"
+    assert (
+        lines[-1]
+        == "iteration 4/4 · correct on originals 0.25 · reward 0.50 · without gradient 12 % · 0:00:00 left"
+    )
 
 
 def test_few_lines_are_written_but_the_first_and_the_last_are(tmp_path, capsys):
@@ -83,20 +88,28 @@ class Terminal(io.StringIO):
 
 
 @pytest.mark.parametrize("fit", [True, False])
-def test_a_terminal_gets_a_bar_with_the_time_left_reward_correct_and_without_gradient(tmp_path, monkeypatch, fit):
+def test_a_terminal_gets_a_bar_with_the_time_left_reward_correct_and_without_gradient(
+    tmp_path, monkeypatch, fit
+):
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLUMNS", "80")
     terminal = Terminal()
     monkeypatch.setattr(sys, "stdout", terminal)
     run(tmp_path, IterationProgress(), fit=fit)
-    rows = [row for row in re.split(r"\x1b\[2K", re.sub(r"\x1b\[[\d;?]*[mhl]", "", terminal.getvalue())) if "/4" in row]
+    rows = [
+        row
+        for row in re.split(r"\x1b\[2K", re.sub(r"\x1b\[[\d;?]*[mhl]", "", terminal.getvalue()))
+        if "/4" in row
+    ]
     assert {row.split()[0] for row in rows} == {f"{i}/4" for i in (1, 2, 3, 4)}
     assert all("━" in row for row in rows), "the bar is seen on 80 columns"
     assert all(len(row.rstrip()) <= 80 for row in rows)
     if fit:
         assert "0:00:00 left · reward 0.50 · correct 0.25 · without gradient 12 %" in rows[-1]
     assert "iteration 1/4 ·" not in terminal.getvalue(), "no lines beside the bar"
-    assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h"), "the cursor comes back"
+    assert terminal.getvalue().count("\x1b[?25l") == terminal.getvalue().count("\x1b[?25h"), (
+        "the cursor comes back"
+    )
 
 
 def test_a_file_gets_lines_even_if_its_run_is_started_from_a_terminal(tmp_path, monkeypatch):

@@ -41,7 +41,10 @@ def test_tensorboard_gets_a_table_every_few_iterations(tmp_path, make_batch, kin
     logger = kind(str(tmp_path), name="", version="tensorboard")
     callback = ResponseTable(every=2, responses=3)
     for iteration in range(4):
-        assert measure(callback, make_batch([[[1.0, 0.0, 1.0, 0.0]]]), [logger, CSVLogger(tmp_path)], iteration) == {}
+        assert (
+            measure(callback, make_batch([[[1.0, 0.0, 1.0, 0.0]]]), [logger, CSVLogger(tmp_path)], iteration)
+            == {}
+        )
         logger.log_metrics({"x": 1.0}, iteration)
     logger.save()
     logger.finalize("success")

@@ -37,7 +37,11 @@ def evaluated(folder, stage, iteration, correct, examples=()):
     """Write an evaluation of four responses to each question, and the responses of some."""
     (folder / "evaluations").mkdir(exist_ok=True)
     rows = [{"id": f"q{i}", "n": 4, "correct": c} for i, c in enumerate(correct)]
-    split = {"num_questions": len(rows), "questions": rows, "pass_at_k": {"1": {"value": 0.5, "low": 0, "high": 1}}}
+    split = {
+        "num_questions": len(rows),
+        "questions": rows,
+        "pass_at_k": {"1": {"value": 0.5, "low": 0, "high": 1}},
+    }
     content = {"stage": stage, "iteration": iteration, "splits": {"hard": split}}
     (folder / "evaluations" / f"{stage}-{iteration:06d}.json").write_text(json.dumps(content))
     if stage == "test":
@@ -51,13 +55,18 @@ def test_the_rescued_question_has_equal_rewards_for_its_original_alone(copied):
     found, own = told(RunFiles("small", 0, copied))
     one = found["Rescued by pooling"]
     rows = recorded(copied)
-    rows = rows[(rows["iteration"] == one["iteration"]) & (rows["question"] == own.names["question"][one["question"]])]
+    rows = rows[
+        (rows["iteration"] == one["iteration"]) & (rows["question"] == own.names["question"][one["question"]])
+    ]
     original = rows[rows["rephrasing"] == 0]
     assert original["reward"].nunique() == 1
     assert rows["reward"].nunique() > 1
     assert (rows["advantage"] != 0).any()
     assert f"Iteration {one['iteration']}: the {len(original)} responses" in one["said"]
-    assert f"{int(rows['correct'].sum() - original['correct'].sum())} of {len(rows) - len(original)} responses" in one["said"]
+    assert (
+        f"{int(rows['correct'].sum() - original['correct'].sum())} of {len(rows) - len(original)} responses"
+        in one["said"]
+    )
 
 
 def test_without_rephrasings_nothing_is_rescued(copied):
@@ -65,7 +74,10 @@ def test_without_rephrasings_nothing_is_rescued(copied):
         rows = pd.read_parquet(file)
         rows[rows["rephrasing"] == 0].to_parquet(file)
     found, _ = told(RunFiles("small", 0, copied))
-    assert found["Rescued by pooling"] == {"kind": "Rescued by pooling", "said": "This run sampled no rephrasings."}
+    assert found["Rescued by pooling"] == {
+        "kind": "Rescued by pooling",
+        "said": "This run sampled no rephrasings.",
+    }
 
 
 def test_what_is_lost_in_evaluation_fell_most_among_those_that_can_be_read(copied):
@@ -109,7 +121,10 @@ def test_what_is_lost_in_training_is_the_last_visit_of_a_question(copied):
     found, responses = told(RunFiles("small", 0, copied))
     one = found["Lost in training"]
     assert (responses.names["question"][one["question"]], one["iteration"]) == (first, 7)
-    assert one["said"] == f"{len(own)} of {len(own)} responses were right in iteration 0, 0 of {len(own)} in iteration 7."
+    assert (
+        one["said"]
+        == f"{len(own)} of {len(own)} responses were right in iteration 0, 0 of {len(own)} in iteration 7."
+    )
     assert repeated(responses)
 
 
@@ -149,6 +164,10 @@ def test_the_same_runs_give_the_same_page(copied, tmp_path):
 def test_a_run_of_an_earlier_version_is_shown(write_run, tmp_path):
     write_run(tmp_path, "grpo", 0, [1, 2, 3])
     (about,) = read_blocks(explore(tmp_path, output=tmp_path / "page.html"))["index"]["index"]["runs"]
-    assert [one["kind"] for one in about["telling"]] == ["Rescued by pooling", "Lost in training", "Never solved"]
+    assert [one["kind"] for one in about["telling"]] == [
+        "Rescued by pooling",
+        "Lost in training",
+        "Never solved",
+    ]
     assert about["telling"][0]["said"] == "This run recorded no responses."
     assert not about["repeated"]

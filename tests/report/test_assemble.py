@@ -10,7 +10,7 @@ import yaml
 
 from tagrpo.analysis.comparison import Methods
 from tagrpo.analysis.figures import Figures
-from tagrpo.analysis.plots import draw
+from tagrpo.analysis.plots import COLOURS, LINES, MARKERS, draw, looks
 from tagrpo.analysis.runs import by_method, find_directories, find_runs
 from tagrpo.report.assemble import explore, page_content, write_report
 from tests.helpers import read_blocks
@@ -318,3 +318,20 @@ def test_a_png_has_the_points_of_the_figure(root):
     assert list(labels) == METHODS
     assert [values.tolist() for values in thick] == [[50, 50], [25, 25], [5, 5]]
     assert len(zero.lines) == 3 * (3 + 1), "three seeds and their mean of each method"
+
+
+def test_sixty_four_methods_look_different_also_without_colour_or_markers_as_far_as_that_goes():
+    found = list(looks(map(str, range(64))).values())
+    assert len({tuple(look.values()) for look in found}) == 64
+    assert len({(look["color"], look["linestyle"]) for look in found[:32]}) == 32
+    first = [(look["color"], look["linestyle"], look["marker"]) for look in found[:8]]
+    assert first == [(COLOURS[i], LINES[i % 4], MARKERS[i]) for i in range(8)], "as before"
+
+
+def test_nine_methods_of_a_figure_have_nine_lines_that_differ(tmp_path, write_run):
+    for number in range(9):
+        write_run(tmp_path, f"m{number}", 0, [number % 8, 1, 2])
+    runs = by_method(find_runs(tmp_path))
+    figure = draw(Figures(runs, Methods(runs)).all()["pass_at_k"])
+    drawn = [container.lines[0] for container in figure.axes[0].containers]
+    assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in drawn}) == 9

@@ -152,6 +152,40 @@ def zero_gradient_of(methods: Methods, method: str) -> float | None:
     return float(table.to_numpy().mean()) if table.size else None
 
 
+def break_even(zero_gradient: float, baseline_zero_gradient: float) -> float:
+    """Return how many times as much a question may cost as with a baseline, for a gradient at the same price.
+
+    The ratio is (100 − z) / (100 − z₀) for z and z₀ percent of questions without gradient: at this ratio of costs, both
+    pay the same for a question that gives a gradient. Infinity if no question of the baseline gives one.
+
+    >>> break_even(0.0, 80.0)
+    5.0
+    """
+    if baseline_zero_gradient >= 100:
+        return math.inf
+    return (100 - zero_gradient) / (100 - baseline_zero_gradient)
+
+
+def break_even_note(methods: Methods, pair: Pair) -> str | None:
+    """Return the break-even of the pair's method against the first trained method with fewer samples.
+
+    None if no method sampled fewer, or if a percentage without gradient was not logged.
+    """
+    ours = zero_gradient_of(methods, pair.method)
+    for baseline in methods.trained:
+        ratio = ratio_of(methods, pair.method, baseline)
+        theirs = zero_gradient_of(methods, baseline)
+        if ratio is None or ratio <= 1 + AS_MANY or ours is None or theirs is None:
+            continue
+        even = break_even(ours, theirs)
+        return (
+            f"Break-even of {pair.method} against {baseline}: {even:.2f} = (100 − {ours:.1f}) / (100 − {theirs:.1f}). So many "
+            f"times as many questions give a gradient; if a question costs more times as much, {baseline} pays less for a "
+            f"question with a gradient. Here it costs {ratio:.2f} times as many samples."
+        )
+    return None
+
+
 def compared_in(methods: Methods, method: str, baseline: str, quantity: str) -> Estimate | None:
     """Return the paired difference of two methods in a quantity; None if they were not compared in it."""
     for found in methods.comparisons:

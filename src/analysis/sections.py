@@ -6,7 +6,16 @@ from dataclasses import dataclass
 from .comparison import ZERO_GRADIENT, Methods
 from .described import described
 from .diagnosis import NOTE, table_of
-from .headline import by_task, method_lines, note_of, pair_of, ratio_of, stopped_early, verdict_line
+from .headline import (
+    break_even_note,
+    by_task,
+    method_lines,
+    note_of,
+    pair_of,
+    ratio_of,
+    stopped_early,
+    verdict_line,
+)
 from .runs import RunFiles
 from .statistics import LEVEL
 
@@ -276,6 +285,9 @@ def _budgets(methods: Methods) -> Section:
         matched = [title for title, found in amounts.items() if len(found) == 1]
         notes.append(f"Equal in all trained runs: {', '.join(matched) or 'nothing'}.")
         notes.append(f"Not equal: {', '.join(title for title in amounts if title not in matched) or 'none'}.")
+    pair = pair_of(methods)
+    if pair is not None and (even := break_even_note(methods, pair)) is not None:
+        notes.append(even)
     header = ["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient", "at first"]
     return Section("Budgets", header, rows if methods.trained else [], notes)
 

@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 from tagrpo.analysis.comparison import Methods
-from tagrpo.analysis.headline import by_task, in_words, pair_of, stopped_early, verdict_line
+from tagrpo.analysis.headline import (
+    break_even,
+    break_even_note,
+    by_task,
+    in_words,
+    pair_of,
+    stopped_early,
+    verdict_line,
+)
 from tagrpo.analysis.runs import by_method, find_runs
 from tagrpo.analysis.sections import sections
 from tagrpo.analysis.statistics import Estimate
@@ -138,3 +146,28 @@ def test_both_are_stopped_early_on_the_same_questions(tmp_path, write_run):
 def test_without_evaluations_during_training_nothing_is_said_of_early_stopping(compared):
     titles = [section.title for section in sections(compared(grpo=64, ta=64))]
     assert not [title for title in titles if re.search("stopped", title)]
+
+
+def test_at_the_break_even_both_pay_the_same_for_a_question_with_a_gradient():
+    rng = np.random.default_rng(0)
+    for ours, theirs, cost in rng.uniform(0, 99, (50, 3)):
+        ratio = break_even(ours, theirs)
+        price = cost / (1 - theirs / 100)
+        assert ratio * cost / (1 - ours / 100) == pytest.approx(price)
+    assert break_even(10.0, 100.0) == float("inf")
+
+
+def test_the_break_even_is_told_against_the_first_method_with_fewer_samples(tmp_path, write_run):
+    for name, count, zero in (("grpo", 64, 40.0), ("matched", 256, 20.0), ("ta", 256, 10.0)):
+        sampled(write_run(tmp_path, name, 0, BASE, zero=zero), count)
+    methods = Methods(by_method(find_runs(tmp_path), ["grpo", "matched", "ta"]))
+    note = break_even_note(methods, pair_of(methods))
+    assert note.startswith("Break-even of ta against grpo: 1.50 = (100 − 10.0) / (100 − 40.0).")
+    assert note.endswith("Here it costs 4.00 times as many samples.")
+    (budgets,) = [section for section in sections(methods) if section.title == "Budgets"]
+    assert note in budgets.notes
+
+
+def test_without_a_cheaper_method_there_is_no_break_even(compared):
+    methods = compared(grpo=64, ta=64)
+    assert break_even_note(methods, pair_of(methods)) is None

@@ -98,7 +98,9 @@ def test_every_command_is_one():
         elif entry["command"]:
             program, *overrides = entry["command"].replace(" -m", "").split()
             folder, config = programs[program.removeprefix("tagrpo-")]
-            first = [override.split(",")[0] for override in overrides]  # of a sweep, its first run
+            first = overrides
+            if " -m" in entry["command"]:
+                first = [override.split(",")[0] for override in overrides]  # of a sweep, its first run
             with initialize_config_module(f"tagrpo.configs{folder}", version_base="1.3"):
                 compose(config, first)
 

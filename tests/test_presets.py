@@ -38,6 +38,7 @@ NO_TABLE = {"demo", "demo_lm", "hard", "methods", "ta_grpo_2x2", "ta_grpo_rows"}
 NEEDED = ["+rephrasings=r.jsonl", "+questions=q.jsonl", "+test=t.jsonl"]
 TA_GRPO = ["amc", "olympiadbench", "aime24", "aime25", "minerva", "gpqa_diamond"]
 PASS_AT_K = ["aime24", "aime25", "olymmath_easy", "olymmath_hard"]
+MAZES = [f"maze_{width}" for width in range(7, 22, 2)]
 
 
 class Printed(NamedTuple):
@@ -76,10 +77,11 @@ PRINTED = {
     "ta_grpo_v1": Printed({"Base": "base", "GRPO": "grpo", "TA-GRPO": "ta_grpo_v1"}, TA_GRPO, ()),
     "passk_fig1": Printed({"Pass@1 Training": "pass_at_1", "Pass@K Training": "then_k", "Pass@1 again": "then_1"}),
     "passk_fig6": Printed(
-        {"Pass@1 Training": "pass_at_1", "Pass@k Training": "pass_at_k", **NOISES, **ENTROPIES}
+        {"Pass@1 Training": "pass_at_1", "Pass@k Training": "pass_at_k", **NOISES, **ENTROPIES}, MAZES, ()
     ),
     "passk_fig8": Printed(
-        {"k = 4": "k4", "k = 8, LR 1e-6": "k8", "k = 16": "k16", "LR 2e-6": "k8_lr2", "LR 4e-6": "k8_lr4"}
+        {"k = 4": "k4", "k = 8, LR 1e-6": "k8", "k = 16": "k16", "LR 2e-6": "k8_lr2", "LR 4e-6": "k8_lr4"},
+        MAZES, (),
     ),
     "passk_fig10": Printed(
         {
@@ -91,7 +93,8 @@ PRINTED = {
     "passk_stages": Printed(STAGES),
     "passk_table5": Printed({**STAGES, "+ (P@k T. + P@1 T.) × 2": "pass_at_k_then_1_twice"}),
     "passk_table7": Printed(
-        {"+ P@1 T.": "pass_at_1", "+ P@k T. w/ FS": "full", "+ P@k T. w/ BS": "bootstrap", "+ P@k T. w/ AD": "analytic"}
+        {"+ P@1 T.": "pass_at_1", "+ P@k T. w/ FS": "full", "+ P@k T. w/ BS": "bootstrap", "+ P@k T. w/ AD": "analytic"},
+        MAZES, (),
     ),
     "prompt_augmentation_table2": Printed(
         {
@@ -193,7 +196,18 @@ def test_the_protocols_are_those_of_the_papers():
     assert protocol("ta_grpo_table1") == (128, 0.6, 0.95, 3072, "raw_boxed")
     assert protocol("ta_grpo_v1") == (32, 0.6, 0.95, 3072, "raw_boxed")
     assert protocol("passk_table5") == (8, 1.0, 0.95, 10240, "boxed")
+    assert protocol("passk_table7") == (32, 1.0, 0.95, 3072, "maze")
     assert protocol("prompt_augmentation_table2") == (5, 0.0, 1.0, 3000, "qwen-math")
+
+
+def test_mazes_have_the_sizes_of_the_paper_and_figure_6_those_of_9_by_9_alone():
+    widths = {}
+    for preset in ("passk_table7", "passk_fig6", "passk_fig8"):
+        sources = {
+            json.dumps(OmegaConf.to_container(cfg.data.train.sources)) for cfg in composed(preset).values()
+        }
+        widths[preset] = sorted(source["width"] for source in json.loads(*sources).values())
+    assert widths == {"passk_table7": [9, 11, 13, 15], "passk_fig6": [9], "passk_fig8": [9, 11, 13, 15]}
 
 
 def test_methods_with_and_without_dynamic_sampling_have_the_same_epochs():
@@ -324,7 +338,7 @@ def test_a_run_of_every_row_gives_the_rows_and_averages_of_the_table(preset, tmp
             found = results["averages"][average]
             assert found["pass_at_k"][row]["1"]["value"] == pytest.approx(sum(of_splits) / len(of_splits))
             assert row in found["by_question"]
-            assert f"| {average} (average) pass@1 |" in report
+            assert f"| {average} (average) | {row} |" in report
     if preset == "ta_grpo_fig7":
         figures = draw(compared, tmp_path)
         assert "training questions" not in figures["pass_at_k.png"]

@@ -34,7 +34,18 @@ TABLE = {
     cells[0].strip("` "): cells[1:]
     for line in re.findall(r"^\| (`.*)\|$", PAGE, re.MULTILINE)
     for cells in [[cell.strip() for cell in line.split("|")]]
+    if "(" not in cells[0]  # of metrics
 }
+EVALUATING = ("PassAtKEvaluator", "EvaluationExamples")
+
+
+def test_the_metrics_give_what_their_comments_say(capsys):
+    assert PAGE.index("# metrics") < PAGE.index("# lightning"), "first on the page"
+    exec(BLOCKS["metrics"], {})
+    pass_at_k, zero_gradient, distance = capsys.readouterr().out.splitlines()
+    assert pass_at_k == "{'pass@1': 0.625, 'pass@4': 1.0}"
+    assert zero_gradient == "tensor(50., dtype=torch.float64)"
+    assert distance == "tensor(0.6667, dtype=torch.float64)"
 
 
 def test_callbacks_in_plain_lightning_with_mappings_for_batches(tmp_path):
@@ -128,7 +139,7 @@ def test_each_callback_reads_what_the_table_says_and_nothing_else(name, tmp_path
     }  # fmt: skip
     outputs, batch, module = Recording(values, returned), batch_of(read), Silent(tmp_path)
     callback = getattr(callbacks, name)(**MADE.get(name, {}))
-    if name == "PassAtKEvaluator":
+    if name in EVALUATING:
         batch = Recording(batch, read)
         callback.on_test_epoch_start(module._trainer, module)
         callback.on_test_batch_start(module._trainer, module, batch, 0)
@@ -144,13 +155,17 @@ def test_each_callback_reads_what_the_table_says_and_nothing_else(name, tmp_path
             continue
         batch = batch_of(set())
         batch["rollouts"] = {key: value for key, value in batch["rollouts"].items() if key != missing}
-        hook = callback.on_test_batch_end if name == "PassAtKEvaluator" else callback.on_train_batch_end
+        hook = callback.on_test_batch_end if name in EVALUATING else callback.on_train_batch_end
         with pytest.raises(AttributeError, match=rf"batch\.rollouts.*`{missing}`.*(answers|correct)"):
             hook(module._trainer, module, outputs, batch, 0)
 
 
 def test_every_diagnostic_that_needs_no_model_is_in_the_table():
-    monitors = {n for n in callbacks.__all__ if n.endswith(("Monitor", "Recorder", "Evaluator", "Look"))}
+    monitors = {
+        n
+        for n in callbacks.__all__
+        if n.endswith(("Monitor", "Recorder", "Evaluator", "Examples", "Look", "Table"))
+    }
     assert set(TABLE) == monitors
 
 

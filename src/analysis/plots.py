@@ -28,14 +28,23 @@ styled = rc_context(STYLE)  # decorator: figures that are drawn inside have this
 
 
 def looks(names: Iterable[str]) -> dict[str, Look]:
-    """Return the colour, line style and marker of each name."""
+    """Return the colour, line style and marker of each name; the first 64 names all look different."""
     return {name: _look(number) for number, name in enumerate(names)}
 
 
 def _look(group: int | str) -> Look:
+    """Return the look of a method, by its number, or of a cause.
+
+    Each further eight methods have the same colours, with the next line style and the next marker. So 32 methods
+    differ in colour and line style, and 64 in colour, line style and marker.
+    """
     number = CAUSES.index(group) if isinstance(group, str) else group
-    looks = {"color": COLOURS, "linestyle": LINES, "marker": MARKERS}
-    return {name: values[number % len(values)] for name, values in looks.items()}
+    turn = number + number // len(COLOURS)
+    return {
+        "color": COLOURS[number % len(COLOURS)],
+        "linestyle": LINES[turn % len(LINES)],
+        "marker": MARKERS[turn % len(MARKERS)],
+    }
 
 
 class Picture(Figure):
@@ -96,7 +105,7 @@ def draw(figure: Mapping[str, Any], runs: Sequence[RunFiles] = ()) -> Figure:
                     place: Look = {"elinewidth": 0.9, "transform": ax.transData + aside}
                     ax.errorbar(one["x"], one["y"], abs(ends - one["y"]), linewidth=1.4, **place, **look)
                 else:
-                    ax.plot(one["x"], one["y"], linewidth=1.6, **{**look, "marker": ""})
+                    ax.plot(one["x"], one["y"], linewidth=1.6, **{**look, "markevery": _some(len(one["x"]))})
         ax.autoscale_view()
         ax.set(title=panel["title"], xlabel=panel["x"])
         if panel.get("log"):
@@ -120,7 +129,12 @@ def _over_training(ax: Axes, seeds: Sequence[pd.Series], look: Look) -> None:
     for values in seeds if len(seeds) > 1 else ():
         ax.plot(values.index, values, color=look["color"], linewidth=0.6, alpha=0.45)
     mean = pd.concat(list(seeds), axis=1).mean(axis=1)
-    ax.plot(mean.index, mean, linewidth=1.8, clip_on=False, **{**look, "marker": ""})
+    ax.plot(mean.index, mean, linewidth=1.8, clip_on=False, **{**look, "markevery": _some(len(mean))})
+
+
+def _some(points: int) -> int:
+    """Return the distance between markers of which a line of `points` points shows about six."""
+    return max(points // 6, 1)
 
 
 def smoothed(series: pd.Series) -> pd.Series:

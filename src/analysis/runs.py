@@ -145,6 +145,10 @@ class RunFiles:
         """Content of `exact.json` at each evaluation, by iteration; empty for runs without the file."""
         return self._kept("exact-*.json")
 
+    def examples(self, stage: str, iteration: int) -> dict[str, Any]:
+        """Return the kept responses of an evaluation by split and question id; empty if none were kept."""
+        return self._json(f"evaluations/examples-{stage}-{iteration:06d}.json") or {}
+
     def _kept(self, pattern: str) -> list[Any]:
         paths = sorted(
             (self.path / "evaluations").glob(pattern), key=lambda path: (len(path.name), path.name)

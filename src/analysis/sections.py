@@ -1,18 +1,24 @@
-"""Text of a report, for its page and for Markdown: the gain from training, its certainty, and the tables."""
+"""Text of a report, for its page and for Markdown: the verdict, a line for each method, and the tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from .comparison import ZERO_GRADIENT, Methods
+from .described import described
 from .diagnosis import NOTE, table_of
+from .headline import (
+    break_even_note,
+    by_task,
+    method_lines,
+    note_of,
+    pair_of,
+    ratio_of,
+    stopped_early,
+    verdict_line,
+)
 from .runs import RunFiles
 from .statistics import LEVEL
 
-VERDICTS = {
-    True: {"higher": "▲ {} helped", "lower": "▼ {} did harm", "undecided": "{}: not beyond noise"},
-    False: {"higher": "▲ {} is better", "lower": "▼ {} is worse", "undecided": "{}: not beyond noise"},
-}
-"""Whether the baseline is an untrained policy → verdict → text about the method."""
 HEADLINE_KS = (1, 8, 32)
 BUDGET_NAMES = {
     "iterations": "iterations", "updates": "optimizer steps", "prompts": "prompts",
@@ -33,40 +39,37 @@ class Section:
 
 @dataclass(frozen=True)
 class Answer:
-    """First lines of a report: one sentence per method, the largest gain first, and a note.
+    """First lines of a report: the verdict, then one sentence for each method, and a note.
 
     The note states the numbers of questions and seeds, and the statistics behind the sentences.
     """
 
     sentences: Sequence[str]
     note: str
+    about: Sequence[str] = ()
+    """A sentence for the task and for each method: what they are."""
 
 
 def answer(methods: Methods) -> Answer:
-    """Return the gain of each method over the baseline with its 95 % interval; for one method, its pass@k."""
-    (part, k), baseline = methods.headline, methods.baseline
-    gains = [c for c in methods.comparisons if (c.quantity, c.baseline) == (f"pass@k/{part}/{k}", baseline)]
-    seeds = max(len(c.seeds) for c in gains) if gains else max(map(len, methods.runs.values()))
+    """Return the verdict on the method against the baseline with as many samples, then a line for each method.
+
+    For one method, return its pass@k.
+    """
+    part, k = methods.headline
+    pair = pair_of(methods)
     first = next(iter(methods.runs.values()))[0]
     questions = sum(first.test[split]["num_questions"] for split in methods.parts[part])
-    note = f"On {questions} questions and {seeds} seed{'s' * (seeds > 1)}, with 95 % intervals."
-    if not gains:
+    about = described(methods)
+    if pair is None:
+        seeds = max(map(len, methods.runs.values()))
         found = ", ".join(f"{m} solves {e} % of {part} at pass@{k}" for m, e in methods.at(k)[part].items())
-        return Answer([f"{found}; there is nothing here to compare with."], note)
-    untrained = baseline in methods.untrained and bool(methods.trained)
-    over = f"the untrained policy ({baseline})" if untrained else baseline
-    sentences = [
-        f"{VERDICTS[untrained][c.verdict].format(c.method)}: {c.difference.signed} points of pass@{k} on "
-        f"{part} over {over}."
-        for c in sorted(gains, key=lambda c: -c.difference.value)
-    ]
-    note += (
-        f" Differences on the same questions; ▲ and ▼: beyond noise, at p < {100 * LEVEL:.0f} % after Holm's "
-        f"correction for all {len(methods.comparisons)} comparisons; the intervals are not corrected."
+        note = f"On {questions} questions and {seeds} seed{'s' * (seeds > 1)}, with 95 % intervals."
+        return Answer([f"{found}; there is nothing here to compare with."], note, about)
+    seeds = max(
+        len(c.seeds) for c in methods.comparisons if (c.method, c.baseline) == (pair.method, pair.baseline)
     )
-    if seeds == 1:
-        note += " With one seed, the noise between seeds is not measured."
-    return Answer(sentences, note)
+    sentences = [verdict_line(methods, pair), *method_lines(methods)]
+    return Answer(sentences, note_of(methods, seeds, questions), about)
 
 
 def without_evaluation(runs: Sequence[RunFiles]) -> Answer:
@@ -92,7 +95,9 @@ def without_evaluation(runs: Sequence[RunFiles]) -> Answer:
 
 def sections(methods: Methods) -> list[Section]:
     """Return all non-empty tables of a comparison."""
-    made = (_pass_at_k, _differences, _responses, _budgets, _training_questions, _settings)
+    made = (
+        _by_task, _stopped_early, _pass_at_k, _differences, _responses, _budgets, _training_questions, _settings,
+    )  # fmt: skip
     return [section for make in made if (section := make(methods)).rows]
 
 
@@ -134,7 +139,10 @@ def markdown(methods: Methods, figures: Mapping[str, str] | None = None) -> str:
         found.note,
         "",
     ]
-    for section in (*warned(methods.every), *sections(methods), *drawn, *about(methods.every)):
+    what = [Section("What was compared", [], [], ["\n".join(f"- {sentence}" for sentence in found.about)])]
+    what = what if found.about else []
+    parts = (*what, *warned(methods.every), *sections(methods), *drawn, *about(methods.every))
+    for section in parts:
         rows = [*table(section.header, section.rows), ""] if section.rows else []
         lines += [f"## {section.title}", "", *rows, *(line for note in section.notes for line in (note, ""))]
     return "\n".join(lines) + "\n"
@@ -155,43 +163,73 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], line: str = "
     return ["| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |" for cells in lines]
 
 
+def _by_task(methods: Methods) -> Section:
+    """Return the pair of the first line in every split and average."""
+    pair = pair_of(methods)
+    if pair is None:
+        return Section("", [], [])
+    header, rows = by_task(methods, pair)
+    note = (
+        "Each task by itself, in percent; differences in points with 95 % intervals. An average gives each split "
+        "the same weight."
+    )
+    return Section(f"{pair.method} against {pair.baseline}, task by task", header, rows, [note])
+
+
+def _stopped_early(methods: Methods) -> Section:
+    """Return the same pair where each run is stopped at its best validation."""
+    pair = pair_of(methods)
+    if pair is None:
+        return Section("", [], [])
+    header, rows = stopped_early(methods, pair)
+    note = (
+        "In percent, each run at the evaluation with the best pass@k, the untrained policy included. One half of the questions "
+        "chooses the evaluation, the other half is measured at it, and the other way round."
+    )
+    return Section("The same, each run stopped at its best validation", header, rows, [note])
+
+
 def _pass_at_k(methods: Methods) -> Section:
-    rows = [
-        [f"{name} pass@{k}", *(str(points[k]) for points in of_methods.values())]
-        for name, of_methods in {**methods.curves, **methods.by_question}.items()
-        for k in HEADLINE_KS
-        if k in next(iter(of_methods.values()))
+    """Return one row for each split or average and method, one column for each k."""
+    ks = [
+        k for k in HEADLINE_KS if any(k in points for of in methods.curves.values() for points in of.values())
     ]
+    rows = []
+    for name, of_methods in {**methods.curves, **methods.by_question}.items():
+        for method, points in of_methods.items():
+            rows.append([name, method, *(str(points[k]) if k in points else "–" for k in ks)])
     seeds = {method: ", ".join(str(run.seed) for run in runs) for method, runs in methods.runs.items()}
     alike = len(set(seeds.values())) == 1
     which = next(iter(seeds.values())) if alike else "; ".join(f"{m}: {s}" for m, s in seeds.items())
     first = next(iter(methods.runs.values()))[0]
     sizes = ", ".join(f"{split} {first.test[split]['num_questions']}" for split in methods.splits)
     notes = [
-        f"With 95 % intervals by bootstrap over questions and seeds. Questions: {sizes}. Seeds: {which}."
+        f"In percent, with 95 % intervals by bootstrap over questions and seeds. Questions: {sizes}. Seeds: {which}."
     ]
     if methods.groups:
         averages = "; ".join(f"{group}: {', '.join(splits)}" for group, splits in methods.groups.items())
         notes.append(
             f"An average gives each split the same weight, one by question each question. {averages}."
         )
-    return Section("Pass@k", ["%", *methods.runs], rows, notes)
+    return Section("Pass@k", ["on", "method", *(f"pass@{k}" for k in ks)], rows, notes)
 
 
 def _differences(methods: Methods) -> Section:
-    """Return one row per pair of methods, one column per quantity."""
+    """Return one row for each pair of methods and split or average, one column for each k."""
     found = {
         (c.method, c.baseline, c.quantity): MARKS[c.verdict] + c.difference.signed
         for c in methods.comparisons
     }
-    quantities = list(dict.fromkeys(c.quantity for c in methods.comparisons))
+    ks = sorted({int(c.quantity.split("/")[2]) for c in methods.comparisons if c.quantity != ZERO_GRADIENT})
     rows = []
     for method, baseline in dict.fromkeys((c.method, c.baseline) for c in reversed(methods.comparisons)):
-        ours, theirs = methods.budgets["rollouts"][[method, baseline]]
-        ratio = f"{ours / theirs:.2g}×" if ours and theirs else "–"
-        rows.append(
-            [method, baseline, ratio, *(found.get((method, baseline, name), "–") for name in quantities)]
-        )
+        ratio = ratio_of(methods, method, baseline)
+        times = "–" if ratio is None else f"{ratio:.2g}×"
+        zero = found.get((method, baseline, ZERO_GRADIENT), "–")
+        for name in methods.parts:
+            cells = [found.get((method, baseline, f"pass@k/{name}/{k}"), "–") for k in ks]
+            rows.append([method, baseline, times, name, *cells, zero])
+            zero = ""  # once for each pair: it belongs to training
     note = (
         "Differences in points with 95 % intervals. ▲ and ▼: beyond noise, at a p-value below "
         f"{100 * LEVEL:.0f} % after Holm's correction for all {len(methods.comparisons)} of them; the "
@@ -199,11 +237,8 @@ def _differences(methods: Methods) -> Section:
         "questions without gradient over iterations and seeds. The third column is how many times as many "
         "responses the first method sampled."
     )
-    named = [
-        "% without gradient" if q == ZERO_GRADIENT else "{1} pass@{2}".format(*q.split("/"))
-        for q in quantities
-    ]
-    return Section("What differs beyond noise", ["method", "against", "responses", *named], rows, [note])
+    header = ["method", "against", "responses", "on", *(f"pass@{k}" for k in ks), "% without gradient"]
+    return Section("What differs beyond noise", header, rows, [note])
 
 
 def _responses(methods: Methods) -> Section:
@@ -250,6 +285,9 @@ def _budgets(methods: Methods) -> Section:
         matched = [title for title, found in amounts.items() if len(found) == 1]
         notes.append(f"Equal in all trained runs: {', '.join(matched) or 'nothing'}.")
         notes.append(f"Not equal: {', '.join(title for title in amounts if title not in matched) or 'none'}.")
+    pair = pair_of(methods)
+    if pair is not None and (even := break_even_note(methods, pair)) is not None:
+        notes.append(even)
     header = ["method", "seeds", *BUDGET_NAMES.values(), "seconds", "% without gradient", "at first"]
     return Section("Budgets", header, rows if methods.trained else [], notes)
 
@@ -263,8 +301,11 @@ def _training_questions(methods: Methods) -> Section:
 
 
 def _settings(methods: Methods) -> Section:
-    rows = [
-        [f"`{name}`", *(str(row[m]) for m in methods.trained)]
-        for name, row in methods.differing_settings().items()
-    ]
-    return Section("All settings in which the trained methods differ", ["setting", *methods.trained], rows)
+    """Return one row for each value of each setting in which the methods differ."""
+    rows = []
+    for name, row in methods.differing_settings().items():
+        having: dict[str, list[str]] = {}
+        for method in methods.trained:
+            having.setdefault(str(row[method]), []).append(method)
+        rows += [[f"`{name}`", value, ", ".join(names)] for value, names in having.items()]
+    return Section("All settings in which the trained methods differ", ["setting", "value", "methods"], rows)

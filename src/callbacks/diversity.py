@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from ..distributed import gather_objects, rank
 from ..files import append_csv, read_csv, write_csv
+from ..metrics import MeanPairwiseDistance
 from ..metrics.functional import answer_diversity, answer_entropy, group_index, mean_pairwise_distance
 from ..seeds import derive_seed
 from .shared import BatchDiagnostic, another_follows, batch_means, check_at_least_one, current_iteration
@@ -101,20 +101,31 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         iteration = current_iteration(trainer)
         if iteration % self.every and another_follows(trainer):
             return {}
-        rows = [row for part in gather_objects(self.distances(batch, iteration)) for row in part]
-        found = {pool: [row["distance"] for row in rows if row["pool"] == pool] for pool in POOLS}
+        means = {pool: MeanPairwiseDistance() for pool in POOLS}
+        own = self.distances(batch, iteration, means)
+        rows = [row for part in gather_objects(own) for row in part]
         if trainer.is_global_zero:
             append_csv(Path(trainer.default_root_dir) / "embedding_diversity.csv", COLUMNS, rows)
-        return {
-            f"embedding_distance/{pool}": fmean(distances) for pool, distances in found.items() if distances
-        }
+        measured = {row["pool"] for row in rows}
+        found = {pool: float(mean.compute()) for pool, mean in means.items() if pool in measured}
+        return {f"embedding_distance/{pool}": mean for pool, mean in found.items()}
 
-    def distances(self, batch: Any, iteration: int) -> list[dict[str, Any]]:
-        """Return a row of `COLUMNS` per chosen question of this rank and pool of at least two responses."""
+    def distances(
+        self, batch: Any, iteration: int, means: Mapping[str, MeanPairwiseDistance] | None = None
+    ) -> list[dict[str, Any]]:
+        """Return a row of `COLUMNS` per chosen question of this rank and pool of at least two responses.
+
+        Args:
+            batch: Batch with responses.
+            iteration: Index of the training batch, which decides the choice of questions.
+            means: Metric of each pool, which is updated; None updates none.
+        """
         rollouts = batch.rollouts
         chosen = self._choose(len(batch.groups), iteration)
         rows = torch.isin(rollouts.question, chosen).nonzero()[:, 0]
         if not len(rows):
+            for mean in (means or {}).values():
+                mean.update(torch.zeros(0, 1), rollouts.question[:0])
             return []
         # Equal responses are embedded once, and are then at a distance of exactly zero.
         texts = [rollouts.text[row] for row in rows.tolist()]
@@ -124,6 +135,8 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         measured = []
         for pool, members in zip(POOLS, (original, ~original, torch.ones_like(original)), strict=True):
             distances = mean_pairwise_distance(embeddings[members], question[members])
+            if means is not None:
+                means[pool].update(embeddings[members], question[members])
             ids, counts = torch.unique(question[members], return_counts=True)
             for row, count, distance in zip(ids.tolist(), counts.tolist(), distances.tolist(), strict=True):
                 if count > 1:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..distributed import rank
 from ..files import written_whole
-from .shared import BatchDiagnostic, advantages_of, current_iteration, delete_later
+from .shared import BatchDiagnostic, advantages_of, current_iteration, delete_later, reference_texts
 
 RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
 
@@ -78,7 +78,7 @@ def rollout_table(
         "step": np.full(len(prompts), step),
         "question": [group.id for group in groups],
         "reference": pa.array(
-            [_texts(getattr(group, "answer", ())) for group in groups], pa.list_(pa.string())
+            [reference_texts(getattr(group, "answer", ())) for group in groups], pa.list_(pa.string())
         ),
         "rephrasing": rollouts.rephrasing.numpy(),
         "template": [prompt.template for prompt in prompts],
@@ -100,11 +100,6 @@ def rollout_table(
         if (entropies := outputs.get("token_entropies")) is not None:
             columns["token_entropies"] = _lists(entropies, torch.float16)
     return pa.table(columns)
-
-
-def _texts(answer: Any) -> list[str]:
-    """Return reference answers as strings; in other projects `answer` may be a single value of any type."""
-    return [str(one) for one in answer] if isinstance(answer, tuple | list) else [str(answer)]
 
 
 def _lists(values: Sequence[Tensor | None], kind: torch.dtype) -> pa.ListArray:

@@ -148,3 +148,8 @@ def advantages_of(outputs: Any) -> Tensor:
         )
     advantages: Tensor = outputs["advantages"]
     return advantages.detach().cpu()
+
+
+def reference_texts(answer: Any) -> list[str]:
+    """Return reference answers as strings; in other projects `answer` may be a single value of any type."""
+    return [str(one) for one in answer] if isinstance(answer, tuple | list) else [str(answer)]

@@ -7,7 +7,15 @@ import torch
 from lightning.pytorch import Trainer
 from torch import Tensor
 
-from ..metrics.functional import group_index, uniform_groups, uniform_subset_probability, zero_gradient_causes
+from ..metrics import ZeroGradientPercentage
+from ..metrics.functional import (
+    group_index,
+    group_std,
+    uniform_groups,
+    uniform_subset_probability,
+    zero_gradient_causes,
+    zero_gradient_groups,
+)
 from .shared import BatchDiagnostic, advantages_of, batch_means
 
 
@@ -32,14 +40,27 @@ class ZeroGradientMonitor(BatchDiagnostic):
     - `uniform_reward/pool`: the rewards of all responses to the question are equal.
     - `uniform_reward/rescued`: the rewards of the original are all equal, but not the rewards of the pool.
 
-    Each value is a percentage of the questions that have responses of its kind; `rephrasings` and
+    - `reward_std/prompt`: standard deviation of the rewards of the responses to a prompt, mean over prompts; with
+      GRPO, whose groups are prompts, this is TRL's `reward_std`.
+    - `reward_std/question`: that of all responses to a question and its rephrasings, mean over questions: the scale
+      of TA-GRPO's advantages.
+
+    Each percentage is one of the questions that have responses of its kind; `rephrasings` and
     `rephrasings_matched` are missing if no question has rephrasings. The rewards include shaped terms,
     because these decide whether the gradient vanishes: under shaped rewards, the responses to a question may
     all be correct and yet differ in reward.
     """
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
-        return batch_means(question_percentages(batch.rollouts, outputs))
+        rollouts = batch.rollouts
+        percentage = ZeroGradientPercentage()
+        percentage.update(advantages_of(outputs), rollouts.question)
+        spreads = {
+            "reward_std/prompt": group_std(rollouts.rewards, rollouts.prompt),
+            "reward_std/question": group_std(rollouts.rewards, rollouts.question),
+        }
+        means = batch_means({**question_percentages(rollouts, outputs), **spreads})
+        return {**means, "zero_gradient/percentage": float(percentage.compute())}
 
 
 def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
@@ -49,15 +70,14 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
     responses of the metric's kind, such as responses to rephrasings.
     """
     advantages = advantages_of(outputs)
-    index, questions = group_index(rollouts.question)
+    index, _ = group_index(rollouts.question)
     returned = {name: outputs.get(name) for name in ("masked", "clipped")}
     causes = zero_gradient_causes(
         advantages, rollouts.rewards, rollouts.correct, rollouts.truncated, index, rollouts.prompt, **returned
     )
     uniform = uniform_percentages(rollouts)
     return {
-        "zero_gradient/percentage": 100
-        * (torch.bincount(index[advantages != 0], minlength=questions) == 0).double(),
+        "zero_gradient/percentage": 100 * zero_gradient_groups(advantages, index).double(),
         "zero_gradient/without_gradient": 100 * torch.stack(list(causes.values())).any(0).double(),
         **{f"zero_gradient/{cause}": 100 * flags.double() for cause, flags in causes.items()},
         **uniform,

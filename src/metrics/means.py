@@ -9,7 +9,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from ..distributed import gather_objects
-from .functional import group_index, pass_at_k
+from .functional import group_index, mean_pairwise_distance, pass_at_k, zero_gradient_groups
 
 
 class MeanByName(Metric):
@@ -86,3 +86,71 @@ class PassAtK(MeanByName):
         index, count = group_index(question)
         right = torch.bincount(index, weights=correct.double(), minlength=count)
         super().update({f"pass@{k}": pass_at_k(torch.bincount(index), right, k) for k in self.ks})
+
+
+class _MeanOfGroups(Metric):
+    """Mean of one value of each group, as a [] float64; NaN without any value. NaN does not count.
+
+    The mean comes from an exact sum, so that batching and ranks do not change the mean.
+    """
+
+    full_state_update = False
+    rows: list[Tensor]
+    """One [n] float64 of each update; all in one while synchronised."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**{"dist_sync_fn": gather_objects, **kwargs})
+        self.add_state("rows", [], dist_reduce_fx="cat")
+
+    def _add(self, values: Tensor) -> None:
+        self.rows.append(values.detach().double().cpu())
+
+    def compute(self) -> Tensor:
+        """Return the mean over all groups of all ranks."""
+        parts = [self.rows] if isinstance(self.rows, Tensor) else self.rows
+        values = [value for part in parts for value in part[~part.isnan()].tolist()]
+        mean = fsum(values) / len(values) if values else torch.nan
+        return torch.tensor(mean, dtype=torch.float64)
+
+
+class ZeroGradientPercentage(_MeanOfGroups):
+    """Percentage of questions whose advantages are all zero, and that give no gradient.
+
+    With one pool per question, this is the advantage collapse rate (ACR, arXiv 2605.21125, abstract) in percent.
+
+    Args:
+        kwargs: Options of `torchmetrics.Metric`.
+
+    >>> metric = ZeroGradientPercentage()
+    >>> metric.update(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([0, 0, 1, 1]))
+    >>> metric.update(torch.tensor([0.0, 0.0]), torch.tensor([0, 0]))  # another question of another batch
+    >>> metric.compute().round(decimals=4)
+    tensor(66.6667, dtype=torch.float64)
+    """
+
+    higher_is_better = False
+
+    def update(self, advantages: Tensor, question: Tensor) -> None:
+        """Add the [R] float advantages of all responses to each question; `question` [R] long."""
+        self._add(100 * zero_gradient_groups(advantages, question).double())
+
+
+class MeanPairwiseDistance(_MeanOfGroups):
+    """Mean over questions of the mean pairwise cosine distance of their embedded responses (TA-GRPO, Fig. 4).
+
+    Questions with a single response do not count.
+
+    Args:
+        kwargs: Options of `torchmetrics.Metric`.
+
+    >>> metric = MeanPairwiseDistance()
+    >>> metric.update(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 0, 1]))
+    >>> metric.compute()
+    tensor(1., dtype=torch.float64)
+    """
+
+    higher_is_better = None
+
+    def update(self, embeddings: Tensor, question: Tensor) -> None:
+        """Add the [R, D] float embeddings of all responses to each question; `question` [R] long."""
+        self._add(mean_pairwise_distance(embeddings, question))

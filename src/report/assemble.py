@@ -29,6 +29,7 @@ from ..analysis.sections import (
 )
 from ..files import write_json, write_text
 from .blocks import Responses, block
+from .telling import repeated, starts_of, telling
 
 ASSETS = Path(__file__).with_name("assets")
 MARGIN = 200
@@ -71,13 +72,19 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
         FileNotFoundError: if there is nothing to show.
     """
     methods = by_method(find_directories(*roots), order)
+    runs = [run for seeds in methods.values() for run in seeds]
+    starts = starts_of(runs)
     content, blocks, responses = page_content(methods), list[str](), dict[int, Responses]()
-    for number, run in enumerate(run for seeds in methods.values() for run in seeds):
+    for number, run in enumerate(runs):
         parts: dict[str, Mapping[str, Any]] = {}
+        about = content["runs"][number]
         if any((run.path / "rollouts").glob("*.parquet")):
             own = responses[number] = Responses(run, f"run{number}")
-            content["runs"][number] |= dict.fromkeys(("responses", "kept"), len(own.frame))
+            about |= dict.fromkeys(("responses", "kept"), len(own.frame))
+            about["repeated"] = repeated(own)
             parts = {"cells": own.cells, "names": own.names, "rows": own.rows}
+        if run.ledger["updates"] or number in responses:
+            about["telling"] = telling(run, responses.get(number), starts.get(run.seed))
         # NaN if it was not logged
         scalars = {str(name): run.metrics[name].to_numpy("f8") for name in run.metrics}
         recorded = np.unique(parts.get("cells", {}).get("column", []))
@@ -111,7 +118,7 @@ def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
     except ValueError as error:  # runs with nothing in common can still be looked at one by one
         said = Answer(["These runs share no evaluation, so that none says more than another."], "")
         tables = [Section("These runs can't be compared", [], [], [str(error)])]
-    figures = list(shown.all().values())
+    figures = [{"name": name, **drawn} for name, drawn in shown.all().items()]
     first = figures[0] if figures else None
     if first and pictured:  # only the panel that the answer is about
         first = {**first, "panels": [panel for panel in first["panels"] if panel["title"] == pictured]}
@@ -125,7 +132,7 @@ def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
                 "name": shown.name(run), "group": shown.group[run.method], "path": str(run.path),
                 "iterations": run.ledger["iterations"], "scalars": [str(name) for name in run.metrics],
                 "splits": list(dict.fromkeys(name for found in run.evaluations for name in found["splits"])),
-                "settings": run.config, "responses": 0, "kept": 0,
+                "settings": run.config, "responses": 0, "kept": 0, "repeated": False, "telling": [],
             }
             for run in shown.runs
         ],

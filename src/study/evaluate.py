@@ -204,7 +204,8 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
         f"{100 * share:.0f} %" for share, at in nearest.items() if abs(at / max(found) - share) > 0.05
     ]:
         print(
-            f"No checkpoint is left near {', '.join(far)} of training: callbacks.checkpoint.fractions keeps them."
+            f"No checkpoint is left near {', '.join(far)} of training. Train with "
+            "'callbacks.checkpoint.fractions=[0.25,0.5,0.75]' to keep them."
         )
     return {at: checkpoint_at(found[at], "diagnose") for at in sorted(set(nearest.values()))}
 

@@ -30,23 +30,29 @@ def compared(tmp_path, write_run):
 def test_gains_are_over_the_untrained_policy_wherever_it_stands(compared):
     assert compared.baseline == "untrained"
     assert compared.headline == ("test_id", 1)
-    good, bad = answer(compared).sentences
+    first, good, bad, untrained = answer(compared).sentences
+    assert first.startswith("bad against good, with as many samples, on test_id: pass@1 worse (−")
     # 3½ of 8 responses more; of 0, 1 and 2 of 8, 1½ fewer where there are as many: (0 + 1 + 1½) / 3.
-    assert good.startswith("▲ good helped: +43.8 [+")
-    assert good.endswith("] points of pass@1 on test_id over the untrained policy (untrained).")
-    assert re.match(r"▼ bad did harm: −10\.4 \[−.*, −.*\] points", bad)
+    assert re.match(
+        r"good \(64 samples\): .*; against the untrained policy pass@1 better \(\+43\.8 \[\+", good
+    )
+    assert re.match(
+        r"bad \(64 samples\): .*; against the untrained policy pass@1 worse \(−10\.4 \[−.*, −", bad
+    )
+    assert untrained == "untrained (not trained): pass@1 12.5 %, pass@8 66.7 %."
 
 
 def test_the_interval_of_a_turned_difference_is_turned_too(compared):
-    turned, direct = answer(compared).sentences[0], compared.difference(["test_id"], "good", "untrained", 1)
-    assert f": {direct.estimate.signed} points" in turned
+    turned, direct = answer(compared).sentences[1], compared.difference(["test_id"], "good", "untrained", 1)
+    assert f"pass@1 better ({direct.estimate.signed})" in turned
 
 
 def test_a_gain_within_noise_is_not_called_one(tmp_path, write_run):
     write_run(tmp_path, "grpo", 0, [1, 2, 3])
     write_run(tmp_path, "ta_grpo", 0, [1, 3, 2])
     found = answer(Methods(by_method(find_runs(tmp_path))))
-    assert [s.partition(" [")[0] for s in found.sentences] == ["ta_grpo: not beyond noise: +0.0"]
+    begins = "ta_grpo against grpo, with as many samples, on test_id: pass@1 cannot be told (+0.0 ["
+    assert found.sentences[0].startswith(begins)
     assert found.note.endswith("With one seed, the noise between seeds is not measured.")
 
 
@@ -76,9 +82,11 @@ def test_an_evaluation_of_any_policy_is_not_called_the_untrained_one(tmp_path, w
     (path / "config.yaml").write_text("name: evaluated\nseed: 0\ndiagnose: null\n")
     compared = Methods(by_method(find_runs(tmp_path), ["ta_grpo", "evaluated"]))
     assert (compared.untrained, compared.baseline) == ([], "ta_grpo")
-    (sentence,) = answer(compared).sentences
-    assert sentence.startswith("evaluated: not beyond noise: +0.0")
-    assert sentence.endswith("over ta_grpo.")
+    assert (
+        answer(compared)
+        .sentences[0]
+        .startswith("evaluated against ta_grpo, on test_id: pass@1 cannot be told (+0.0 [")
+    )
     (panel,) = Figures(compared.runs, compared).all()["budget"]["panels"]
     assert [series["label"] for series in panel["series"]] == ["ta_grpo", "evaluated"]
 
@@ -94,9 +102,9 @@ def test_what_shares_no_seed_with_others_is_not_what_they_are_compared_with(tmp_
     (path / "ledger.json").unlink()
     compared = Methods(by_method(find_runs(tmp_path), ["grpo", "ta_grpo", "untrained"]))
     assert compared.untrained == ["untrained"]
-    (sentence,) = answer(compared).sentences
-    assert sentence.startswith("ta_grpo: not beyond noise")
-    assert sentence.endswith("over grpo.")
+    first, *lines = answer(compared).sentences
+    assert first.startswith("ta_grpo against grpo, with as many samples, on test_id: pass@1 cannot be told")
+    assert [line.split(" ")[0] for line in lines] == ["ta_grpo", "grpo", "untrained"]
 
 
 def test_of_an_exact_evaluation_the_success_is_told(tmp_path):

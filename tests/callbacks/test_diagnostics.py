@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -26,6 +27,7 @@ from tagrpo.callbacks import (
     sentence_encoder,
     throughput,
 )
+from tagrpo.callbacks.shared import batch_means
 from tagrpo.callbacks.zero_gradient import question_percentages, uniform_percentages
 from tagrpo.modules.advantages import GroupAdvantage
 from tagrpo.types import RewardGroups
@@ -192,6 +194,26 @@ def test_variety_of_answers_by_hand(tmp_path, make_batch):
     assert row["answer_diversity/distinct_wrong"] == 3
     assert row["answer_diversity/distinct_wrong_share"] == 1
     assert row["answer_diversity/entropy"] == pytest.approx(0.5 * math.log(2) + 0.5 * math.log(4))
+
+
+def test_the_standard_deviation_of_rewards_is_that_of_numpy(tmp_path, make_batch):
+    rewards = [[[1.0, 0.0, 0.5], [0.0, 0.0, 0.0]], [[0.25, 1.0, 1.0]], [[1.0, 1.0, 1.0], [0.0, 0.0, 1.0]]]
+    (row,) = fit(tmp_path, [make_batch(rewards)], ZeroGradientMonitor()).to_dict("records")
+    of_prompts = [np.std(prompt, ddof=1) for question in rewards for prompt in question]
+    of_questions = [np.std(np.concatenate(question), ddof=1) for question in rewards]
+    assert row["reward_std/prompt"] == pytest.approx(np.mean(of_prompts), rel=1e-6)
+    assert row["reward_std/question"] == pytest.approx(np.mean(of_questions), rel=1e-6)
+
+
+def test_the_percentage_is_that_of_all_means_to_the_bit(tmp_path, make_batch):
+    """The torchmetrics class of the percentage gives what a mean by name gives."""
+    batch = make_batch(REWARDS + REWARDS[:3])
+    (row,) = fit(tmp_path, [batch], ZeroGradientMonitor()).to_dict("records")
+    outputs = {"advantages": GroupAdvantage("question")(RewardGroups(
+        rewards=batch.rollouts.rewards, correct=batch.rollouts.correct, question=batch.rollouts.question,
+        prompt=batch.rollouts.prompt))}  # fmt: skip
+    means = batch_means(question_percentages(batch.rollouts, outputs))
+    assert row["zero_gradient/percentage"] == np.float32(means["zero_gradient/percentage"])
 
 
 def test_questions_without_rephrasings_do_not_count_as_uniform_rephrasings(tmp_path, make_batch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import combinations
 from math import fsum
 
 import pytest
@@ -58,7 +59,9 @@ def named(rows):
 # Name → how to make the metric, its arguments for some rows.
 METRICS = {
     "MeanByName": (partial(metrics.MeanByName, NAMES), lambda r: (named(r),)),
+    "MeanPairwiseDistance": (metrics.MeanPairwiseDistance, lambda r: (r["embeddings"], r["question"])),
     "PassAtK": (partial(metrics.PassAtK, ks=(1,)), lambda r: (r["correct"], r["question"])),
+    "ZeroGradientPercentage": (metrics.ZeroGradientPercentage, lambda r: (r["advantages"], r["question"])),
 }
 
 
@@ -88,6 +91,34 @@ def test_updates_in_parts_and_in_any_order_equal_one(name):
     parts.reset()
     parts.update(*arguments(rows))
     assert flat(parts.compute()) == flat(whole.compute())
+
+
+def test_the_percentage_without_gradient_is_that_of_a_count_by_hand():
+    metric = metrics.ZeroGradientPercentage()
+    rows = random_rows()
+    metric.update(rows["advantages"], rows["question"])
+    assert metric.compute() == 100 * 3 / 7, "the questions 0, 3 and 6 have zeros alone"
+    assert metric.compute().dtype == torch.float64
+
+
+def test_the_pairwise_distance_is_that_of_all_pairs_one_by_one():
+    metric = metrics.MeanPairwiseDistance()
+    rows = random_rows()
+    metric.update(rows["embeddings"], rows["question"])
+    means = []
+    for question, size in enumerate(SIZES):
+        own = rows["embeddings"][rows["question"] == question].double()
+        pairs = [1 - torch.cosine_similarity(a, b, 0).item() for a, b in combinations(own, 2)]
+        means += [sum(pairs) / len(pairs)] if size > 1 else []
+    assert len(means) == 6, "a single response has no distance"
+    assert float(metric.compute()) == pytest.approx(sum(means) / 6, abs=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")
+@pytest.mark.parametrize("make", [metrics.ZeroGradientPercentage, metrics.MeanPairwiseDistance])
+def test_lightning_logs_them_as_a_scalar(make):
+    assert make().compute().isnan(), "no mean of nothing"
+    assert make().compute().shape == ()
 
 
 @pytest.mark.filterwarnings("ignore:The ``compute`` method of metric")

@@ -10,7 +10,7 @@ import yaml
 
 from tagrpo.analysis.comparison import Methods
 from tagrpo.analysis.figures import Figures
-from tagrpo.analysis.plots import draw
+from tagrpo.analysis.plots import COLOURS, LINES, MARKERS, draw, looks
 from tagrpo.analysis.runs import by_method, find_directories, find_runs
 from tagrpo.report.assemble import explore, page_content, write_report
 from tests.helpers import read_blocks
@@ -67,23 +67,31 @@ def test_a_clear_gain_is_called_one_and_equality_undecided(root, results):
     assert verdicts["ta_grpo", "grpo_matched", "zero_gradient/percentage"] == "lower"
     report = (root / "report.md").read_text()
     # (3 + ½) of 8 responses more.
-    assert re.search(r"\| ta_grpo \| grpo \| 1× \| ▲ \+43\.8 \[", report)
+    assert re.search(r"\| ta_grpo \| grpo \| 1× \| test_id \| ▲ \+43\.8 \[", report)
     assert re.search(r"\| ta_grpo \| grpo_matched \| 1× \| .* \| ▼ −20.0 \[−20.0, −20.0\] \|", report)
-    assert re.search(r"\| grpo_matched \| grpo \| 1× \| \+0\.0 \[", report)
+    assert re.search(r"\| grpo_matched \| grpo \| 1× \| test_id \| \+0\.0 \[", report)
 
 
 def test_page_and_markdown_begin_with_the_answer(root):
     answer = read_blocks(root / "report.html")["index"]["index"]["answer"]
-    first, second = answer["sentences"]
-    assert re.fullmatch(r"▲ ta_grpo is better: \+43\.8 \[.*\] points of pass@1 on test_id over grpo\.", first)
-    assert second.startswith("grpo_matched: not beyond noise: +0.0 [")
-    assert answer["note"].startswith("On 60 questions and 3 seeds, with 95 % intervals.")
+    first, best, *others = answer["sentences"]
+    begins = "ta_grpo against grpo, with as many samples, on test_id: pass@1 better (+43.8 ["
+    assert first.startswith(begins)
+    assert "questions without gradient better (−45.0 [" in first
+    assert re.match(
+        r"ta_grpo \(64 samples\): pass@1 56\.\d %, .* 5\.0 % of questions without gradient; against grpo",
+        best,
+    )
+    assert "grpo_matched (64 samples)" in others[0]
+    assert "against grpo pass@1 cannot be told (+0.0 [" in others[0]
+    assert others[1].startswith("grpo (64 samples)")
+    assert answer["note"].startswith("On 60 questions and 3 seeds. Differences in points")
     (panel,) = answer["figure"]["panels"]
     assert panel["title"] == "test_id"
     gain = next(series for series in panel["series"] if series["label"] == "ta_grpo")
     assert (gain["x"][0], gain["y"][0]) == (1, pytest.approx(43.75))
     lines = (root / "report.md").read_text().splitlines()
-    assert lines[:4] == ["# Comparison of grpo, grpo_matched, ta_grpo", "", f"- {first}", f"- {second}"]
+    assert lines[:4] == ["# Comparison of grpo, grpo_matched, ta_grpo", "", f"- {first}", f"- {best}"]
 
 
 def test_the_report_says_what_was_matched_and_what_differs(root):
@@ -93,7 +101,8 @@ def test_the_report_says_what_was_matched_and_what_differs(root):
         "Equal in all trained runs: iterations, optimizer steps, prompts, sampled responses, response tokens."
         in report
     )
-    assert "| `policy.anchor` | own | own | original |" in report
+    assert "| `policy.anchor` | own | grpo, grpo_matched |" in report
+    assert "| `policy.anchor` | original | ta_grpo |" in report
     assert "noise between seeds is not measured" not in report
 
 
@@ -130,7 +139,8 @@ def test_unequal_budgets_are_named(tmp_path, write_run):
     write_report(tmp_path)
     report = (tmp_path / "report.md").read_text()
     assert "Not equal: sampled responses." in report
-    assert "| ta_grpo | grpo | 4× |" in report
+    assert "| ta_grpo | grpo | 4× | test_id |" in report
+    assert "ta_grpo against grpo, with 4 times as many samples, on test_id:" in report
     assert "noise between seeds is not measured" in report
 
 
@@ -308,3 +318,20 @@ def test_a_png_has_the_points_of_the_figure(root):
     assert list(labels) == METHODS
     assert [values.tolist() for values in thick] == [[50, 50], [25, 25], [5, 5]]
     assert len(zero.lines) == 3 * (3 + 1), "three seeds and their mean of each method"
+
+
+def test_sixty_four_methods_look_different_also_without_colour_or_markers_as_far_as_that_goes():
+    found = list(looks(map(str, range(64))).values())
+    assert len({tuple(look.values()) for look in found}) == 64
+    assert len({(look["color"], look["linestyle"]) for look in found[:32]}) == 32
+    first = [(look["color"], look["linestyle"], look["marker"]) for look in found[:8]]
+    assert first == [(COLOURS[i], LINES[i % 4], MARKERS[i]) for i in range(8)], "as before"
+
+
+def test_nine_methods_of_a_figure_have_nine_lines_that_differ(tmp_path, write_run):
+    for number in range(9):
+        write_run(tmp_path, f"m{number}", 0, [number % 8, 1, 2])
+    runs = by_method(find_runs(tmp_path))
+    figure = draw(Figures(runs, Methods(runs)).all()["pass_at_k"])
+    drawn = [container.lines[0] for container in figure.axes[0].containers]
+    assert len({(line.get_color(), line.get_linestyle(), line.get_marker()) for line in drawn}) == 9

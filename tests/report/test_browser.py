@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pandas as pd
 import pytest
@@ -164,7 +165,7 @@ def test_the_colour_of_a_token_is_its_entropy(opened, recorded):
 def test_the_heat_map_opens_cells_by_keys(opened):
     from selenium.webdriver.common.keys import Keys
 
-    go(opened, "#/run/0")
+    go(opened, "#/run/0?map")
     assert "12 of 12 questions" in find(opened, "[role=status]")[0].text
     press(opened, Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ENTER)
     wait(opened, lambda: opened.current_url.endswith("#/run/0/iteration/0/question/1"))
@@ -222,7 +223,7 @@ def test_dark_and_light(opened):
     def corner():
         return "rgb({}, {}, {})".format(*opened.execute_script(CORNER)[:3])
 
-    go(opened, "#/run/0")
+    go(opened, "#/run/0?map")
     first = paper(opened)
     assert corner() == first
     toggle = find(opened, "#top button")[0]
@@ -269,11 +270,14 @@ def test_the_first_screen_holds_the_answer(driver, narrow, tmp_path, write_run, 
     narrow(width, height)
     driver.get(explore(tmp_path, output=tmp_path / "report.html").as_uri())
     ready(driver)
-    sentence = find(driver, ".lead li")[0]
-    assert sentence.text.startswith("▲ ta_grpo helped: +43.8 [")
-    assert sentence.text.endswith("over the untrained policy (untrained).")
+    sentence = find(driver, ".verdict")[0]
+    assert sentence.text.startswith("ta_grpo against a_method_with_a_name")
+    assert "with as many samples, on test_id: pass@1 better (+43.8 [" in sentence.text
     assert sentence.rect["y"] + sentence.rect["height"] <= driver.execute_script("return innerHeight")
-    assert len(find(driver, ".lead svg")) == 1
+    lines = [line.text for line in find(driver, ".lead li")]
+    assert lines[0].startswith("ta_grpo (64 samples): pass@1 56.2 %")
+    assert lines[-1] == "untrained (not trained): pass@1 12.5 %, pass@8 66.7 %."
+    assert len(find(driver, ".lead .plot svg")) == 1
     assert fits(driver)
 
 
@@ -294,7 +298,7 @@ def test_names_of_200_characters_leave_the_numbers_in_sight(driver, narrow, tmp_
         ready(driver)
         try:
             assert fits(driver)
-            seconds = find(driver, "tbody tr > :nth-child(2)")
+            seconds = [cell for cell in find(driver, "tbody tr > :nth-child(2)") if cell.is_displayed()]
             assert len(seconds) > 12
             assert all(cell.rect["x"] < width - 40 for cell in seconds), width
         finally:
@@ -315,12 +319,167 @@ def test_the_answer_on_sixty_runs_names_the_best_and_unfolds_by_keys(driver, nar
     ready(driver)
     assert fits(driver)
     shown = [line for line in find(driver, ".lead li") if line.is_displayed()]
-    assert len(find(driver, ".lead li")) == 12
-    assert shown[0].text.split()[:3] == ["▲", "method_06", "helped:"]
+    assert len(find(driver, ".lead li")) == 13
+    assert shown[0].text.startswith("method_06 (64 samples)")
     assert len(shown) == 5
     find(driver, ".lead summary")[0].send_keys(Keys.ENTER)
     wait(driver, lambda: all(line.is_displayed() for line in find(driver, ".lead li")))
     assert len(find(driver, "#top option")) == 62
+
+
+CUT_OFF = """
+const cut = [];
+const whole = (element) => {
+  const box = element.getBoundingClientRect();
+  return box.left >= -0.5 && box.right <= innerWidth + 0.5;
+};
+if (document.documentElement.scrollWidth > innerWidth) cut.push("the page");
+for (const box of document.querySelectorAll(".scroll")) if (box.scrollWidth > box.clientWidth) cut.push(box.innerText);
+for (const part of document.querySelectorAll("table, .plot, .legend > span, .verdict, .lead li")) {
+  if (!whole(part)) cut.push(part.innerText);
+}
+for (const cell of document.querySelectorAll("tbody th, tbody td")) {
+  const range = document.createRange();
+  range.selectNodeContents(cell);
+  const shown = [...range.getClientRects()];
+  const inside = shown.every((box) => box.left >= 0 && box.right <= innerWidth + 0.5);
+  const seen = cell.innerText.trim() ? shown.length && inside : true;
+  if (!seen || (cell.textContent.trim() && !cell.innerText.trim())) cut.push(cell.textContent);
+}
+for (const svg of document.querySelectorAll(".plot svg")) {
+  const frame = svg.getBoundingClientRect();
+  for (const text of svg.querySelectorAll("text")) {
+    const box = text.getBoundingClientRect();
+    const beside = box.left < frame.left - 1 || box.right > frame.right + 1;
+    if (beside || box.top < frame.top - 1 || box.bottom > frame.bottom + 1) cut.push(`${text.textContent} of a plot`);
+  }
+  const names = [...svg.querySelectorAll("text.axis:not(.upright), text.upright")].map((text) => text.textContent);
+  if (names.length < 2 || !names.every(Boolean)) cut.push("an axis without a name");
+  if (Math.abs(frame.width - svg.viewBox.baseVal.width) > 1) cut.push("a plot that is scaled");
+}
+return cut;
+"""
+
+
+def settled(driver):
+    """Wait until tables and plots have been fitted to the width, which takes two frames."""
+    driver.execute_async_script(
+        "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50)));"
+    )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_no_table_or_plot_is_cut_off_and_no_number_hidden(
+    driver, narrow, trained, many_methods, width, scheme
+):
+    narrow(width, 900)
+    emulated = {"media": "", "features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)
+    driver.get("about:blank")
+    driver.get(many_methods.as_uri())
+    ready(driver)
+    try:
+        assert paper(driver) == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 22, 26)"}[scheme]
+        names = driver.execute_script(
+            "return [...document.querySelectorAll('#top option')].map((o) => o.text)"
+        )
+        number = names.index("small") - 1
+        places = [
+            "#/",
+            f"#/run/{number}",
+            f"#/run/{number}/iteration/1",
+            f"#/run/{number}?responses",
+            f"#/run/{number}?map",
+        ]
+        for place in places:
+            if place != "#/":
+                go(driver, place)
+            settled(driver)
+            assert driver.execute_script(CUT_OFF) == [], place
+        assert [entry["message"] for entry in driver.get_log("browser")] == []
+    finally:
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})
+
+
+@pytest.fixture(scope="module")
+def many_methods(trained, tmp_path_factory, write_run):
+    """The page of ten methods on three splits, and of the trained run with its recorded responses."""
+    root = tmp_path_factory.mktemp("many")
+    shutil.copytree(trained, root / "small" / "seed0")
+    test = json.loads((root / "small" / "seed0" / "test.json").read_text())
+    count = test["splits"]["test_id"]["num_questions"]
+    ids = [row["id"] for row in test["splits"]["test_id"]["questions"]]
+    for number in range(9):
+        run = write_run(
+            root,
+            f"a_method_of_some_length_{number}",
+            0,
+            [min(4, i % 3 + number % 3) for i in range(count)],
+            n=4,
+        )
+        content = json.loads((run / "test.json").read_text())
+        for row, id in zip(content["splits"]["test_id"]["questions"], ids, strict=True):
+            row["id"] = id
+        content["splits"]["test_id"]["pass_at_k"].pop("8", None)
+        (run / "test.json").write_text(json.dumps(content))
+    (run / "ledger.json").unlink()
+    return explore(root, output=root / "report.html")
+
+
+def test_a_run_opens_on_its_curves_and_on_three_telling_questions(opened, recorded):
+    go(opened, "#/run/0")
+    assert [link.text for link in find(opened, "#top nav a")] == [
+        "Overview",
+        "Curves",
+        "Responses",
+        "Settings",
+    ]
+    assert find(opened, "#top [aria-current=page]")[0].text == "Curves"
+    curve = find(opened, "main figure")[0]
+    assert curve.rect["y"] < find(opened, ".telling")[0].rect["y"]
+    titles = [title.text for title in find(opened, ".telling h3")]
+    assert titles == ["Rescued by pooling", "Lost in training", "Never solved"]
+    rescued = find(opened, ".telling article")[0]
+    wordings = rescued.find_elements("css selector", ".wording")
+    assert [w.find_element("css selector", "h4").text.split()[0] for w in wordings] == ["original"] + [
+        "rephrasing"
+    ] * 3
+    prompts = [w.find_element("css selector", ".text").text for w in wordings]
+    rows = recorded[recorded["prompt"].str.strip().isin(prompts)]
+    assert rows["question"].nunique() == 1
+    original = rows[rows["rephrasing"] == 0]
+    assert original["reward"].nunique() == 1
+    assert rows["reward"].nunique() > 1
+    shown = ready(opened)
+    rescued.find_elements("css selector", "p a")[0].click()
+    ready(opened, shown)
+    assert find(opened, "main h2")[0].text == rows["question"].iloc[0]
+
+
+def test_the_heat_map_is_offered_where_questions_are_seen_again(driver, trained, tmp_path):
+    folder = tmp_path / "again"
+    shutil.copytree(trained, folder)
+    file = sorted((folder / "rollouts").glob("*.parquet"))[-1]
+    again = pd.read_parquet(file).assign(iteration=9)
+    again.to_parquet(file.with_name("000009-0.parquet"))
+    driver.get(explore(folder, output=tmp_path / "report.html").as_uri())
+    ready(driver)
+    go(driver, "#/run/0")
+    assert "Heat map" in [link.text for link in find(driver, "#top nav a")]
+
+
+def test_sixty_four_methods_have_sixty_four_looks(driver, page):
+    driver.get(page.as_uri())
+    ready(driver)
+    looks = driver.execute_async_script(
+        "const done = arguments[0]; import('report/plot').then(({ lookOf }) =>"
+        "done(Array.from({ length: 64 }, (_, i) => JSON.stringify(lookOf(i)))));"
+    )
+    assert len(set(looks)) == 64
+    assert len({json.dumps({**json.loads(look), "marker": ""}) for look in looks[:32]}) == 32, (
+        "without markers"
+    )
 
 
 def test_no_place_is_wider_than_a_phone(opened, narrow):
@@ -328,6 +487,7 @@ def test_no_place_is_wider_than_a_phone(opened, narrow):
     question = "#/run/0/iteration/0/question/0"
     for place in (
         "#/run/0",
+        "#/run/0?map",
         "#/run/0/iteration/0",
         question,
         f"{question}/response/0",
@@ -365,7 +525,7 @@ def test_nasty_texts_are_shown_as_text(driver, hostile_page):
     driver.get(hostile_page.as_uri())
     ready(driver)
     assert driver.title == "Results of </title><script>1</script>"
-    assert "of lone U+D800 surrogate </script> at pass@1" in find(driver, ".lead li")[0].text
+    assert "of lone U+D800 surrogate </script> at pass@1" in find(driver, ".verdict")[0].text
     for row, text in enumerate(NASTY):
         go(driver, f"#/run/0/iteration/0/question/0/response/{row}?turn={row}")
         wait(driver, lambda: find(driver, ".tokens"))

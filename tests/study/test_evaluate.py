@@ -198,7 +198,7 @@ def test_two_evaluations_are_compared_by_the_paired_t_test_with_holms_correction
     assert first["p_value"] == pytest.approx(2 * test.pvalue)
     text = (tmp_path / "report.md").read_text()
     assert text.startswith("# Comparison of theirs, mine\n")
-    assert re.search(r"\| mine \| theirs \| – \| ▲ \+12\.5 \[", text)
+    assert re.search(r"\| mine \| theirs \| – \| amc \| ▲ \+12\.5 \[", text)
     length, cut = 1000 + ours.mean() / 4, 100 * (ours % 2).sum() / 160
     assert f"| amc | mine | 160 | {100 * (ours > 0).mean():.1f} | {length:,.0f} | {cut:.1f} |" in text
 

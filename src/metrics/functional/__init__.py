@@ -9,9 +9,11 @@ from .diversity import answer_diversity, answer_entropy, majority_vote, mean_pai
 from .groups import (
     CAUSES,
     group_index,
+    group_std,
     uniform_groups,
     uniform_subset_probability,
     zero_gradient_causes,
+    zero_gradient_groups,
     zero_gradient_percentage,
     zero_gradient_probability,
 )
@@ -20,7 +22,7 @@ from .statistics import DifficultyTest, Interval, difficulty_test, difficulty_va
 
 __all__ = [
     "CAUSES", "DifficultyTest", "Interval", "answer_diversity", "answer_entropy", "cover_at_tau", "difficulty_test",
-    "difficulty_variance", "exact_pass_at_k", "group_index", "majority_vote", "mean_pairwise_distance", "pass_at_k",
-    "support_change", "t_intervals", "uniform_groups", "uniform_subset_probability", "zero_gradient_causes",
-    "zero_gradient_percentage", "zero_gradient_probability",
+    "difficulty_variance", "exact_pass_at_k", "group_index", "group_std", "majority_vote", "mean_pairwise_distance",
+    "pass_at_k", "support_change", "t_intervals", "uniform_groups", "uniform_subset_probability",
+    "zero_gradient_causes", "zero_gradient_groups", "zero_gradient_percentage", "zero_gradient_probability",
 ]  # fmt: skip

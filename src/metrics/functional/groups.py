@@ -27,14 +27,39 @@ def uniform_groups(values: Tensor, group: Tensor) -> Tensor:
     return low == high
 
 
+def group_std(values: Tensor, group: Tensor) -> Tensor:
+    """Return [num_groups] float64, the sample standard deviation of each group; NaN for a group of one value.
+
+    The divisor is n − 1, as in the scale of GRPO's advantages and in TRL's `reward_std`.
+
+    >>> group_std(torch.tensor([1.0, 0.0, 1.0, 1.0, 3.0]), torch.tensor([0, 0, 1, 1, 2]))
+    tensor([0.7071, 0.0000,    nan], dtype=torch.float64)
+    """
+    index, count = group_index(group)
+    numbers = values.double()
+    sizes = torch.bincount(index, minlength=count).double()
+    means = numbers.new_zeros(count).index_add(0, index, numbers) / sizes
+    squares = numbers.new_zeros(count).index_add(0, index, (numbers - means[index]).square())
+    return (squares / (sizes - 1)).sqrt().masked_fill(sizes < 2, torch.nan)
+
+
+def zero_gradient_groups(advantages: Tensor, group: Tensor) -> Tensor:
+    """Return [num_groups] bool, true if all advantages of a group are zero, in ascending order of ids.
+
+    >>> zero_gradient_groups(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([0, 0, 1, 1]))
+    tensor([ True, False])
+    """
+    index, count = group_index(group)
+    return torch.bincount(index[advantages != 0], minlength=count) == 0
+
+
 def zero_gradient_percentage(advantages: Tensor, group: Tensor) -> Tensor:
     """Return [] float64, percentage of groups whose advantages are all zero, and give no gradient.
 
     >>> zero_gradient_percentage(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([0, 0, 1, 1]))
     tensor(50., dtype=torch.float64)
     """
-    index, count = group_index(group)
-    return 100 * (torch.bincount(index[advantages != 0], minlength=count) == 0).double().mean()
+    return 100 * zero_gradient_groups(advantages, group).double().mean()
 
 
 def zero_gradient_causes(

@@ -66,12 +66,36 @@ export function controls(state, placeholder, choices, update, ...others) {
   );
 }
 
-/** A table of strings and elements; the first column names the rows. */
+/**
+ * A table of strings and elements; the first column names the rows.
+ *
+ * Where it is wider than its place, each row becomes a block with a line for each cell, so that no number is cut off.
+ */
 export function table(header, rows, attributes = {}) {
-  const line = (cells, tag) => h("tr", cells.map((cell, i) => h(i ? tag : "th", cell)));
-  const body = rows.map((row) => line(row, "td"));
-  return h("div.scroll", h("table", attributes, h("thead", line(header, "th")), h("tbody", body)));
+  const line = (cells, tag, role) =>
+    h("tr", { role: "row" }, cells.map((cell, i) => h(...start(cell, i ? tag : "th", i ? role : "rowheader"), shown(header, i), cell)));
+  const titles = h("tr", { role: "row" }, header.map((title) => h("th", { role: "columnheader", scope: "col" }, title)));
+  const body = rows.map((row) => line(row, "td", "cell"));
+  const made = h("table", { role: "table", ...attributes }, h("thead", { role: "rowgroup" }, titles), h("tbody", { role: "rowgroup" }, body));
+  const box = h("div.scroll", made);
+  let width = 0;
+  const fit = () => {
+    if (box.clientWidth === width) return;
+    width = box.clientWidth;
+    made.classList.remove("stacked");
+    made.classList.toggle("stacked", made.scrollWidth > width || made.offsetWidth > width);
+  };
+  new ResizeObserver(fit).observe(box);
+  return box;
 }
+
+/** Tag and role of a cell; numbers are not broken into lines. */
+function start(cell, tag, role) {
+  const text = cell instanceof Node ? cell.textContent : String(cell ?? "");
+  return [/^[▲▼ ]*[+−-]?[\d–∞]/.test(text) && text.length < 30 ? `${tag}.number` : tag, { role }];
+}
+
+const shown = (header, i) => ({ "data-label": header[i] ?? "", scope: i ? null : "row" });
 
 /** A colour and what it stands for. */
 export function swatch(colour, label) {

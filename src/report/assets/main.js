@@ -7,6 +7,7 @@ import { showExplorer, showIteration } from "report/explorer";
 import { showOverview } from "report/overview";
 import { showQuestion } from "report/question";
 import { showResponses } from "report/responses";
+import { showCurves } from "report/run";
 import { above, address, go, place } from "report/router";
 
 const root = document.documentElement;
@@ -30,6 +31,8 @@ async function show() {
 
 async function showRun(fresh, run, at) {
   if (at.view === "settings") return fresh.append(h("pre", JSON.stringify(run.about.settings, null, 2)));
+  const deeper = at.view !== undefined || at.iteration !== undefined;
+  if (!deeper && at.question === undefined) return showCurves(fresh, report, run);
   if (!run.about.responses) {
     return fresh.append(h("p", "This run recorded no responses. Train with callbacks.recorder to see them here."));
   }
@@ -42,12 +45,14 @@ function header(at, run) {
   const link = (to, label, current) => h("a", { href: address(to), "aria-current": current ? "page" : null }, label);
   const options = report.runs.map((one) => h("option", { value: one.number, selected: one === run }, one.name));
   const change = (event) => go(event.target.value === "" ? {} : { run: Number(event.target.value) });
-  const view = at.view ?? (at.iteration === undefined ? "map" : "iteration");
+  const view = at.view ?? (at.iteration === undefined ? "curves" : "iteration");
   const { iteration, run: number } = at;
+  const recorded = run?.about.responses > 0;
   const within = run && [
-    link({ run: number }, "Heat map", view === "map"),
+    link({ run: number }, "Curves", view === "curves"),
+    (run.about.repeated || view === "map") && link({ run: number, view: "map" }, "Heat map", view === "map"),
     iteration !== undefined && link({ run: number, iteration }, `Iteration ${iteration}`, view === "iteration"),
-    link({ run: number, view: "responses" }, "Responses", view === "responses"),
+    recorded && link({ run: number, view: "responses" }, "Responses", view === "responses"),
     link({ run: number, view: "settings" }, "Settings", view === "settings"),
   ];
   const runs = h("select", { "aria-label": "run", onchange: change }, h("option", { value: "" }, "all runs"), options);

@@ -1,0 +1,97 @@
+"""Pass@k of runs that are stopped at their best evaluation, without choosing and measuring on one question.
+
+Each half of the questions is measured at the evaluation that is best on the other half. A maximum over evaluations of
+the same questions would be too high, by the noise of the responses.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import torch
+
+from ..metrics.functional import pass_at_k
+from .runs import RunFiles
+
+Evaluation = Mapping[str, pd.Series]
+"""Split → pass@k of each question, by question id."""
+
+
+def evaluations_of(
+    run: RunFiles, splits: Sequence[str], k: int, start: RunFiles | None = None
+) -> list[Evaluation]:
+    """Return the pass@k of each evaluation of a run that has all `splits`, with k responses or more to each question.
+
+    They come in the order of iterations. `start` is the run of the untrained policy, whose test comes first if the run
+    itself was not evaluated before training.
+    """
+    kept = list(run.evaluations)
+    if start is not None and all(evaluation.get("iteration", 0) for evaluation in kept):
+        kept = [{"splits": start.test}, *kept]
+    found: list[Evaluation] = []
+    for evaluation in kept:
+        curves: dict[str, pd.Series] = {}
+        for split in splits:
+            rows = evaluation["splits"].get(split, {}).get("questions")
+            if rows and min(row["n"] for row in rows) >= k:
+                curves[split] = _curve(rows, k)
+        if len(curves) == len(splits):
+            found.append(curves)
+    return found
+
+
+def _curve(rows: Sequence[Mapping[str, int | str]], k: int) -> pd.Series:
+    frame = pd.DataFrame(rows).set_index("id").sort_index()
+    n = torch.tensor(frame["n"].to_numpy())
+    correct = torch.tensor(frame["correct"].to_numpy())
+    return pd.Series(pass_at_k(n, correct, k).numpy(), frame.index)
+
+
+def stopped(evaluations: Sequence[Evaluation]) -> dict[str, pd.Series]:
+    """Return the pass@k of each question at the best evaluation of the other half of the questions.
+
+    The halves of a split are its questions at even and at odd places, in the order of their ids. The best evaluation
+    has the highest mean over splits of the mean over the half's questions; of equal ones, the first. Splits of a single
+    question do not choose.
+
+    Returns:
+        Split → pass@k of each question.
+
+    >>> early, late = pd.Series([1.0, 0.5, 1.0, 0.5], list("abcd")), pd.Series([0.0, 1.0, 0.0, 1.0], list("abcd"))
+    >>> stopped([{"test": early}, {"test": late}])["test"].tolist()  # b and d choose for a and c, and are chosen for
+    [0.0, 0.5, 0.0, 0.5]
+    """
+    found = {split: curve.astype(float).copy() for split, curve in evaluations[0].items()}
+    choosing = [split for split, curve in found.items() if len(curve) > 1]
+    for half in (0, 1):
+        best = evaluations[-1]
+        if choosing:
+            halves = [
+                [curves[split].iloc[1 - half :: 2].mean() for split in choosing] for curves in evaluations
+            ]
+            best = evaluations[int(np.argmax(np.mean(halves, axis=1)))]
+        for split, values in found.items():
+            own = values.index[half::2]
+            values.loc[own] = best[split].loc[own]
+    return found
+
+
+def stopped_tables(
+    runs: Sequence[RunFiles], splits: Sequence[str], k: int, starts: Sequence[RunFiles] = ()
+) -> list[pd.DataFrame] | None:
+    """Return pass@k of early-stopped runs: for each split a table [seeds, questions].
+
+    `starts` are runs of the untrained policy; a run begins from that of its seed. None if a run has fewer than two
+    evaluations of the splits with k responses, or if evaluations have different questions.
+    """
+    of_seed = {start.seed: start for start in starts}
+    rows: dict[str, dict[int, pd.Series]] = {split: {} for split in splits}
+    for run in runs:
+        evaluations = evaluations_of(run, splits, k, of_seed.get(run.seed))
+        asked = [{split: list(curve.index) for split, curve in curves.items()} for curves in evaluations]
+        if len(evaluations) < 2 or any(questions != asked[0] for questions in asked):
+            return None
+        for split, values in stopped(evaluations).items():
+            rows[split][run.seed] = values
+    tables = [pd.DataFrame(of_seeds).T for of_seeds in rows.values()]
+    return None if any(table.isna().any().any() for table in tables) else tables

@@ -9,7 +9,7 @@ def derive_seed(*parts: int | str) -> int:
     """Return a seed in 0 … 2^62 − 1 that depends on every part and on their order, by numpy's `SeedSequence`.
 
     Different parts give streams that are independent for all practical purposes, even if the parts are
-    neighbours such as 1 and 2. `hash` of a tuple is no substitute: its value is an accident of CPython.
+    neighbours such as 1 and 2. `hash` of a tuple is not a substitute: its value is an accident of CPython.
 
     >>> derive_seed(0, "train", 3) == derive_seed(0, "train", 3), derive_seed(0, 1) == derive_seed(1, 0)
     (True, False)

@@ -1,7 +1,7 @@
-"""Pass@k of runs that are stopped at their best evaluation, without choosing and measuring on one question.
+"""Pass@k of runs that are stopped at their best evaluation.
 
-Each half of the questions is measured at the evaluation that is best on the other half. A maximum over evaluations of
-the same questions would be too high, by the noise of the responses.
+The best evaluation is chosen on one half of the questions and measured on the other half. A maximum over
+evaluations of the same questions would be too high, by the noise of the responses.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,10 +20,10 @@ Evaluation = Mapping[str, pd.Series]
 def evaluations_of(
     run: RunFiles, splits: Sequence[str], k: int, start: RunFiles | None = None
 ) -> list[Evaluation]:
-    """Return the pass@k of each evaluation of a run that has all `splits`, with k responses or more to each question.
+    """Return pass@k of a run's evaluations, in the order of iterations.
 
-    They come in the order of iterations. `start` is the run of the untrained policy, whose test comes first if the run
-    itself was not evaluated before training.
+    Only evaluations that have all `splits`, with at least k responses to each question, are returned. `start`
+    is the run of the untrained policy; its test comes first if the run was not evaluated before training.
     """
     kept = list(run.evaluations)
     if start is not None and all(evaluation.get("iteration", 0) for evaluation in kept):
@@ -50,9 +50,9 @@ def _curve(rows: Sequence[Mapping[str, int | str]], k: int) -> pd.Series:
 def stopped(evaluations: Sequence[Evaluation]) -> dict[str, pd.Series]:
     """Return the pass@k of each question at the best evaluation of the other half of the questions.
 
-    The halves of a split are its questions at even and at odd places, in the order of their ids. The best evaluation
-    has the highest mean over splits of the mean over the half's questions; of equal ones, the first. Splits of a single
-    question do not choose.
+    The halves of a split are its questions at even and at odd places, in the order of their ids. The best
+    evaluation has the highest mean over splits of the mean over the half's questions; ties go to the first
+    evaluation. Splits of a single question do not choose.
 
     Returns:
         Split → pass@k of each question.

@@ -1,7 +1,7 @@
 """First lines of a report: a method against the baseline with as many samples, then a line for each method.
 
-Verdicts in words follow the paired 95 % interval: a quantity is better or worse if the interval excludes 0, and cannot
-be told otherwise.
+Verdicts in words follow the paired 95 % interval: a quantity is better or worse if the interval excludes 0;
+else the verdict is `cannot be told`.
 """
 
 import math
@@ -13,13 +13,13 @@ from .early_stopping import stopped_tables
 from .statistics import LEVEL, Estimate, difference
 
 AS_MANY = 0.05
-"""Largest relative difference of the sampled responses at which two methods sampled as many."""
+"""Largest relative difference at which two numbers of sampled responses count as equal."""
 UNDECIDED = "cannot be told"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Method that a report begins with, and what it is compared with."""
+    """Comparison that a report begins with: a method and its baseline."""
 
     method: str
     baseline: str
@@ -28,7 +28,7 @@ class Pair:
 
     @property
     def alike(self) -> bool:
-        """Whether both sampled as many responses in training."""
+        """Whether method and baseline sampled about equally many responses in training."""
         return self.ratio is not None and abs(self.ratio - 1) <= AS_MANY
 
 
@@ -50,9 +50,9 @@ def in_words(estimate: Estimate, *, higher_is_better: bool = True) -> str:
 def pair_of(methods: Methods) -> Pair | None:
     """Return the pair that a report begins with; None if no two methods share a seed.
 
-    The pair is the last method that has an earlier one with as many sampled responses, and the first of these. If no
-    two methods sampled as many, the pair is the last and the first trained method; if only one was trained, that
-    method and the baseline of the report.
+    The method is the last one for which an earlier method sampled as many responses; the baseline is the
+    first such earlier method. If no two methods sampled as many, the pair is the last and the first trained
+    method; if only one method was trained, the pair is that method and the baseline of the report.
     """
     compared = {(comparison.method, comparison.baseline) for comparison in methods.comparisons}
     trained = list(methods.trained)
@@ -95,7 +95,7 @@ def verdict_line(methods: Methods, pair: Pair) -> str:
 
 
 def against(methods: Methods, pair: Pair) -> str:
-    """Return the name of a pair's baseline, and how many samples the pair had."""
+    """Return the name of a pair's baseline, and how the numbers of samples compare."""
     if pair.baseline in methods.untrained and pair.method in methods.trained:
         return f"the untrained policy ({pair.baseline})"
     if pair.ratio is None:
@@ -153,10 +153,10 @@ def zero_gradient_of(methods: Methods, method: str) -> float | None:
 
 
 def break_even(zero_gradient: float, baseline_zero_gradient: float) -> float:
-    """Return how many times as much a question may cost as with a baseline, for a gradient at the same price.
+    """Return the ratio of costs per question at which a method and its baseline are equally efficient.
 
-    The ratio is (100 − z) / (100 − z₀) for z and z₀ percent of questions without gradient: at this ratio of costs, both
-    pay the same for a question that gives a gradient. Infinity if no question of the baseline gives one.
+    At (100 − z) / (100 − z₀), both pay the same for a question that gives a gradient, for z and z₀ percent of
+    questions without gradient. Infinity if no question of the baseline gives a gradient.
 
     >>> break_even(0.0, 80.0)
     5.0
@@ -187,7 +187,7 @@ def break_even_note(methods: Methods, pair: Pair) -> str | None:
 
 
 def compared_in(methods: Methods, method: str, baseline: str, quantity: str) -> Estimate | None:
-    """Return the paired difference of two methods in a quantity; None if they were not compared in it."""
+    """Return the paired difference of two methods in a quantity; None if there is no such comparison."""
     for found in methods.comparisons:
         if (found.method, found.baseline, found.quantity) == (method, baseline, quantity):
             return found.difference
@@ -195,7 +195,7 @@ def compared_in(methods: Methods, method: str, baseline: str, quantity: str) -> 
 
 
 def by_task(methods: Methods, pair: Pair) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of a pair in every split and average, beside the untrained policy.
+    """Return header and rows that compare a pair in every split and average, beside the untrained policy.
 
     The last row is the percentage of questions without gradient.
     """
@@ -218,9 +218,9 @@ def by_task(methods: Methods, pair: Pair) -> tuple[list[str], list[list[str]]]:
 
 
 def stopped_early(methods: Methods, pair: Pair) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows of a pair whose runs are each stopped at the best validation.
+    """Return header and rows that compare a pair, each run stopped at its best validation.
 
-    There are no rows for a split of which a run has a single evaluation.
+    Splits that a run evaluated only once have no row.
     """
     untrained = methods.untrained[0] if methods.untrained else None
     starts = methods.runs[untrained] if untrained and untrained not in (pair.method, pair.baseline) else []
@@ -245,7 +245,7 @@ def _averages_first(methods: Methods) -> Mapping[str, Sequence[str]]:
 
 
 def note_of(methods: Methods, seeds: int, questions: int) -> str:
-    """Return what the first lines rest on: questions, seeds, intervals."""
+    """Return the note below the first lines: numbers of questions and seeds, and how intervals are read."""
     note = (
         f"On {questions} questions and {seeds} seed{'s' * (seeds > 1)}. Differences in points on the same questions, with "
         f"{100 - 100 * LEVEL:.0f} % intervals: better or worse if the interval excludes 0, else {UNDECIDED}. Fewer "

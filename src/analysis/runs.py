@@ -50,7 +50,7 @@ class HydraRuntime(Message):
 
 
 class HydraJob(Message):
-    """Command of a run."""
+    """Command of a run, as Hydra recorded it."""
 
     name: Literal["train", "evaluate"]
 
@@ -206,7 +206,7 @@ class RunFiles:
 
     @property
     def command(self) -> str | None:
-        """Command that repeats this run beside it; None if Hydra recorded no command or no `runtime`."""
+        """Command to repeat this run under a new name; None if Hydra recorded no command or `runtime`."""
         recorded = self._hydra
         if recorded is None or recorded.runtime is None:
             return None

@@ -47,7 +47,7 @@ class Answer:
     sentences: Sequence[str]
     note: str
     about: Sequence[str] = ()
-    """A sentence for the task and for each method: what they are."""
+    """Descriptions: a sentence for each task and for each method."""
 
 
 def answer(methods: Methods) -> Answer:
@@ -164,7 +164,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]], line: str = "
 
 
 def _by_task(methods: Methods) -> Section:
-    """Return the pair of the first line in every split and average."""
+    """Return the comparison of the report's first pair in every split and average."""
     pair = pair_of(methods)
     if pair is None:
         return Section("", [], [])
@@ -177,7 +177,7 @@ def _by_task(methods: Methods) -> Section:
 
 
 def _stopped_early(methods: Methods) -> Section:
-    """Return the same pair where each run is stopped at its best validation."""
+    """Return the comparison of the report's first pair, each run stopped at its best validation."""
     pair = pair_of(methods)
     if pair is None:
         return Section("", [], [])

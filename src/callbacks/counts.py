@@ -179,7 +179,7 @@ def check_free(path: Path) -> None:
     """Check that nothing is in the way of a file at `path`.
 
     Raises:
-        FileExistsError: if `path` exists and is no file, or a parent exists and is no folder.
+        FileExistsError: if `path` exists but is not a file, or a parent exists but is not a folder.
     """
     check_kind(path, "file")
     for folder in path.absolute().parents:

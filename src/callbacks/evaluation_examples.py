@@ -21,9 +21,10 @@ Example = dict[str, Any]
 class EvaluationExamples(Callback):
     """Callback that keeps some responses to some questions of each validation and test.
 
-    Writes `evaluations/examples-<stage>-<iterations trained>.json`: split → question id → `prompt`, `reference` answers,
-    the numbers `n` of responses and `correct` ones, and `responses`, each with `text`, `answer` and `correct`. Of a
-    response at most 2,000 characters are kept, the last ones. The same questions are kept at every evaluation.
+    Writes `evaluations/examples-<stage>-<iterations trained>.json`: split → question id → `prompt`,
+    `reference` answers, the numbers `n` of responses and `correct` ones, and `responses`, each with `text`,
+    `answer` and `correct`. Only the last 2,000 characters of a response are kept. Every evaluation keeps the
+    same questions.
 
     Args:
         questions: Questions of each split whose responses are kept.
@@ -115,7 +116,7 @@ class EvaluationExamples(Callback):
 
 
 def in_turn(first: list[int], second: list[int]) -> list[int]:
-    """Return the values of two lists in turn; the rest of the longer list comes last.
+    """Interleave two lists; the rest of the longer list comes last.
 
     >>> in_turn([1, 2, 3], [10])
     [1, 10, 2, 3]

@@ -22,8 +22,8 @@ class FirstLook(BatchDiagnostic):
     The warning has examples and the settings to change; it is also written to `warnings.md` of the run. There
     are two cases:
 
-    - In one of the first `patience` batches, no response of any rank has an answer, and each reward is that of
-      a verdict. Graded rewards may read something else.
+    - In one of the first `patience` batches, no response of any rank has an answer, and all rewards follow
+      from verdicts. Graded rewards are excepted, since they may read something other than the answer.
     - All rewards of the first `patience` batches are equal, so that no method has a gradient.
 
     Args:

@@ -46,9 +46,8 @@ class PassAtKEvaluator(Callback):
 
     With a `store`, an interrupted test can be continued: questions whose responses are all in the store are
     removed from their batch before sampling. Batches are stored whole, so that the other questions keep their
-    seeds. If the store has too few responses to a question, all of its responses are sampled again; also if
-    it has too many, and the store is for one evaluation. With a store, a question id must not occur in two
-    batches.
+    seeds. All responses to a question are sampled again if the store has too few, or if a store with an
+    identity has too many. With a store, a question id must not occur in two batches.
 
     Args:
         ks: Values of k; values above the smallest number of samples are left out.
@@ -94,7 +93,7 @@ class PassAtKEvaluator(Callback):
         )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Delete evaluations of later iterations, and the test of the continued run."""
+        """Delete evaluations of later iterations, and `test.json` of the run that is continued."""
         delete_later(trainer, "evaluations/*.json", current_iteration(trainer) + 1)
         if trainer.is_global_zero:
             (Path(trainer.default_root_dir) / "test.json").unlink(missing_ok=True)

@@ -52,7 +52,7 @@ class RolloutRecorder(BatchDiagnostic):
         self._step = trainer.global_step
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
-        """Write this rank's rollouts of the batch to a file of their own; return no scalars to log."""
+        """Write this rank's rollouts of the batch to a separate file; return no scalars to log."""
         advantages_of(outputs)  # raises where they are missing
         iteration = current_iteration(trainer)
         table = rollout_table(batch, outputs, iteration, self._step, tokens=self.tokens)

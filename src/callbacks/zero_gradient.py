@@ -30,7 +30,7 @@ class ZeroGradientMonitor(BatchDiagnostic):
       reasons that follow:
     - `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`: questions without
       gradient, by the first reason that applies (`zero_gradient_causes`); `masked` and `clipped` are zero if
-      the training step lacks them.
+      the training step does not return them.
     - `uniform_reward/original`: the rewards of the G responses to the original question are all equal.
     - `uniform_reward/rephrasings`: the rewards of the N·G responses to the rephrasings are all equal. TA-GRPO
       (Fig. 3) compares this value with `uniform_reward/original`, although more responses are less often
@@ -42,10 +42,10 @@ class ZeroGradientMonitor(BatchDiagnostic):
 
     - `reward_std/prompt`: standard deviation of the rewards of the responses to a prompt, mean over prompts; with
       GRPO, whose groups are prompts, this is TRL's `reward_std`.
-    - `reward_std/question`: that of all responses to a question and its rephrasings, mean over questions: the scale
-      of TA-GRPO's advantages.
+    - `reward_std/question`: standard deviation of the rewards of all responses to a question and its
+      rephrasings, mean over questions: the scale of TA-GRPO's advantages.
 
-    Each percentage is one of the questions that have responses of its kind; `rephrasings` and
+    Each percentage is taken over the questions with responses of its kind; `rephrasings` and
     `rephrasings_matched` are missing if no question has rephrasings. The rewards include shaped terms,
     because these decide whether the gradient vanishes: under shaped rewards, the responses to a question may
     all be correct and yet differ in reward.

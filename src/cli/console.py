@@ -103,10 +103,10 @@ def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Cal
 
 
 def named_by_sweep(words: Sequence[str]) -> list[str]:
-    """Return arguments with which the folders of a sweep name only the settings that vary.
+    """Return arguments that make Hydra name the folders of a sweep by the varying settings alone.
 
-    These list the other settings of the command line, which `hydra.job.override_dirname` leaves out. Empty if
-    the words are not those of a sweep.
+    The arguments exclude all other settings of the command line from `hydra.job.override_dirname`. Returns an
+    empty list if the command line is not a sweep.
 
     >>> named_by_sweep(["-m", "experiment=grpo", "name=a", "seed=0,1"])
     ['hydra.job.config.override_dirname.exclude_keys=["experiment","name"]']
@@ -123,7 +123,7 @@ def named_by_sweep(words: Sequence[str]) -> list[str]:
 
 
 def asked_for(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line with `--help` that may be groups: no settings, and no values of flags.
+    """Return the words beside `--help` that may name groups: neither settings nor values of flags.
 
     >>> asked_for(["--config-dir", "mine", "--help", "reward", "seed=1"])
     ['reward']

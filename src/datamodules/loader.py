@@ -13,7 +13,7 @@ from ..types import QuestionBatch, QuestionGroup
 
 
 def batch_size_advice(questions: int, world_size: int = 1, mini_batches: int = 1) -> str:
-    """Return the sentence with the largest `data.batch_size` for so many questions.
+    """Return advice on the largest `data.batch_size` for a number of training questions.
 
     Args:
         questions: Number of training questions.
@@ -38,9 +38,9 @@ class QuestionLoader:
 
     Every rank follows the same order and takes its slice of each global batch.
 
-    `iter` continues after the last batch that was taken; after a resume, that is the batch after which
-    `state_dict` was called. Only evaluations, which neither shuffle nor drop questions, begin again with the
-    first batch of the first epoch, unless they are resumed in the middle.
+    In training, `iter` continues after the last batch that was taken, or, after a resume, after the batch
+    at which `state_dict` was called. In evaluation (neither `shuffle` nor `drop_last`), `iter` restarts at
+    the first batch of the first epoch, unless the run is resumed in the middle of an evaluation.
     """
 
     groups: Sequence[QuestionGroup]
@@ -94,7 +94,7 @@ class QuestionLoader:
             yield self._next()
 
     def draw(self) -> QuestionBatch:
-        """Take one more batch, for dynamic sampling; from the next epoch if the current one is used up."""
+        """Return one more batch, for dynamic sampling; start the next epoch if the current one is used up."""
         self._begin_epoch_if_used_up()
         return self._next()
 
@@ -110,11 +110,13 @@ class QuestionLoader:
             self.epoch, self.cursor = before
 
     def serve_by(self, chance: Callable[[str], float]) -> None:
-        """Serve each question only with probability `chance(id)`, from 0 to 1.
+        """Serve each question with probability `chance(id)`, from 0 to 1.
 
-        `chance` may change over time, but must be equal on all ranks. The outcome depends on seed, epoch and
-        chance alone. After several calls a question must pass every chance. Questions left out are replaced
-        by the next ones, so an epoch gets shorter. If fewer than a batch pass, all are served.
+        Other questions are skipped, so that an epoch gets shorter. If fewer questions pass than a batch has,
+        all questions are served. The outcome depends on seed, epoch and chance alone.
+
+        `chance` may change over time, but must be equal on all ranks. Each further call adds a chance, and a
+        question must then pass all chances.
         """
         self._chances.append(chance)
 

@@ -37,7 +37,7 @@ class Visit(NamedTuple):
 
 @dataclass
 class Record:
-    """Record of one question."""
+    """Results of the training responses to one question."""
 
     samples: int = 0  # responses so far, to all phrasings
     correct: int = 0  # of them
@@ -217,7 +217,8 @@ class CheckedCurriculum:
         Raises:
             TypeError: if the curriculum does not return a `QuestionGroup` with a text as question and a tuple
                 of texts as rephrasings.
-            ValueError: if the id is not that of the question, or there are kinds but not one per rephrasing.
+            ValueError: if the id differs from the question's id, or there are kinds but not one per
+                rephrasing.
         """
         with own_code(self.curriculum, "data.curriculum"):
             asked = self.curriculum.asked(group, record)

@@ -61,7 +61,7 @@ def words_digest(text: Sequence[str]) -> str:
 
 
 def seen(groups: Iterable[QuestionGroup], noted: str) -> list[QuestionGroup]:
-    """Return the groups whose question has the same words as a text whose digest is in the string `noted`."""
+    """Return the groups whose question has the same words as a text with a digest in `noted`."""
     known = {noted[start : start + DIGITS] for start in range(0, len(noted), DIGITS)}
     return [group for group in groups if words_digest(words(group.question)) in known]
 
@@ -73,7 +73,7 @@ def find_overlaps(
     threshold: float = 0.5,
     note: Callable[[Sequence[str]], object] | None = None,
 ) -> dict[str, list[Overlap]]:
-    """Find for each test question that overlaps with training its most similar training question.
+    """Find the test questions that overlap with training, each with the most similar training question.
 
     Returns the overlaps of each split, in the order of its questions.
 

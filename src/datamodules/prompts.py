@@ -24,7 +24,7 @@ STAND_IN = "QUESTION-STANDS-HERE"
 
 
 class Fitting(NamedTuple):
-    """Questions whose prompts are within a length limit, and a record of what was left out."""
+    """Questions with prompts within a length limit, and a record of omitted questions and rephrasings."""
 
     kept: list[QuestionGroup]  # with the rephrasings that fit
     too_long: list[str]  # ids of the questions that do not fit
@@ -51,8 +51,8 @@ class Measured(NamedTuple):
 def unknown_tokens(ids: Sequence[int], text: str, tokenizer: PreTrainedTokenizerBase) -> int:
     """Count the tokens of a text that stand for words or characters that the tokenizer does not know.
 
-    A tokenizer without a token for unknown text has none. The token does not count if the text spells it, as
-    prompts do if the token also begins or ends texts.
+    Returns 0 if the tokenizer has no token for unknown text. Occurrences of this token's spelling in the text
+    are not counted: prompts contain them if the token also begins or ends texts.
     """
     if tokenizer.unk_token_id is None:
         return 0

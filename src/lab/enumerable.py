@@ -23,7 +23,10 @@ MAX_RESPONSES = 4096
 
 
 class Responses(NamedTuple):
-    """All R responses over a vocabulary of V, as T tokens in a row, with S states (prefixes to continue)."""
+    """All R responses over a vocabulary of V tokens.
+
+    The T tokens of all responses are concatenated. The S states are the prefixes that can be continued.
+    """
 
     tokens: Tensor  # [T] long, 0 … V−1
     states: Tensor  # [T] long, the prefix before each token; 0 is the empty one
@@ -38,10 +41,10 @@ class Responses(NamedTuple):
 
 
 def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
-    """Return all words of at most `max_length` tokens; token 0 or the length limit ends a word.
+    """Return all responses of at most `max_length` tokens; token 0 or the length limit ends a response.
 
     Raises:
-        ValueError: if there would be more than 4,096 words.
+        ValueError: if there would be more than 4,096 responses.
 
     >>> responses = all_responses(2, 2)  # 0, 10 and 11
     >>> responses.tokens.tolist(), responses.states.tolist(), responses.lengths.tolist()

@@ -89,14 +89,14 @@ class PassAtK(MeanByName):
 
 
 class _MeanOfGroups(Metric):
-    """Mean of one value of each group, as a [] float64; NaN without any value. NaN does not count.
+    """Mean of one value of each group, as a [] float64, without NaN values; NaN if there is no value.
 
     The mean comes from an exact sum, so that batching and ranks do not change the mean.
     """
 
     full_state_update = False
     rows: list[Tensor]
-    """One [n] float64 of each update; all in one while synchronised."""
+    """[n] float64 of each update; concatenated to one tensor while the metric is synchronised."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**{"dist_sync_fn": gather_objects, **kwargs})
@@ -114,7 +114,7 @@ class _MeanOfGroups(Metric):
 
 
 class ZeroGradientPercentage(_MeanOfGroups):
-    """Percentage of questions whose advantages are all zero, and that give no gradient.
+    """Percentage of questions whose advantages are all zero, so that they give no gradient.
 
     With one pool per question, this is the advantage collapse rate (ACR, arXiv 2605.21125, abstract) in percent.
 

@@ -162,7 +162,7 @@ class Experience(PromptedResponses):
         self.advantages = advantages[start : start + len(self.rollouts)]
 
     def any_token(self, *flags: Tensor) -> Tensor:
-        """Return [R] bool, responses with at least one token that one of the `flags`, [T] each, marks."""
+        """Return [R] bool, true if any of `flags` ([T] bool each) is true at any token of the response."""
         flagged = torch.stack(flags).any(0)
         return torch.zeros(len(self.lengths)).index_add(0, self.response, flagged.float()) > 0
 

@@ -226,9 +226,9 @@ class PolicyLoss(Loss):
     kind; `old_logprob`; `kl` and `entropy` where the inputs have them.
 
     Args:
-        clip_low: ε_low; the range is (1 − ε_low, 1 + ε_high), for geometric ratios (e^−ε_low, e^ε_high).
-            None: no lower bound.
-        clip_high: ε_high; larger than `clip_low` is DAPO's clip-higher. None: no upper bound.
+        clip_low: ε_low; the range is (1 − ε_low, 1 + ε_high), for geometric ratios (e^−ε_low, e^ε_high). None
+            sets no lower bound.
+        clip_high: ε_high; larger than `clip_low` is DAPO's clip-higher. None sets no upper bound.
         ratio: `token` | `sequence` | `geometric`.
         aggregation: `sequence_mean` | `token_mean` | `constant`.
         kl_coef: β; 0 needs no reference.
@@ -236,13 +236,14 @@ class PolicyLoss(Loss):
         entropy_coef: γ; positive values reward entropy.
         entropy_aggregation: Aggregation of the entropy term; None is `aggregation`. ExGRPO's code:
             `token_mean`.
-        dual_clip: c > 1: if A < 0, the policy term is at least c · A (arXiv 1912.09729). None: no such bound.
+        dual_clip: c > 1: if A < 0, the policy term is at least c · A (arXiv 1912.09729). None sets no such
+            bound.
         objective: `clip` | `cispo`.
         max_length: Length that `constant` divides by, in tokens.
         replay_shaping: δ > 0, for replayed responses alone.
 
     Raises:
-        ValueError: an option is out of its range, or options contradict each other.
+        ValueError: if an option is out of its range, or options contradict each other.
 
     >>> inputs = LossInputs(
     ...     logprobs=torch.tensor([1.5, 0.8]).log().requires_grad_(), old_logprobs=torch.zeros(2), entropy=None,
@@ -327,8 +328,8 @@ class PolicyLoss(Loss):
         """Return the loss of one micro-batch, and the sums of its metrics.
 
         Raises:
-            ValueError: the inputs lack a reference or an entropy that is needed, or name an unknown term of
-                tokens.
+            ValueError: if the inputs lack a reference or an entropy that is needed, or name an unknown term
+                of tokens.
         """
         per_token = inputs.token_advantages
         advantages = inputs.advantages[inputs.response] if per_token is None else per_token
@@ -386,9 +387,9 @@ def check_outputs(outputs: object, inputs: LossInputs, loss: Loss) -> LossOutput
     A loss that is not finite passes this check: the norm of the gradient shows such a loss.
 
     Raises:
-        TypeError: `outputs` is not a `LossOutputs` of tensors, or its loss has no gradient although the
+        TypeError: if `outputs` is not a `LossOutputs` of tensors, or its loss has no gradient although the
             log-probs have.
-        ValueError: the loss is not a scalar, or a sum has another shape than its field says.
+        ValueError: if the loss is not a scalar, or a sum has another shape than its field says.
     """
     expected = f"Expected {name_of(loss)} (loss) to return"
     if not isinstance(outputs, LossOutputs):

@@ -62,11 +62,11 @@ class MismatchCorrection:
         cap: Upper bound that larger weights are truncated to; None truncates no weight.
         reject: Level of the ratio that decides what is rejected, a token or a response; `divergence` rejects
             responses whose mean estimate k3, e^d − 1 − d, is above `high`; None rejects nothing.
-        low: Smallest ratio that is kept, above 0; None: no bound.
+        low: Smallest ratio that is kept, above 0; None sets no bound.
         high: Largest ratio, or divergence, that is kept.
 
     Raises:
-        ValueError: options are out of range or contradict each other.
+        ValueError: if options are out of range or contradict each other.
 
     >>> ratios, sampled = torch.tensor([[3.0, 0.5], [1.2, 1.0]]), torch.zeros(2, 2)
     >>> MismatchCorrection(cap=2.0)(ratios.log(), sampled, torch.tensor([[True, True], [True, False]])).weights
@@ -178,9 +178,9 @@ def check_corrected(corrected: object, size: int, correction: object) -> Correct
     """Check that a correction has returned a finite weight of at least 0 for each of `size` tokens.
 
     Raises:
-        TypeError: `corrected` is not a `Corrected` with a tensor of weights.
-        ValueError: the weights have another shape, or are not on the CPU.
-        FloatingPointError: a weight is negative or not finite.
+        TypeError: if `corrected` is not a `Corrected` with a tensor of weights.
+        ValueError: if the weights have another shape, or are not on the CPU.
+        FloatingPointError: if a weight is negative or not finite.
     """
     if not isinstance(corrected, Corrected):
         raise TypeError(

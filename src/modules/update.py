@@ -46,14 +46,14 @@ class UpdateOptions:
     mask_truncated: bool = False
     """Leave truncated responses out of the loss and its normalisers (DAPO, overlong filtering)."""
     prompt_correction: float | None = None
-    """Cap of the importance weights that correct for sampling from a rephrasing; None: uncorrected.
+    """Cap of the importance weights that correct for sampling from a rephrasing; None corrects nothing.
 
     The weights are π(o|q0)/π(o|qn) per token, since responses to a rephrasing are scored under the original.
     The paper does not correct for this."""
     staleness_cap: float = 2.0
     """Cap of the importance weights of stale responses, at least 1. See `PolicyUpdate`."""
     skip_grad_norm: float | None = None
-    """Largest gradient norm; optimizer steps with a larger one are skipped. None: no limit.
+    """Largest gradient norm; optimizer steps with a larger one are skipped. None sets no limit.
 
     Steps whose gradient is not finite are always skipped."""
     max_skipped: int = 5
@@ -89,8 +89,8 @@ class PolicyUpdate:
     Responses with `rollouts.staleness` > 0 come from μ, the weights before an earlier update. The policy term
     of each of their tokens is multiplied by the truncated importance weight min(π(o_t|q, o_<t) / μ(o_t|q,
     o_<t), cap), where π is the policy before this update, against which the policy ratio is taken too
-    (decoupled PPO, arXiv 2505.24298), and q the prompt that was sampled. Weights per token leave a bias by
-    the tokens before.
+    (decoupled PPO, arXiv 2505.24298), and q the prompt that was sampled. Weights per token leave a bias,
+    since the prefix of each token was sampled from μ too.
 
     Args:
         scorer: The policy and, if the loss has a KL term, its reference.
@@ -103,14 +103,13 @@ class PolicyUpdate:
         mismatch: Correction of the engine mismatch, stale responses included; replaces the weights above.
         scheduler: Learning-rate schedule over optimizer steps; None keeps the rate.
         backward: Runs the backward of a loss; Lightning's does more than `Tensor.backward`.
-        gradient_sync: Called with whether gradients are reduced over ranks in the backwards inside its
-            context.
+        gradient_sync: Returns a context for backward passes, given whether these reduce gradients over ranks.
         useful_flop: Returns the least FLOP of an update, for the share of peak performance; see
             `UsefulFlop.of`.
 
     Raises:
-        TypeError: `advantage`, `loss` or `credit` lacks a member that the update needs.
-        ValueError: the loss can't take credit per token.
+        TypeError: if `advantage`, `loss` or `credit` lacks a member that the update needs.
+        ValueError: if the loss can't take credit per token.
     """
 
     scorer: Scorer
@@ -137,9 +136,9 @@ class PolicyUpdate:
         `progress` is the fraction of training done, 0..1, for strategies that depend on it.
 
         Raises:
-            TypeError: the strategy, the credit or the loss returns something other than its protocol says.
-            ValueError: one of these returns a tensor of another shape or device.
-            FloatingPointError: the strategy returns advantages that are not finite, or too many steps were
+            TypeError: if the strategy, the credit or the loss returns something other than its protocol says.
+            ValueError: if one of these returns a tensor of another shape or device.
+            FloatingPointError: if the strategy returns advantages that are not finite, or too many steps were
                 skipped.
         """
         start = time.perf_counter()
@@ -263,11 +262,9 @@ def check_parts(
 
 
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float | None) -> float:
-    """Scale gradients down to the global L2 norm `max_norm`, and return their norm before that.
+    """Scale gradients down to the global L2 norm `max_norm`; return the norm before scaling.
 
-    Collective under FSDP2.
-
-    If `max_norm` is None, only compute the norm.
+    If `max_norm` is None, only the norm is computed. Collective under FSDP2.
     """
     parameters = list(parameters)
     # On GPUs `foreach` handles all gradients in a few kernels; by default torch takes shards one by one.

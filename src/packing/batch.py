@@ -25,10 +25,10 @@ from .head import Targets
 from .tree import Array, PrefixTree, within
 
 MANY = 16
-"""Least runs that attend in a block of their own to spare memory for masks."""
+"""Smallest number of runs that get a separate block, to save memory for masks."""
 
 STEP = 4 / 3
-"""Ratio of each padded length to the one before. Padding adds cost in attention alone."""
+"""Ratio of each padded length to the next smaller one. Padding adds cost in attention alone."""
 
 
 class Paths(NamedTuple):
@@ -39,7 +39,7 @@ class Paths(NamedTuple):
     lengths: Tensor
     """[r] long: tokens per sequence."""
     shared: Tensor
-    """[r] long: tokens that a sequence shares with the one before; the others are its run of new tokens."""
+    """[r] long: tokens shared with the previous sequence; the rest is the run of new tokens."""
     of_response: Tensor
     """[r] long: sequence of each response of the batch."""
 
@@ -56,14 +56,14 @@ class AttentionBlock(NamedTuple):
 
 
 class Work(NamedTuple):
-    """Counts that the FLOP of a forward follow from."""
+    """Counts that determine the FLOP of a forward pass."""
 
     tokens: int
     """Packed tokens."""
     states: int
-    """States that meet the output head."""
+    """Hidden states that the output head is applied to."""
     pairs: int
-    """Pairs of a token and one that it sees."""
+    """Pairs of a query token and a key token that the query attends to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class PackedBatch:
     input_ids: Tensor
     """[1, L] long."""
     position_ids: Tensor
-    """[1, L] long, the number of tokens before each one in its sequence."""
+    """[1, L] long, the number of tokens before each token in its sequence."""
     ends: Tensor
     """[L] long: token q sees token k if k ≤ q < ends[k]."""
     states: Tensor
@@ -87,11 +87,11 @@ class PackedBatch:
     rows: Tensor
     """[r] long, on the CPU: rows of these responses among the caller's."""
     paths: Paths
-    """Where the tokens of each prompt with its response are, but for the response's last."""
+    """Packed rows of each prompt with its response, without the last token of the response."""
 
     @property
     def work(self) -> Work:
-        """What a forward computes at least."""
+        """Counts that determine the least FLOP of a forward pass."""
         lengths, shared = self.paths.lengths, self.paths.shared
         # The token at depth d sees d + 1 tokens; a sequence adds those from `shared` on.
         pairs = (lengths * (lengths + 1) - shared * (shared + 1)) // 2
@@ -115,7 +115,7 @@ class PackedBatch:
 
     @cached_property
     def blocks(self) -> tuple[list[AttentionBlock], Tensor]:
-        """Attention blocks for SDPA, and [L] long, place of each token's output among their outputs."""
+        """Attention blocks for SDPA, and [L] long, each token's place in the concatenated block outputs."""
         blocks, slots = padded_blocks(self.paths)
         device = self.input_ids.device
         moved = [AttentionBlock._make(x if x is None else x.to(device) for x in block) for block in blocks]
@@ -144,7 +144,7 @@ def pack(
         device: Where the batch is needed.
 
     Raises:
-        ValueError: no rows, or an empty prompt or response.
+        ValueError: if there are no rows, or a prompt or response is empty.
     """
     rows = torch.arange(len(responses)) if rows is None else rows
     if not len(rows):
@@ -208,7 +208,7 @@ class Sequences(NamedTuple):
         return cls(np.delete(tokens, lasts), heads, bodies)
 
     def tree(self) -> PrefixTree:
-        """Return the tree of their prefixes."""
+        """Return the tree of the sequences' prefixes."""
         return PrefixTree(self.tokens, self.heads + self.bodies - 1)
 
 
@@ -260,9 +260,9 @@ def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def padded_lengths(lengths: Tensor) -> Tensor:
-    """Return the least of 8, 11, 15, 20, … that is ≥ each of `lengths`, [n] long.
+    """Return for each of `lengths` ([n] long) the least grid length, 8, 11, 15, 20, …, that is not smaller.
 
-    Each of these is `STEP` times the previous one, rounded up.
+    Each grid length is `STEP` times the previous grid length, rounded up.
 
     >>> padded_lengths(torch.tensor([1, 8, 9, 16])).tolist()
     [8, 8, 11, 20]
@@ -277,7 +277,7 @@ def padded_lengths(lengths: Tensor) -> Tensor:
 def padded_blocks(paths: Paths) -> tuple[list[AttentionBlock], Tensor]:
     """Return blocks in which every token is a query exactly once, and [L] long places of tokens.
 
-    The places are those of the tokens in the blocks' outputs.
+    A place is the index of a token in the concatenated outputs of the blocks.
     """
     first = paths.lengths.cumsum(0) - paths.lengths
     new = paths.lengths - paths.shared
@@ -299,7 +299,7 @@ def padded_blocks(paths: Paths) -> tuple[list[AttentionBlock], Tensor]:
 
 
 def _parts_by_mask(runs: Tensor) -> list[Tensor]:
-    """Set runs that share equally many tokens apart if they are many, because one mask then serves all of them."""
+    """Split off the runs that share the most common length if they are many: one mask serves them all."""
     values, counts = runs[:, 1].unique(return_counts=True)
     most = counts.argmax()
     if len(values) == 1 or counts[most] < MANY:
@@ -311,7 +311,8 @@ def _parts_by_mask(runs: Tensor) -> list[Tensor]:
 def _block(rows: Tensor, runs: Tensor, query_size: int, key_size: int) -> tuple[AttentionBlock, Tensor]:
     """Return a block of runs, and [n, Lq] bool, false at padding.
 
-    `runs` has the place in `rows` of each path's first token, the number of tokens before the run, and of all.
+    `runs` has for each path the place of its first token in `rows`, its number of tokens before the run, and
+    its length.
     """
     first, shared, lengths = runs.T[:, :, None]
     columns = torch.arange(key_size)
@@ -329,7 +330,7 @@ def _block(rows: Tensor, runs: Tensor, query_size: int, key_size: int) -> tuple[
 def block_mask(ends: Tensor, block_size: int = 128) -> BlockMask:
     """Return FlexAttention's mask, from one number per token and block, never [L, L].
 
-    `ends` is that of a `PackedBatch`. A block of keys is skipped if no query of a block sees any of it, and
+    `ends` is `PackedBatch.ends`. A block of keys is skipped if no query of a block sees any of it, and
     unmasked if every query sees all of it.
     """
 
@@ -347,10 +348,10 @@ def block_mask(ends: Tensor, block_size: int = 128) -> BlockMask:
 
 
 def visible_blocks(ends: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
-    """Return two [M, M] bool for M blocks of queries and of keys.
+    """Return two [M, M] bool masks over M blocks of queries (rows) and M blocks of keys (columns).
 
-    The first is true if any query sees any key; the second if every query sees every key, for blocks before
-    that of the queries and full blocks of queries.
+    The first mask is true if any query of a query block sees any key of a key block. The second is true if
+    every query sees every key; true values occur only at full query blocks and earlier key blocks.
     """
     count = -(-len(ends) // block_size)
     padding = count * block_size - len(ends)

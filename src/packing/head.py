@@ -52,7 +52,7 @@ class Targets(NamedTuple):
     order: Tensor
     """[T] long: tokens ordered by their states."""
     before: Tensor
-    """[S + 1] long, on the CPU: tokens of the states before each state."""
+    """[S + 1] long, on the CPU: number of tokens that earlier states predict, for each state and the end."""
 
     @classmethod
     def of(cls, tokens: Tensor, predictors: Tensor) -> tuple[Tensor, Targets]:
@@ -118,10 +118,10 @@ def head_scores(
         targets: The T tokens and the states that predict them.
         temperature: Divides the logits.
         entropy: Whether entropies are computed, and have a gradient.
-        chunk_size: Rows of logits at one time. None: 2^22 logits on a CPU, which fit in its caches; else
-            2^27.
-        loss: Called with the tokens of one chunk after the other; the sum is returned with its gradient, the
-            scores without.
+        chunk_size: Rows of logits computed at a time. None limits a chunk to 2^22 logits on a CPU, which fit
+            in its caches, else to 2^27.
+        loss: Called once per chunk, with the tokens of the chunk. The summed loss is returned with its
+            gradient; the scores then have none.
     """
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
@@ -187,7 +187,7 @@ class _HeadScores(torch.autograd.Function):
 
 
 class HeadConfig(NamedTuple):
-    """Inputs that all chunks share."""
+    """Settings of an output head that are the same for all chunks, and the logits kept for the backward."""
 
     temperature: float
     entropy: EntropyMode
@@ -203,7 +203,7 @@ def fuses(weight: Tensor) -> bool:
 
 
 class Chunk(NamedTuple):
-    """States whose logits exist at one time, and the tokens that they predict."""
+    """States whose logits are computed together, and the tokens that these states predict."""
 
     states: slice
     tokens: Tensor
@@ -215,7 +215,10 @@ class Chunk(NamedTuple):
 
 
 def chunks_of(targets: Targets, size: int) -> list[Chunk]:
-    """Cut the states into chunks of at most `size`, of about one size: a single row would be compiled separately."""
+    """Cut the states into chunks of nearly equal size, at most `size`.
+
+    A remainder of a single row would have to be compiled separately.
+    """
     states = len(targets.before) - 1
     count = -(-states // size)
     bounds = [states * part // count for part in range(count + 1)]
@@ -227,7 +230,7 @@ def chunks_of(targets: Targets, size: int) -> list[Chunk]:
 
 
 def sum_by(index: Tensor, values: Tensor, size: int) -> Tensor:
-    """Return [size] sums of `values` [n] by `index` [n] long, in an order that every run has."""
+    """Return [size] sums of `values` [n] by `index` [n] long, added in a reproducible order."""
     sums = values.new_zeros(size)
     if values.is_cuda:  # where `index_add_` adds in any order, and on CPUs this
         return sums.index_put_((index,), values, accumulate=True)
@@ -271,7 +274,7 @@ class Head:
         return x if self.temperature == 1 else x.div_(self.temperature)
 
     def score(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the [t] log-probs of a chunk, and [s] normalisers z and entropies (zeros if not computed)."""
+        """Return a chunk's [t] log-probs, [s] log-normalisers and [s] entropies (zeros if not computed)."""
         x = self._logits(chunk.states)
         top = x.amax(1)
         chosen = x[chunk.rows, chunk.targets]
@@ -335,9 +338,13 @@ class Head:
             total.add_(gradient.t() @ hidden)
 
     def learn(self, chunk: Chunk, loss: TokenLoss, logprobs: Tensor, entropies: Tensor) -> Tensor:
-        """Return the [] loss of the chunk scored last, and add its gradient.
+        """Return the [] loss of the chunk scored last, and add the gradient of this loss.
 
-        `logprobs` are those of its tokens, [t], `entropies` those of its states, [s].
+        Args:
+            chunk: The chunk.
+            loss: Loss of the chunk's tokens.
+            logprobs: [t] log-probs of the chunk's tokens.
+            entropies: [s] entropies of the chunk's states.
         """
         spread = entropies[chunk.rows]
         leaves = [x.detach().clone().requires_grad_() for x in (logprobs, spread)]
@@ -399,7 +406,10 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def score(x: Tensor, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor]:
-    """Return [s] normalisers z of logits, [s, V] float32, and [s] entropies or zeros."""
+    """Return [s] log-normalisers and [s] entropies of softmax(x / temperature).
+
+    `x` are logits, [s, V] float32. The entropies are zeros if `with_entropy` is false.
+    """
     x = x / temperature
     top = x.amax(1)
     centred = x - top[:, None]
@@ -420,9 +430,9 @@ def gradient_of_logits(
 ) -> Tensor:
     """Return [s, V] in `dtype`, the gradient of the logits before the division by the temperature.
 
-    It lacks what the log-probs of tokens add at these tokens themselves. `x` are the logits, [s, V] float32,
-    `grad_logprobs` the sums of the gradients of a state's log-probs. `spread` has the entropies [s] and their
-    gradients [s]; None if no gradient reaches them.
+    The term of each log-prob at its own token's logit is left out. `x` are the logits, [s, V] float32, and
+    `grad_logprobs` [s] the sums of the gradients of each state's log-probs. `spread` has the entropies [s]
+    and their gradients [s]; None if no gradient reaches them.
     """
     logprobs = x / temperature - normalisers[:, None]
     factor = -grad_logprobs[:, None]

@@ -28,8 +28,8 @@ class CausalPolicy(nn.Module):
     Args:
         model: Any causal language model of transformers, with or without adapters of peft.
         temperature: Log-probs and entropies are those of softmax(logits / temperature).
-        chunk_size: Response tokens whose logits exist at one time, prefix-shared path only; None: see
-            `head_scores`.
+        chunk_size: Response tokens whose logits are computed at a time, on the prefix-shared path only; for
+            None, see `head_scores`.
     """
 
     def __init__(

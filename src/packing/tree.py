@@ -1,7 +1,8 @@
-"""Tree of prefixes: which tokens sequences have in common at their beginnings, and how a tree is cut into parts.
+"""Tree of prefixes: which tokens sequences share at their beginnings, and how a tree is cut into parts.
 
-Sequences in lexicographic order are a depth-first walk through their tree: each begins with tokens of the one
-before, and adds the rest as a run of new tokens. Loops run over sequences, never over tokens.
+Sequences in lexicographic order are a depth-first walk through their tree: each sequence shares its first
+tokens with the previous sequence, and adds the rest as a run of new tokens. Loops run over sequences, never
+over tokens.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class PrefixTree:
     """
 
     order: list[int]
-    """n sequences in lexicographic order; equal ones keep theirs. All arrays below are in this order."""
+    """Indices of the n sequences in stable lexicographic order. All arrays below are in this order."""
     tokens: Array
     """[N] tokens of the sequences."""
     lengths: Array
@@ -41,9 +42,9 @@ class PrefixTree:
     depths: Array
     """[N] tokens before each token in its sequence."""
     shared: Array
-    """[n] tokens that a sequence has in common with the one before; 0 for the first."""
+    """[n] tokens that a sequence has in common with the previous sequence; 0 for the first."""
     starts: Array
-    """[n + 1] distinct prefixes of the sequences before each one."""
+    """[n + 1] distinct prefixes of all sequences before each sequence; the last entry is L."""
 
     def __init__(self, tokens: Array, lengths: Array) -> None:
         ends = lengths.cumsum()
@@ -62,11 +63,11 @@ class PrefixTree:
         return len(self.order)
 
     def is_new(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return [N] bool, L of them true: tokens that end a prefix which no sequence before has."""
+        """Return [N] bool, true for the L tokens that end a prefix which no earlier sequence has."""
         return self.depths >= self.shared.repeat(self.lengths)
 
     def paths(self) -> Array:
-        """Return [N] places, 0..L−1, of the tokens among the new ones, in the order of those."""
+        """Return [N] long, the index 0..L−1 of each token's prefix, in the order of the sequences."""
         places = np.empty(len(self.tokens), dtype=np.int64)
         path = np.empty(self.lengths.max(initial=0), dtype=np.int64)
         numbers = np.arange(self.starts[-1])
@@ -91,12 +92,12 @@ class PrefixTree:
         return int(self.shared[part.first] + self.starts[part.end] - self.starts[part.first])
 
     def cut(self, budget: int) -> list[list[int]]:
-        """Cut the sequences into groups of at most `budget` distinct prefixes; a longer sequence stands alone.
+        """Cut the sequences into groups of at most `budget` distinct prefixes; longer sequences stand alone.
 
-        Subtrees that fit stay whole. Others are cut where the least is repeated, and neighbours that share more
-        than all sequences do stay together as far as they fit. The parts are put together, largest first, each
-        into the first group that has room (first-fit decreasing), where only the beginning that all sequences
-        share is counted once.
+        Subtrees that fit stay whole. Other subtrees are cut where neighbours share the fewest tokens;
+        neighbours that share more than the common beginning of all sequences stay together as far as they
+        fit. The parts are assigned to groups, largest first, each to the first group with room (first-fit
+        decreasing). For this, only the common beginning of all sequences is counted once per group.
 
         Returns:
             Sequences of each group, ascending. The fullest group is first, so that ranks which step together
@@ -131,7 +132,7 @@ class PrefixTree:
                 left += self._children(part)
 
     def _children(self, part: Part) -> list[Part]:
-        """Cut a part of several sequences everywhere where the fewest tokens are shared."""
+        """Cut a part of several sequences wherever neighbours share the fewest tokens."""
         inner = self.shared[part.first + 1 : part.end]
         cuts = part.first + 1 + np.flatnonzero(inner == inner.min())
         return [Part(*bounds) for bounds in pairwise([part.first, *cuts.tolist(), part.end])]
@@ -159,7 +160,7 @@ def within(lengths: Array) -> Array:
 
 
 def common_prefixes(tokens: Array, lengths: Array) -> Array:
-    """Return [n] numbers of equal tokens at the beginning of each sequence and the one before; 0 for the first.
+    """Return [n] lengths of the common prefix of each sequence and the previous sequence; 0 for the first.
 
     `tokens` are concatenated sequences of `lengths`, each at least 1.
 

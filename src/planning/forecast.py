@@ -24,7 +24,7 @@ RATE_SPREAD, LENGTH_SPREAD = 1.8, 1.4
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """Sizes of a model, work of an iteration over all ranks (lengths in tokens), GPUs, and the engine."""
+    """Input of a forecast: model sizes, work of an iteration over all ranks (in tokens), GPUs, engine."""
 
     memory: float  # GiB of a GPU that programs can have
     rate: float  # dense FLOP/s of a GPU in bfloat16

@@ -34,7 +34,7 @@ _CODES = ("code", "Code", "type", "__type", "status", "error_code", "errorcode")
 
 @dataclass(frozen=True, kw_only=True)
 class ApiError:
-    """Server's statement on a call that it did not answer. All texts are printable."""
+    """Error message of a server for a call without an answer. All texts are printable."""
 
     message: str
     """Message of the server; the beginning of the body if there is none."""

@@ -20,11 +20,11 @@ _NOT_ZERO = re.compile(
 def symbols_kept(pair: Pair) -> Verdict:
     r"""Check that the rephrasing has exactly the formulas of the original, and unchanged figures.
 
-    Formulas are cut at commas and compared in a compact spelling, in any order. In the other text, a formula
-    may have no dollars, `x ≠ 0` may be written in words, and formulas of an example (`For instance, …`) may
-    be missing. Variables may have other names if that can't change the answer: each is renamed everywhere, to
-    a letter that the original does not have, and no renamed variable is in the answer, a figure or the text
-    around the formulas.
+    Formulas are cut at commas and compared in a compact spelling, in any order. A formula of one text may
+    appear without dollars in the other text, `x ≠ 0` may be written in words, and formulas of an example
+    (`For instance, …`) may be missing from the rephrasing. Variables may have other names if that can't
+    change the answer: each is renamed everywhere, to a letter that the original does not have, and no renamed
+    variable is in the answer, a figure or the text around the formulas.
 
     >>> symbols_kept(Pair("If $x^2=4$, find $x$.", "Find $x$ such that $x^2=-4$.")).reason
     'missing: x^2=4; new: x^2=-4'

@@ -47,9 +47,12 @@ def telling(run: RunFiles, own: Responses | None, start: RunFiles | None = None)
 def cells_of(own: Responses) -> pd.DataFrame:
     """Return a row for each question of an iteration.
 
-    Columns: `iteration`, `question` (index), `label`, `cause`, `samples` and `correct` of all responses; `original`,
-    number of responses to the original, and `original_correct`; `original_uniform`, whether their rewards are all
-    equal; `uniform`, whether those of the pool are.
+    Columns:
+
+    - `iteration`, `question` (index), `label`, `cause`;
+    - `samples`, `correct`, `uniform`: number of all responses to the question and its rephrasings, number of
+      correct responses, and whether all rewards are equal;
+    - `original`, `original_correct`, `original_uniform`: the same for the responses to the original.
     """
     rows = pd.DataFrame(
         {name: own.rows[name] for name in ("iteration", "question", "rephrasing", "correct", "reward")}
@@ -79,7 +82,8 @@ def cells_of(own: Responses) -> pd.DataFrame:
 def _rescued(cells: pd.DataFrame) -> Telling | None:
     """Return a question whose original alone gives no gradient, but whose pool does.
 
-    Originals that were answered wrong throughout come first, then pools of which half is right.
+    Questions whose original has only wrong responses come first, then those whose pool is nearest to half
+    right.
     """
     rescued = cells[(cells["cause"] == "gradient") & (cells["original_uniform"] == True) & ~cells["uniform"]]  # noqa: E712
     rescued = rescued[rescued["samples"] > rescued["original"]]
@@ -122,7 +126,7 @@ def _lost_in_training(cells: pd.DataFrame) -> Telling | None:
 
 
 def _unsolved(cells: pd.DataFrame) -> Telling | None:
-    """Return the question that was sampled most often without any right response; of equal ones, the last."""
+    """Return the question that was sampled most often without any right response; ties go to the last."""
     sums = cells.groupby("question")[["samples", "correct"]].sum()
     never = sums[sums["correct"] == 0]
     if never.empty:
@@ -205,7 +209,7 @@ def _unsolved_in_evaluation(run: RunFiles, start: RunFiles | None) -> Telling | 
 
 
 def _evaluations(run: RunFiles, start: RunFiles | None) -> list[tuple[RunFiles, Mapping[str, Any]]]:
-    """Return the evaluations of a run, first that of the untrained policy, each with the run that made it."""
+    """Return the evaluations of a run, the untrained policy's first, each with the run that made it."""
     kept: list[tuple[RunFiles, Mapping[str, Any]]] = [(run, evaluation) for evaluation in run.evaluations]
     if kept and start is not None and all(evaluation.get("iteration", 0) for _, evaluation in kept):
         kept.insert(0, (start, {"splits": start.test, "iteration": 0, "stage": "test"}))

@@ -25,11 +25,11 @@ from ..types.checks import found
 SETTING = "reward.target"
 """Setting that names the functions."""
 OF_TRAINER = ("trainer_state", "log_extra", "log_metric")
-"""Arguments that are no columns: `trainer_state.global_step`, and two functions of TRL's that do nothing here."""
+"""Arguments that are not columns: `trainer_state.global_step`, and two functions that do nothing here."""
 OF_QUESTION = ("answer", "question", "id")
-"""Columns of every question, besides those of its row."""
+"""Columns of every question, besides the columns of its row."""
 PATIENCE = 5.0
-"""Seconds in which asynchronous functions may clean up when they are cancelled."""
+"""Time limit, in seconds, for cancelled asynchronous functions to clean up."""
 RewardFunction = Callable[..., Any]
 """Function with TRL's signature, also an asynchronous one."""
 Values = list[float | None]
@@ -37,7 +37,7 @@ Values = list[float | None]
 
 
 class CheckedFunction:
-    """Reward function that is called with the arguments that it takes, and whose values are checked.
+    """Wrapper that calls a reward function with the arguments in its signature and checks the values.
 
     Args:
         target: The function or its name; see `named`.
@@ -94,7 +94,11 @@ class CheckedFunction:
             raise TypeError(f"{expected}, but got {found(self._function)}. Name a function.")
 
     def check_columns(self, there: Iterable[str]) -> None:
-        """Refuse columns that are not `there`, with a ValueError that names those that are."""
+        """Check that the columns that the function needs are among `there`.
+
+        Raises:
+            ValueError: if a column is missing; the message lists the columns that exist.
+        """
         known = [name for name in dict.fromkeys(there) if name not in ("prompt", "completion")]
         for name in self._needs:
             column = self._columns.get(name, name)
@@ -193,7 +197,7 @@ class EventLoop:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self) -> None:
-        """Cancel what runs, and end the thread, unless a function blocks it."""
+        """Cancel the running functions and end the thread, unless a function blocks the thread."""
         try:
             asyncio.run_coroutine_threadsafe(self._cancel(), self._loop).result(PATIENCE)
         except TimeoutError:
@@ -210,7 +214,7 @@ class EventLoop:
 
 
 def named(name: str) -> Any:
-    """Return what a dotted name such as `my_rewards.fn` names; a module may be in the current directory.
+    """Import the object with a dotted name such as `my_rewards.fn`, also from the current directory.
 
     Raises:
         ValueError: if the module or the name is not found, or the module raises an error.
@@ -235,7 +239,7 @@ def named(name: str) -> Any:
 
 
 def module_of(name: str) -> str:
-    """Return the module in a dotted name that `named` has found.
+    """Return the module part of a dotted name that `named` can import.
 
     >>> module_of("json.decoder.JSONDecoder.decode")
     'json.decoder'
@@ -260,7 +264,7 @@ def _name_of(function: Any) -> str:
 
 
 def _as_list(returned: Any) -> Any:
-    """Return ordered values as a list, and anything else as it is, for the error."""
+    """Convert an ordered collection to a list; return anything else unchanged, for the error message."""
     if isinstance(returned, Tensor | np.ndarray):
         return returned.tolist() if returned.ndim == 1 else returned
     ordered = isinstance(returned, Iterable) and not isinstance(returned, str | bytes | Mapping | Set)

@@ -21,7 +21,7 @@ def child_environment(names: Sequence[str] = (), setting: str = "data.variables"
         setting: Setting of the names, for errors.
 
     Raises:
-        ValueError: a variable of `names` is not set.
+        ValueError: if a variable of `names` is not set.
     """
     missing = [name for name in names if name not in os.environ]
     if missing:

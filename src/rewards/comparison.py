@@ -258,7 +258,7 @@ class _Comparison:
         return _matching(rows)
 
     def _elements(self, one: Form, other: Form) -> Plan:
-        """Compare two values of lists; a set of one number among them is no number."""
+        """Compare two values of lists; a set of one number is not read as a number."""
         return _is_set(one) == _is_set(other) and self.plan(one, other)
 
     def _matrices(self, one: Matrix, other: Form) -> Plan:

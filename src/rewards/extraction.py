@@ -198,8 +198,8 @@ def last_boxed(text: str) -> str | None:
 def extract_answers(response: str) -> tuple[str, ...]:
     r"""Return the final answers as they were written; empty if there are none.
 
-    Only the answer of the response is read, not its thoughts (`split_response`). The first of these that the
-    answer has decides:
+    Only the answer of the response is read, not its thoughts (`split_response`). The first item of this list
+    that occurs in the answer is read:
 
     1. the last box, with its neighbours (`last_boxes`): several answers if there are several neighbours;
     2. the rest of the line after the last `####`, preferably one with a formula or a number; if all are

@@ -1,9 +1,9 @@
 """Rewards as functions, with the signature of TRL's reward functions.
 
-A function gets the responses to a prompt, and returns a number for each: `fn(prompts, completions, **columns)`.
-Differences from TRL's `GRPOTrainer`: a function is called once for each prompt, with all sampled responses to
-it, not once for a batch; it gets only the arguments that its signature names; nan is refused, None is not; and
-of `trainer_state` it gets `global_step` alone.
+A function gets the responses to a prompt, and returns a number for each: `fn(prompts, completions,
+**columns)`. Differences from TRL's `GRPOTrainer`: a function is called once for each prompt, with all sampled
+responses to it, not once for a batch; it gets only the arguments that its signature names; NaN is refused,
+None is accepted; and `trainer_state` has only `global_step`.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from .checked_function import (
 from .extraction import extract_answer
 
 OF_PROMPT = ("prompts", "completions", "completion_ids")
-"""Arguments that a prompt and its responses give."""
+"""Arguments taken from a prompt and its responses."""
 NEVER_COLUMNS = (*OF_PROMPT, *OF_TRAINER, "prompt", "completion")
 """Names in a row that are not passed as columns, as in TRL."""
 ROUNDING = 1e-9
-"""How far a weighted sum of rewards in [0, 1] may be outside by rounding."""
+"""Tolerance for weighted sums of rewards outside [0, 1] due to rounding."""
 
 
 class FunctionReward(PromptVerifier):
-    """Verifier that learns from the weighted sum of functions, and counts responses above a threshold as correct.
+    """Verifier with a weighted sum of functions as reward; responses above a threshold count as correct.
 
     A function is called with keyword arguments, each a list with one entry for each of n responses to a prompt:
 
@@ -55,11 +55,12 @@ class FunctionReward(PromptVerifier):
     `trainer_state.global_step` is the number of optimizer steps. Functions get the arguments that they name;
     with `**columns` they get all.
 
-    A function returns n numbers. None means that it does not apply to a response: the sum leaves it out. If no
-    function applies, the response counts as wrong (`NO_REWARD`), and its reward is the mean of the others to
-    its question. Thus it changes no baseline, and its advantage is zero, as in TRL.
+    A function returns n numbers. None means that it does not apply to a response: the sum leaves it out. If
+    no function applies, the response counts as wrong (`NO_REWARD`), and its reward is the mean reward of the
+    other responses to the question. Thus the response does not change the baseline, and its advantage is
+    zero, as in TRL.
 
-    `Score.reward` is the sum. `Score.correct`, which pass@k counts, is whether the sum is above
+    `Score.reward` is the sum. `Score.correct`, which pass@k counts, is true if the sum is above
     `correct_above`. `Score.answer`, for votes, is the final answer (`extract_answer`).
 
     Asynchronous functions (`async def`) run while other responses are sampled, all prompts at the same time. With
@@ -69,7 +70,8 @@ class FunctionReward(PromptVerifier):
         target: Function, or name such as `my_rewards.fn`; or a list of these. A module may be in the current
             directory.
         weights: Weight of each function; None is 1 for each.
-        correct_above: Reward above which a response is correct. None is 0.5, and rewards must be in [0, 1].
+        correct_above: Reward above which a response is correct. None means 0.5 and requires rewards in [0,
+            1].
         columns: Argument → column that it gets, such as `{"solution": "answer"}`.
         workers: Threads that call functions while other responses are sampled. Above 1, functions must be
             thread-safe. None calls functions after sampling, in this thread.
@@ -164,7 +166,7 @@ class FunctionReward(PromptVerifier):
 
         Raises:
             TypeError: if a function returns anything other than numbers and None.
-            ValueError: if a function lacks an argument or returns another number of rewards; or if a reward
+            ValueError: if a function lacks an argument or returns a wrong number of rewards; or if a reward
                 is outside [0, 1] without `correct_above`.
             FloatingPointError: if a reward is nan, infinite or too large.
             RuntimeError: if a function raises an error.
@@ -181,11 +183,11 @@ class FunctionReward(PromptVerifier):
         return self._start({**given, "completions": list(completions)}, texts, ids, step)()
 
     def __call__(self, response: str, reference: Reference) -> Score:
-        """Score one response; functions get no prompt, and of the columns the answer alone."""
+        """Score one response; functions get no prompt, and no column but `answer`."""
         return self.score_batch([response], [reference])[0]
 
     def score_batch(self, responses: Sequence[str], references: Sequence[Reference]) -> list[Score]:
-        """Score responses; functions get no prompts, and of the columns the answers alone."""
+        """Score responses; functions get no prompts, and no column but `answer`."""
         answers = [each if isinstance(each, str) else _as_written(tuple(each)) for each in references]
         return self.score(responses, answer=answers)
 

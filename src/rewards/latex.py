@@ -204,7 +204,7 @@ def unmarked(text: str) -> str:
 
 
 def latex_of(text: str) -> str:
-    """Spell marked words as LaTeX."""
+    r"""Replace words between the marks `OPEN` and `CLOSE` by LaTeX, such as `\text{word}` for a word."""
     text = re.sub(f" ?{OPEN}degree{CLOSE}", r"^{\\circ}", text).replace(f"{OPEN}percent{CLOSE}", r"\%")
     return re.sub(f"{OPEN}([^{CLOSE}]*){CLOSE}", r"\\text{\1}", text).strip()
 

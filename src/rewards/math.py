@@ -119,8 +119,8 @@ class MathReward(BackgroundVerifier):
         """Refuse references that no response can match.
 
         Raises:
-            ValueError: A reference is empty, longer than `max_answer_length`, a worked solution, a sentence
-                that states the answer, or a Python or JSON container.
+            ValueError: if a reference is empty, longer than `max_answer_length`, a worked solution, a
+                sentence that states the answer, or a Python or JSON container.
         """
         for text in references_of(reference):
             fault = self._fault(text)

@@ -13,8 +13,8 @@ from .workers import BackgroundVerifier
 class MultipleChoiceReward(Verifier):
     r"""Verifier of the chosen letter, one of `choices` (in upper case), against reference letters.
 
-    Only the answer of the response is read, not its thoughts (`split_response`). The first of these that it
-    has decides:
+    Only the answer of the response is read, not its thoughts (`split_response`). The first item of this list
+    that occurs in the answer is read:
 
     1. the last box: `\boxed{B}`, `\boxed{\text{(b)}}`, `\boxed{B: 42}`;
     2. the last statement: `answer: B`, `the correct option is (b)`, `**Answer:** $\mathrm{B}$`, `Answer -
@@ -25,8 +25,9 @@ class MultipleChoiceReward(Verifier):
 
     A list names no choice: `A or B`, `A, B, C, D`, `A/B`, `A, perhaps B`, neighbouring boxes with different
     letters. Nor does a statement that is doubted or supposed ("I am not sure whether the answer is B", "B is
-    correct if"), or a box that holds anything else (`\boxed{42}`), and nothing else is tried then: a response
-    cannot hedge between its box and its text. The article in "the answer is a guess" is no choice.
+    correct if"), or a box with other content (`\boxed{42}`). Later items are not tried then, so that a
+    response cannot hedge between its box and its text. The article in "the answer is a guess" is not read as
+    the choice A.
 
     >>> MultipleChoiceReward()(r"A tempting choice is (A), but $\boxed{\text{B}}$.", "B")
     Score(correct=True, answer='B', failure=None)

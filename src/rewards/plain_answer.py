@@ -230,10 +230,11 @@ def _normalized(text: str) -> str:
 class PlainAnswerReward(Verifier):
     r"""Verifier of the final answer, read in a given form, against reference answers.
 
-    Only the answer of the response is read, not its thoughts (`split_response`). If it has a box, the last
-    box alone decides. Otherwise the first of these that has the form does: what follows `####`, "answer is"
-    or "answer:" (`marked_or_stated`); the last line; the lines before it. `Score.answer` is None if none has
-    it. Case, quotes and other decoration never count. Nothing is evaluated. An unknown form is a ValueError.
+    Only the answer of the response is read, not its thoughts (`split_response`). If the answer has a box,
+    only the last box is read. Otherwise the first of these texts that has the form is read: what follows
+    `####`, "answer is" or "answer:" (`marked_or_stated`); the last line; the lines before the last.
+    `Score.answer` is None if no text has the form. Case, quotes and other decoration never count. Nothing is
+    evaluated. An unknown form is a ValueError.
 
     | form | what is read, and when it is correct |
     |---|---|
@@ -254,7 +255,7 @@ class PlainAnswerReward(Verifier):
     Args:
         form: One of the forms in the table.
         digits: Significant digits to which numbers must agree, but not beyond the decimals of the reference;
-            a whole number of no more digits must be equal. None: every number must be equal.
+            a whole number of no more digits must be equal. None requires equal numbers.
         pattern: Regular expression for `word` and `set`; if it has groups, only these are read.
 
     >>> PlainAnswerReward("number")("3 dozen are 36.", "36")

@@ -59,8 +59,8 @@ def next_line(reading: int, buffer: bytearray, deadline: float, most: int = MOST
         most: Bytes of the longest line.
 
     Raises:
-        TimeoutError: the deadline has passed before the line was complete.
-        ValueError: the line is longer than `most`.
+        TimeoutError: if the deadline has passed before the line was complete.
+        ValueError: if the line is longer than `most`.
     """
     poll = select.poll()
     poll.register(reading, select.POLLIN)

@@ -333,7 +333,7 @@ def _noun_phrase(
 ) -> str | None:
     """Read `pieces of candy`, `students in the class`, `beats per minute` or `of the cake`.
 
-    `of course` is no such phrase.
+    `of course` is not such a phrase.
     """
     determined = bool(whole) and whole[0] in _DETERMINERS
     named = whole[1:] if determined else whole

@@ -44,13 +44,14 @@ class DynamicSampling:
 
     Args:
         pool: Where values must differ for a question to have a gradient: in its whole pool (`question`:
-            TA-GRPO), or within the responses to at least one of its prompts (`prompt`: GRPO, TA-GRPO*).
+            TA-GRPO), or within the responses to at least one of its prompts (`prompt`: GRPO; TA-GRPO*, the
+            ablation without pooling and anchoring).
         max_draws: Largest number of batches drawn on top of the first. At 93 % of questions without gradient,
             the most in TA-GRPO's Fig. 3, a batch takes about 15 draws; with 64, even a batch of one question
             fails in less than 1 % of cases.
         values: Values that must differ: the `rewards`, which decide whether there is a gradient, or the
-            verdicts (`correct`, DAPO's constraint). The two differ if reward terms tell responses of the same
-            verdict apart.
+            verdicts (`correct`, DAPO's constraint). Rewards and verdicts differ if reward terms give
+            different rewards to responses of the same verdict.
 
     Raises:
         ValueError: if an option is out of its range.

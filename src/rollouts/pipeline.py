@@ -305,7 +305,7 @@ class RolloutPipeline:
         self.engine.weights_replaced()
 
     def close(self) -> None:
-        """Stop engine and workers, which start again when needed, and drop what is being sampled.
+        """Stop engine and workers, which start again when needed, and drop responses in progress.
 
         Do not call this method between fit and test: vLLM's shutdown destroys the process group that it
         found.

@@ -32,7 +32,7 @@ def unpacked(content: Mapping[str, Any]) -> list[list[Completion]]:
 
 
 def request_key(request: Request) -> str:
-    """Return a digest of what is sampled, 32 hex digits, the same in every process."""
+    """Return a digest of prompts, sampling settings and seed: 32 hex digits, equal in every process."""
     prompts = [prompt.tolist() for prompt in request.prompts]
     text = repr((prompts, request.num_samples, request.sampling, request.seed))
     return hashlib.sha256(text.encode()).hexdigest()[:32]

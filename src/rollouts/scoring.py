@@ -64,8 +64,8 @@ class Scoring:
     """Scoring of one batch, made before sampling so that workers can score while the engine samples.
 
     Verifiers get the answer of each response, without its thoughts (`split_response`). They get the whole
-    response if `verifier_reads` is `response` or `Verifier.reads_response` is true. Texts are always whole.
-    `step` is the number of optimizer steps of the weights that sample.
+    response if `verifier_reads` is `response` or `Verifier.reads_response` is true. `Rollouts.text` always
+    has whole responses. `step` is the number of optimizer steps of the weights that sample.
 
     Attributes:
         failures: `timeout`, … → responses without a verdict, after `rollouts`.
@@ -262,10 +262,10 @@ def assemble(
 
 
 def rewards_of(scores: Sequence[Score], question: Tensor) -> Tensor:
-    """Return [R] float32 rewards: `Score.reward`, or the verdict if that is None.
+    """Return [R] float32 rewards: `Score.reward`, or the verdict if `Score.reward` is None.
 
-    A response without a reward (`NO_REWARD`) gets the mean reward of the others to its question, 0 if no
-    response to it has one. `question` is [R] long.
+    A response without a reward (`NO_REWARD`) gets the mean reward of the other responses to its question, or
+    0 if none of them has a reward. `question` is [R] long.
 
     >>> scores = [Score(True, None, reward=0.75), Score(False, None, reward=0.25), Score(False, None, NO_REWARD)]
     >>> rewards_of([*scores, Score(True, "7")], torch.tensor([0, 0, 0, 1]))
@@ -298,10 +298,10 @@ def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, Rew
     """Add all `terms` to the rewards of the rollouts.
 
     Raises:
-        TypeError: a term returns no tensor.
-        ValueError: a term returns a tensor of another shape, or not on the CPU.
-        FloatingPointError: a term, or the sum of all terms, is not finite or above `LARGEST_REWARD`.
-        RuntimeError: a term calls `sys.exit`.
+        TypeError: if a term returns no tensor.
+        ValueError: if a term returns a tensor of another shape, or not on the CPU.
+        FloatingPointError: if a term, or the sum of all terms, is not finite or above `LARGEST_REWARD`.
+        RuntimeError: if a term calls `sys.exit`.
     """
     added: dict[str, Tensor] = {}
     for name, term in terms.items():

@@ -92,7 +92,7 @@ def override(name: str, value: object) -> str:
 
 
 def folders_of_options(hydra: Any) -> list[str]:
-    """Return the arguments that name folders of options, from Hydra's settings of a command."""
+    """Return the arguments `--config-dir` and `hydra.searchpath` of a command, from Hydra's settings."""
     given = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]
     searched = [each for each in hydra.overrides.hydra if each.startswith("hydra.searchpath=")]
     return [*(f"--config-dir={path}" for path in given), *searched]
@@ -448,7 +448,7 @@ def added_in(changed: Changes, then: Mapping[str, Any]) -> Changes:
 
 
 def without_copies(changed: dict[str, Any]) -> dict[str, Any]:
-    """Drop copies from changes: of settings with equal last names and changes, keep the least nested.
+    """Merge equal changes of settings with the same last name; keep the least nested name.
 
     >>> without_copies({"seed": (0, 1), "data.seed": (0, 1), "data.size": (2, 3)})
     {'seed': (0, 1), 'data.size': (2, 3)}

@@ -20,7 +20,7 @@ class ResumableLogger(Logger, ABC):
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """Return the amount that has been logged."""
+        """Return how much has been logged: the number of rows, or the last step."""
 
     @abstractmethod
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

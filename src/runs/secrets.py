@@ -57,7 +57,10 @@ def _leave(found: list[str]) -> None:
 
 
 def unread(content: Any) -> Any:
-    """Return a copy in which `${oc.env:…}` is escaped: only the run that gets it reads the variable."""
+    """Return a copy of settings in which `${oc.env:…}` is escaped.
+
+    The variable is then read by the run that gets the settings, not by the present process.
+    """
     if isinstance(content, Mapping):
         return {key: unread(value) for key, value in content.items()}
     if isinstance(content, list):
@@ -66,7 +69,10 @@ def unread(content: Any) -> Any:
 
 
 def refuse_secrets(cfg: DictConfig, output_directory: str | Path) -> None:
-    """End the program if a setting is a secret, after deleting a directory that Hydra has named after it."""
+    """End the program if a setting contains a secret.
+
+    The run's directory, which Hydra may have named after the secret, is deleted first if it has no content.
+    """
     directory = Path(output_directory)
     found = list(literal_secrets(OmegaConf.to_container(cfg, resolve=False)))
     # a name that refers to a variable is resolved before it names a directory

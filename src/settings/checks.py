@@ -85,7 +85,7 @@ def check_paths(cfg: DictConfig) -> None:
 
 
 def check_model_is_named(cfg: DictConfig) -> None:
-    """Check that a command with questions of one's own names a model.
+    """Check that a command with a user's own questions names a model.
 
     The default at `scale=demo` is the starter policy, which knows the words of the embedded task alone.
 

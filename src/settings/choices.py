@@ -76,9 +76,9 @@ def groups_of(config: str) -> list[str]:
 
 
 def check_names(words: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse overrides whose first name is almost one of the `known` ones.
+    """Refuse overrides whose top-level name is a near miss of a name in `known`.
 
-    Hydra would advise to add such a setting by `+`, and nothing would read it.
+    Hydra would advise to add such a setting by `+`, but nothing would read the setting.
 
     Raises:
         ValueError: if there is such an override. The message has the override that was probably meant.

@@ -81,7 +81,7 @@ def ranks_wait(engine: DictConfig | None) -> int:
 
 
 def sweep_folder(overrides: str, seed: object) -> str:
-    """Return the folder of a run in a sweep: its settings that vary, then its seed as for a run alone.
+    """Return the folder of a run in a sweep: the varying settings, then `seed<seed>` as outside of sweeps.
 
     Args:
         overrides: The settings, separated by commas. A name of more than 120 bytes in UTF-8 is cut, and ends in
@@ -191,9 +191,9 @@ def check_sections(cfg: DictConfig) -> None:
 
 
 def drop_unchosen(cfg: DictConfig) -> None:
-    """Remove settings of parts that are not chosen, made by experiments, scales and recipes.
+    """Remove settings that experiments, scales and recipes make for optional parts that are not chosen.
 
-    Such settings have no `_target_`, since the option `none` of a group has none.
+    Such settings have no `_target_`, since the option `none` of a group has no `_target_`.
     """
     for setting in ("callbacks", "rollout.reward_terms"):
         group = OmegaConf.select(cfg, setting)

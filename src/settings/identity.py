@@ -70,11 +70,10 @@ def _sums_of(checkpoint: Path) -> Any:
 
 
 def _code_of(settings: Any) -> list[Any]:
-    """Return the code of the classes and reward functions that settings name.
+    """Return the source code of the classes and reward functions that settings name.
 
-    This is the text of all files in their folders, and of all imports.
-
-    Warn of modules that load other modules at run time: changes in those are not noticed.
+    The code includes all Python files in the folders of their modules, and all imported modules. Warns of
+    modules that load other modules at run time, since changes in these are not noticed.
     """
     from hydra.utils import get_object
 

@@ -109,7 +109,7 @@ def main(cfg: DictConfig) -> None:
 
 
 def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
-    """Replace the callbacks for `exact=true`; otherwise store counts under the evaluation's identity."""
+    """Replace the callbacks if `exact=true`; otherwise set the evaluation's identity in stores of counts."""
     from hydra.utils import instantiate
 
     from ..callbacks import PassAtKEvaluator

@@ -54,7 +54,7 @@ def own_code(part: object, setting: str) -> Iterator[None]:
     iterator, would end the epoch: Lightning takes it for the end of the data.
 
     Raises:
-        RuntimeError: the block has called `sys.exit`, or raised StopIteration.
+        RuntimeError: if the block has called `sys.exit`, or raised StopIteration.
     """
     try:
         yield
@@ -82,9 +82,9 @@ def check_column(value: object, size: int, part: object, setting: str, what: str
         what: Name of the value, such as `advantages`, if the part returns several; else empty.
 
     Raises:
-        TypeError: `value` is not a tensor, or one of complex numbers.
-        ValueError: the tensor has another shape, or is not on the CPU.
-        FloatingPointError: a number is not finite, or too large for float32.
+        TypeError: if `value` is not a tensor, or one of complex numbers.
+        ValueError: if the tensor has another shape, or is not on the CPU.
+        FloatingPointError: if a number is not finite, or too large for float32.
     """
     expected = f"Expected {name_of(part)} ({setting}) to return {what + ' as ' if what else ''}"
     if (
@@ -114,7 +114,7 @@ def float_dtype(name: str, setting: str) -> torch.dtype:
     """Return the floating-point dtype of a name such as `bfloat16`.
 
     Raises:
-        ValueError: `name` is not the name of one.
+        ValueError: if `name` is not a floating-point dtype; the message names the `setting`.
 
     >>> float_dtype("bfloat16", "rollout.engine.dtype")
     torch.bfloat16

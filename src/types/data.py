@@ -73,7 +73,7 @@ class Prompt(NamedTuple):
     kind: str = ""
     """`original`, or the kind of the rephrasing; empty if the question names no kinds."""
     messages: tuple[Mapping[str, str], ...] | None = None
-    """Turns before the response, each with `role` and `content`; None if the template is no conversation."""
+    """Turns before the response, each with `role` and `content`; None if the template has no conversation."""
 
 
 @dataclass
@@ -301,7 +301,7 @@ class _ScoreFields(NamedTuple):
     reward: float | None = None
     """Graded reward to learn from; None if the reward is the verdict, 1 or 0."""
     parts: tuple[tuple[str, float], ...] = ()
-    """(name, value) of what `reward` is made of, for logging."""
+    """(name, value) of each component of `reward`, for logging."""
 
 
 LARGEST_REWARD = 1e18
@@ -324,7 +324,7 @@ class Score(_ScoreFields):
     takes every number but 0 as true. A partial or signed reward is the field `reward`.
 
     Raises:
-        InvalidScoreError: a field has another type, `reward` is not finite or above `LARGEST_REWARD`, or
+        InvalidScoreError: if a field has another type, `reward` is not finite or above `LARGEST_REWARD`, or
             `correct` is true together with a `failure`.
 
     >>> Score(True, "27"), Score(False, "27", reward=-0.5)

@@ -39,7 +39,7 @@ class LossInputs:
     weights: Tensor | None = None
     """[T] float32 without gradient, importance weights of the policy term; None means ones."""
     replayed: Tensor | None = None
-    """[R] bool, replayed responses; their `old_logprobs` are those of the earlier policy. None: none."""
+    """[R] bool, replayed responses, whose `old_logprobs` come from the earlier policy; None means none."""
     token_advantages: Tensor | None = None
     """[T] float32, advantages per token, which replace `advantages` (`TokenCredit`)."""
     token_terms: Mapping[str, Tensor] = field(default_factory=dict)

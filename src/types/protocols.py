@@ -104,8 +104,8 @@ class Engine(Protocol):
             [P] of [num_samples[p]], in the order of the prompts.
 
         Raises:
-            EngineError: the engine is gone or hangs, and trying again did not help.
-            ValueError: a prompt and the length limit exceed the model's context.
+            EngineError: if the engine is gone or hangs, and trying again did not help.
+            ValueError: if a prompt and the length limit exceed the model's context.
         """
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
@@ -173,7 +173,7 @@ class EnumeratingVerifier(Verifier, Protocol):
 class PromptVerifier(Verifier, Protocol):
     """Verifier that also reads the prompt, the row of the question and the tokens; see `FunctionReward`.
 
-    It scores all sampled responses to a prompt together, and a replayed response by itself.
+    All sampled responses to a prompt are scored together, a replayed response separately.
     """
 
     def check_questions(self, groups: Sequence[QuestionGroup]) -> None:
@@ -191,7 +191,7 @@ class PromptVerifier(Verifier, Protocol):
 
         Args:
             prompt: The prompt.
-            group: Its question.
+            group: Question of the prompt.
             texts: [n] responses; without their thoughts if `reads_response` is false.
             token_ids: [n] of [T_r] long, the tokens of the responses.
             step: Optimizer steps of the weights that have sampled the responses.

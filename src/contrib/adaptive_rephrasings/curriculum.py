@@ -28,7 +28,7 @@ class AdaptiveRephrasings(Curriculum):
 
     Args:
         low: Fewest rephrasings.
-        high: Most rephrasings; questions that have fewer use all they have. None: all.
+        high: Most rephrasings; questions that have fewer use all they have. None samples all.
         samples: G, responses to the original in each batch.
         decay: Weight of the past in the running rate: 0 uses only the last batch, 1 only the first batch.
     """

@@ -12,9 +12,9 @@ class EntropyShapedCredit(TokenCredit):
     """A_t = A + min(α H_t, |A| / κ), with H_t the entropy at the token (arXiv 2506.14758, Eq. 5 and 6).
 
     The sign of A stays, since κ > 1; tokens of responses without an advantage have none. No gradient flows
-    through H_t. Departure: the paper takes the entropy of the policy that is being updated; here it is that
-    of the policy before the batch's first update, so that the advantages of a token do not change within a
-    batch.
+    through H_t. Departure: the paper takes the entropy of the policy that is being updated; this class takes
+    the entropy of the policy before the batch's first update, so that the advantages of a token do not change
+    within a batch.
 
     Args:
         alpha: α, above 0; the paper's is 0.4 with GRPO.

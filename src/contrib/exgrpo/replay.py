@@ -91,9 +91,9 @@ class SuccessReplay:
     def draw(self, count: int, iteration: int, without: set[str]) -> list[str]:
         """Draw up to `count` distinct recorded questions outside `without`; return ids, equal on every rank.
 
-        First a success rate is drawn with weight exp(−(rate − ½)² / 2σ²), from the rates at which the
-        questions were last solved in part; then a question of that rate, uniformly and without replacement. σ
-        = 1/8 is the authors' code at G = 8 (one response out of eight).
+        A question's rate is the success rate at its latest visit with correct and wrong responses. Each draw
+        first chooses a rate with weight exp(−(rate − ½)² / 2σ²), then a question of that rate, uniformly and
+        without replacement. σ = 1/8 is the authors' code at G = 8 (one response out of eight).
         """
         by_rate: dict[float, list[str]] = {}
         for id in self.records:

@@ -65,7 +65,7 @@ class SkipUniform(Curriculum):
         return max(self.chances[latest] ** count, 0.01)
 
     def observe(self, visits: Sequence[Visit]) -> None:
-        """Adapt both p to the shares of easy and of hard questions; without visits nothing changes."""
+        """Adapt p of easy and p of hard questions to their shares of visits; do nothing without visits."""
         if not visits:
             return
         for rate, target in self.targets.items():
@@ -78,5 +78,5 @@ class SkipUniform(Curriculum):
         return {"chances": dict(self.chances)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore both p."""
+        """Restore p of easy and p of hard questions."""
         self.chances = dict(state["chances"])

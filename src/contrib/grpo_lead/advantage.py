@@ -34,8 +34,8 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
         group_by: The pool that ρ is taken over: `question` | `prompt` | `batch`.
 
     Raises:
-        TypeError: `base` is not a strategy.
-        ValueError: an option is out of its range.
+        TypeError: if `base` is not a strategy.
+        ValueError: if an option is out of its range.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> from tagrpo.modules.advantages.pools import verdicts

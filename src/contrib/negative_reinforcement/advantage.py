@@ -30,7 +30,7 @@ class VerdictAdvantage(AdvantageStrategy):
         wrong: Advantage of a wrong response, less than `correct`.
 
     Raises:
-        ValueError: `correct` does not exceed `wrong`, so that wrong answers would be learned.
+        ValueError: if `correct` does not exceed `wrong`, so that wrong answers would be learned.
     """
 
     reads_rewards = False

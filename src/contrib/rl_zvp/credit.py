@@ -15,9 +15,9 @@ class ZeroVarianceCredit(TokenCredit):
     """Credit in a pool of equal rewards: A_t = α H_t if correct, −α (max_k H_k − H_t) if wrong.
 
     arXiv 2509.21880, Eq. 5; the maximum is over the response, and `correct` decides between the two cases.
-    Other pools keep their advantages. The entropy is that of the policy before the batch's first update (in
-    the authors' code, that of the update's own forward). A wrong response of one token, or of equal
-    entropies, has no gradient.
+    Other pools keep their advantages. The entropies come from the policy before the batch's first update (in
+    the authors' code, from the forward of the update). A wrong response of one token, or of equal entropies,
+    has no gradient.
 
     Args:
         alpha: α, above 0; the paper tries 0.05 to 0.3 and runs 0.1.

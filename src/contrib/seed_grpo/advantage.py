@@ -28,13 +28,13 @@ DAMPINGS: dict[Damping, Callable[[Tensor], Tensor]] = {
 
 
 def semantic_entropy(groups: RewardGroups, group_by: Literal["question", "prompt"]) -> Tensor:
-    """Return [num_pools] float64, the entropy of the final answers of each pool, nats: −Σ_c (n_c / n) ln(n_c / n).
+    """Return [num_pools] float64, the entropy −Σ_c (n_c / n) ln(n_c / n) of each pool's final answers, nats.
 
     Equal answers form a cluster of n_c of the n responses. Each response without an answer is a cluster of its
     own: no other response agrees with it. The entropy is 0 if all answers are equal, and ln n if all differ.
 
     Raises:
-        ValueError: the groups have no answers.
+        ValueError: if the groups have no answers.
 
     >>> same = torch.zeros(4, dtype=torch.long)
     >>> groups = RewardGroups(
@@ -77,8 +77,8 @@ class SemanticEntropyAdvantage(BasedAdvantage):
             one `prompt`.
 
     Raises:
-        TypeError: `base` is not a strategy.
-        ValueError: an option is out of its range, or the groups have no answers.
+        TypeError: if `base` is not a strategy.
+        ValueError: if an option is out of its range, or the groups have no answers.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> same, correct = torch.zeros(4, dtype=torch.long), torch.tensor([True, True, False, False])

@@ -244,9 +244,9 @@ class QuestionDataModule(LightningDataModule):
         """Read every reference answer with the verifier, and record the verifier's notes in the report.
 
         Raises:
-            ValueError: if no response can match some reference; the message names file, row and question of
-                the first such reference. Or if the questions of a split lack a column that a reward function
-                needs.
+            ValueError: if some reference can't be matched by any response (the message names file, row and
+                question of the first such reference), or if the questions of a split lack a column that a
+                reward function needs.
         """
         if isinstance(verifier, PromptVerifier):
             for split, groups in self._splits.items():

@@ -36,7 +36,7 @@ FORMATS = {
 EXACT = 2**53
 """Smallest whole number from which a 64-bit float can't distinguish neighbouring whole numbers."""
 _NARROW = {16: 2**11, 32: 2**24}
-"""Bits of a narrower float → the same number for that type."""
+"""Bits of a narrower float → smallest whole number from which it can't distinguish neighbours."""
 _OPENED_BY: Mapping[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 _BROKEN = (EOFError, OSError, zlib.error, lzma.LZMAError)
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -54,7 +54,7 @@ class Row:
     place: str
     """File and row, counted from 1, for messages."""
     label: str
-    """Name of the row within its table: file without suffix, and row."""
+    """Name of the row within its table: file name without suffix, and row number."""
     content: Mapping[str, Any] | RowError
     """Column → value, or the reason why the row can't be read."""
 
@@ -105,8 +105,8 @@ def read_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a file, of a folder or, if `origin` is a text, of a dataset on the hub.
 
-    A folder has files of one format, in the order of their names, or the layout of a dataset of the hub, or
-    is what `datasets` wrote with `save_to_disk`. Empty lines are skipped, but counted.
+    A folder has files of one format, which are read in the order of their names; or the layout of a dataset
+    of the hub; or a dataset written by `save_to_disk`. Empty lines are skipped, but counted.
 
     Args:
         origin: File or folder; a text is the name of a dataset on the hub, `owner/name`.
@@ -118,8 +118,9 @@ def read_rows(
         setting: Name of the source's settings in messages, such as `data.train`.
 
     Raises:
-        ValueError: if a file has another format or encoding, or configuration or split are not clear; the
-            message names the setting to change. A row that can't be read raises no error here: see `Row`.
+        ValueError: if a file has an unknown format or encoding, or if the configuration or the split is
+            ambiguous; the message names the setting to change. A row that can't be read raises no error here:
+            see `Row`.
         RuntimeError: if the hub can't be reached.
     """
     if isinstance(origin, str):
@@ -133,7 +134,7 @@ def read_rows(
 
 
 def format_of(name: str) -> str | None:
-    """Return the format of a file, `json`, `csv` or `parquet`, from its name; None if it has another.
+    """Return the format of a file, `json`, `csv` or `parquet`, from its name; None for other formats.
 
     >>> format_of("a.jsonl"), format_of("a.b.CSV.gz"), format_of("a.parquet.gz"), format_of("a.txt")
     ('json', 'csv', None, None)
@@ -159,7 +160,7 @@ def stem_of(name: str) -> str:
 def _file_rows(
     path: Path, name: str, columns: Sequence[str] | None, delimiter: str | None, shown: str | None = None
 ) -> Iterator[Row]:
-    """Yield the rows of one file, whose `name` has the suffix; messages name it as `shown`."""
+    """Yield the rows of one file. The suffix of `name` decides the format; messages name the file `shown`."""
     kind = format_of(name)
     place = shown or str(path)
     if kind is None:
@@ -255,7 +256,7 @@ def _line(line: bytes) -> Mapping[str, Any] | RowError:
 
 
 def _list_items(text: str) -> Iterator[Mapping[str, Any] | RowError]:
-    """Yield the items of a list of objects; after an item that is not JSON nothing else can be read."""
+    """Yield the items of a JSON list of objects; stop after the first item that is not JSON."""
     decoder = json.JSONDecoder(**_PARSING)
     place = _after_space(text, 0) + 1
     before = "["
@@ -283,7 +284,7 @@ def _list_items(text: str) -> Iterator[Mapping[str, Any] | RowError]:
 
 
 def _after_space(text: str, place: int) -> int:
-    """Return the first place from `place` on that is no white space of JSON."""
+    """Return the first position from `place` on that is not white space in JSON."""
     found = _SPACE.match(text, place)
     assert found is not None  # the pattern matches the empty text too
     return found.end()
@@ -320,7 +321,7 @@ def _number_or_text(written: str) -> float | str:
 
 
 def _without_repetition(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object with these keys and values.
+    """Return the JSON object with these keys and values.
 
     Raises:
         ValueError: if a key has two different values.
@@ -374,7 +375,7 @@ def _csv_rows(text: str, place: str, delimiter: str) -> Found:
 
 
 def _header(cells: Sequence[str], place: str) -> list[str]:
-    """Return the names of the columns; a column without one is named by its number."""
+    """Return the names of the columns; a column without a name is named by its number."""
     names = []
     for number, cell in enumerate(cells, start=1):
         names.append(cell.strip() or f"column {number}")
@@ -507,7 +508,7 @@ def _folder_rows(
 
 
 def _data_files(folder: Path) -> list[Path]:
-    """Return the files with rows in a folder and below, without hidden ones and what `datasets` adds."""
+    """Return the files with rows in a folder and below, without hidden files and metadata of `datasets`."""
     found = []
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)

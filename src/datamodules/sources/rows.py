@@ -23,10 +23,10 @@ MISSING = object()
 def locate(path: str | Path, name: str, repository: str = "") -> Path:
     """Return the file or folder at `path` that contains the dataset `name`.
 
-    A file is returned as given. In a folder, the file `<name>.jsonl`, `.json`, `.parquet` or `.csv` is
-    returned, or the folder `<name>`, a copy of the hub's repository. Otherwise the folder itself is taken as
-    such a copy; if `repository` (`owner/name`) is given, only if the folder's path has the name of the
-    dataset or of the repository.
+    - If `path` is a file, this file.
+    - In a folder, the first that exists: the file `<name>.jsonl`, `.json`, `.parquet` or `.csv`; the folder
+      `<name>`, a copy of the hub's repository; or the folder itself as such a copy. With a `repository`
+      (`owner/name`), the folder itself is accepted only if its path names the dataset or the repository.
 
     Raises:
         FileNotFoundError: if there is no such file or folder.
@@ -121,12 +121,12 @@ def question_text(field: Any) -> str:
 
 
 def conversation_text(turns: Sequence[Any]) -> str:
-    r"""Return the text of a prompt that is a list of turns: one of the user, after one of the system if any.
+    r"""Return the text of a prompt that is a list of turns: one user turn, optionally after one system turn.
 
-    The text of a system turn precedes the question, with an empty line between.
+    The text of the system turn precedes the question, with an empty line between.
 
     Raises:
-        RowError: if the turns are others; a question has no place for them.
+        RowError: if the list has other turns, for which a question has no field.
 
     >>> conversation_text([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}])
     'Be brief.\n\n1 + 1?'
@@ -255,7 +255,7 @@ def kinds_of(field: Any, count: int, column: str = "kinds") -> tuple[str, ...]:
     """Return the kinds of `count` rephrasings; empty if the field has none.
 
     Raises:
-        RowError: if the field is no list of names, or has another number of them.
+        RowError: if the field is not a list of `count` names.
     """
     try:
         kinds = texts_of(field, column)

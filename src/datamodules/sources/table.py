@@ -1,4 +1,4 @@
-"""Questions of one's own: a table in files or on the hub, with a mapping of columns."""
+"""Source of a user's questions: a table in files or on the hub, with a mapping of columns."""
 
 import re
 import shlex
@@ -32,21 +32,21 @@ USUAL = {
     "question": ("problem", "prompt", "query", "input", "instruction", "text", "messages"),
     "answer": ("solution", "final_answer", "ground_truth", "target", "label", "output"),
 }
-"""Names that files often give to a column."""
+"""Field → usual names of its column in files."""
 
 
 class TableSource(Source):
     r"""Source that reads one question per row of a table.
 
-    Files are JSON (lines or a list), CSV and Parquet. Text is kept unchanged, also `007`, `None`,
+    Files are JSON (lines or a list), CSV and Parquet. Text is kept unchanged, for example `007`, `None`,
     `2024-01-05` and numbers of 23 digits; every cell of a CSV file is text. Columns that belong to no field
     are kept in the metadata, with dates, decimals and bytes as text.
 
-    - A question is text, or a list of turns (`role`, `content`): one turn of the user, and perhaps one of the
-      system before, whose text then precedes the question.
+    - A question is text, or a list of turns (`role`, `content`): one user turn, optionally after a system
+      turn, whose text then precedes the question.
     - An answer is text, a number (142.0 reads as 142), a date, or a list of accepted answers.
-    - Rephrasings are a list of texts, and `kinds` may name for each how it changes the question. A CSV cell
-      has a list as JSON. Rows may lack both.
+    - Rephrasings are a list of texts, and `kinds` may name for each how it changes the question. In a CSV
+      cell, a list is written as JSON. Rows may lack both fields.
     - A row without an id is called `<file name>-<row>`.
 
     Args:
@@ -218,7 +218,7 @@ class TableSource(Source):
         raise RowError(f"an answer in `{column}`, but {shown}. Correct the row, or leave it out")
 
     def _without_column(self, field: str, values: Mapping[str, Any]) -> str:
-        """Return what is wrong with a row that lacks the column of a required field, with the setting."""
+        """Return the error message for a row without the column of a required field; it names the setting."""
         taken = [column for name, column in self.columns.items() if name != field]
         free = [name for name in values if name not in taken]
         usual = [name for name in free if name.lower() in USUAL[field]]

@@ -105,7 +105,7 @@ class ReasoningGymSource(Source):
         load_seconds: Time limit for each item.
 
     Raises:
-        ValueError: an unknown split, or a task that is not supported; on loading, if the generator fails.
+        ValueError: if the split is unknown or the task is not supported; on loading, if the generator fails.
         ForeignDataError: on loading, if an item is malformed, or takes too long.
     """
 

@@ -231,15 +231,15 @@ class VerifiersReward(BackgroundVerifier):
     `extract_answer`.
 
     Args:
-        environment: Environment of the source.
-        options: Options of the source.
-        python: Interpreter of the source.
+        environment: Name of the environment, the same as in the source.
+        options: Options of the environment, the same as in the source.
+        python: Python interpreter in which the environment is installed, the same as in the source.
         threshold: Minimum reward of a correct response. Smaller rewards are not learned from.
         workers: Number of scoring processes.
         cpu_seconds: CPU time limit per response.
         memory_bytes: Memory limit for scoring one response.
         load_seconds: Time limit for loading in each worker, in seconds.
-        variables: Variables of the source.
+        variables: Names of environment variables to pass to the workers, the same as in the source.
 
     Raises:
         ForeignDataError: on waiting for scores, if a reward is not a finite number.

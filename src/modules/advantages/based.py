@@ -19,7 +19,7 @@ class BasedAdvantage(AdvantageStrategy):
         base: Strategy whose advantages are changed.
 
     Raises:
-        TypeError: `base` is not a strategy.
+        TypeError: if `base` is not a strategy.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> from tagrpo.modules.advantages.pools import verdicts

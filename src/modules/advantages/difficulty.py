@@ -19,7 +19,8 @@ class ExceedingPassAtKAdvantage(AdvantageStrategy):
 
     A = f(c) · A_pass@k with f(c) = 4 / (10 · ln(c + 0.5)), c correct responses in the pool: f(1) ≈ 0.99, f(2)
     ≈ 0.44. The paper names no base of the logarithm. The sum of absolute advantages then peaks at one correct
-    response. Zero if `PassAtKAdvantage` (analytic) is zero: c = 0, for which f is negative, never counts.
+    response. Advantages are zero if those of `PassAtKAdvantage` (analytic) are zero, such as at c = 0, where
+    f would be negative.
 
     Args:
         k: Responses per group.
@@ -88,7 +89,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
         epsilon: Added to both standard deviations.
 
     Raises:
-        ValueError: an option is out of its range, or the groups carry no finite entropy.
+        ValueError: if an option is out of its range, or the groups carry no finite entropy.
 
     >>> from dataclasses import replace
     >>> from tagrpo.modules.advantages.pools import verdicts
@@ -145,7 +146,7 @@ class WithoutEasyAdvantage(BasedAdvantage):
         group_by: The pool whose accuracy counts: `question` | `prompt` | `batch`.
 
     Raises:
-        ValueError: an option is out of its range.
+        ValueError: if an option is out of its range.
 
     >>> from tagrpo.modules.advantages.pools import verdicts
     >>> WithoutEasyAdvantage(GroupAdvantage(scale="none"))(verdicts([1, 0, 0], [1, 1, 0]))  # the second are easy

@@ -18,7 +18,8 @@ from .pools import POOLS, Pool, as_rewards, check_epsilon, pool_index, pool_size
 class GroupAdvantage(AdvantageStrategy):
     """Rewards relative to the other responses of their pool.
 
-    A_i = (R_i − b_i) / (σ + ε), over the pool of response i:
+    A_i = (R_i − b_i) / (σ + ε), over the pool of response i (TA-GRPO* is the ablation without pooling and
+    anchoring):
 
     | method | group_by | baseline | scale | source |
     |---|---|---|---|---|
@@ -47,7 +48,7 @@ class GroupAdvantage(AdvantageStrategy):
         epsilon: Added to σ, or to the mean.
 
     Raises:
-        ValueError: an option is out of its range, or `scale="mean"` and a pool's rewards have no positive
+        ValueError: if an option is out of its range, or `scale="mean"` and a pool's rewards have no positive
             mean.
 
     >>> from tagrpo.modules.advantages.pools import verdicts

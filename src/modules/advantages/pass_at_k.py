@@ -98,7 +98,7 @@ class PassAtKAdvantage(AdvantageStrategy):
         seed: Seed of the random groups of `bootstrap` and `full`.
 
     Raises:
-        ValueError: an option is out of its range, or has no meaning for this estimator.
+        ValueError: if an option is out of its range, or has no meaning for this estimator.
 
     >>> from tagrpo.modules.advantages.pools import verdicts
     >>> PassAtKAdvantage(k=2, epsilon=0.0)(verdicts([1, 0, 0, 0]))  # m = 1/2: A⁺ = 1, A⁻ = 2 (1/2 − 2/3)

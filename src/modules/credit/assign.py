@@ -19,11 +19,11 @@ def assign_credit(credit: TokenCredit, experience: Experience, progress: float) 
     `experience.scores` has the responses that count in the loss.
 
     Raises:
-        TypeError: the credit returns no `Credit` of tensors.
-        ValueError: the credit returns a tensor of another shape or device, or a term of a name that no loss
-            has.
-        FloatingPointError: the credit returns a number that is not finite.
-        RuntimeError: the credit calls `sys.exit`.
+        TypeError: if the credit returns no `Credit` of tensors.
+        ValueError: if the credit returns a tensor of another shape or device, or a term of a name that no
+            loss has.
+        FloatingPointError: if the credit returns a number that is not finite.
+        RuntimeError: if the credit calls `sys.exit`.
     """
     columns = experience.columns
     groups = reward_groups(experience.rollouts, None, progress)
@@ -74,9 +74,9 @@ def check_credit(returned: object, size: int, credit: TokenCredit) -> Credit:
     """Check that a credit has returned finite advantages and terms of `size` tokens; return them as float32.
 
     Raises:
-        TypeError: `returned` is not a `Credit` of tensors.
-        ValueError: a tensor has another shape or device, or a term a name that is not in `TOKEN_TERMS`.
-        FloatingPointError: a number is not finite.
+        TypeError: if `returned` is not a `Credit` of tensors.
+        ValueError: if a tensor has another shape or device, or a term a name that is not in `TOKEN_TERMS`.
+        FloatingPointError: if a number is not finite.
     """
     if not isinstance(returned, Credit) or not isinstance(returned.terms, Mapping):
         raise TypeError(f"Expected {name_of(credit)} (credit) to return a Credit, but got {found(returned)}.")

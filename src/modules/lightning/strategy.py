@@ -124,7 +124,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
 
 def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dtype | None:
-    """Return the compute type, None for that of the parameters.
+    """Return the compute type; None for the type of the parameters.
 
     `auto` is bfloat16 on GPUs and float32 elsewhere.
     """
@@ -140,7 +140,7 @@ def check_strategy(strategy: Strategy) -> None:
     """Refuse a strategy that does not support several manual optimizer steps per batch.
 
     Raises:
-        ValueError: if the strategy is not that of a single device, DDP or `FullyShardedStrategy`.
+        ValueError: if the strategy is not single-device, DDP or `FullyShardedStrategy`.
     """
     if isinstance(strategy, SingleDeviceStrategy | DDPStrategy | FullyShardedStrategy):
         return

@@ -58,7 +58,7 @@ class Scorer:
 
     Args:
         policy: The trained policy.
-        reference: The frozen reference policy. None: the policy itself with its adapters off.
+        reference: The frozen reference policy. None takes the policy with its adapters off.
         token_budget: Tokens per forward on one rank; see `plan_micro_batches`.
         device: Device of the forwards; None is that of the policy's parameters.
         autocast_dtype: Type of the computation; parameters keep their type. None computes in the type of the
@@ -79,10 +79,10 @@ class Scorer:
         self.device = device or next(policy.parameters()).device
 
     def pack(self, responses: PromptedResponses, rows: Tensor) -> Iterator[tuple[PackedBatch, bool]]:
-        """Yield `rows` packed into micro-batches within the token budget, each with whether it is the last. Collective.
+        """Yield `rows` packed into micro-batches within the token budget, each with whether it is the last.
 
-        Every rank gets as many as the rank that needs most, at least one. The last ones may be dummies without
-        rows. Rows of a micro-batch ascend.
+        Every rank yields as many micro-batches as the rank that needs most, at least one; the last may be
+        dummies without rows. The rows of a micro-batch ascend. Collective.
         """
         given = (responses.prompts, responses.prompt, responses.responses)
         chosen = [responses.responses[row] for row in rows.tolist()]

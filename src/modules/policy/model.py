@@ -17,7 +17,7 @@ def resolve_model_path(path: str | Path) -> str:
     """Check a model path before anything expensive starts, and return `path` with the home folder expanded.
 
     Raises:
-        FileNotFoundError: `path` is neither a folder with a `config.json` nor of the form of a hub name
+        FileNotFoundError: if `path` is neither a folder with a `config.json` nor of the form of a hub name
             (`owner/name`).
     """
     folder = Path(path).expanduser()
@@ -53,8 +53,8 @@ def load_causal_lm(
         lora: Freeze the weights and train low-rank adapters; None trains the weights.
 
     Raises:
-        FileNotFoundError: nothing is found at `path`.
-        ValueError: `gradient_checkpointing` is not a share.
+        FileNotFoundError: if nothing is found at `path`.
+        ValueError: if `gradient_checkpointing` is not a share.
     """
     path = resolve_model_path(path)
     try:

@@ -59,7 +59,7 @@ def shard(
 def receive(module: nn.Module, device: torch.device) -> None:
     """Fill the meta tensors of `module` with the values of rank 0, one by one, on `device`. Collective.
 
-    Other tensors keep their values, and shards are passed over. Tied parameters stay tied.
+    Tensors with values keep their values, and shards (`DTensor`) are skipped. Tied parameters stay tied.
 
     Raises:
         ValueError: if rank 0 has other parameters or buffers.

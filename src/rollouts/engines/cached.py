@@ -69,7 +69,10 @@ class CachedEngine(Engine):
         return self._answer(request, deliver, start)()
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
-        """Start `generate` in the background if the file is absent. Collective, as is what it returns."""
+        """Start `generate` in the background if the file is absent.
+
+        Both this method and the function that it returns are collective.
+        """
         return self._answer(request, deliver, self.engine.generate_async)
 
     def _answer(

@@ -150,8 +150,8 @@ class VLLMServer:
             most: Size of the largest accepted reply, in bytes.
 
         Raises:
-            EngineError: the server refuses the request, or its reply is larger than `most`.
-            httpx.HTTPError: the server is gone, fails, or takes too long.
+            EngineError: if the server refuses the request, or its reply is larger than `most`.
+            httpx.HTTPError: if the server is gone, fails, or takes too long.
         """
         seconds = min(timeout or CONTROL_SECONDS, self.timeout)
         # of each read; the deadline is that of all reads
@@ -185,7 +185,7 @@ class VLLMServer:
             shut_down(connection)
 
     def why(self, error: Exception) -> str:
-        """Return the error of a failed call; if the server was given up, after the reason for that."""
+        """Return the error of a failed call as a text; begins with the reason if the server was given up."""
         return ": ".join(filter(None, (self.state, type(error).__name__, str(error))))
 
     def failure_to_hold(self, version: str, send: Weights | None = None) -> str:

@@ -31,7 +31,7 @@ THINGS = ("apples", "pens", "books", "coins", "cards", "eggs", "shells", "stamps
 
 
 class Operation(NamedTuple):
-    """Step of a problem."""
+    """Arithmetic operation: one step of a problem."""
 
     symbol: str  # +, - or *
     operand: int  # 2..9; always 2 for *
@@ -84,7 +84,10 @@ class Problem:
 
     @property
     def chains(self) -> tuple[str, ...]:
-        """All solutions, with the operations in any valid order, as the values after each: (`27 54`,)."""
+        """All solutions, each as the values after its operations, such as `27 54`.
+
+        The operations may be in any valid order with the same answer.
+        """
         orders = (replace(self, operations=order) for order in permutations(self.operations))
         right = {order.values[1:] for order in orders if order.valid and order.answer == self.answer}
         return tuple(sorted(" ".join(map(str, values)) for values in right))

@@ -30,3 +30,11 @@ def test_a_wrong_setting_is_refused_each_time():
         for _ in range(2):
             with pytest.raises(Exception, match="anchr"):
                 compose("train", ["policy.anchr=own"])
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate", "rephrase", "plan", "comparisons/compare"])
+def test_no_settings_of_a_command_set_hydras_mode(command):
+    """`hasten` composes them once on that condition."""
+    folder, _, name = f"configs/{command}".rpartition("/")
+    with initialize_config_module(f"tagrpo.{folder.replace('/', '.')}", version_base="1.3"):
+        assert plain(name, return_hydra_config=True).hydra.mode is None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import forked_commands
+from tests import composition, forked_commands
 from tests.forked_commands import LOADED
 from tests.helpers import in_fork
 
@@ -250,7 +250,7 @@ def before_the_model(cases, folder):
     def run():
         quiet(os.environ)
         forked_commands.refuse_models()
-        forked_commands.parse()
+        composition.parse()
         for command, arguments, _ in cases:
             print(json.dumps(forked_commands.outcome(command, arguments, str(folder))), flush=True)
 

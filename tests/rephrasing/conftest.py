@@ -53,9 +53,9 @@ MALFORMED = {
     "odd names": completion_of({"content": "?"}, model={"a": 1}, id=7),
     "empty error beside": completion_of({"content": "?"}, error={"message": None, "code": 0}),
     "no rephrasing": completion_of({"content": "I can't do that."}),
-    "never closed": completion_of({"content": "<rephrasing>" * 80_000}),
-    "a megabyte": completion_of({"content": f"<rephrasing>{'Add 1 and 2. ' * 80_000}</rephrasing>"}),
-    "a megabyte of dollars": completion_of({"content": f"<rephrasing>{'$' * 2**20}</rephrasing>"}),
+    "never closed": completion_of({"content": "<rephrasing>" * 20_000}),
+    "endless": completion_of({"content": f"<rephrasing>{'Add 1 and 2. ' * 20_000}</rephrasing>"}),
+    "endless dollars": completion_of({"content": f"<rephrasing>{'$' * 2**18}</rephrasing>"}),
 }
 """Bodies of replies that cost money and hold no usable rephrasing."""
 

@@ -228,6 +228,11 @@ def sums(body: dict[str, Any]) -> str:
     )
 
 
+@pytest.fixture(autouse=True)
+def every_client_speaks_plain_http(plain_http: None) -> None:
+    pass
+
+
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptedServer]:
     """A server that answers everything until it is told otherwise."""

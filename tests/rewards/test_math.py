@@ -180,22 +180,22 @@ def test_numbers_and_polynomials_need_no_worker(counted):
 
 
 def test_verdicts_depend_on_the_pair_alone():
-    """Neither order, batches, workers, earlier scores nor pickling change a score: 200 pairs in 4 orders."""
+    """Neither order, batches, workers, earlier scores nor pickling change a score: 80 pairs in 4 orders."""
     rng = random.Random(0)
-    pairs = rng.sample(list(dict.fromkeys((row["reference"], row["answer"]) for row in TABLE)), 200)
+    pairs = rng.sample(list(dict.fromkeys((row["reference"], row["answer"]) for row in TABLE)), 80)
     with closing(MathReward(workers=1)) as used:
         expected = dict(zip(pairs, scored(used, pairs), strict=True))
-        for size in (50, 77, 200):
+        for size in (20, 33, 80):
             rng.shuffle(pairs)
-            batches = [scored(used, pairs[start : start + size]) for start in range(0, 200, size)]
+            batches = [scored(used, pairs[start : start + size]) for start in range(0, 80, size)]
             assert dict(zip(pairs, sum(batches, []), strict=True)) == expected
         copy = pickle.loads(pickle.dumps(used))
     rng.shuffle(pairs)
     read_answer.cache_clear()
     with closing(copy), closing(MathReward(workers=2)) as fresh:
         assert dict(zip(pairs, scored(fresh, pairs), strict=True)) == expected
-        assert dict(zip(pairs[:100], scored(copy, pairs[:100]), strict=True)) == {
-            p: expected[p] for p in pairs[:100]
+        assert dict(zip(pairs[:40], scored(copy, pairs[:40]), strict=True)) == {
+            p: expected[p] for p in pairs[:40]
         }
 
 
@@ -333,7 +333,7 @@ def hostile(rng):
     )
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.slow)])
 def test_hostile_responses_neither_raise_nor_score(count):
     """They end, which is the point: each distinct expression costs at most its own tenth of a CPU second."""
     rng = random.Random(0)
@@ -405,7 +405,7 @@ def test_hardly_any_answer_of_another_row_is_correct(reward, name):
     rng = random.Random(0)
     all_references = references(name)
     pairs = []
-    while len(pairs) < 40:
+    while len(pairs) < 15:
         reference, (answer, *_) = rng.choice(all_references), references_of(rng.choice(all_references))
         votes = {str(read_answer(text)) for text in references_of(reference)}
         if str(read_answer(answer)) not in votes:

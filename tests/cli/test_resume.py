@@ -278,7 +278,10 @@ REFUSALS = [
 
 @pytest.mark.parametrize(
     ("damage", "overrides", "said"),
-    REFUSALS,
+    [
+        pytest.param(damage, overrides, said, marks=[pytest.mark.runs] if number % 2 else [])
+        for number, (damage, overrides, said) in enumerate(REFUSALS)
+    ],
     ids=[f"{damage.__name__}-{'-'.join(overrides)}"[:90] for damage, overrides, _ in REFUSALS],
 )
 def test_a_refused_resume_leaves_every_byte_of_the_run_as_it_was(damage, overrides, said, copied, trained):

@@ -221,7 +221,7 @@ def test_any_settings_can_be_searched_and_redacted(content):
     "unit", ["a", "=", "-sk-a", "-eyJa", "://a:", "?key", "Bearer ", "a=", "a: ", "&_", "${"]
 )
 def test_long_settings_are_searched_in_linear_time(unit):
-    text = unit * (200_000 // len(unit))
+    text = unit * (50_000 // len(unit))
     assert redacted({"a": [text]}) is not None
     list(literal_secrets({"a": [text]}))
 

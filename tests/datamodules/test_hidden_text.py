@@ -134,7 +134,8 @@ def test_data_smuggled_in_variation_selectors_is_found():
 
 
 def test_characters_without_a_glyph_are_found_and_no_others():
-    for code in range(sys.maxunicode + 1):
+    # Every plane with characters, and some of the places beyond, which have none or those of private use.
+    for code in (*range(0x32000), *range(0x32000, sys.maxunicode, 997), *range(0xE0000, 0xE1000)):
         character = chr(code)
         name = unicodedata.name(character, "")
         blank = name in BLANK or ("HANGUL" in name and "FILLER" in name)

@@ -96,7 +96,7 @@ def test_output_of_megabytes_is_left_out_but_for_its_beginning_and_its_end(capfd
     script = f"""
         import os
         block = memoryview(({line!r} * 100_000).encode())
-        for _ in range({200_000_000 // len(line.encode()) // 100_000 // 40}):
+        for _ in range({200_000_000 // len(line.encode()) // 100_000 // 100}):
             left = block
             while left:
                 left = left[os.write(2, left):]

@@ -475,7 +475,7 @@ def test_spellings_that_print_alike_are_one_answer(one, other):
 
 @pytest.mark.parametrize("sign", ["+", "-", " ", r"\cdot ", "/", ":", ","])
 def test_formulas_of_any_length_are_read(sign):
-    for term, count in (("1", 49), ("2", 49), ("x", 249)):
+    for term, count in (("1", 49), ("2", 49), ("x", 149)):
         text = sign.join(term * count)
         assert plan(text, text) is True
         assert isinstance(str(read_answer(text)), str)

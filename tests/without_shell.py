@@ -66,10 +66,10 @@ def pytest_load_initial_conftests() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Deselect tests marked `shell`, and those that start Python anew; try fewer examples of a property."""
+    """Deselect tests marked `shell`, `distributed` or `runs`; try fewer examples of a property."""
     settings.register_profile("brief", settings.get_profile("unhurried"), max_examples=20)
     settings.load_profile("brief")
-    config.option.markexpr = f"({config.option.markexpr}) and not shell and not distributed"
+    config.option.markexpr = f"({config.option.markexpr}) and not shell and not distributed and not runs"
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -178,7 +178,8 @@ def test_forms_hold_what_was_written():
     assert [item.number.real for item in read_answer("81, 256").items] == [81, 256]
 
 
-def test_long_and_deep_answers_are_read_in_bounded_time():
+@pytest.mark.parametrize("count", [300, pytest.param(1000, marks=pytest.mark.runs)])
+def test_long_and_deep_answers_are_read_in_bounded_time(count):
     rng = random.Random(0)
     for opening in (
         "(",
@@ -195,9 +196,8 @@ def test_long_and_deep_answers_are_read_in_bounded_time():
         "1,",
         r"\pm",
     ):
-        for count in (100, 400):
-            read_answer(opening * count)
-            read_answer(opening * count + "1" + "}" * rng.randint(0, count))
+        read_answer(opening * count)
+        read_answer(opening * count + "1" + "}" * rng.randint(0, count))
 
 
 @pytest.mark.parametrize("row_end", [r"\\", r"\\[4pt]", r"\\\,", r"\\ ", r"\\ [1ex]", r" \\ \; "])
@@ -474,8 +474,9 @@ def test_spellings_that_print_alike_are_one_answer(one, other):
 
 
 @pytest.mark.parametrize("sign", ["+", "-", " ", r"\cdot ", "/", ":", ","])
-def test_formulas_of_any_length_are_read(sign):
-    for term, count in (("1", 49), ("2", 49), ("x", 149)):
+@pytest.mark.parametrize("count", [99, pytest.param(499, marks=pytest.mark.runs)])
+def test_formulas_of_any_length_are_read(sign, count):
+    for term in ("1", "x", "2"):
         text = sign.join(term * count)
         assert plan(text, text) is True
         assert isinstance(str(read_answer(text)), str)

@@ -97,6 +97,13 @@ UNPAID = {
 """Bodies of status 200 that hold no reply: nothing was paid for."""
 
 
+class HTTPServer(ThreadingHTTPServer):
+    """A server that many clients may connect to at once, on a busy machine too."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+
 class ScriptedServer:
     """Chat completions of the OpenAI protocol.
 
@@ -120,8 +127,7 @@ class ScriptedServer:
         self.retry_after = "0.3"
         self.lock = threading.Lock()
         handler = type("Handler", (Handler,), {"scripted": self})
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self.http.daemon_threads = True
+        self.http = HTTPServer(("127.0.0.1", 0), handler)
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
         self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
 

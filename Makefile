@@ -15,7 +15,7 @@ export VLLM_LOGGING_LEVEL = ERROR
 export HF_HUB_OFFLINE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help install lock demo demo-lm starters study pages test tests test-core test-pages test-slow coverage lint docs gpu gpu-wheels clean
+.PHONY: help install lock demo demo-lm starters study pages test tests test-core test-runs test-pages test-slow coverage lint docs gpu gpu-wheels clean
 
 help: ## List the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
@@ -61,16 +61,19 @@ pages: install ## docs/study.md, docs/benchmark.md and what docs/smollm2.md tell
 	$(BIN)/python -m studies.benchmark.page
 	$(BIN)/python -m studies.smollm2 page
 
-TESTS := -n 3 --dist loadfile -m "not slow and not pages"
+TESTS := -n 3 --dist loadfile -m "not slow and not pages and not runs"
 
-test: install ## Lint and types beside the tests, with one real run through each large part: ten minutes on two cores.
+test: install ## Lint and types beside the tests, with one real run through each large part: five minutes on two cores.
 	$(MAKE) --no-print-directory -j2 lint tests
 
 tests: install
 	$(BIN)/pytest $(TESTS)
 
-test-core: install ## The tests of the core, without Lightning, Hydra and vLLM: two minutes on one core.
+test-core: install ## The tests of the core, without Lightning, Hydra and vLLM: a minute on one core.
 	$(BIN)/python -m pytest -n 0 -p tests.without_shell
+
+test-runs: install ## More whole runs: each experiment, more kills and resumes, more ranks.
+	$(BIN)/pytest -n 3 --dist loadfile -m "runs and not slow and not pages"
 
 test-pages: install ## The tests of pages, scripts, examples, notebooks and studies.
 	$(BIN)/pytest -n 3 --dist loadfile -m "pages and not slow"

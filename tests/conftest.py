@@ -26,6 +26,7 @@ if (
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("TAGRPO_TOKEN", "the token of the tests")  # of vLLM servers
 
+import certifi
 import pandas as pd
 import pytest
 import torch
@@ -88,6 +89,21 @@ def root_logger() -> Iterator[None]:
     for handler in set(logging.root.handlers) - before:
         logging.root.removeHandler(handler)
         handler.close()
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the first of the certificates of `certifi`."""
+    end = "-----END CERTIFICATE-----"
+    file = tmp_path_factory.mktemp("certificates") / "first.pem"
+    file.write_text(certifi.contents().partition(end)[0] + end)
+    return file
+
+
+@pytest.fixture
+def plain_http(monkeypatch: pytest.MonkeyPatch, certificate: Path) -> None:
+    """Have clients of HTTP read one certificate, not all in 40 ms each: the servers of the tests have none."""
+    monkeypatch.setattr(certifi, "where", lambda: str(certificate))
 
 
 class LargestTensor(TorchDispatchMode):

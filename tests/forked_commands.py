@@ -90,18 +90,10 @@ def outcome(command: str, arguments: list[str], folder: str) -> dict[str, object
         return {"code": code, "output": output.read_text(), "heavy": heavy}
 
 
-def parse() -> None:
-    """Have Hydra read a configuration once, so that its grammar is ready in every fork."""
-    from hydra import compose, initialize_config_module
-
-    with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        compose("train", ["experiment=grpo"])
-
-
 if __name__ == "__main__":
     import composition  # of this folder
 
     composition.hasten()
-    parse()
+    composition.parse()
     for line in sys.stdin:
         print(json.dumps(outcome(*json.loads(line))), flush=True)

@@ -16,6 +16,7 @@ import time
 import tomllib
 import traceback
 import zlib
+from contextlib import suppress
 from html import unescape
 from importlib import import_module
 from pathlib import Path
@@ -28,6 +29,9 @@ from tagrpo.metrics.evaluation import merge_counts
 from tagrpo.rollouts import EngineError
 from tagrpo.rollouts.engines.base import in_thread
 from tagrpo.types import Completion
+
+with suppress(ModuleNotFoundError):  # Hydra, in tests of the core alone
+    from tests import composition
 
 
 def counted(questions):
@@ -148,6 +152,7 @@ def forked(program, *arguments, folder=".", environment=()):
     It runs in a folder, from which it can import, with these variables added to its environment. Returns exit code and
     output.
     """
+    composition.parse()
 
     def work():
         os.environ.update(environment)

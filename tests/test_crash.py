@@ -42,6 +42,8 @@ from tagrpo.settings.config import Run, build
 from tagrpo.starter import starter_path
 from tests.helpers import in_fork
 
+pytestmark = pytest.mark.runs
+
 PHASES = ("other", "sampling", "verification", "update", "checkpoint", "validation", "log")
 EARLY = ("sampling", "verification", "update")
 TARGETS = ("sampling", "verification", "update", "checkpoint", "validation", "log", None)

@@ -10,6 +10,8 @@ import pytest
 
 import tagrpo
 
+pytestmark = pytest.mark.pages
+
 MODULES = [
     module.name
     for module in pkgutil.walk_packages(tagrpo.__path__, "tagrpo.")

@@ -213,6 +213,7 @@ def without_lightning():
                 yield dotted(path)
 
 
+@pytest.mark.runs
 def test_the_core_and_the_plain_loop_run_without_the_libraries_of_the_shell():
     core = [dotted(path) for path in FILES if ROOMS.ring_of(ROOMS.room_of(path)) == "Core"]
     beside = sorted(without_lightning())
@@ -289,6 +290,7 @@ def test_each_removable_room_can_be_deleted(tmp_path):
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-3000:]
 
 
+@pytest.mark.runs
 def test_a_run_trains_without_any_removable_room(tmp_path):
     copy_of_the_package(tmp_path, *REMOVABLE)
     for name, count in (("train", 8), ("test", 2)):

@@ -11,6 +11,8 @@ from tagrpo.modules.losses import PolicyLoss
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup
 from tests.loading import script
 
+pytestmark = pytest.mark.pages
+
 LIMITS = {"roll-out": (13, 3), "update": (15, 3)}
 """Part of the way → most stays, most climbs."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import forked_commands
+from tests import composition, forked_commands
 from tests.forked_commands import LOADED
 from tests.helpers import in_fork
 
@@ -254,7 +254,7 @@ def before_the_model(cases, folder):
     def run():
         quiet(os.environ)
         forked_commands.refuse_models()
-        forked_commands.parse()
+        composition.parse()
         for command, arguments, _ in cases:
             print(json.dumps(forked_commands.outcome(command, arguments, str(folder))), flush=True)
 
@@ -271,7 +271,13 @@ def check(found, message):
 
 
 @pytest.mark.parametrize(
-    "cases", [AT_ONCE, pytest.param(AT_ONCE_TOO, marks=pytest.mark.slow)], ids=["", "more"]
+    "cases",
+    [
+        AT_ONCE[::2],
+        pytest.param(AT_ONCE[1::2], marks=pytest.mark.runs),
+        pytest.param(AT_ONCE_TOO, marks=pytest.mark.slow),
+    ],
+    ids=["", "others", "more"],
 )
 def test_it_ends_with_nothing_heavy_imported_and_names_the_setting(cases, folder, subtests):
     for case, found in zip(cases, outcomes(cases, folder), strict=True):
@@ -281,7 +287,13 @@ def test_it_ends_with_nothing_heavy_imported_and_names_the_setting(cases, folder
 
 
 @pytest.mark.parametrize(
-    "cases", [BEFORE_THE_MODEL, pytest.param(BEFORE_THE_MODEL_TOO, marks=pytest.mark.slow)], ids=["", "more"]
+    "cases",
+    [
+        BEFORE_THE_MODEL[::2],
+        pytest.param(BEFORE_THE_MODEL[1::2], marks=pytest.mark.runs),
+        pytest.param(BEFORE_THE_MODEL_TOO, marks=pytest.mark.slow),
+    ],
+    ids=["", "others", "more"],
 )
 def test_it_ends_before_the_model_is_loaded_and_names_the_setting(cases, folder, subtests):
     for case, found in zip(cases, before_the_model(cases, folder), strict=True):

@@ -138,7 +138,7 @@ def test_an_engine_that_fails_leaves_a_checkpoint_of_the_state_before_the_batch(
     ("error", "at"),
     [
         (KeyboardInterrupt(), 1),
-        (OSError(errno.EIO, "Input/output error"), 2),
+        pytest.param(OSError(errno.EIO, "Input/output error"), 2, marks=pytest.mark.runs),
         pytest.param(KeyboardInterrupt(), 2, marks=pytest.mark.slow),
         pytest.param(OSError(errno.EIO, "Input/output error"), 1, marks=pytest.mark.slow),
     ],
@@ -227,6 +227,7 @@ def test_what_a_kill_after_the_last_checkpoint_has_left_is_cleared_up(whole, tmp
     assert not kept.exists()
 
 
+@pytest.mark.runs
 def test_files_of_iterations_that_are_still_to_come_are_deleted(tmp_path):
     options = ["callbacks=[pass_at_k,recorder,checkpoint]", "callbacks.checkpoint.keep=null"]
     trained(tmp_path, *options)
@@ -247,7 +248,7 @@ def test_files_of_iterations_that_are_still_to_come_are_deleted(tmp_path):
     assert not any(path.exists() for path in [*later, tmp_path / "test.json"])
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear"])
+@pytest.mark.parametrize("schedule", [pytest.param("constant", marks=pytest.mark.runs), "linear"])
 def test_a_resumed_run_goes_on_with_the_learning_rate_that_it_is_given(schedule, tmp_path):
     options = [f"policy.schedule={schedule}", "policy.warmup=0", "trainer.limit_val_batches=0"]
     trained(tmp_path, *options, "iterations=2")
@@ -276,6 +277,7 @@ def copied_starter(folder):
     return shutil.copytree(starter_path(), folder, ignore=shutil.ignore_patterns("*.py", "__pycache__"))
 
 
+@pytest.mark.runs
 def test_another_model_or_tokenizer_is_refused_and_the_same_ones_elsewhere_are_not(whole, tmp_path):
     run, moved = tmp_path / "run", copied_starter(tmp_path / "moved")
     trained(run, "iterations=1", "loss.kl_coef=0.01")
@@ -296,6 +298,7 @@ def test_a_checkpoint_is_evaluated_whatever_weights_it_replaces(whole, tmp_path)
     assert_equal(weights_of(run), whole[1])
 
 
+@pytest.mark.runs
 @pytest.mark.distributed
 def test_the_strategy_may_change_over_a_resume_and_for_an_evaluation(whole, tmp_path):
     def sharded(directory, *overrides):
@@ -385,6 +388,7 @@ def test_a_run_that_samples_ahead_and_is_killed_meanwhile_ends_as_an_undisturbed
     assert (tmp_path / "ledger.json").read_text() == (whole_ahead[0] / "ledger.json").read_text()
 
 
+@pytest.mark.runs
 def test_tensorboard_forgets_what_came_after_the_checkpoint(tmp_path):
     trained(tmp_path, "callbacks.checkpoint.keep=null")
     trained(tmp_path, resume=tmp_path / "checkpoints" / "iteration-000001.ckpt")
@@ -412,6 +416,7 @@ def test_every_and_keep_are_at_least_one():
         Checkpointer(keep=0)
 
 
+@pytest.mark.runs
 def test_checkpoints_at_fractions_of_training_are_kept_also_by_a_run_that_is_resumed(tmp_path):
     options = ["callbacks.checkpoint.every=10", "callbacks.checkpoint.keep=1", "trainer.limit_val_batches=0"]
     options.append("callbacks.checkpoint.fractions=[0.25,0.5]")

@@ -17,7 +17,11 @@ import torch
 import yaml
 from safetensors.torch import load_file, save_file
 
+from tagrpo.cli.resume import check_resume
+from tagrpo.runs.checkpoints import content_of
 from tagrpo.runs.directory import checkpoint_name
+from tagrpo.settings.checks import read_questions
+from tagrpo.settings.config import build, compose_run
 from tagrpo.starter import starter_path
 from tests.helpers import forked
 
@@ -211,13 +215,13 @@ WRONG_TYPES += [
     (changed("optimizer_states", value=[3]), "optimizer_states"),
     (integer_weights, "int64"),
     (no_dictionary, "checkpoint"),
-    (file_for_folder, "rollouts"),
 ]
 """Damages of the newest checkpoint that its checksums do not show, and what the message names."""
 
 
 REFUSALS = [
-    *((damage, ["iterations=5", "resume=auto"], said) for damage, said in WRONG_TYPES),
+    *((damage, ["iterations=5", "resume=auto"], said) for damage, said in WRONG_TYPES[::12]),
+    (file_for_folder, ["iterations=5", "resume=auto"], r"rollouts"),
     (nothing, ["iterations=4"], r"resume=auto"),
     (nothing, ["iterations=5", "resume=auto", "seed=1"], r"seed: 0 then, 1 now"),
     (nothing, ["iterations=5", "resume=auto", "loss.clip_low=0.1"], r"loss.clip_low"),
@@ -274,7 +278,10 @@ REFUSALS = [
 
 @pytest.mark.parametrize(
     ("damage", "overrides", "said"),
-    REFUSALS,
+    [
+        pytest.param(damage, overrides, said, marks=[pytest.mark.runs] if number % 2 else [])
+        for number, (damage, overrides, said) in enumerate(REFUSALS)
+    ],
     ids=[f"{damage.__name__}-{'-'.join(overrides)}"[:90] for damage, overrides, _ in REFUSALS],
 )
 def test_a_refused_resume_leaves_every_byte_of_the_run_as_it_was(damage, overrides, said, copied, trained):
@@ -287,6 +294,27 @@ def test_a_refused_resume_leaves_every_byte_of_the_run_as_it_was(damage, overrid
     assert code not in (0, None), output
     assert "Traceback" not in output
     assert re.search(said, output), output
+    assert tree(copied / "run") == before
+
+
+@pytest.fixture(scope="module")
+def built(trained):
+    """The run of `trained`, about to be resumed."""
+    policy = f"model.path={trained / 'policy'}"
+    cfg = compose_run(trained / "run", [*SMALL, policy, "iterations=5", "resume=auto"])
+    run = build(cfg)
+    read_questions(cfg, run, trains=True)
+    yield run
+    run.close()
+
+
+@pytest.mark.parametrize(("damage", "said"), WRONG_TYPES, ids=[damage.__name__ for damage, _ in WRONG_TYPES])
+def test_an_entry_of_a_checkpoint_that_is_missing_or_of_another_type_is_named(damage, said, copied, built):
+    damage(copied)
+    path = copied / "run" / "checkpoints" / checkpoint_name(4)
+    before = tree(copied / "run")
+    with pytest.raises(ValueError, match=said):
+        check_resume(built, path, content_of(path))
     assert tree(copied / "run") == before
 
 

@@ -43,10 +43,18 @@ RECOMBINED = (
     "ta_grpo_ds", "ta_grpo_star", "ta_grpo_v1", "w_reinforce",
 )  # fmt: skip
 """Experiments of classes and options that others have too."""
+ALWAYS = ("dapo", "pass_at_k")
+"""Experiments that `make test` runs, beside that of `SMALL` and one that is resumed; the others `make test-runs`."""
+
+
+def marks_of(experiment):
+    if experiment in RECOMBINED:
+        return [pytest.mark.slow]
+    return [] if experiment in ALWAYS else [pytest.mark.runs]
+
+
 EXPERIMENTS = [
-    pytest.param(name, marks=[pytest.mark.slow] if name in RECOMBINED else [])
-    for name in experiments()
-    if name not in (*RESUMED, *STATELESS)
+    pytest.param(name, marks=marks_of(name)) for name in experiments() if name not in (*RESUMED, *STATELESS)
 ]
 SMALL = [
     "iterations=4", "threads=1", "logger=csv", "callbacks=[zero_gradient,pass_at_k,checkpoint]", "data.train.size=24",
@@ -165,6 +173,7 @@ def test_adaptive_rephrasings_go_on_from_the_rates_of_the_checkpoint(tmp_path):
     assert rephrasings.iloc[2:].between(0, 3, inclusive="left").all()
 
 
+@pytest.mark.runs
 def test_replay_goes_on_from_the_successes_of_the_checkpoint(tmp_path):
     expected = whole_and_resumed(tmp_path, "experiment=exgrpo", "rollout.replay.start=0")
     assert expected["budget/rollouts"].diff().iloc[3] < expected["budget/rollouts"].iloc[0], (
@@ -172,12 +181,14 @@ def test_replay_goes_on_from_the_successes_of_the_checkpoint(tmp_path):
     )
 
 
+@pytest.mark.runs
 def test_demonstrations_go_on_from_a_checkpoint(tmp_path):
     expected = whole_and_resumed(tmp_path, "experiment=luffy")
     assert expected["demonstrations/correct"].dropna().tolist() == [4.0] * 5, "one to each question"
     assert expected["budget/rollouts"].dropna().tolist() == [12.0 * n for n in range(1, 6)]
 
 
+@pytest.mark.runs
 def test_variations_that_the_policy_writes_go_on_from_a_checkpoint(tmp_path):
     echo = (
         "rollout.reformulator.instruction='{response}'",
@@ -193,6 +204,7 @@ def test_variations_that_the_policy_writes_go_on_from_a_checkpoint(tmp_path):
     assert fewest > 8 * 4, "more than the questions of a batch are asked"
 
 
+@pytest.mark.runs
 def test_an_adaptive_entropy_bonus_goes_on_with_its_coefficient(tmp_path):
     settings = [f"callbacks.adaptive_entropy.{name}" for name in ("target=9.0", "step=0.01", "most=0.035")]
     expected = whole_and_resumed(tmp_path, "experiment=skywork_or1", *settings)
@@ -200,6 +212,7 @@ def test_an_adaptive_entropy_bonus_goes_on_with_its_coefficient(tmp_path):
     assert found == pytest.approx([0.01, 0.02, 0.03, 0.035, 0.035], abs=1e-6)
 
 
+@pytest.mark.runs
 def test_credit_by_lot_and_a_correction_go_on_from_a_checkpoint(tmp_path):
     """Other credit by token has no state and draws nothing."""
     overrides = ["experiment=clip_cov", "credit.share=0.3", "credit.low=-1", "mismatch=token_tis"]
@@ -209,6 +222,7 @@ def test_credit_by_lot_and_a_correction_go_on_from_a_checkpoint(tmp_path):
     )
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -286,6 +300,7 @@ def test_evaluating_a_model_folder_gives_what_the_run_reported(undisturbed, tmp_
     )
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize("experiment", STATELESS)
 def test_an_experiment_without_a_state_goes_on_from_a_checkpoint(experiment, tmp_path):
     small = ("data.samples_per_prompt=5", "rollout.sampling.max_new_tokens=12")
@@ -323,6 +338,7 @@ class Noting(BasicSweeper):
 """
 
 
+@pytest.mark.runs
 def test_a_sweeper_gets_the_objective_of_every_run(tmp_path):
     (tmp_path / "hydra_plugins").mkdir()
     (tmp_path / "hydra_plugins" / "noting.py").write_text(SWEEPER)

@@ -97,20 +97,23 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "override",
+    ("override", "kinds"),
     [
-        "reward._target_=bad.Reward",
-        "+rollout.reward_terms.mine._target_=bad.Term",
-        "data.train._target_=bad.Questions",
-        "+callbacks.mine._target_=bad.Exits",
+        ("reward._target_=bad.Reward", ["RuntimeError: "]),
+        ("+rollout.reward_terms.mine._target_=bad.Term", [r"Mine\x1b[2J: "]),
+        ("data.train._target_=bad.Questions", []),
+        ("+callbacks.mine._target_=bad.Exits", []),
+        ("advantage._target_=bad.Advantage", ["KeyError: ", "LookupError: first line\n"]),
     ],
 )
-def test_the_error_of_a_part_is_printed_without_escapes_and_keys(folder, override):
+def test_the_error_of_a_part_is_printed_without_escapes_and_keys(folder, override, kinds):
     code, said = forked("train", *SMALL, override, folder=folder)
     assert code == 1
     check_output(said, folder / "run")
+    assert all(kind in said for kind in kinds), said
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("override", "full", "kinds"),
     [

@@ -220,7 +220,11 @@ def updated(ages, response, prompt, strategy, loss, options):
 
 @pytest.mark.parametrize(
     "options",
-    [{"anchor": "own"}, {"anchor": "original"}, {"anchor": "original", "prompt_correction": 1.2}],
+    [
+        {"anchor": "own"},
+        pytest.param({"anchor": "original"}, marks=pytest.mark.runs),
+        {"anchor": "original", "prompt_correction": 1.2},
+    ],
     ids=str,
 )
 def test_the_update_of_training_is_this_on_average(options):

@@ -318,9 +318,14 @@ def test_checks_never_raise_on_hostile_texts():
 @pytest.mark.parametrize(
     "unit", ["\\[", "\\(", "[asy]", "$", "{", "0 ", "1,", "twenty one ", "$a+b$, ", "\\begin{align}"]
 )
-def test_checks_end_on_endless_texts(unit):
-    question = "If $x^2 - 3x = 10$ and $x > 0$, how many cents do 24 stamps cost? " * 90
-    for longest in (4 * len(question), 2**20):
+@pytest.mark.parametrize(
+    ("repeats", "most"),
+    [(30, 2**17), pytest.param(90, 2**20, marks=pytest.mark.runs)],
+    ids=["long", "longer"],
+)
+def test_checks_end_on_endless_texts(unit, repeats, most):
+    question = "If $x^2 - 3x = 10$ and $x > 0$, how many cents do 24 stamps cost? " * repeats
+    for longest in (4 * len(question), most):
         text = (unit * longest)[:longest]
         assert not accepted(review(Pair(question, text, ("42",)), TEXT_CHECKS))
 

@@ -110,21 +110,27 @@ def test_a_kill_in_the_middle_loses_nothing_and_pays_nothing_twice(server, quest
     assert b"Bearer" not in everything
 
 
-@pytest.mark.parametrize("kind", MALFORMED)
-def test_a_malformed_reply_costs_its_own_question_at_most_and_is_paid_for_once(
-    server, questions, tmp_path, kind
-):
-    groups = questions(3)
-    server.script = lambda text, n: kind if groups[1].question in text else "ok"
+def test_a_malformed_reply_costs_its_own_question_at_most_and_is_paid_for_once(server, questions, tmp_path):
+    groups = questions(len(MALFORMED) + 2)
+    kinds = dict(zip([group.question for group in groups[1:-1]], MALFORMED, strict=True))
+    server.script = lambda text, n: next((kind for question, kind in kinds.items() if question in text), "ok")
     assert run(tmp_path, server, "rephraser.model=m")
-    made = [(row["rephrasings"], row.get("shortfall", "")) for row in rows(tmp_path / "out.jsonl")]
-    assert [len(texts) for texts, _ in made] == [3, 0, 3]
-    assert made[1][1].startswith("box1 lacks 3: ")
-    assert sorted(server.paid.values()) == [1, 1, 2], "it is asked for once more, as an attempt of its own"
+    first, *malformed, last = rows(tmp_path / "out.jsonl")
+    for row, kind in zip(malformed, MALFORMED, strict=True):
+        assert row["rephrasings"] == [], kind
+        assert row["shortfall"].startswith("box1 lacks 3: "), kind
+    for row in (first, last):
+        assert len(row["rephrasings"]) == 3
+    twice = {text for text, times in server.paid.items() if times == 2}
+    assert len(twice) == len(MALFORMED), "each is asked for once more, as an attempt of its own"
+    assert all(any(question in text for question in kinds) for text in twice)
+    asked = sum(server.paid.values())
+    assert asked == 2 * len(MALFORMED) + 2
     assert run(tmp_path, server, "rephraser.model=m")
-    assert sum(server.paid.values()) == 4, "but never again"
+    assert sum(server.paid.values()) == asked, "but never again"
     assert call("audit", f"input={tmp_path}/out.jsonl", f"output={tmp_path}/good.jsonl")
-    assert [len(row["rephrasings"]) for row in rows(tmp_path / "good.jsonl")] == [3, 0, 3]
+    kept = [len(row["rephrasings"]) for row in rows(tmp_path / "good.jsonl")]
+    assert kept == [3, *[0] * len(MALFORMED), 3]
 
 
 def test_malformed_opinions_leave_the_judge_undecided(server, questions, tmp_path):

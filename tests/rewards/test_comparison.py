@@ -178,7 +178,8 @@ def test_forms_hold_what_was_written():
     assert [item.number.real for item in read_answer("81, 256").items] == [81, 256]
 
 
-def test_long_and_deep_answers_are_read_in_bounded_time():
+@pytest.mark.parametrize("count", [300, pytest.param(1000, marks=pytest.mark.runs)])
+def test_long_and_deep_answers_are_read_in_bounded_time(count):
     rng = random.Random(0)
     for opening in (
         "(",
@@ -195,9 +196,8 @@ def test_long_and_deep_answers_are_read_in_bounded_time():
         "1,",
         r"\pm",
     ):
-        for count in (300, 1000):
-            read_answer(opening * count)
-            read_answer(opening * count + "1" + "}" * rng.randint(0, count))
+        read_answer(opening * count)
+        read_answer(opening * count + "1" + "}" * rng.randint(0, count))
 
 
 @pytest.mark.parametrize("row_end", [r"\\", r"\\[4pt]", r"\\\,", r"\\ ", r"\\ [1ex]", r" \\ \; "])
@@ -240,7 +240,7 @@ def test_ratios_of_three_terms_are_equal_up_to_a_factor(one, two, three, factor)
     assert plan(reference, f"{one}:{two * three}") is False
 
 
-@settings(max_examples=10)  # each takes half a second
+@settings(max_examples=5)  # each takes half a second
 @given(st.integers(-9, 9), st.integers(1, 9), st.sampled_from(["<", r"\le"]), st.sampled_from(["<", r"\le"]))
 def test_two_inequalities_are_one_range_or_a_union(least, width, under, over):
     most = least + width
@@ -260,6 +260,7 @@ def test_an_inequality_is_no_side_condition_of_another():
     assert plan(r"x \neq 1, x \neq 2", r"x \neq 2 \text{ and } x \neq 1") is True
 
 
+@settings(max_examples=30)
 @given(st.sets(st.integers(-9, 9), min_size=1, max_size=3), st.randoms())
 def test_real_numbers_without_points_are_one_set_however_they_are_written(points, rng):
     shuffled = rng.sample(sorted(points), len(points))
@@ -473,9 +474,10 @@ def test_spellings_that_print_alike_are_one_answer(one, other):
 
 
 @pytest.mark.parametrize("sign", ["+", "-", " ", r"\cdot ", "/", ":", ","])
-def test_formulas_of_any_length_are_read(sign):
+@pytest.mark.parametrize("count", [99, pytest.param(499, marks=pytest.mark.runs)])
+def test_formulas_of_any_length_are_read(sign, count):
     for term in ("1", "x", "2"):
-        text = sign.join(term * 499)
+        text = sign.join(term * count)
         assert plan(text, text) is True
         assert isinstance(str(read_answer(text)), str)
 

@@ -94,7 +94,7 @@ DIFFERENT = [
 
 @pytest.fixture(scope="module")
 def reward():
-    with closing(MathReward(workers=2)) as reward:
+    with closing(MathReward(workers=1)) as reward:
         yield reward
 
 
@@ -145,11 +145,12 @@ class CountingPool:
 
 @pytest.fixture
 def counted(monkeypatch):
-    with closing(MathReward(workers=1)) as reward:
+    with closing(MathReward(workers=1, cpu_seconds=0.5)) as reward:
         monkeypatch.setattr(reward, "_pool", CountingPool(reward._pool))
         yield reward
 
 
+@pytest.mark.distributed
 def test_each_distinct_comparison_is_made_once(counted):
     answers = [r"2\sin x\cos x", r"2 \cos x \sin x", r"2\sin x \cos x ", r"\sin x", r"$\sin x$"] * 8
     questions = [r"\sin 2x"] * 40 + [r"\cos(\frac{\pi}{2}-x)"] * 40
@@ -179,23 +180,23 @@ def test_numbers_and_polynomials_need_no_worker(counted):
     assert counted._pool.jobs == []
 
 
-def test_verdicts_depend_on_the_pair_alone():
-    """Neither order, batches, workers, earlier scores nor pickling change a score: 200 pairs in 4 orders."""
+@pytest.mark.distributed
+def test_verdicts_depend_on_the_pair_alone(reward):
+    """Neither order, batches, workers, earlier scores nor pickling change a score: 80 pairs in 4 orders."""
     rng = random.Random(0)
-    pairs = rng.sample(list(dict.fromkeys((row["reference"], row["answer"]) for row in TABLE)), 200)
-    with closing(MathReward(workers=1)) as used:
-        expected = dict(zip(pairs, scored(used, pairs), strict=True))
-        for size in (50, 77, 200):
-            rng.shuffle(pairs)
-            batches = [scored(used, pairs[start : start + size]) for start in range(0, 200, size)]
-            assert dict(zip(pairs, sum(batches, []), strict=True)) == expected
-        copy = pickle.loads(pickle.dumps(used))
+    pairs = rng.sample(list(dict.fromkeys((row["reference"], row["answer"]) for row in TABLE)), 80)
+    expected = dict(zip(pairs, scored(reward, pairs), strict=True))
+    for size in (20, 33, 80):
+        rng.shuffle(pairs)
+        batches = [scored(reward, pairs[start : start + size]) for start in range(0, 80, size)]
+        assert dict(zip(pairs, sum(batches, []), strict=True)) == expected
+    copy = pickle.loads(pickle.dumps(reward))
     rng.shuffle(pairs)
     read_answer.cache_clear()
     with closing(copy), closing(MathReward(workers=2)) as fresh:
         assert dict(zip(pairs, scored(fresh, pairs), strict=True)) == expected
-        assert dict(zip(pairs[:100], scored(copy, pairs[:100]), strict=True)) == {
-            p: expected[p] for p in pairs[:100]
+        assert dict(zip(pairs[:40], scored(copy, pairs[:40]), strict=True)) == {
+            p: expected[p] for p in pairs[:40]
         }
 
 
@@ -302,6 +303,7 @@ def test_whole_numbers_are_compared_exactly(one, other, spelling):
     assert str(read_answer(answer)) == str(other)
 
 
+@pytest.mark.distributed
 def test_score_async_does_not_wait(counted):
     slow = counted.score_async([boxed("(1+x)^{1000000}"), boxed("x+1")], [r"x+\frac12", "1+x"])
     assert (len(counted._pool.jobs), counted._pool.waits) == (1, 0), "polynomials need no worker"
@@ -333,18 +335,19 @@ def hostile(rng):
     )
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.distributed
+@pytest.mark.parametrize("count", [20, pytest.param(1000, marks=pytest.mark.slow)])
 def test_hostile_responses_neither_raise_nor_score(count):
     """They end, which is the point: each distinct expression costs at most its own tenth of a CPU second."""
     rng = random.Random(0)
     responses = [hostile(rng) for _ in range(count)]
-    with closing(MathReward(workers=2, cpu_seconds=0.1)) as reward:
+    with closing(MathReward(workers=1, cpu_seconds=0.1)) as reward:
         scores = reward.score_batch(responses, [r"\frac{x}{7}"] * count)
         assert reward(boxed(r"\frac17 x"), r"\frac{x}{7}") == Score(True, r"\frac{1}{7}x")
     assert not any(score.correct for score in scores)
     failures = Counter(score.failure for score in scores)
-    assert failures["timeout"] > count // 20
-    assert failures["length"] > count // 20
+    assert failures["timeout"] >= count // 20
+    assert failures["length"] >= count // 20
 
 
 def test_an_answer_that_is_too_long_is_not_compared():
@@ -405,7 +408,7 @@ def test_hardly_any_answer_of_another_row_is_correct(reward, name):
     rng = random.Random(0)
     all_references = references(name)
     pairs = []
-    while len(pairs) < 40:
+    while len(pairs) < 15:
         reference, (answer, *_) = rng.choice(all_references), references_of(rng.choice(all_references))
         votes = {str(read_answer(text)) for text in references_of(reference)}
         if str(read_answer(answer)) not in votes:

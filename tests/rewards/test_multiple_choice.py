@@ -213,9 +213,10 @@ def test_a_megabyte_of_near_misses_is_read_to_its_end():
         "option is (",
     ],
 )
-def test_a_long_text_of_one_character_costs_no_more_than_its_length(unit):
+@pytest.mark.parametrize("length", [20_000, pytest.param(200_000, marks=pytest.mark.runs)])
+def test_a_long_text_of_one_character_costs_no_more_than_its_length(unit, length):
     """Quadratic time would be hours. The last line decides, and it is no choice but where the noise is blank."""
-    noise = unit * (200_000 // len(unit))
+    noise = unit * (length // len(unit))
     assert MultipleChoiceReward()(f"A{noise}x", "A").answer is None
     assert MultipleChoiceReward()(f"x{noise}x\n{noise}\nC.", "C") == Score(True, "C")
 
@@ -223,9 +224,10 @@ def test_a_long_text_of_one_character_costs_no_more_than_its_length(unit):
 @pytest.mark.parametrize(
     "unit", ["answer: A, ", "A or ", " A", "A) ", "answer the ", "answer: A (", "<think>", "</think>"]
 )
-def test_long_lists_are_read_to_their_end(unit):
+@pytest.mark.parametrize("length", [20_000, pytest.param(200_000, marks=pytest.mark.runs)])
+def test_long_lists_are_read_to_their_end(unit, length):
     """Quadratic time would be hours."""
-    noise = unit * (200_000 // len(unit))
+    noise = unit * (length // len(unit))
     assert MultipleChoiceReward()(f"{noise}</think>\nAnswer: C", "C") == Score(True, "C")
     MultipleChoiceReward()(f"answer: A{noise}", "A")
 
@@ -246,12 +248,13 @@ def test_bad_settings_and_references_are_errors():
         MultipleChoiceReward()("Answer: A", "E")
 
 
+@pytest.mark.parametrize("length", [10**5, pytest.param(10**6, marks=pytest.mark.runs)])
 @pytest.mark.parametrize(
-    "text", ["A" + "*" * 10**6 + "x", "A" + " \t*" * 10**6 + "\nA*x", "answer " + "*" * 10**6]
+    ("before", "unit", "after"), [("A", "*", "x"), ("A", " \t*", "\nA*x"), ("answer ", "*", "")]
 )
-def test_endless_decoration_is_read_in_linear_time(text):
+def test_endless_decoration_is_read_in_linear_time(before, unit, after, length):
     """It would be an hour if each star were tried as an end."""
-    assert MultipleChoiceReward()(text, "A") == Score(False, None)
+    assert MultipleChoiceReward()(before + unit * length + after, "A") == Score(False, None)
 
 
 @pytest.fixture(scope="module")

@@ -286,10 +286,11 @@ UNITS += [
 ]
 
 
+@pytest.mark.parametrize("length", [20_000, pytest.param(100_000, marks=pytest.mark.runs)])
 @pytest.mark.parametrize("unit", UNITS)
-def test_a_long_text_is_split_in_linear_time(unit):
+def test_a_long_text_is_split_in_linear_time(unit, length):
     """Anything quadratic in here would take hours, not give a wrong value: the test ends or it does not."""
-    noise = unit * (100_000 // len(unit))
+    noise = unit * (length // len(unit))
     parts = split_response(f"{noise}</think></think:x><think>a</think>It is 5.")
     assert parts.answer.endswith("It is 5.") or unit == "[THINK]a"
     split_response(noise, opened=True, truncated=True)

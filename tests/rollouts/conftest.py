@@ -17,6 +17,11 @@ def fake_server():
 server, other = (pytest.fixture(fake_server, name=name) for name in ("server", "other"))
 
 
+@pytest.fixture(autouse=True)
+def every_client_speaks_plain_http(plain_http):
+    pass
+
+
 @pytest.fixture
 def make_engine(tiny_policy):
     def make(*urls, **options):

@@ -395,7 +395,7 @@ def killed_in_update(number, server, directory, *overrides):
 
 
 @pytest.mark.shell
-@pytest.mark.parametrize("ahead", [0, 1])
+@pytest.mark.parametrize("ahead", [pytest.param(0, marks=pytest.mark.runs), 1])
 def test_a_server_is_not_asked_twice_by_a_run_that_is_killed_before_its_checkpoint(
     ahead, sampling_server, tmp_path
 ):

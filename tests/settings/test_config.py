@@ -89,6 +89,19 @@ def test_every_experiment_composes_and_its_validation_at_the_papers_scale_sample
         asked = sum(dataset.questions or dataset.rows for dataset in sets) * cfg.data.validation_samples
         assert 0 < asked < sampled * cfg.trainer.val_check_interval / 10
         assert cfg.data.evaluation_samples == 128
+        check_pool(cfg)
+
+
+def check_pool(cfg):
+    """Check that `dynamic_sampling=default` asks for the pool of the advantages, or of their base."""
+    cfg.rollout.dynamic_sampling = OmegaConf.load(CONFIGS / "dynamic_sampling" / "default.yaml")
+    names = [
+        name for name in ("advantage.group_by", "advantage.base.group_by") if OmegaConf.select(cfg, name)
+    ]
+    for pool in ("prompt", "question"):
+        for name in names:
+            OmegaConf.update(cfg, name, pool)
+        assert cfg.rollout.dynamic_sampling.pool == (pool if names else "question")
 
 
 @pytest.mark.parametrize("llm", sorted({*options("model")} - {"starter", "pretrained"}))

@@ -190,6 +190,7 @@ def two_layers():
     return AutoModelForCausalLM.from_config(config)
 
 
+@pytest.mark.runs
 def test_gradients_of_two_layers_equal_those_of_plain_forwards():
     plain, packed = gradients(two_layers(), torch.float32)
     torch.testing.assert_close(packed, plain, atol=1e-5 * float(plain.abs().max()), rtol=0)

@@ -76,10 +76,9 @@ class Seen(Callback):
         self.batches.append((weights, batch))
 
 
-@pytest.fixture
-def diagnosed(finished, monkeypatch):
+@pytest.fixture(scope="module")
+def diagnosed(finished):
     """Runs the diagnosis; returns what it wrote and what it sampled."""
-    monkeypatch.setattr("tagrpo.callbacks.sentence_encoder", letters)
 
     def run(*overrides, of=finished):
         cfg = composed(
@@ -97,7 +96,15 @@ def diagnosed(finished, monkeypatch):
         assert all((of / "diagnose" / name).stat().st_size > 100 for name in files)
         return json.loads((of / "diagnose" / "diagnose.json").read_text()), seen.batches
 
-    return run
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tagrpo.callbacks.sentence_encoder", letters)
+        yield run
+
+
+@pytest.fixture(scope="module")
+def measured(diagnosed):
+    """The diagnosis of `finished`: what it wrote and what it sampled."""
+    return diagnosed()
 
 
 def distance(texts):
@@ -112,8 +119,8 @@ def distance(texts):
     return fmean(1 - cosine(a, b) for a, b in combinations(vectors, 2))
 
 
-def test_every_number_is_that_of_the_responses_counted_one_by_one(diagnosed, finished):
-    content, batches = diagnosed()
+def test_every_number_is_that_of_the_responses_counted_one_by_one(measured):
+    content, batches = measured
     assert [(point["iteration"], point["share"]) for point in content["checkpoints"]] == [
         (0, 0), (1, 0.25), (2, 0.5), (3, 0.75), (4, 1)
     ]  # fmt: skip
@@ -140,14 +147,14 @@ def test_every_number_is_that_of_the_responses_counted_one_by_one(diagnosed, fin
                     f"embedding_distance/{n}": distance([r.text[i] for i in rows])
                     for n, rows in pools.items()
                 }
-                found = rows.pop(group.id)
+                found = dict(rows.pop(group.id))
                 assert found.pop("id") == group.id
                 assert found == pytest.approx(expected, abs=1e-5)
         assert not rows
 
 
-def test_each_number_has_its_interval(diagnosed):
-    content, _ = diagnosed()
+def test_each_number_has_its_interval(measured):
+    content, _ = measured
     for point in content["checkpoints"]:
         for name in (name for name in point["questions"][0] if name in COLUMNS):
             values = torch.tensor([row[name] for row in point["questions"]])
@@ -156,9 +163,8 @@ def test_each_number_has_its_interval(diagnosed):
             )
 
 
-def test_base_and_checkpoints_are_the_policies_that_the_run_had(diagnosed, finished, tmp_path):
-    (finished / "diagnose" / "diagnose.json").unlink(missing_ok=True)
-    _, batches = diagnosed()
+def test_base_and_checkpoints_are_the_policies_that_the_run_had(measured, finished, tmp_path):
+    _, batches = measured
     weights = list(dict.fromkeys(weights for weights, _ in batches))
     for path, found in zip(checkpoints_in(finished / "checkpoints").values(), weights[1:], strict=True):
         state = torch.load(path, weights_only=True)["state_dict"]
@@ -171,8 +177,8 @@ def test_base_and_checkpoints_are_the_policies_that_the_run_had(diagnosed, finis
     )
 
 
-def test_what_was_measured_is_not_measured_again_and_other_questions_are(diagnosed, finished):
-    first, _ = diagnosed()
+def test_what_was_measured_is_not_measured_again_and_other_questions_are(measured, diagnosed, finished):
+    first, _ = measured
     files = [path for path in finished.rglob("*") if path.is_file() and "diagnose" not in path.parts]
     before = {path: path.stat().st_mtime_ns for path in files}
     again, batches = diagnosed()
@@ -186,6 +192,7 @@ def test_what_was_measured_is_not_measured_again_and_other_questions_are(diagnos
     assert before == {path: path.stat().st_mtime_ns for path in before}, "the run is as it was"
 
 
+@pytest.mark.runs
 def test_all_training_questions_are_asked_as_in_training(diagnosed):
     greedy = "rollout.evaluation_sampling.temperature=0"
     content, batches = diagnosed("diagnose_questions=null", "data.evaluation_batch_size=5", greedy)
@@ -199,6 +206,7 @@ def test_all_training_questions_are_asked_as_in_training(diagnosed):
     assert all(len(ids) <= 16 for _, batch in batches for ids in batch.rollouts.token_ids)
 
 
+@pytest.mark.runs
 def test_a_run_without_rephrasings_can_be_asked_its_own_questions_or_rephrasings(tmp_path, diagnosed):
     grpo = trained(tmp_path / "grpo", "experiment=grpo", "data.num_rephrasings=0", "iterations=2")
     alone, _ = diagnosed("data.num_rephrasings=0", of=grpo)
@@ -264,8 +272,9 @@ def test_the_number_of_questions_is_checked_with_all_other_numbers(finished, tmp
         check_numbers(cfg)
 
 
-def test_the_report_has_the_numbers(diagnosed, finished):
-    content, _ = diagnosed()
+def test_the_report_has_the_numbers(measured, finished):
+    content, _ = measured
+    (finished / "diagnose" / "diagnose.json").write_text(json.dumps(content))  # others asked other questions
     write_report(finished.parents[1])
     report = (finished.parents[1] / "report.md").read_text()
     section = report.partition("## Training questions, original against rephrasings")[2].partition("\n## ")[0]

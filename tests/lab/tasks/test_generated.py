@@ -64,7 +64,7 @@ def test_no_two_splits_share_a_problem_whatever_the_seed(task):
         split: {
             asked(group.question)
             for seed in (0, 1)
-            for group in source(split, "easy", 300, 0, seed=seed).load()
+            for group in source(split, "easy", 150, 0, seed=seed).load()
         }
         for split in SPLITS
     }

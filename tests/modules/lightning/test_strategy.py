@@ -136,6 +136,7 @@ for name in names:
 
 
 @pytest.mark.parametrize("name", ["kl", pytest.param("lora", marks=pytest.mark.slow)])
+@pytest.mark.runs
 @pytest.mark.distributed
 def test_two_copies_on_four_ranks_train_as_one_process_does_and_go_on_as_one_copy_and_the_other_way_round(
     tiny_policy, tmp_path, name

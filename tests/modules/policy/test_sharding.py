@@ -17,7 +17,7 @@ from tests.helpers import in_fork
 
 TESTS = str(Path(__file__).parents[2])
 SCRIPT = '''
-"""python script.py <policy folder> <output folder>"""
+"""python script.py <policy folder> <output folder> <loss>…"""
 import sys
 from functools import partial
 from hashlib import sha256
@@ -47,7 +47,7 @@ from tagrpo.modules.lightning.strategy import FullyShardedStrategy
 from tagrpo.rollouts import TransformersEngine
 
 torch.set_num_threads(1)
-folder, output = sys.argv[1:]
+folder, output, *names = sys.argv[1:]
 kind = in_forks({{"one": 1, "fsdp2": 2, "ddp": 2}})
 # Rank 0 has more and longer work; the second question of rank 1 has no gradient, so that rank 1 has an empty turn.
 SHARES = [
@@ -94,7 +94,8 @@ CREDITS = {{
     "zero_variance": ZeroVarianceCredit(0.3),
 }}
 engine = TransformersEngine(folder)
-for name, loss in LOSSES.items():
+for name in names:
+    loss = LOSSES[name]
     lora = LoraSettings(rank=2, alpha=4.0) if name == "lora" else None
     advantage = GroupAdvantage("question", scale="batch")
     module = PolicyModule(
@@ -127,18 +128,24 @@ for name, loss in LOSSES.items():
 '''
 
 
-LOSSES = ("grpo", "kl", "dapo", "dr_grpo", "gspo", "gmpo", "cispo", "lora")
-LOSSES += ("clip_cov", "kl_cov", "high_entropy", "zero_variance", "unlikeliness", "mismatch")
+UNLIKE = ("kl", "dapo", "lora", "clip_cov")
+"""Losses with a reference, a clipped norm, sums over tokens of all ranks, adapters, and a choice among all tokens."""
+OTHERS = ("grpo", "dr_grpo", "gspo", "gmpo", "cispo")
+OTHERS += ("kl_cov", "high_entropy", "zero_variance", "unlikeliness", "mismatch")
 
 
-@pytest.fixture(scope="module")
-def trained(tiny_policy, tmp_path_factory):
-    """The folder with the parameters of every kind, loss and rank after three optimizer steps."""
+@pytest.fixture(
+    scope="module", params=[UNLIKE, pytest.param(OTHERS, marks=pytest.mark.runs)], ids=["unlike", "others"]
+)
+def trained(request, tiny_policy, tmp_path_factory):
+    """The names of losses, and the folder with the parameters of every kind and rank after three optimizer steps."""
     folder = tmp_path_factory.mktemp("trained")
     script = SCRIPT.format(tests=TESTS)
-    code, output = in_fork(lambda: exec(script, {"__name__": "__main__"}), tiny_policy, folder)
+    code, output = in_fork(
+        lambda: exec(script, {"__name__": "__main__"}), tiny_policy, folder, *request.param
+    )
     assert code == 0, output[-3000:]
-    return folder
+    return request.param, folder
 
 
 @pytest.mark.distributed
@@ -146,17 +153,18 @@ def trained(tiny_policy, tmp_path_factory):
 def test_two_ranks_with_uneven_work_equal_one_process_and_their_engines_hold_the_same_bits(
     kind, tiny_policy, trained
 ):
-    one_process = {name: torch.load(trained / f"one-{name}-0.pt") for name in LOSSES}
+    losses, folder = trained
+    one_process = {name: torch.load(folder / f"one-{name}-0.pt") for name in losses}
     policy = AutoModelForCausalLM.from_pretrained(tiny_policy)
     start = torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
-    for name in LOSSES:
+    for name in losses:
         moved = (one_process[name] - start).norm()
         assert moved > 1e-3, name
         for rank in (0, 1):
-            difference = torch.load(trained / f"{kind}-{name}-{rank}.pt") - one_process[name]
+            difference = torch.load(folder / f"{kind}-{name}-{rank}.pt") - one_process[name]
             rounding = 1e-7 * one_process[name].norm()
             assert difference.norm() < 1e-6 * moved + rounding, (name, rank)
-    assert len({float(parameters.norm()) for parameters in one_process.values()}) == len(LOSSES)
+    assert len({float(parameters.norm()) for parameters in one_process.values()}) == len(losses)
 
 
 def test_decoder_layers_are_the_longest_list_of_modules():

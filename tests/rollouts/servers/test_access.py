@@ -45,6 +45,11 @@ def url(monkeypatch):
 
 
 def test_only_who_shows_the_token_gets_past_the_guard(url):
+    with httpx.Client() as client:
+        check_guard(client, url)
+
+
+def check_guard(client, url):
     for method in ("GET", "POST", "PUT", "DELETE", "OPTIONS", "HEAD"):
         for route in (
             "/",
@@ -55,8 +60,8 @@ def test_only_who_shows_the_token_gets_past_the_guard(url):
             "/docs",
         ):
             for shown in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN[:-1]}"}):
-                assert httpx.request(method, url + route, headers=shown).status_code == 401
-    answer = httpx.post(f"{url}/update_weights", headers={"Authorization": f"Bearer {TOKEN}"})
+                assert client.request(method, url + route, headers=shown).status_code == 401
+    answer = client.post(f"{url}/update_weights", headers={"Authorization": f"Bearer {TOKEN}"})
     assert (answer.status_code, answer.text) == (200, "/update_weights")
 
 

@@ -11,7 +11,7 @@ from tagrpo.lab.tasks.countdown.source import CountdownSource, sample_problem
 @pytest.mark.parametrize(("regime", "count"), [("easy", 3), ("medium", 4), ("hard", 4)])
 def test_a_regime_has_its_count_of_numbers_and_the_test_of_size_larger_ones(regime, count):
     def numbers(split):
-        return [group.metadata["numbers"] for group in CountdownSource(split, regime, size=300).load()]
+        return [group.metadata["numbers"] for group in CountdownSource(split, regime, size=120).load()]
 
     assert {len(n) for n in numbers("train") + numbers("test_size")} == {count}
     assert {x for n in numbers("train") for x in n} == set(range(2, 16))

@@ -22,6 +22,7 @@ from tagrpo.modules.advantages import CombinationAdvantage, GroupAdvantage, Pass
 from tagrpo.modules.losses import PolicyLoss
 from tagrpo.modules.policy.logprobs import Scorer
 from tagrpo.modules.update import PolicyUpdate, UpdateOptions
+from tagrpo.packing.batch import Work
 from tagrpo.packing.head import TokenScores
 from tagrpo.types import LossInputs, Prompt, RewardGroups, Rollouts
 
@@ -148,17 +149,16 @@ def test_every_anchor_and_correction_agrees_with_all_draws(strategy, options):
 class TableScorer(Scorer):
     """Scores words under a table of logits; a score prompt's first token is its row in the table."""
 
-    def plan(self, responses, rows):
-        return [rows]
-
     def pack(self, responses, rows):
         parts = [self._tokens(responses, row) for row in rows.tolist() or [0]]
-        return SimpleNamespace(
+        packed = SimpleNamespace(
             rows=rows,
             place=torch.cat([torch.stack([torch.full_like(t, int(prompt)), t]) for prompt, t in parts], 1),
             lengths=torch.tensor([len(t) for _, t in parts]),
             response=torch.arange(len(parts)).repeat_interleave(torch.tensor([len(t) for _, t in parts])),
+            work=Work(0, 0, 0),
         )
+        yield packed, True
 
     def _tokens(self, responses, row):
         ids = responses.responses[row].tolist()

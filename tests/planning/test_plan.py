@@ -198,7 +198,9 @@ def test_sizes_of_a_model_are_those_of_its_parameters(tiny_policy):
 PUBLISHED = {
     "llama3.1_8b": 8_030_261_248,
     "llama3.2_1b": 1_235_814_400,
+    "llama3.2_1b_base": 1_235_814_400,
     "llama3.2_3b": 3_212_749_824,
+    "llama3.2_3b_base": 3_212_749_824,
     "qwen2.5_32b": 32_763_876_352,
     "qwen2.5_7b": 7_615_616_512,
     "qwen2.5_math_1.5b": 1_543_714_304,

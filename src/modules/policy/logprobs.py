@@ -115,11 +115,15 @@ class Scorer:
         """Return the log-probs and entropies of the responses `rows`. Collective."""
         tokens = responses.tokens(rows).split(responses.lengths[rows].tolist())
         of_row = dict(zip(rows.tolist(), tokens, strict=True))
-        flat = torch.zeros(2, int(responses.lengths.sum()))
+        places = [rows[:0]]
+        found = [torch.zeros(2, 0, device=self.device)]
         for packed, scores in self.micro_batches(responses, rows, "detached"):
             assert scores.entropy is not None
-            places = torch.cat([of_row[row] for row in packed.rows.tolist()])
-            flat[:, places] = torch.stack([scores.logprobs, scores.entropy]).cpu()
+            places += [of_row[row] for row in packed.rows.tolist()]
+            found.append(torch.stack([scores.logprobs, scores.entropy]))
+        values = torch.cat(found, 1).cpu()
+        flat = values.new_zeros(2, int(responses.lengths.sum()))
+        flat[:, torch.cat(places)] = values
         means = [float(entropies.mean()) for entropies in flat[1].split(responses.lengths.tolist())]
         return ResponseScores(flat[0], flat[1], torch.tensor(means))
 

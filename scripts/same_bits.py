@@ -4,8 +4,8 @@
     python scripts/same_bits.py record after             # with the new code
     python scripts/same_bits.py compare before after     # exit code 1 at the first number that differs
 
-Compared are `metrics.csv` but for its wall times, `test.json`, the recorded rollouts and the trained weights. Names may
-be given to `record` to make only some of the runs.
+Compared are `metrics.csv` but for its wall times and for metrics that only the new code has, `test.json`, the recorded
+rollouts and the trained weights. Names may be given to `record` to make only some of the runs.
 """
 
 import argparse
@@ -103,12 +103,18 @@ def numbers_of(directory: Path) -> dict[str, Any]:
     return found
 
 
+def is_new_metric(place: str, known: set[str]) -> bool:
+    """Return whether a place is a metric that is none of the `known` ones: it was added, and no number changed."""
+    return place.startswith("metrics/") and place.split("/", 1)[1].rpartition("/")[0] not in known
+
+
 def compare(before: Path, after: Path) -> list[str]:
     """Lines that say what differs, at most one for each run."""
     lines = []
     for directory in sorted(path for path in before.iterdir() if path.is_dir()):
         old, new = numbers_of(directory), numbers_of(after / directory.name)
-        places = [*old, *(place for place in new if place not in old)]
+        known = {place.split("/", 1)[1].rpartition("/")[0] for place in old if place.startswith("metrics/")}
+        places = [*old, *(p for p in new if p not in old and not is_new_metric(p, known))]
         different = [p for p in places if old.get(p) != new.get(p)]
         if different:
             shown = f"{str(old.get(different[0]))[:200]} → {str(new.get(different[0]))[:200]}"

@@ -63,7 +63,7 @@ pages: install ## docs/study.md, docs/benchmark.md and what docs/smollm2.md tell
 
 TESTS := -n 3 --dist loadfile -m "not slow and not pages and not runs"
 
-test: install ## Lint and types beside the tests, with one real run through each large part: nine minutes on two cores.
+test: install ## Lint and types beside the tests, with one real run through each large part: ten minutes on two cores.
 	$(MAKE) --no-print-directory -j2 lint tests
 
 tests: install

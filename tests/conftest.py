@@ -42,7 +42,6 @@ torch.set_num_threads(1)
 with suppress(ModuleNotFoundError):  # Hydra, in tests of the core alone
     from tests import composition
 
-    composition.hasten()
     composition.remember()
 # No property fails because the machine is busy.
 settings.register_profile(

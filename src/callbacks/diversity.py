@@ -12,7 +12,7 @@ from torch import Tensor
 from ..distributed import gather_objects, rank
 from ..files import append_csv, read_csv, write_csv
 from ..metrics import MeanPairwiseDistance
-from ..metrics.functional import answer_diversity, answer_entropy, group_index, mean_pairwise_distance
+from ..metrics.functional import answer_diversity, answer_entropy, group_index
 from ..seeds import derive_seed
 from .shared import BatchDiagnostic, another_follows, batch_means, check_at_least_one, current_iteration
 
@@ -118,13 +118,14 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         Args:
             batch: Batch with responses.
             iteration: Index of the training batch, which decides the choice of questions.
-            means: Metric of each pool, which is updated; None updates none.
+            means: Metric of each pool, which is updated; None updates metrics that nothing reads.
         """
+        means = means or {pool: MeanPairwiseDistance() for pool in POOLS}
         rollouts = batch.rollouts
         chosen = self._choose(len(batch.groups), iteration)
         rows = torch.isin(rollouts.question, chosen).nonzero()[:, 0]
         if not len(rows):
-            for mean in (means or {}).values():
+            for mean in means.values():
                 mean.update(torch.zeros(0, 1), rollouts.question[:0])
             return []
         # Equal responses are embedded once, and are then at a distance of exactly zero.
@@ -134,9 +135,8 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         question, original = rollouts.question[rows], rollouts.rephrasing[rows] == 0
         measured = []
         for pool, members in zip(POOLS, (original, ~original, torch.ones_like(original)), strict=True):
-            distances = mean_pairwise_distance(embeddings[members], question[members])
-            if means is not None:
-                means[pool].update(embeddings[members], question[members])
+            means[pool].update(embeddings[members], question[members])
+            distances = means[pool].rows[-1][:, 0]
             ids, counts = torch.unique(question[members], return_counts=True)
             for row, count, distance in zip(ids.tolist(), counts.tolist(), distances.tolist(), strict=True):
                 if count > 1:

@@ -88,29 +88,15 @@ class PassAtK(MeanByName):
         super().update({f"pass@{k}": pass_at_k(torch.bincount(index), right, k) for k in self.ks})
 
 
-class _MeanOfGroups(Metric):
-    """Mean of one value of each group, as a [] float64, without NaN values; NaN if there is no value.
-
-    The mean comes from an exact sum, so that batching and ranks do not change the mean.
-    """
-
-    full_state_update = False
-    rows: list[Tensor]
-    """[n] float64 of each update; concatenated to one tensor while the metric is synchronised."""
+class _MeanOfGroups(MeanByName):
+    """Mean of one value of each group, as a [] float64; NaN if there is no value."""
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__(**{"dist_sync_fn": gather_objects, **kwargs})
-        self.add_state("rows", [], dist_reduce_fx="cat")
+        super().__init__(["mean"], **kwargs)
 
-    def _add(self, values: Tensor) -> None:
-        self.rows.append(values.detach().double().cpu())
-
-    def compute(self) -> Tensor:
+    def compute(self) -> Tensor:  # type: ignore[override]
         """Return the mean over all groups of all ranks."""
-        parts = [self.rows] if isinstance(self.rows, Tensor) else self.rows
-        values = [value for part in parts for value in part[~part.isnan()].tolist()]
-        mean = fsum(values) / len(values) if values else torch.nan
-        return torch.tensor(mean, dtype=torch.float64)
+        return torch.tensor(super().compute().get("mean", torch.nan), dtype=torch.float64)
 
 
 class ZeroGradientPercentage(_MeanOfGroups):
@@ -130,9 +116,9 @@ class ZeroGradientPercentage(_MeanOfGroups):
 
     higher_is_better = False
 
-    def update(self, advantages: Tensor, question: Tensor) -> None:
+    def update(self, advantages: Tensor, question: Tensor) -> None:  # type: ignore[override]
         """Add the [R] float advantages of all responses to each question; `question` [R] long."""
-        self._add(100 * zero_gradient_groups(advantages, question).double())
+        super().update({"mean": 100 * zero_gradient_groups(advantages, question).double()})
 
 
 class MeanPairwiseDistance(_MeanOfGroups):
@@ -151,6 +137,6 @@ class MeanPairwiseDistance(_MeanOfGroups):
 
     higher_is_better = None
 
-    def update(self, embeddings: Tensor, question: Tensor) -> None:
+    def update(self, embeddings: Tensor, question: Tensor) -> None:  # type: ignore[override]
         """Add the [R, D] float embeddings of all responses to each question; `question` [R] long."""
-        self._add(mean_pairwise_distance(embeddings, question))
+        super().update({"mean": mean_pairwise_distance(embeddings, question)})

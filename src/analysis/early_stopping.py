@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from ..metrics.functional import pass_at_k
-from .runs import RunFiles
+from .runs import RunFiles, evaluations_from
 
 Evaluation = Mapping[str, pd.Series]
 """Split → pass@k of each question, by question id."""
@@ -25,11 +25,8 @@ def evaluations_of(
     Only evaluations that have all `splits`, with at least k responses to each question, are returned. `start`
     is the run of the untrained policy; its test comes first if the run was not evaluated before training.
     """
-    kept = list(run.evaluations)
-    if start is not None and all(evaluation.get("iteration", 0) for evaluation in kept):
-        kept = [{"splits": start.test}, *kept]
     found: list[Evaluation] = []
-    for evaluation in kept:
+    for _, evaluation in evaluations_from(run, start):
         curves: dict[str, pd.Series] = {}
         for split in splits:
             rows = evaluation["splits"].get(split, {}).get("questions")

@@ -4,7 +4,7 @@ import json
 import shlex
 import warnings
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -346,6 +346,18 @@ def _identify(path: Path) -> RunFiles:
     seed = str(config.get("seed", number))
     name = config.get("name", (path.parent if number.isdecimal() else path).name)
     return RunFiles(str(name), int(seed) if seed.isdecimal() else 0, path)
+
+
+def evaluations_from(run: RunFiles, start: RunFiles | None) -> list[tuple[RunFiles, Mapping[str, Any]]]:
+    """Return the evaluations of a run in the order of iterations, each with the run that made it.
+
+    `start` is the run of the untrained policy. The test of `start` comes first if the run has evaluations, but
+    none before training.
+    """
+    kept: list[tuple[RunFiles, Mapping[str, Any]]] = [(run, evaluation) for evaluation in run.evaluations]
+    if kept and start is not None and all(evaluation.get("iteration", 0) for _, evaluation in kept):
+        kept.insert(0, (start, {"splits": start.test, "iteration": 0, "stage": "test"}))
+    return kept
 
 
 def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, list[RunFiles]]:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ..analysis.runs import RunFiles
+from ..analysis.runs import RunFiles, evaluations_from
 from .blocks import Responses
 
 Telling = dict[str, Any]
@@ -158,7 +158,7 @@ def _lost_in_evaluation(run: RunFiles, start: RunFiles | None) -> Telling | None
 
     Questions whose responses were kept come first.
     """
-    evaluations = _evaluations(run, start)
+    evaluations = evaluations_from(run, start)
     if len(evaluations) < 2:
         return None
     (_, first), (_, last) = evaluations[0], evaluations[-1]
@@ -188,7 +188,7 @@ def _unsolved_in_evaluation(run: RunFiles, start: RunFiles | None) -> Telling | 
 
     Questions whose responses were kept come first, then those with the most responses.
     """
-    evaluations = _evaluations(run, start)
+    evaluations = evaluations_from(run, start)
     sums: dict[tuple[str, str], list[int]] = {}
     for _, evaluation in evaluations:
         for split, found in evaluation["splits"].items():
@@ -206,14 +206,6 @@ def _unsolved_in_evaluation(run: RunFiles, start: RunFiles | None) -> Telling | 
         f"{len(never)} of {len(sums)} evaluated questions were never solved."
     )
     return {"said": said, "split": split, "id": id, "after": _evaluated(*evaluations[-1], split, id)}
-
-
-def _evaluations(run: RunFiles, start: RunFiles | None) -> list[tuple[RunFiles, Mapping[str, Any]]]:
-    """Return the evaluations of a run, the untrained policy's first, each with the run that made it."""
-    kept: list[tuple[RunFiles, Mapping[str, Any]]] = [(run, evaluation) for evaluation in run.evaluations]
-    if kept and start is not None and all(evaluation.get("iteration", 0) for _, evaluation in kept):
-        kept.insert(0, (start, {"splits": start.test, "iteration": 0, "stage": "test"}))
-    return kept
 
 
 def _readable(evaluation: tuple[RunFiles, Mapping[str, Any]]) -> set[tuple[str, str]]:

@@ -49,8 +49,7 @@ class PrefixTree:
     def __init__(self, tokens: Array, lengths: Array) -> None:
         ends = lengths.cumsum()
         characters = tokens.astype(">u4").tobytes()  # bytes compare as the numbers do
-        size = len(characters) // max(len(tokens), 1)
-        bounds = [0, *(size * ends).tolist()]
+        bounds = [0, *(4 * ends).tolist()]
         keys = [characters[first:end] for first, end in pairwise(bounds)]
         self.order = sorted(range(len(keys)), key=lambda row: (keys[row], row))
         self.lengths = lengths[self.order]

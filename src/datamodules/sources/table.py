@@ -103,9 +103,7 @@ class TableSource(Source):
         self.dataset = dataset
         self.config = config
         self.split = split
-        self.columns: dict[str, str | None] = dict.fromkeys(FIELDS)
-        for name in FIELDS:
-            self.columns[name] = (columns or {}).get(name, name)
+        self.columns = {name: (columns or {}).get(name, name) for name in FIELDS}
         self.worked = worked
         self.within = within or {}
         self.delimiter = delimiter

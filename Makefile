@@ -69,7 +69,7 @@ test: install ## Lint and types beside the tests, with one real run through each
 tests: install
 	$(BIN)/pytest $(TESTS)
 
-test-core: install ## The tests of the core, without Lightning, Hydra and vLLM: a minute on one core.
+test-core: install ## The tests of the core, without Lightning, Hydra and vLLM: two minutes on one core.
 	$(BIN)/python -m pytest -n 0 -p tests.without_shell
 
 test-runs: install ## More whole runs: each experiment, more kills and resumes, more ranks.

@@ -14,7 +14,6 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +21,12 @@ from tagrpo.datamodules.sources.rephrasings import read_rephrasings, with_rephra
 from tagrpo.datamodules.sources.table import TableSource, as_override
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
+
+
+def parsed_by_hydra(override):
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_override(override)
 
 
 def write(path, *rows):
@@ -263,6 +268,7 @@ def test_a_field_that_is_none_of_a_question_is_refused(tmp_path):
         TableSource()
 
 
+@pytest.mark.shell
 @pytest.mark.parametrize(
     ("header", "field", "override"),
     [
@@ -280,17 +286,18 @@ def test_a_missing_column_is_refused_with_an_override_that_reads_the_file(tmp_pa
         source.load()
     assert override in str(error.value)
     (word,) = shlex.split(override)
-    parsed = OverridesParser.create().parse_override(word)
+    parsed = parsed_by_hydra(word)
     option = {"data.train.delimiter": "delimiter"}.get(parsed.key_or_group, "columns")
     value = str(parsed.value())
     arguments = {option: value if option == "delimiter" else {field: value}}
     assert TableSource(path, **arguments).load()[0].answer == ("1",)
 
 
+@pytest.mark.shell
 @given(st.text(min_size=1, max_size=12).filter(lambda text: text.isprintable() and "${" not in text))
 def test_a_shell_and_hydra_read_a_printed_override_as_the_columns_name(name):
     (word,) = shlex.split(as_override("data.train.columns.answer", name))
-    parsed = OverridesParser.create().parse_override(word)
+    parsed = parsed_by_hydra(word)
     assert str(parsed.value()) == name
 
 

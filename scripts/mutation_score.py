@@ -33,7 +33,10 @@ RESULTS = ROOT / "runs" / "mutation"
 SURVIVORS = Path(__file__).with_name("mutation_survivors.yaml")
 PARTS = {
     "functional": ("metrics/functional/*.py", "metrics analysis/test_rollouts.py"),
-    "packing": ("packing/batch.py", "packing/test_batch.py packing/test_attention.py"),
+    "packing": (
+        "packing/tree.py packing/batch.py",
+        "packing/test_tree.py packing/test_batch.py packing/test_attention.py modules/test_shared_gradients.py",
+    ),
     "head": ("packing/head.py", "packing/test_head.py packing/test_head_costs.py"),
     "extraction": ("rewards/extraction.py rewards/canonical.py", "rewards"),
     "statistics": ("analysis/statistics.py", "analysis/test_statistics.py"),

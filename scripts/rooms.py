@@ -102,6 +102,7 @@ READING = [
     "files.py",
     "foreign.py",
     "redaction.py",
+    "overrides.py",
     "types/checks.py",
     "types/fields.py",
     "rollouts/engines/weight_stream.py",

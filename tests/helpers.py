@@ -269,3 +269,10 @@ def _columns(directory, content):
             columns[column] = np.ascontiguousarray(planes.T).view(f"<{kind}").reshape(-1)
         start += size
     return columns
+
+
+def parsed_by_hydra(override):
+    """An argument of a command as Hydra's own parser reads it."""
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    return OverridesParser.create().parse_override(override)

@@ -16,7 +16,8 @@ import yaml
 
 from ..foreign import Count, ForeignDataError, Message, printable, read, read_json
 from ..metrics.functional import pass_at_k
-from ..runs.directory import folders_of_options, override, parsed, read_config, read_provenance
+from ..overrides import override
+from ..runs.directory import folders_of_options, parsed, read_config, read_provenance
 
 T = TypeVar("T")
 LATE = ("seconds/", "throughput/")  # scalars that `ThroughputMonitor` logs one iteration late

@@ -25,8 +25,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ..files import write_text
+from ..overrides import override
 from ..redaction import for_terminal, redacted
-from ..runs.directory import override, write_provenance
+from ..runs.directory import write_provenance
 from ..runs.preemption import asked_to_stop
 from ..runs.secrets import refuse_secret_arguments, save_resolved
 from ..settings.choices import (

@@ -78,19 +78,6 @@ def checkpoints_in(directory: Path) -> dict[int, Path]:
     return dict(sorted((int(match[1]), path) for match, path in named if match))
 
 
-def override(name: str, value: object) -> str:
-    r"""Return a setting as a command-line argument, quoted for Hydra if its value needs quotes.
-
-    Values with commas, spaces or umlauts need quotes.
-
-    >>> override("name", "grpo"), override("root", "runs/a, ü")
-    ('name=grpo', "root='runs/a, ü'")
-    """
-    text = str(value)
-    plain = re.fullmatch(r"[A-Za-z_/.][\w/.:@+-]*", text, re.ASCII)
-    return f"{name}={text}" if plain else f"{name}='" + text.replace("'", r"\'") + "'"
-
-
 def folders_of_options(hydra: Any) -> list[str]:
     """Return the arguments `--config-dir` and `hydra.searchpath` of a command, from Hydra's settings."""
     given = [source.path for source in hydra.runtime.config_sources if source.provider == "command-line"]

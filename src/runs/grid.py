@@ -131,6 +131,8 @@ class GridRun:
     command: list[str]
     after: GridRun | None = None
     longer: bool = False
+    size: int = 0
+    """Responses that the training samples. Of the runs of a seed that wait, the largest begins first."""
     state: str = field(default="waiting", init=False)
     """waiting → queued → running → done, failed or stopped; `kept` if the run had finished before."""
     seconds: float = field(default=0.0, init=False)
@@ -260,8 +262,9 @@ def run_grid(
     """Execute all runs that have not finished, one per place at a time; return the failed runs.
 
     The console shows a table of all runs, and a line for each that ends. On an interrupt all jobs are
-    stopped.
+    stopped. Seeds begin in the order of `runs`.
     """
+    seeds = list(dict.fromkeys(run.seed for run in runs))
     for run in runs:
         run.prepare()
     # SLURM's queue has them from an earlier call
@@ -280,6 +283,7 @@ def run_grid(
                 free = sorted(set(range(len(places))) - {run.place for run in runs if run.active})
                 waiting = [run for run in runs if run.state == "waiting"]
                 ready = [run for run in waiting if run.after is None or run.after.state in ("done", "kept")]
+                ready.sort(key=lambda run: (seeds.index(run.seed), -run.size))
                 for place, run in zip(free, ready, strict=False):
                     run.place = place
                     try:

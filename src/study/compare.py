@@ -21,7 +21,7 @@ from omegaconf.errors import InterpolationToMissingValueError, OmegaConfBaseExce
 from rich.console import Console
 
 from ..cli.console import entry_point, explained
-from ..runs.directory import override
+from ..overrides import override
 from ..runs.grid import Environment, GridRun, Launcher, run_grid
 from ..runs.secrets import refuse_secrets, unread
 from ..settings.choices import check_choices
@@ -69,8 +69,11 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
     return found
 
 
-def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
+def check_methods(methods: dict[str, Method], shared: list[str]) -> dict[str, int]:
     """Check that the settings of all methods compose, before any run is started.
+
+    Returns:
+        Method → responses that its training samples if nothing is sampled again.
 
     Raises:
         ValueError: if there are no methods, or the settings of a method do not compose.
@@ -79,6 +82,7 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
         raise ValueError(
             "Expected methods, but got none. Choose a preset (compare=demo) or name them (methods=[…])."
         )
+    sizes: dict[str, int] = {}
     GlobalHydra.instance().clear()  # contains the comparison's configuration, which has been read
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for name, method in methods.items():
@@ -95,6 +99,10 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> None:
                     f"Expected methods.{name} to test at the end, since runs are compared by their tests, "
                     "but got test=false. Correct `methods` or `overrides`."
                 )
+            wordings = 1 + (cfg.data.num_rephrasings or 0)
+            responses = cfg.data.batch_size * wordings * cfg.data.samples_per_prompt
+            sizes[name] = (cfg.iterations or 1) * responses
+    return sizes
 
 
 def shared_overrides(cfg: DictConfig) -> list[str]:
@@ -201,9 +209,10 @@ def main(cfg: DictConfig) -> None:
         given = [f"file://{source.path}" for source in sources if source.provider == "command-line"]
         folders = [*given, *HydraConfig.get().searchpath]
         shared = [f"hydra.searchpath={folders}"] * bool(folders) + shared_overrides(written)
-        check_methods(methods, shared)
+        sizes = check_methods(methods, shared)
         runs = runs_of(root, methods, list(cfg.seeds), shared)
         for run in runs:
+            run.size = sizes[run.method]
             run.prepare()
         local = launcher["cluster"] == "local"
         places = places_of(cfg.workers, cfg.gpus_per_run) if local else [{}] * (cfg.workers or len(runs))

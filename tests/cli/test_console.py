@@ -12,8 +12,8 @@ import pytest
 
 from tagrpo.analysis.runs import find_directories
 from tagrpo.cli.console import conclude, following
+from tagrpo.overrides import override
 from tagrpo.runs import directory
-from tagrpo.runs.directory import override
 from tests.helpers import forked
 
 METRICS = {

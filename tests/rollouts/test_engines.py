@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 
+import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel, MambaConfig, MambaForCausalLM
@@ -85,6 +86,50 @@ def test_rows_per_batch_do_not_lose_or_mix_responses(tiny_policy):
             torch.testing.assert_close(
                 sample.logprobs, logprobs_of(model, prompt, sample.token_ids), atol=1e-4, rtol=1e-4
             )
+
+
+@pytest.mark.parametrize("lengths", [[20, 20], [17, 20, 19], [20, 30, 25, 18]])
+def test_a_common_head_is_encoded_once_and_responses_are_those_of_whole_prompts(
+    tiny_policy, lengths, monkeypatch
+):
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    engine = TransformersEngine(str(tiny_policy), dtype="float64")
+    engine.sync(model.named_parameters())
+    generator = torch.Generator().manual_seed(sum(lengths))
+    vocabulary = model.config.vocab_size
+    head = torch.randint(vocabulary, (16,), generator=generator)
+    prompts = []
+    for number, length in enumerate(lengths):
+        rest = torch.randint(vocabulary, (length - 16,), generator=generator)
+        rest[0] = number
+        prompts.append(torch.cat([head, rest]))
+    encoded = []
+    forward = engine.model.forward
+    monkeypatch.setattr(
+        engine.model, "forward", lambda **inputs: encoded.append(inputs["input_ids"]) or forward(**inputs)
+    )
+    request = Request(prompts, [3] * len(prompts), SamplingConfig(max_new_tokens=8), seed=0)
+    shared = engine.generate(request)
+    assert torch.equal(encoded[0], head[None])
+    assert encoded[1].shape == (len(prompts), max(lengths) - 16)
+    monkeypatch.setattr(transformers_engine, "LEAST_HEAD", 17)
+    encoded.clear()
+    whole = engine.generate(request)
+    assert encoded[0].shape == (len(prompts), max(lengths))
+    for ours, theirs in zip(shared, whole, strict=True):
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one.token_ids, other.token_ids)
+            torch.testing.assert_close(one.logprobs, other.logprobs, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 40])
+def test_every_interval_ends_where_numpy_says(rows):
+    logprobs = torch.log_softmax(torch.randn(rows, 50, generator=torch.Generator().manual_seed(rows)), -1)
+    mass = np.exp(logprobs.double().numpy()).cumsum(-1)
+    expected = mass / mass[:, -1:] + np.arange(rows)[:, None]
+    found = transformers_engine._interval_ends(logprobs).numpy()
+    np.testing.assert_allclose(found, expected, rtol=1e-15)
+    assert (found[:, -1] == np.arange(1, rows + 1)).all()
 
 
 def test_responses_are_computed_together_while_their_tokens_agree_and_are_drawn_as_if_alone(

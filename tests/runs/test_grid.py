@@ -126,6 +126,16 @@ def test_as_many_runs_go_at_a_time_as_there_are_places(tmp_path, workers):
     assert max(at_once) == workers
 
 
+def test_the_largest_run_of_a_seed_begins_first_and_seeds_keep_their_order(tmp_path):
+    code = f"open('../../order', 'a').write(os.path.basename(os.path.dirname(os.getcwd())) + ' '); {FINISH}"
+    runs = [grid_run(tmp_path, name, code) for name in ("small", "large", "middle", "next")]
+    for run, size in zip(runs, (1, 3, 2, 4), strict=True):
+        run.size = size
+    runs[-1].seed = 1
+    assert run_here(runs) == []
+    assert (tmp_path / "order").read_text().split() == ["large", "middle", "small", "next"]
+
+
 PRINT_ENVIRONMENT = "print(os.environ.get('CUDA_VISIBLE_DEVICES'), os.environ['OMP_NUM_THREADS'], 'SLURM_NTASKS' in os.environ); "
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...overrides import override
 from ...rewards.extraction import extract_reference
 from ...types import QuestionGroup
 from .base import Source, SourceReport
@@ -230,21 +231,5 @@ class TableSource(Source):
         return (
             f"{'an' if field == 'answer' else 'a'} {field} in `{self.columns[field]}`, but the columns are "
             f"{', '.join(values) or 'none'}. Set the right one, such as "
-            f"{as_override(f'{self.setting}.columns.{field}', named)}{hint}"
+            f"{shlex.quote(override(f'{self.setting}.columns.{field}', named))}{hint}"
         )
-
-
-def as_override(setting: str, value: str) -> str:
-    """Return an override that a shell and Hydra read as `value`, a text.
-
-    >>> print(as_override("source.columns.answer", "solution"))
-    source.columns.answer=solution
-    >>> print(as_override("source.columns.answer", "Correct Answer"))
-    'source.columns.answer="Correct Answer"'
-    """
-    read_as_other = value.lower() in ("inf", "nan", "null", "true", "false")
-    if re.fullmatch(r"[A-Za-z_][\w.-]*", value, re.ASCII) and not read_as_other:
-        return f"{setting}={value}"
-    # Hydra reads a backslash as itself unless a quote follows.
-    escaped = re.sub(r'(\\*)("|$)', lambda found: found[1] * 2 + ('\\"' if found[2] else ""), value)
-    return shlex.quote(f'{setting}="{escaped}"')

@@ -33,6 +33,10 @@ BELOW_1 = 1 - 2**-30
 """A factor that keeps a point from being rounded into the next interval."""
 COMPACT_BELOW = 0.75
 """Share of the cache's rows still being sampled, below which finished rows leave the cache."""
+LEAST_HEAD = 16
+"""Tokens with which all prompts of a batch must begin to be encoded apart, such as those of a chat template."""
+ROWS_AT_A_TIME = 16
+"""Rows whose probabilities are summed together on a CPU."""
 GROUPED_ATTENTION = "tagrpo_grouped"
 
 
@@ -142,11 +146,10 @@ class TransformersEngine(Engine):
 
         Rows whose tokens are equal so far share a row of the cache.
         """
-        pad = partial(pad_sequence, batch_first=True, padding_side="left")
-        ids, mask = pad(prompts).to(self.device), pad([torch.ones_like(p) for p in prompts]).to(self.device)
         cache = DynamicCache(config=self.model.config)
-        cache.layers = [_Layer() if type(layer) is DynamicLayer else layer for layer in cache.layers]  # type: ignore[no-untyped-call]
-        logits = self._logits(ids, mask, cache)
+        room = sampling.max_new_tokens
+        cache.layers = [_Layer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
+        logits, mask = self._encode(prompts, cache)
         shared = torch.repeat_interleave(torch.tensor(counts, device=self.device))
         num_rows = len(shared)
         tokens = torch.zeros(num_rows, sampling.max_new_tokens, dtype=torch.long, device=self.device)
@@ -176,13 +179,31 @@ class TransformersEngine(Engine):
             logits = self._logits((prefixes % logits.shape[1])[:, None], mask, cache)
         return _completions(tokens, logprobs, lengths, finished)
 
+    def _encode(self, prompts: list[Tensor], cache: DynamicCache) -> tuple[Tensor, Tensor]:
+        """Encode prompts into the cache, a long common head once.
+
+        Returns [P, V] logits after each prompt, and [P, L] the mask of the cache, with zeros where it is padded.
+        """
+        pad = partial(pad_sequence, batch_first=True, padding_side="left")
+        head = common_head(prompts)
+        if head < LEAST_HEAD or not all(isinstance(layer, _Layer) for layer in cache.layers):
+            head = 0
+        rests = [prompt[head:] for prompt in prompts]
+        ids = pad(rests).to(self.device)
+        mask = pad([torch.ones_like(rest) for rest in rests]).to(self.device)
+        if head:
+            of_head = prompts[0][None, :head].to(self.device)
+            self._logits(of_head, torch.ones_like(of_head), cache)
+            cache.batch_select_indices(torch.zeros(len(prompts), dtype=torch.long, device=self.device))
+            mask = F.pad(mask, (head, 0), value=1)
+        return self._logits(ids, mask, cache), mask
+
     def _logits(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
         """Return [rows, V] logits after the last of the tokens `ids` [rows, new]; the cache gets `ids`.
 
-        `mask` [rows, cached and new] has zeros where a prompt is padded, on the left.
+        `mask` [rows, cached and new] has zeros where a row is padded, on the left of its newest tokens.
         """
-        whole = ids.shape == mask.shape
-        positions = (mask.cumsum(1) - 1).clamp(min=0) if whole else mask.sum(1, keepdim=True) - 1
+        positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         of_cache = {
             "attention_mask": mask,
             "position_ids": positions,
@@ -198,6 +219,18 @@ class TransformersEngine(Engine):
         Sampling that still runs in a thread ends with an error, unnoticed.
         """
         del self.model
+
+
+def common_head(prompts: list[Tensor]) -> int:
+    """Return how many tokens all prompts begin with; each keeps at least one that follows.
+
+    >>> common_head([torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 5])])
+    2
+    """
+    shortest = min(map(len, prompts)) - 1
+    first = torch.stack([prompt[:shortest] for prompt in prompts])
+    agrees = (first == first[0]).all(0)
+    return int(agrees.long().cumprod(0).sum())
 
 
 def _completions(tokens: Tensor, logprobs: Tensor, lengths: Tensor, finished: Tensor) -> list[Completion]:
@@ -239,9 +272,19 @@ AttentionMaskInterface.register(GROUPED_ATTENTION, sdpa_mask)
 
 
 class _Layer(DynamicLayer):
-    """A cache layer that copies keys and values once when rows are selected and a token is appended."""
+    """A cache layer with room for more tokens: an appended token moves no other.
 
-    rows: Tensor | None = None
+    Keys and values are copied when rows are selected, or when the room is full.
+    """
+
+    def __init__(self, room: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.room = room
+        """Tokens to reserve memory for where keys and values are copied."""
+        self.rows: Tensor | None = None
+        """Rows to select at the next `update`."""
+        self.roomy: list[Tensor] = []
+        """Keys and values, [rows, heads, capacity, D] each."""
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Store the rows to select at the next `update`, which comes before the next selection."""
@@ -251,21 +294,30 @@ class _Layer(DynamicLayer):
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
         """Return [selected rows, heads, tokens so far and new, D] keys and values."""
-        if self.rows is None or self.keys is None or self.values is None:
+        if self.keys is None or self.values is None:
             return super().update(key_states, value_states, *args, **kwargs)
-        self.keys = _appended(self.keys, self.rows, key_states)
-        self.values = _appended(self.values, self.rows, value_states)
-        self.rows = None
+        length = self.keys.shape[2]
+        end = length + key_states.shape[2]
+        full = not self.roomy or self.roomy[0].shape[2] < end
+        if self.rows is not None or full:
+            both = (self.keys, self.values)
+            self.roomy = [with_room(kept, self.rows, end + self.room) for kept in both]
+            self.rows = None
+        for buffer, new in zip(self.roomy, (key_states, value_states), strict=True):
+            buffer[:, :, length:end] = new
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self.roomy)
         return self.keys, self.values
 
 
-def _appended(kept: Tensor, rows: Tensor, new: Tensor) -> Tensor:
-    """Return [rows, heads, tokens so far and new, D]: rows of `kept`, each followed by one of `new`."""
-    length = kept.shape[2]
-    both = kept.new_empty(*new.shape[:2], length + new.shape[2], new.shape[3])
-    torch.index_select(kept, 0, rows, out=both[:, :, :length])
-    both[:, :, length:] = new
-    return both
+def with_room(kept: Tensor, rows: Tensor | None, capacity: int) -> Tensor:
+    """Return [rows, heads, capacity, D] that begins with rows of `kept`, or with all of them if None."""
+    heads, length, size = kept.shape[1:]
+    copied = kept.new_empty(len(kept) if rows is None else len(rows), heads, capacity, size)
+    if rows is None:
+        copied[:, :, :length] = kept
+    else:
+        torch.index_select(kept, 0, rows, out=copied[:, :, :length])
+    return copied
 
 
 def draw(
@@ -292,14 +344,26 @@ def draw(
     else:
         # Inverse transform: row i of `logits` fills the interval from i to i + 1, each token in proportion to
         # its mass.
-        mass = _truncated(logprobs, sampling).double().exp().cumsum(-1)
-        ends = mass / mass[:, -1:] + torch.arange(len(logits), device=logits.device)[:, None]
         points = (
             torch.rand(len(rows), dtype=torch.float64, device=logits.device, generator=generator) * BELOW_1
             + rows
         )
+        ends = _interval_ends(_truncated(logprobs, sampling))
         chosen = torch.searchsorted(ends.flatten(), points, right=True) - rows * logits.shape[1]
     return chosen, logprobs[rows, chosen]
+
+
+def _interval_ends(logprobs: Tensor) -> Tensor:
+    """Return [n, V] float64, where each token's interval ends: row i of `logprobs` [n, V] fills that from i to i + 1."""
+    ends = torch.empty_like(logprobs, dtype=torch.float64)
+    # Few rows at a time, so that a CPU's cache holds them between the steps.
+    for start in range(0, len(logprobs), ROWS_AT_A_TIME):
+        part = ends[start : start + ROWS_AT_A_TIME]
+        torch.exp(logprobs[start : start + ROWS_AT_A_TIME].double(), out=part)
+        torch.cumsum(part, -1, out=part)
+        part /= part[:, -1:].clone()
+        part += torch.arange(start, start + len(part), device=part.device)[:, None]
+    return ends
 
 
 def _truncated(logprobs: Tensor, sampling: SamplingConfig) -> Tensor:

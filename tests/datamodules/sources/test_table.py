@@ -18,15 +18,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tagrpo.datamodules.sources.rephrasings import read_rephrasings, with_rephrasings
-from tagrpo.datamodules.sources.table import TableSource, as_override
+from tagrpo.datamodules.sources.table import TableSource
+from tests.helpers import parsed_by_hydra
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
-
-
-def parsed_by_hydra(override):
-    from hydra.core.override_parser.overrides_parser import OverridesParser
-
-    return OverridesParser.create().parse_override(override)
 
 
 def write(path, *rows):
@@ -291,14 +286,6 @@ def test_a_missing_column_is_refused_with_an_override_that_reads_the_file(tmp_pa
     value = str(parsed.value())
     arguments = {option: value if option == "delimiter" else {field: value}}
     assert TableSource(path, **arguments).load()[0].answer == ("1",)
-
-
-@pytest.mark.shell
-@given(st.text(min_size=1, max_size=12).filter(lambda text: text.isprintable() and "${" not in text))
-def test_a_shell_and_hydra_read_a_printed_override_as_the_columns_name(name):
-    (word,) = shlex.split(as_override("data.train.columns.answer", name))
-    parsed = parsed_by_hydra(word)
-    assert str(parsed.value()) == name
 
 
 # ---------------------------------------------------------------------- conversations

@@ -46,7 +46,7 @@ EQUATION = re.compile(r"(\d{1,9}) ([+-]) (\d{1,9}) = (-?\d{1,9})")
 
 
 class MaxRL(AdvantageStrategy):
-    """(r − r̄) / r̄ over the responses to a question; 0 if none is correct (arXiv 2602.02710)."""
+    """Advantages (r − r̄) / r̄ over the responses to a question; 0 if none is correct (arXiv 2602.02710)."""
 
     def __call__(self, groups: RewardGroups) -> torch.Tensor:
         index, num_pools = pool_index(groups, "question")
@@ -55,7 +55,7 @@ class MaxRL(AdvantageStrategy):
 
 
 class Reinforce(Loss):
-    """−A log π, mean over tokens; no ratio and no clip."""
+    """Loss −A log π, mean over tokens, without ratio and clip."""
 
     by_token = True  # a sum over tokens: each logit is made once
 
@@ -68,7 +68,7 @@ class Reinforce(Loss):
 
 
 class LongestResponse(Callback):
-    """Logs `longest/tokens`: tokens of the longest response of each rank, mean over ranks."""
+    """Callback that logs `longest/tokens`: tokens of each rank's longest response, mean over ranks."""
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
         mean = MeanByName(["longest/tokens"])
@@ -77,7 +77,7 @@ class LongestResponse(Callback):
 
 
 class Sums(Source):
-    """a + b for a in 1..size and b = 2."""
+    """Source of the sums a + 2 for a from 1 to `size`."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -90,7 +90,7 @@ class Sums(Source):
 
 
 class EntropyShaped(TokenCredit):
-    """A + min(αH, |A| / κ) at each token, H without gradient (arXiv 2506.14758, Eq. 5 and 6)."""
+    """Credit A + min(αH, |A| / κ) of each token, H without gradient (arXiv 2506.14758, Eq. 5 and 6)."""
 
     def __init__(self, alpha: float, kappa: float) -> None:
         self.alpha = alpha
@@ -102,7 +102,7 @@ class EntropyShaped(TokenCredit):
 
 
 class Equations(FinalAnswerReward):
-    """Correct if the final answer is, and no equation of the response is wrong."""
+    """Verifier of the final answer and of every equation in the response."""
 
     def __call__(self, response, reference) -> Score:
         score = super().__call__(response, reference)
@@ -114,7 +114,7 @@ class Equations(FinalAnswerReward):
 
 
 class CostPerToken(RewardTerm):
-    """−cost for each token of a correct response."""
+    """Reward term of −cost for each token of a correct response."""
 
     def __init__(self, cost: float) -> None:
         self.cost = cost
@@ -124,14 +124,14 @@ class CostPerToken(RewardTerm):
 
 
 class UntilSolved(Curriculum):
-    """Serves a question until all responses to it were correct once."""
+    """Curriculum that serves a question until all responses to it were correct once."""
 
     def chance(self, record) -> float:
         return float(not record.solved_in_full)
 
 
 class EasierFirst(Curriculum):
-    """Asks the first reformulation in place of a question, until one response to it was correct."""
+    """Curriculum that asks the first reformulation instead of a question until one response was correct."""
 
     def asked(self, group, record):
         if record.correct or not group.rephrasings:
@@ -140,7 +140,7 @@ class EasierFirst(Curriculum):
 
 
 class Hinted(Reformulator):
-    """Asks a question that no response has solved once more, with the last character of its answer."""
+    """Reformulator that asks an unsolved question again, with the last character of its answer."""
 
     def extend(self, batch: QuestionBatch, ask: Ask) -> list[QuestionBatch]:
         solved = set(batch.rollouts.question[batch.rollouts.correct].tolist())
@@ -153,14 +153,14 @@ class Hinted(Reformulator):
 
 
 class Tempered(MismatchCorrection):
-    """Weights ρ^½: less variance than ρ, and a bias."""
+    """Correction by weights ρ^½: less variance than ρ, and a bias."""
 
     def of_tokens(self, log_ratio: torch.Tensor, response: torch.Tensor) -> Corrected:
         return super().of_tokens(log_ratio / 2, response)
 
 
 class UniformEngine(Engine):
-    """Draws tokens uniformly, whatever the policy."""
+    """Engine that draws tokens uniformly, whatever the policy."""
 
     def __init__(self, vocabulary: int) -> None:
         self.vocabulary = vocabulary

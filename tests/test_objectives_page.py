@@ -67,6 +67,13 @@ def test_the_pools_are_those_of_the_page():
     assert "its weight falls to 1.98" in PAGE
 
 
+def test_the_code_of_the_page_gives_the_weight_of_the_table():
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    namespace: dict = {}
+    exec(code, namespace)
+    assert 4 * namespace["weights"][0].item() == pytest.approx(1.98, abs=0.005)
+
+
 def test_under_its_own_prompt_every_experiment_is_exact_for_single_tokens(methods):
     responses = TOKENS
     for name, (setting, loss, options, _) in methods.items():

@@ -15,8 +15,6 @@ from tagrpo.files import write_section
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS, DOCUMENT = ROOT / "benchmarks" / "results", ROOT / "benchmarks" / "RESULTS.md"
-PAGE = ROOT / "docs" / "performance.md"
-"""The page for people, which has the first table too."""
 NAMES = {"trl": "TRL 1.16 `GRPOTrainer`", "padded": "padded"}
 NAMES |= {
     "trl_shared": "TRL after `share_prefixes`",
@@ -170,8 +168,6 @@ def main() -> None:
             figures = json.loads(path.read_text())
             made = f"{make(figures)}\n\n{figures['machine']}, torch {figures['torch']}."
         write_section(DOCUMENT, name, made)
-        if name == "prefix-tree":
-            write_section(PAGE, name, made)
 
 
 if __name__ == "__main__":

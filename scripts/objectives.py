@@ -1,6 +1,6 @@
-"""Write the tables and figures of docs/objectives.md: what each experiment optimises, and by how much it is biased.
+"""Write what each experiment optimises, and by how much it is biased.
 
-python scripts/objectives.py
+python scripts/objectives.py     # tables of docs/objectives.md and of benchmarks/OBJECTIVES.md, and their figures
 """
 
 import sys
@@ -39,6 +39,15 @@ sys.path.insert(0, str(ROOT / "notebooks"))  # its figures are those of objectiv
 from objective_plots import Setting, plot_pooling, plot_weights, pooling  # noqa: E402
 
 DOCUMENT = ROOT / "docs" / "objectives.md"
+ALL = ROOT / "benchmarks" / "OBJECTIVES.md"
+"""The tables of all experiments."""
+SHOWN = (
+    "dapo", "dr_grpo", "grpo", "grpo_matched", "mathforge", "max_rl", "pass_at_k", "pass_at_k_bootstrap", "pkpo",
+    "ta_grpo",
+)  # fmt: skip
+"""Experiments whose weights are in `DOCUMENT`."""
+SHOWN_POOLS = ((0.01, 0.5), (0.01, 0.5, 0.9))
+"""Success rates of the original and of its rephrasings in `DOCUMENT`."""
 RATES = (0.01, 0.05, 0.2, 0.5, 0.8, 0.95)
 SHAPES = {"one token": all_responses(64), "up to four tokens": all_responses(4, 4)}
 OWN = UpdateOptions(anchor="own")
@@ -305,13 +314,25 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def main() -> None:
-    """Write the page and its figures."""
+    """Write the tables and figures."""
     torch.set_num_threads(1)
     methods = experiments()
-    tables = {"weights": weights(methods), "pools": pools(), "estimators": estimators(methods)}
-    tables["left out"] = left_out(methods)
-    for name, made in {**tables, "anchoring": anchoring(), "moved": moved()}.items():
+    shown = {
+        "weights": weights({name: methods[name] for name in SHOWN}),
+        "pools": pools(*SHOWN_POOLS),
+        "anchoring": anchoring(),
+    }
+    for name, made in shown.items():
         write_section(DOCUMENT, name, made)
+    full = {
+        "weights": weights(methods),
+        "left out": left_out(methods),
+        "pools": pools(),
+        "estimators": estimators(methods),
+        "moved": moved(),
+    }
+    for name, made in full.items():
+        write_section(ALL, name, made)
     save(
         plot_weights({name: experiment.setting for name, experiment in methods.items()}),
         ROOT / "docs/objectives.png",

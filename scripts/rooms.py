@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
 from tagrpo.files import write_section
 
@@ -21,102 +22,147 @@ RINGS = ("Core", "Shell", "Removable")
 """From the inside outwards. A room imports from rooms of its own ring and of rings before it."""
 BASE = "."
 """The room of the files that lie in `src` itself."""
-READING = [
-    "types/data.py",
-    "types/learning.py",
-    "types/protocols.py",
-    "datamodules/sources/base.py",
-    "datamodules/sources/table.py",
-    "datamodules/sources/rows.py",
-    "datamodules/sources/files.py",
-    "datamodules/sources/rephrasings.py",
-    "datamodules/templates/base.py",
-    "datamodules/templates/augmentation.py",
-    "datamodules/prompts.py",
-    "datamodules/control_tokens.py",
-    "datamodules/loader.py",
-    "datamodules/memory.py",
-    "rollouts/pipeline.py",
-    "rollouts/engines/synced.py",
-    "rollouts/engines/base.py",
-    "rollouts/engines/cached.py",
-    "rollouts/engines/transformers.py",
-    "rollouts/engines/vllm.py",
-    "rollouts/scoring.py",
-    "rewards/workers.py",
-    "rewards/math.py",
-    "rewards/response.py",
-    "rewards/extraction.py",
-    "rewards/plain_answer.py",
-    "rewards/multiple_choice.py",
-    "rewards/canonical.py",
-    "rewards/reading.py",
-    "rewards/latex.py",
-    "rewards/forms.py",
-    "rewards/values.py",
-    "rewards/units.py",
-    "rewards/arithmetic.py",
-    "rewards/comparison.py",
-    "rewards/equivalence.py",
-    "rewards/sandbox.py",
-    "rewards/child_environment.py",
-    "rewards/child_process.py",
-    "rewards/functions.py",
-    "rewards/checked_function.py",
-    "rewards/terms.py",
-    "rollouts/dynamic_sampling.py",
-    "rollouts/ahead.py",
-    "rollouts/responses.py",
-    "modules/update.py",
-    "modules/advantages/pools.py",
-    "modules/advantages/group.py",
-    "modules/advantages/pass_at_k.py",
-    "modules/advantages/difficulty.py",
-    "modules/advantages/based.py",
-    "modules/experience.py",
-    "modules/mismatch.py",
-    "modules/credit/assign.py",
-    "modules/policy/model.py",
-    "modules/policy/logprobs.py",
-    "packing/tree.py",
-    "packing/batch.py",
-    "packing/policy.py",
-    "packing/attention.py",
-    "packing/head.py",
-    "packing/noise.py",
-    "modules/losses.py",
-    "modules/update_stats.py",
-    "modules/policy/schedule.py",
-    "modules/policy/lora.py",
-    "modules/policy/sharding.py",
-    "modules/policy/flop.py",
-    "metrics/means.py",
-    "metrics/functional/groups.py",
-    "metrics/functional/pass_at_k.py",
-    "metrics/functional/diversity.py",
-    "metrics/functional/statistics.py",
-    "metrics/evaluation.py",
-    "distributed.py",
-    "seeds.py",
-    "digests.py",
-    "files.py",
-    "foreign.py",
-    "redaction.py",
-    "overrides.py",
-    "types/checks.py",
-    "types/fields.py",
-    "rollouts/engines/weight_stream.py",
-    "datamodules/sources/hub.py",
-    "datamodules/sources/catalogue.py",
-    "datamodules/sources/concatenated.py",
-    "datamodules/sources/rephrasing_rows.py",
-    "datamodules/hidden_text.py",
-    "datamodules/overlap.py",
-    "datamodules/prompt_check.py",
-    "datamodules/report.py",
-    "packing/trl.py",
+
+
+class Stage(NamedTuple):
+    """A part of the core's reading order."""
+
+    title: str
+    """Heading of the stage."""
+    files: list[str]
+    """Files to read, relative to `SRC`, in order."""
+    beside: list[str]
+    """Files that these use, which can wait."""
+
+
+STAGES = [
+    Stage(
+        "What flows, and what can be plugged in",
+        ["types/data.py", "types/learning.py", "types/protocols.py"],
+        ["types/checks.py", "types/fields.py"],
+    ),
+    Stage(
+        "From questions to prompts",
+        [
+            "datamodules/sources/base.py",
+            "datamodules/sources/table.py",
+            "datamodules/templates/base.py",
+            "datamodules/prompts.py",
+            "datamodules/memory.py",
+        ],
+        [
+            "datamodules/loader.py",
+            "datamodules/sources/rows.py",
+            "datamodules/sources/files.py",
+            "datamodules/sources/hub.py",
+            "datamodules/sources/catalogue.py",
+            "datamodules/sources/concatenated.py",
+            "datamodules/sources/rephrasings.py",
+            "datamodules/sources/rephrasing_rows.py",
+            "datamodules/templates/augmentation.py",
+            "datamodules/control_tokens.py",
+            "datamodules/hidden_text.py",
+            "datamodules/overlap.py",
+            "datamodules/prompt_check.py",
+            "datamodules/report.py",
+        ],
+    ),
+    Stage(
+        "From prompts to scored responses",
+        [
+            "rollouts/pipeline.py",
+            "rollouts/engines/transformers.py",
+            "rollouts/engines/vllm.py",
+            "rollouts/scoring.py",
+            "rollouts/dynamic_sampling.py",
+            "rollouts/ahead.py",
+        ],
+        [
+            "rollouts/engines/base.py",
+            "rollouts/engines/synced.py",
+            "rollouts/engines/cached.py",
+            "rollouts/engines/weight_stream.py",
+            "rollouts/responses.py",
+        ],
+    ),
+    Stage(
+        "From a response to its reward",
+        [
+            "rewards/workers.py",
+            "rewards/math.py",
+            "rewards/response.py",
+            "rewards/extraction.py",
+            "rewards/canonical.py",
+            "rewards/functions.py",
+            "rewards/terms.py",
+        ],
+        [
+            "rewards/comparison.py",
+            "rewards/plain_answer.py",
+            "rewards/multiple_choice.py",
+            "rewards/reading.py",
+            "rewards/latex.py",
+            "rewards/forms.py",
+            "rewards/values.py",
+            "rewards/units.py",
+            "rewards/arithmetic.py",
+            "rewards/equivalence.py",
+            "rewards/sandbox.py",
+            "rewards/child_environment.py",
+            "rewards/child_process.py",
+            "rewards/checked_function.py",
+        ],
+    ),
+    Stage(
+        "From scored responses to optimizer steps",
+        [
+            "modules/update.py",
+            "modules/advantages/pools.py",
+            "modules/advantages/group.py",
+            "modules/advantages/pass_at_k.py",
+            "modules/experience.py",
+            "modules/mismatch.py",
+            "modules/losses.py",
+        ],
+        [
+            "modules/update_stats.py",
+            "modules/credit/assign.py",
+            "modules/advantages/difficulty.py",
+            "modules/advantages/based.py",
+            "modules/policy/schedule.py",
+        ],
+    ),
+    Stage(
+        "Log-probs of the policy",
+        [
+            "modules/policy/logprobs.py",
+            "packing/tree.py",
+            "packing/batch.py",
+            "packing/policy.py",
+            "packing/attention.py",
+            "packing/head.py",
+        ],
+        [
+            "modules/policy/model.py",
+            "packing/noise.py",
+            "packing/trl.py",
+            "modules/policy/lora.py",
+            "modules/policy/sharding.py",
+            "modules/policy/flop.py",
+        ],
+    ),
+    Stage(
+        "Metrics",
+        ["metrics/means.py", "metrics/functional/groups.py", "metrics/functional/pass_at_k.py"],
+        ["metrics/functional/diversity.py", "metrics/functional/statistics.py", "metrics/evaluation.py"],
+    ),
+    Stage(
+        "Helpers",
+        ["distributed.py", "seeds.py", "files.py", "foreign.py"],
+        ["digests.py", "redaction.py", "overrides.py"],
+    ),
 ]
-"""Files of the core in the order in which a batch meets them; helpers and further sources at the end."""
+"""All files of the core, in the order in which a batch meets them."""
 
 
 @cache
@@ -215,7 +261,7 @@ def node(room: str) -> str:
 
 
 def section() -> str:
-    """Return a drawing of the rooms by ring, without the arrows that follow from others, and a table."""
+    """Return a drawing of the rooms by ring, without implied arrows, and a list of the rooms outside the core."""
     used = {room: others - {BASE} for room, others in rooms().items() if room != BASE}
     drawing = ["```mermaid", "flowchart TD"]
     for ring in reversed(RINGS):
@@ -225,24 +271,31 @@ def section() -> str:
     for room in reversed(used):
         follows = set().union(*(reached(other, used) for other in used[room]))
         drawing.extend(f"    {node(room)} --> {node(name)}" for name in sorted(used[room] - follows))
-    table = ["| ring | room of `src/` | what it has | imports from |", "|---|---|---|---|"]
-    for room, names in used.items():
-        text = first_line(SRC / room / "__init__.py").partition(": ")[2]
-        others = ", ".join(f"`{name}`" for name in sorted(names)) or "–"
-        table.append(f"| {ring_of(room).lower()} | [`{room}/`](../src/{room}) | {text} | {others} |")
+    table = ["| room | what it has |", "|---|---|"]
+    for room in used:
+        if ring_of(room) != "Core":
+            text = first_line(SRC / room / "__init__.py").partition(": ")[2]
+            table.append(f"| [`{room}/`](../src/{room}) | {text} |")
     return "\n".join([*drawing, "```", "", *table])
 
 
 def reading() -> str:
-    """Return a numbered list of the core's files in reading order, each with the first line of its docstring.
+    """Return the core's files in reading order: a numbered list for each stage, and the files that can wait.
 
     Raises:
-        ValueError: if `READING` lacks a file of the core, or names another.
+        ValueError: if `STAGES` lacks a file of the core, or names another.
     """
-    if differing := sorted(set(core_files()) ^ set(READING)):
+    named = [name for stage in STAGES for name in [*stage.files, *stage.beside]]
+    if differing := sorted(set(core_files()) ^ set(named)):
         names = ", ".join(differing)
-        raise ValueError(f"Expected READING to have each file of the core, but it differs in {names}.")
-    return "\n".join(f"1. [`{name}`](../src/{name}): {first_line(SRC / name)}" for name in READING)
+        raise ValueError(f"Expected STAGES to have each file of the core, but it differs in {names}.")
+    lines = []
+    for stage in STAGES:
+        lines.extend([f"**{stage.title}**", ""])
+        lines.extend(f"1. [`{name}`](../src/{name}): {first_line(SRC / name)}" for name in stage.files)
+        beside = ", ".join(f"[`{name}`](../src/{name})" for name in stage.beside)
+        lines.extend(["", f"Then {beside}.", ""])
+    return "\n".join(lines[:-1])
 
 
 def main() -> None:

@@ -1,11 +1,13 @@
-"""The examples of docs/extending.md, run as they stand there."""
+"""The examples of docs/extending.md and of examples/own_parts, run as they stand there."""
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,13 +24,22 @@ from tests.helpers import forked
 
 pytestmark = pytest.mark.pages
 
-PAGE = (Path(__file__).parents[1] / "docs" / "extending.md").read_text()
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "own_parts"
+PAGE = (ROOT / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"```(python|yaml)\n# (\S+)\n(.*?)```", PAGE, re.DOTALL)
-(REWARD, COMMANDS) = re.findall(r"```bash\n(.*?)\n```", PAGE, re.DOTALL)
+(REWARD, PARTS) = re.findall(r"```bash\n(.*?)\n```", PAGE, re.DOTALL)
+COMMANDS = [
+    line
+    for line in ast.get_docstring(ast.parse((EXAMPLE / "my_parts.py").read_text())).splitlines()
+    if "tagrpo-train" in line
+]
+"""Commands of the example."""
 
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
+    """A folder with the files of the page."""
     folder = tmp_path_factory.mktemp("project")
     for _, name, content in BLOCKS:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -38,36 +49,59 @@ def project(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """A copy of the example."""
+    return shutil.copytree(EXAMPLE, tmp_path_factory.mktemp("example") / "own_parts")
+
+
+@pytest.fixture(scope="module")
 def parts():
-    """The classes of the Python blocks."""
+    """The classes of the page and of the example."""
     namespace: dict[str, object] = {}
     exec("".join(content for kind, _, content in BLOCKS if kind == "python"), namespace)
+    exec((EXAMPLE / "my_parts.py").read_text(), namespace)
     return namespace
 
 
 def test_no_example_is_longer_than_twenty_lines():
-    assert len(BLOCKS) == 28
+    assert len(BLOCKS) == 10
     for _, name, content in BLOCKS:
         assert len(content.splitlines()) <= 20, name
 
 
+def test_the_parts_of_the_page_are_those_of_the_example():
+    classes = (EXAMPLE / "my_parts.py").read_text()
+    for kind, name, content in BLOCKS:
+        if kind == "yaml":
+            assert content == (EXAMPLE / name).read_text()
+        elif name == "my_parts.py":
+            assert content[content.index("class ") :].strip() + "\n" in classes
+
+
+def test_the_page_names_every_class_of_the_example():
+    tree = ast.parse((EXAMPLE / "my_parts.py").read_text())
+    classes = {node.name for node in tree.body if isinstance(node, ast.ClassDef)}
+    assert len(classes) == 12
+    assert {name for name in classes if name not in PAGE} == set()
+
+
 @pytest.fixture(scope="module")
-def run(project):
-    """Number of a command of the page → its folder, after it was run on something small."""
+def run(example):
+    """Number of a command of the example → its folder, after it was run on something small."""
 
     def of(number):
-        return run_small(COMMANDS.splitlines()[number], project / f"run{number}", project)
+        return run_small(COMMANDS[number], example / f"run{number}", example)
 
     return of
 
 
 def run_small(command, folder, directory):
-    """Run a command of the page on something small in a directory; return the folder to which it writes."""
+    """Run a command on something small in a directory; return the folder to which it writes."""
     small = [
         "iterations=2", "test=false", "logger=csv", "export=false", "threads=1", f"hydra.run.dir={folder}",
         "trainer.limit_val_batches=0", "data.samples_per_prompt=2", "~callbacks.embedding_diversity",
     ]  # fmt: skip
-    program, *arguments = shlex.split(command)
+    program, *arguments = shlex.split(command.removeprefix("PYTHONPATH=. "))
     assert program == "tagrpo-train"
     code, output = forked("train", *arguments, *small, folder=directory)
     assert code == 0, output[-3000:]
@@ -118,14 +152,22 @@ def test_the_reward_of_the_page_is_called_in_a_script(parts):
     assert len(REWARD.splitlines()) == 1
 
 
+def test_the_parts_of_the_page_train_together(project, tmp_path):
+    folder = run_small(PARTS, tmp_path / "run", project)
+    rows = pd.read_csv(folder / "metrics.csv").dropna(subset=["longest/tokens"])
+    responses = pd.read_parquet(folder / "rollouts")
+    assert rows["longest/tokens"].tolist() == responses.groupby("iteration")["length"].max().tolist()
+    assert set(responses["question"]) <= {f"{a}+2" for a in range(1, 9)}
+    assert len(responses) == 2 * 4 * 2  # iterations, questions and samples: the experiment has no rephrasings
+    assert len(PARTS.splitlines()) == 1
+
+
 def test_a_method_a_source_an_engine_and_a_diagnostic_train_together(run):
     folder = run(0)
     rows = pd.read_csv(folder / "metrics.csv").dropna(subset=["longest/tokens"])
     assert rows["longest/tokens"].tolist() == [40.0, 40.0]
     assert rows["rollout/truncated"].tolist() == [1.0, 1.0]
-    responses = pd.read_parquet(folder / "rollouts")
-    assert set(responses["question"]) <= {f"{a}+2" for a in range(1, 9)}
-    assert len(responses) == 2 * 4 * 2  # iterations, questions and samples: the experiment has no rephrasings
+    assert len(pd.read_parquet(folder / "rollouts")) == 2 * 4 * 2
 
 
 def test_credit_a_term_a_curriculum_and_a_correction_train_together(run):

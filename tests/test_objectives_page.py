@@ -1,4 +1,4 @@
-"""docs/objectives.md says what its script computes, and every experiment ascends what the page says."""
+"""docs/objectives.md and benchmarks/OBJECTIVES.md say what their script computes, and every experiment ascends it."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from tagrpo.settings.methods import experiments
 pytestmark = pytest.mark.pages
 
 PAGE = objectives.DOCUMENT.read_text()
+ALL = objectives.ALL.read_text()
 TOKENS, WORDS = objectives.SHAPES.values()
 
 
@@ -30,18 +31,20 @@ def methods():
     return objectives.experiments()
 
 
-def table(name):
-    return PAGE.split(f"<!-- begin {name} -->\n")[1].split(f"\n<!-- end {name} -->")[0]
+def table(name, page=ALL):
+    return page.split(f"<!-- begin {name} -->\n")[1].split(f"\n<!-- end {name} -->")[0]
 
 
-def cells(name):
+def cells(name, page=ALL):
     """First column → the other cells."""
-    rows = [line.strip("| ").split(" | ") for line in table(name).splitlines()[2:]]
+    rows = [line.strip("| ").split(" | ") for line in table(name, page).splitlines()[2:]]
     return {row[0]: row[1:] for row in rows}
 
 
 def test_the_weights_are_those_of_the_experiments(methods):
     assert objectives.weights(methods) == table("weights")
+    shown = {name: methods[name] for name in objectives.SHOWN}
+    assert objectives.weights(shown) == table("weights", PAGE)
 
 
 def test_experiments_without_a_weight_are_listed_by_what_they_read(methods):
@@ -56,11 +59,19 @@ def test_experiments_without_a_weight_are_listed_by_what_they_read(methods):
 
 def test_the_pools_are_those_of_the_page():
     assert objectives.pools() == table("pools")
+    assert objectives.pools(*objectives.SHOWN_POOLS) == table("pools", PAGE)
     assert "2.44 → 5.05 at p = 0.01" in PAGE
     easy = objectives.pools([0.01], [0.5]).splitlines()[-1]
     assert easy == "| 0.01 | 0.5 | 2.44 | 1.98 | 5.05 | 92 % | 0 % | -0.75 | 87 % | 6 % |"
     assert "from 92 % to none" in PAGE
     assert "its weight falls to 1.98" in PAGE
+
+
+def test_the_code_of_the_page_gives_the_weight_of_the_table():
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    namespace: dict = {}
+    exec(code, namespace)
+    assert 4 * namespace["weights"][0].item() == pytest.approx(1.98, abs=0.005)
 
 
 def test_under_its_own_prompt_every_experiment_is_exact_for_single_tokens(methods):
@@ -88,10 +99,13 @@ def test_the_biases_are_those_of_the_experiments(methods):
 
 def test_anchoring_and_staleness_are_biased_as_the_page_says():
     found = objectives.anchored(GroupAdvantage(), objectives.UpdateOptions(), TOKENS, easier=2.0, seeds=8)
-    share, length = cells("anchoring")["TA-GRPO: pooled, uncorrected"][1].split()[0], f"(×{found[1]:.2f})"
+    share, length = (
+        cells("anchoring", PAGE)["TA-GRPO: pooled, uncorrected"][1].split()[0],
+        f"(×{found[1]:.2f})",
+    )
     assert (f"{100 * found[0]:.0f}", length) == (
         share,
-        cells("anchoring")["TA-GRPO: pooled, uncorrected"][1].split()[2],
+        cells("anchoring", PAGE)["TA-GRPO: pooled, uncorrected"][1].split()[2],
     )
     assert objectives.moved() == table("moved")
 

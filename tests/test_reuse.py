@@ -39,25 +39,46 @@ TABLE = {
 EVALUATING = ("PassAtKEvaluator", "EvaluationExamples")
 
 
-def test_the_metrics_give_what_their_comments_say(capsys):
-    assert PAGE.index("# metrics") < PAGE.index("# lightning"), "first on the page"
-    exec(BLOCKS["metrics"], {})
-    pass_at_k, zero_gradient, distance = capsys.readouterr().out.splitlines()
-    assert pass_at_k == "{'pass@1': 0.625, 'pass@4': 1.0}"
-    assert zero_gradient == "tensor(50., dtype=torch.float64)"
-    assert distance == "tensor(0.6667, dtype=torch.float64)"
-
-
-def test_callbacks_in_plain_lightning_with_mappings_for_batches(tmp_path):
+@pytest.fixture(scope="module")
+def coin(tmp_path_factory):
+    """Folder of the logs of the page's trainer, and [20, 2, 4] which responses were heads."""
+    folder = tmp_path_factory.mktemp("coin")
     torch.manual_seed(0)
-    namespace = {"folder": tmp_path}
-    exec(BLOCKS["lightning"], namespace)
+    namespace = {"folder": folder}
+    exec(BLOCKS["metrics"], namespace)
+    seen = []
+
+    class Watched(namespace["Coin"]):
+        def training_step(self, batch, batch_idx):
+            outputs = super().training_step(batch, batch_idx)
+            seen.append(batch["rollouts"]["correct"].view(2, 4))
+            return outputs
+
+    namespace["Coin"] = Watched
+    exec(BLOCKS["callbacks"], namespace)
     assert namespace["trainer"].global_step == 20
-    rows = pd.read_csv(next(tmp_path.rglob("metrics.csv")))
-    assert len(rows) == 20
-    uniform = rows["zero_gradient/percentage"]
-    assert set(uniform) <= {0.0, 50.0, 100.0}
-    assert uniform.iloc[-5:].mean() > uniform.iloc[:5].mean(), "heads are learnt"
+    return folder, torch.stack(seen).numpy()
+
+
+def test_metrics_in_a_foreign_module_are_means_over_all_questions(coin):
+    folder, heads = coin
+    assert PAGE.index("# metrics") < PAGE.index("# callbacks"), "first on the page"
+    logged = pd.read_csv(next(folder.rglob("metrics.csv"))).ffill().iloc[-1]
+    right = heads.sum(2)
+    assert logged["pass@1"] == pytest.approx((right / 4).mean())
+    assert logged["pass@4"] == pytest.approx((right > 0).mean())
+    assert logged["zero_gradient"] == pytest.approx(100 * ((right == 0) | (right == 4)).mean())
+    # A pair of a question's six is at distance 1 if one of it is heads and the other tails, else at 0.
+    assert logged["distance"] == pytest.approx((right * (4 - right) / 6).mean(), rel=1e-5)
+
+
+def test_callbacks_in_a_foreign_module_with_mappings_for_batches(coin):
+    folder, heads = coin
+    rows = pd.read_csv(next(folder.rglob("metrics.csv"))).dropna(subset=["zero_gradient/percentage"])
+    right = heads.sum(2)
+    expected = 100 * ((right == 0) | (right == 4)).mean(1)
+    assert rows["zero_gradient/percentage"].tolist() == pytest.approx(expected.tolist())
+    assert expected[-5:].mean() > expected[:5].mean(), "heads are learnt"
 
 
 class Recording(Mapping):
@@ -379,18 +400,15 @@ def responses_to_two_prompts():
     return batch, plain
 
 
-def test_prompts_are_encoded_once_in_plain_transformers_and_in_a_foreign_module(tiny_policy):
+def test_prompts_are_encoded_once_in_plain_transformers(tiny_policy):
     batch, plain = responses_to_two_prompts()
     expected = plain(AutoModelForCausalLM.from_pretrained(tiny_policy))
-    names = {**batch, "model": AutoModelForCausalLM.from_pretrained(tiny_policy)}
+    model = AutoModelForCausalLM.from_pretrained(tiny_policy)
+    names = {**batch, "model": model}
     exec(BLOCKS["sharing_transformers"], names)
     assert names["loss"].item() == pytest.approx(expected, rel=1e-5)
-    exec(BLOCKS["sharing_lightning"], names)
-    module = names["Reinforce"](AutoModelForCausalLM.from_pretrained(tiny_policy))
-    loss = module.training_step(batch, 0)
-    assert loss.item() == pytest.approx(expected, rel=1e-5)
-    loss.backward()
-    assert all(p.grad is not None for p in module.parameters())
+    names["loss"].backward()
+    assert all(p.grad is not None for p in model.parameters())
 
 
 def test_prompts_are_encoded_once_in_trl(tiny_policy, tmp_path):
@@ -413,16 +431,3 @@ def test_prompts_are_encoded_once_in_trl(tiny_policy, tmp_path):
     trainer.train()
     assert shapes[-1] == (1, True)
     assert trainer.state.global_step == 1
-
-
-def test_losses_in_plain_torch():
-    namespace: dict = {}
-    exec(BLOCKS["torch"], namespace)
-    rng = np.random.default_rng(0)
-    new, old = rng.normal(-1, 0.4, (2, 5, 7))
-    advantages, mask = rng.normal(size=5), np.arange(7) < rng.integers(1, 8, 5)[:, None]
-    ratio = np.exp(new - old)
-    terms = np.minimum(ratio * advantages[:, None], ratio.clip(0.8, 1.28) * advantages[:, None])
-    tensors = [torch.tensor(x) for x in (new, old, advantages, mask)]
-    value = namespace["policy_loss"](namespace["dapo"], *tensors)
-    assert value.item() == pytest.approx(-terms[mask].mean())

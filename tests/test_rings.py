@@ -156,11 +156,16 @@ def test_the_page_draws_the_rooms_as_they_are():
 
 
 def test_the_reading_order_has_every_file_of_the_core_once(monkeypatch):
-    assert len(set(ROOMS.READING)) == len(ROOMS.READING)
-    first, *others = ROOMS.READING
-    for wrong in ([*others], [first, *others, "gone.py"]):
-        monkeypatch.setattr(ROOMS, "READING", wrong)
-        with pytest.raises(ValueError, match=r"gone\.py" if "gone.py" in wrong else first):
+    named = [name for stage in ROOMS.STAGES for name in [*stage.files, *stage.beside]]
+    assert len(set(named)) == len(named)
+    first, *others = ROOMS.STAGES
+    missing = first.files[0]
+    for wrong, name in (
+        (first._replace(files=first.files[1:]), missing),
+        (first._replace(beside=["gone.py"]), r"gone\.py"),
+    ):
+        monkeypatch.setattr(ROOMS, "STAGES", [wrong, *others])
+        with pytest.raises(ValueError, match=name):
             ROOMS.reading()
 
 
@@ -172,7 +177,8 @@ def test_arrows_that_follow_from_others_are_left_out(rooms, tmp_path):
     assert "    top --> mid\n" in drawn
     assert "    top --> low\n" not in drawn
     assert '        mid_deep["mid/deep"]\n' in drawn
-    assert "| removable | [`top/`](../src/top) | a room. | `low`, `mid` |" in drawn
+    assert "| [`top/`](../src/top) | a room. |" in drawn
+    assert "| [`low/`]" not in drawn, "a room of the core is in the reading order"
 
 
 WITHOUT_THE_SHELL = """

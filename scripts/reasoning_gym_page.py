@@ -26,8 +26,9 @@ SHOWN = (90, 50)
 """Characters of a question that are shown, of its beginning and of its end."""
 TEXT = """# Tasks of reasoning-gym
 
-[reasoning-gym](https://pypi.org/project/reasoning-gym) generates questions of a hundred kinds, each with settings for its difficulty. Install it
-with `pip install 'tagrpo[reasoning-gym]'`, then train on or evaluate any supported task of the table:
+[reasoning-gym](https://pypi.org/project/reasoning-gym) generates questions of a hundred kinds, each with
+settings for its difficulty. Install it with `pip install 'tagrpo[reasoning-gym]'`, then train on or evaluate
+any supported task of the table:
 
 ```bash
 tagrpo-train experiment=grpo data=reasoning_gym data.task=gcd '+data.options={max_value: 20}'
@@ -38,17 +39,19 @@ python scripts/task_rates.py rates.jsonl model=smollm2_135m template=chat    # w
 ```
 
 - **Options.** `data.options` has settings of the generator, under the names that its configuration class has.
-- **Questions.** `data.train.size` questions are generated to train on (512), `data.evaluation.test.size` to test (64). They have no rephrasings. `seed`
-  chooses the training questions; the test questions are the same for every seed. If a generator has fewer different questions, the run warns and
-  uses those.
-- **Split.** Questions are split by a hash of their words and symbols, whatever their order, so that no question is in both parts: `gcd` of 12 and
-  18 is not tested if 18 and 12 are trained on. `data.json` of a run lists test questions of which at least half occurs in one training question.
-- **Verdicts.** tagrpo judges answers itself, because scorers of the package evaluate a model's text as Python in several tasks. The answer is what
-  a box, `####` or "answer is" marks. Without a mark it is the last number, word or line, depending on the form of the answer. Tasks with
-  many right answers are not supported.
+- **Questions.** `data.train.size` questions are generated to train on (512), `data.evaluation.test.size` to
+  test (64). They have no rephrasings. `seed` chooses the training questions; the test questions are the same
+  for every seed. If a generator has fewer different questions, the run warns and uses those.
+- **Split.** Questions are split by a hash of their words and symbols, whatever their order, so that no
+  question is in both parts: `gcd` of 12 and 18 is not tested if 18 and 12 are trained on. `data.json` of a
+  run lists test questions of which at least half occurs in one training question.
+- **Verdicts.** tagrpo judges answers itself, because scorers of the package evaluate a model's text as Python
+  in several tasks. The answer is what a box, `####` or "answer is" marks. Without a mark it is the last
+  number, word or line, depending on the form of the answer. Tasks with many right answers are not supported.
 
-Rates are those of SmolLM2-135M on 64 responses at the start of one training iteration; bold rates, from 2 to 60 %, leave something to learn. Nine tasks
-had only 16 responses (`studies/smollm2/README.md`). Questions are of version 0.1.25; long questions are cut.
+Rates are those of SmolLM2-135M on 64 responses at the start of one training iteration; bold rates, from 2 to
+60 %, leave something to learn. Nine tasks had only 16 responses (`studies/smollm2/README.md`). Questions are
+of version 0.1.25; long questions are cut.
 
 """
 """What stands above the table."""

@@ -11,6 +11,7 @@ import pytest
 
 from tagrpo.lab.tasks.reasoning_gym import TASKS, verifier
 from tests.loading import script
+from tests.settings.test_overrides import lines_of_code, refusal, runs_of
 
 pytestmark = pytest.mark.pages
 
@@ -24,6 +25,14 @@ def page(tmp_path_factory):
     path = tmp_path_factory.mktemp("page") / "reasoning_gym.md"
     script("reasoning_gym_page").write(path)
     return path.read_text(encoding="utf-8")
+
+
+def test_its_commands_compose(tmp_path):
+    path = tmp_path / "page.md"
+    path.write_text(script("reasoning_gym_page").TEXT, encoding="utf-8")
+    runs = [run for line in lines_of_code(path) for run in runs_of(line)]
+    assert len(runs) == 3
+    assert [refusal(*run) for run in runs] == [None] * 3
 
 
 def test_the_table_is_what_the_code_supports(page):

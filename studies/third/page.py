@@ -123,17 +123,24 @@ def cells(found: OverTasks) -> list[str]:
     return [mean, *tasks]
 
 
+GAINS = ("arm", "point", "pass@32", *(f"… `{task}`" for task in RECIPES), "pass@1", "kept")
+"""Columns of `gains_rows`."""
+
+
 def gains_table(runs: pd.DataFrame) -> Iterator[str]:
     """Gains over the untrained policy, means over gaps, at the end of training and at the best validation."""
+    yield from table(GAINS, gains_rows(runs))
+
+
+def gains_rows(runs: pd.DataFrame) -> list[list[str]]:
+    """Return the rows of the table of gains: the untrained policy, then each method at both points."""
     rows = [["untrained, %", "start", "–", *untrained(runs, 32), ", ".join(untrained(runs, 1)), "–"]]
     for arm, (point, name) in product(METHODS, POINTS.items()):
         found = over_tasks(over_untrained(arm, 32, point)(runs))
         one = over_tasks(over_untrained(arm, 1, point)(runs))
         stopped = "–" if point == "end" else kept(runs, arm, point)
         rows.append([f"`{arm}`", name, *cells(found), one.short, stopped])
-    yield from table(
-        ["arm", "point", "pass@32", *(f"… `{task}`" for task in RECIPES), "pass@1", "kept"], rows
-    )
+    return rows
 
 
 def kept(runs: pd.DataFrame, arm: str, point: str) -> str:

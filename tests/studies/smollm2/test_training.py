@@ -166,7 +166,7 @@ def test_what_the_page_says_of_gaps_is_what_the_results_say():
     ]
     table = "\n".join(training.gaps_section(found))
     assert table in page
-    _, _, prose = page.partition("<!-- end gaps -->")
+    prose = " ".join(page.partition("<!-- end gaps -->")[2].split())
     numbers = re.findall(r"([+−]?[\d.]+) (?:points (?:per ten points of gap )?)?\[([−\d., ]+)\]", prose)
     assert len(numbers) == 4
     for value, inside in numbers:

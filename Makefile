@@ -50,16 +50,17 @@ starters: $(STARTERS:%=runs/starters/%/warmstart.json) ## The policies that the 
 runs/starters/%/warmstart.json: | install
 	$(BIN)/python -m examples.starters.warmstart --task $(*D) --seed $(*F:seed%=%) --output $(@D)
 
-study: install ## The runs of the third study, their tables and pages; finished runs are kept.
+study: install ## The runs of the third study and the tables of all studies; finished runs are kept.
 	$(BIN)/python -m studies.third.run runs/third --workers 2
 	$(BIN)/python -m studies.third.results runs/third studies/third/runs.csv.gz
 	$(BIN)/python -m studies.third.predicted runs/third studies/third/predicted.csv.gz
 	$(MAKE) pages
 
-pages: install ## docs/study.md, docs/benchmark.md and what docs/smollm2.md tells of trainings, from the tables beside their code.
+pages: install ## The tables and pictures of docs/results.md and studies/*/README.md, from the runs kept beside their code.
 	$(BIN)/python -m studies.third.page
 	$(BIN)/python -m studies.benchmark.page
-	$(BIN)/python -m studies.smollm2 page
+	$(BIN)/python -m studies.smollm2.training page
+	$(BIN)/python -m studies.page
 
 TESTS := -n 3 --dist loadfile -m "not slow and not pages and not runs"
 

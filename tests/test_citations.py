@@ -151,7 +151,7 @@ def of_file(path: Path) -> str | None:
         return path.relative_to(CONTRIB).parts[0]
     if name.startswith(("configs/comparisons/", "configs/protocol/")):
         return next((key for key in PAPERS if path.stem.startswith(key)), None)
-    return "ta_grpo" if name == "docs/study_second.md" else None
+    return "ta_grpo" if name == "studies/second/README.md" else None
 
 
 def settings_of(path: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Every method beside every other: `python -m studies.benchmark.page` writes docs/benchmark.md from the digests.
+"""Every method beside every other: `python -m studies.benchmark.page` writes the tables of README.md from the digests.
 
 All have the same settings (`recipe=common`), tasks and, where they need one, the same k. What counts is the gain in
 pass@k over the untrained policy that a run began with, in every task, with the intervals of the third study. A mean
@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from string import Template
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -17,15 +16,13 @@ import pandas as pd
 
 from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import LEVEL, Estimate
-from tagrpo.files import write_json, write_text
+from tagrpo.files import write_json, write_section
 
 from ..tasks import OverTasks, over_tasks
 from ..third.verdicts import by_task, estimate_of, moments_of
 from .digest import BASE, FOLDER, SETTINGS, Runs, gains, paired, read, setting_of, settings_of, table_of
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "benchmark.md"
-TEXT = Path(__file__).with_name("page.md")
-"""Texts around the tables of the page."""
+PAGE = Path(__file__).resolve().with_name("README.md")
 GAINS_FILE = FOLDER / "gains.json"
 """The result of `gains_of_experiments`, for docs/methods.md."""
 REFERENCES = ("grpo", "grpo_matched")
@@ -154,40 +151,78 @@ def gains_of_experiments(rows: Sequence[Row]) -> dict[str, str]:
     }
 
 
-def page(rows: Sequence[Row], runs: Runs) -> str:
-    """The page in Markdown; `runs` has the untrained policies."""
+def sections(rows: Sequence[Row], runs: Runs) -> dict[str, str]:
+    """Return the generated sections of the page by name; `runs` has the untrained policies."""
     ranked = everywhere(rows)
-    partial = [row for row in rows if row not in ranked]
-    below = {task: [row for row in ranked if row.corrected[task].high < 0] for task in TASKS}
-    worst = max(TASKS, key=lambda task: len(below[task]))
-    counts = []
+    methods = table(HEADER, [untrained(runs), *map(cells, ranked)])
+    if same := list(_same(rows)):
+        methods += ["", *same]
+    partial = [cells(row) for row in rows if row not in ranked]
+    return {
+        "summary": "\n".join([*table(COUNTED, counts(ranked)), "", *_summary(rows)]),
+        "methods": "\n".join(methods),
+        "alone": "\n".join(table(HEADER, partial)),
+    }
+
+
+def counts(ranked: Sequence[Row]) -> list[list[str]]:
+    """Count the methods below and above the untrained policy in each task: the rows of a table."""
+    counted = []
     for task in TASKS:
-        above = [row for row in ranked if row.corrected[task].low > 0]
+        below = sum(row.corrected[task].high < 0 for row in ranked)
+        above = sum(row.corrected[task].low > 0 for row in ranked)
         mean = float(np.mean([row.corrected[task].value for row in ranked]))
-        counts.append([f"`{task}`", str(len(below[task])), str(len(above)), _points(mean)])
-    differences = {row.name: row.corrected_difference for row in ranked if row.name != row.reference}
-    decided = {name: found.mean for name, found in differences.items() if found.mean is not None}
-    better = [name for name, mean in decided.items() if mean.low > 0]
-    gained = {
-        task: np.mean([differences[name].tasks[task].value for name in better] or [0.0]) for task in TASKS
-    }
-    words = {
-        "count": str(len(ranked)),
-        "counts": "\n".join(table(COUNTED, counts)),
-        "worst": worst,
-        "rest": _names([row.name for row in ranked if _below_without(row, worst, LEVEL / 2 / len(rows))]),
-        "refused": str(sum(row.gains[32].mean is None for row in ranked)),
-        "better": _names(better),
-        "gained": ", ".join(f"{_points(value)} in `{task}`" for task, value in gained.items()),
-        "worse": _names([name for name, mean in decided.items() if mean.high < 0]),
-        "differ": _names([name for name, found in differences.items() if found.mean is None]),
-        "settings": ", ".join(f"`{name}`" for name in SETTINGS),
-        "ranked": "\n".join(table(HEADER, [untrained(runs), *map(cells, ranked)])),
-        "same": "".join(f"\n{line}\n" for line in _same(rows)),
-        "alone": partial[0].settings[0] if partial else "–",
-        "partial": "\n".join(table(HEADER, map(cells, partial))),
-    }
-    return Template(TEXT.read_text(encoding="utf-8")).substitute(words)
+        counted.append([f"`{task}`", str(below), str(above), points(mean)])
+    return counted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Against:
+    """Methods compared with their references, beyond noise and corrected for the number of methods."""
+
+    better: Sequence[str]
+    worse: Sequence[str]
+    differ: Sequence[str]
+    """Methods whose difference has a sign that depends on the task."""
+    ahead: Mapping[str, float]
+    """Task → mean difference in pass@32 of the better methods."""
+
+
+def against_references(ranked: Sequence[Row]) -> Against:
+    """Compare the methods that ran in all settings with their references."""
+    found = {row.name: row.corrected_difference for row in ranked if row.name != row.reference}
+    means = {name: difference.mean for name, difference in found.items() if difference.mean is not None}
+    better = [name for name, mean in means.items() if mean.low > 0]
+    ahead = {}
+    for task in TASKS:
+        differences = [found[name].tasks[task].value for name in better]
+        ahead[task] = float(np.mean(differences or [0.0]))
+    return Against(
+        better=better,
+        worse=[name for name, mean in means.items() if mean.high < 0],
+        differ=[name for name in found if name not in means],
+        ahead=ahead,
+    )
+
+
+def _summary(rows: Sequence[Row]) -> Iterator[str]:
+    """What stands below the table of counts, line by line."""
+    ranked = everywhere(rows)
+    below = {task: sum(row.corrected[task].high < 0 for row in ranked) for task in TASKS}
+    worst = max(TASKS, key=lambda task: below[task])
+    level = LEVEL / 2 / len(rows)
+    rest = [row.name for row in ranked if _below_without(row, worst, level)]
+    refused = sum(row.gains[32].mean is None for row in ranked)
+    against = against_references(ranked)
+    ahead = ", ".join(f"{points(value)} in `{task}`" for task, value in against.ahead.items())
+    settings = ", ".join(f"`{name}`" for name in SETTINGS)
+    yield f"The table has {len(ranked)} methods, in {settings}. For {refused} of them, tasks differ in pass@32."
+    yield f"In the mean over the tasks other than `{worst}`, these end below the untrained policy: {names(rest)}."
+    yield from ("", "**Compared with GRPO** that draws about as many responses:", "")
+    yield f"- These methods are better: {names(against.better)}. Their mean lead is {ahead} (points)."
+    yield f"- These are worse: {names(against.worse)}."
+    yield f"- For these, the sign of the difference depends on the task beyond noise: {names(against.differ)}."
+    yield "- The others cannot be told apart from GRPO."
 
 
 def _below_without(row: Row, task: str, level: float) -> bool:
@@ -199,11 +234,17 @@ def _below_without(row: Row, task: str, level: float) -> bool:
     return mean is not None and mean.high < 0
 
 
-def _names(names: Sequence[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names) or "none"
+def names(methods: Sequence[str]) -> str:
+    """List methods as code, or say "none"."""
+    return ", ".join(f"`{method}`" for method in methods) or "none"
 
 
-def _points(value: float) -> str:
+def points(value: float) -> str:
+    """Write a difference in points.
+
+    >>> points(-0.0123)
+    '−1.2'
+    """
     return f"{100 * value:+.1f}".replace("-", "−")
 
 
@@ -284,11 +325,12 @@ def draw_gains(rows: Sequence[Row], path: Path) -> None:
 
 
 def main() -> None:
-    """Write page and picture."""
+    """Write the tables and the picture of the page."""
     digests = kept()
     rows = rows_of(methods_of(*digests))
-    draw_gains(everywhere(rows), PAGE.with_suffix("") / "gains.png")
-    write_text(PAGE, page(rows, digests[0]))
+    draw_gains(everywhere(rows), PAGE.with_name("gains.png"))
+    for name, text in sections(rows, digests[0]).items():
+        write_section(PAGE, name, text)
     write_json(GAINS_FILE, gains_of_experiments(rows))
     print(PAGE)
 

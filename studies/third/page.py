@@ -1,4 +1,4 @@
-"""The page of the study with its pictures: `python -m studies.third.page` writes docs/study.md from the table of runs.
+"""The tables and pictures of the study's page: `python -m studies.third.page` writes them into README.md.
 
 What a word depends on is in `claims.py` and `verdicts.py`, which the plan froze; nothing here changes one.
 """
@@ -6,7 +6,6 @@ What a word depends on is in `claims.py` and `verdicts.py`, which the plan froze
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
-from string import Template
 from typing import Any
 
 import numpy as np
@@ -17,33 +16,21 @@ from scipy import stats
 from tagrpo.analysis.plots import finished, looks, panels, save, styled
 from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import LEVEL, Estimate
-from tagrpo.files import write_text
+from tagrpo.files import write_section
 
 from ..tasks import OverTasks, over_tasks
 from .claims import CLAIMS, OURS, THEIRS, Pair, _difference, chosen, judged
 from .design import ARMS, GAPS, KINDS, RECIPES, UNTRAINED
-from .effects import INTERACTIONS, LEADS, POINTS, excluded, missed, over_untrained
-from .results import RUN
-from .verdicts import Finding, Word, estimate_of, moments_of
+from .effects import INTERACTIONS, LEADS, POINTS, excluded, over_untrained
+from .verdicts import Finding, estimate_of, moments_of
 
 HERE = Path(__file__).resolve().parent
 RUNS, PREDICTED = HERE / "runs.csv.gz", HERE / "predicted.csv.gz"
-TEXT = HERE / "page.md"
-"""Texts around the tables of the page."""
-PAGE = HERE.parents[1] / "docs" / "study.md"
+PAGE = HERE / "README.md"
 METHODS = ("grpo", THEIRS, OURS, "pass_at_k")
 """Arms that are methods of their own."""
 PARTS = ("exposure", "pooled", "anchored")
 """Of TA-GRPO, as arms of their own."""
-LAW_WORDS: Mapping[Word, str] = {
-    "opposite": "is false",
-    "tasks differ": "does not hold: a part of it has another sign in one of the tasks",
-    "no effect": "does not hold: a part of it is smaller than counts",
-    "undecided": "is undecided",
-    "smaller than claimed": "holds, in a part by less than it says",
-    "reproduces": "holds, on the mean of these three tasks, with the same sign in each",
-}
-"""Word on claims 1 to 3 → what the plan says of the law."""
 Line = Callable[[pd.DataFrame, int, str], pd.Series]
 """From the table of runs, k and a point: (task, branch, seed) → a difference in pass@k."""
 
@@ -136,17 +123,24 @@ def cells(found: OverTasks) -> list[str]:
     return [mean, *tasks]
 
 
+GAINS = ("arm", "point", "pass@32", *(f"… `{task}`" for task in RECIPES), "pass@1", "kept")
+"""Columns of `gains_rows`."""
+
+
 def gains_table(runs: pd.DataFrame) -> Iterator[str]:
     """Gains over the untrained policy, means over gaps, at the end of training and at the best validation."""
+    yield from table(GAINS, gains_rows(runs))
+
+
+def gains_rows(runs: pd.DataFrame) -> list[list[str]]:
+    """Return the rows of the table of gains: the untrained policy, then each method at both points."""
     rows = [["untrained, %", "start", "–", *untrained(runs, 32), ", ".join(untrained(runs, 1)), "–"]]
     for arm, (point, name) in product(METHODS, POINTS.items()):
         found = over_tasks(over_untrained(arm, 32, point)(runs))
         one = over_tasks(over_untrained(arm, 1, point)(runs))
         stopped = "–" if point == "end" else kept(runs, arm, point)
         rows.append([f"`{arm}`", name, *cells(found), one.short, stopped])
-    yield from table(
-        ["arm", "point", "pass@32", *(f"… `{task}`" for task in RECIPES), "pass@1", "kept"], rows
-    )
+    return rows
 
 
 def kept(runs: pd.DataFrame, arm: str, point: str) -> str:
@@ -306,57 +300,26 @@ def of_kinds(found: pd.Series) -> OverTasks:
     return over_tasks({f"{task}/kinds": found[task, "kinds"].to_frame() for task in RECIPES})
 
 
-def texts(runs: pd.DataFrame, predicted: pd.DataFrame) -> dict[str, str]:
-    """Name in page.md → what stands there."""
-    law, findings = judged(runs)
-    numbers = {}
-    for number, (claim, found) in enumerate(zip(CLAIMS, findings, strict=True), 1):
-        tables = claim.tables(runs)
-        for part, each in zip("abc", found, strict=False):
-            numbers[f"claim{number}{part}"] = over_tasks(tables[each.label]).short
-    spent = runs[runs["arm"] != UNTRAINED].drop_duplicates(list(RUN))
-    hours, listed = (
-        spent.filter(like="seconds/").sum().sum() / 3600,
-        spent.groupby("task")["training/listed"].mean(),
-    )
-    of_prediction, of_gap = predictions(runs, predicted)
-    estimates = [each.value for each in findings[9][0].tasks.values()]
-    lines = LEADS["rise"](runs)["shortest_path/rise"].iloc[:, 0]
-    steepest = lines.nlargest(3).sort_index()
+def sections(runs: pd.DataFrame, findings: Sequence[Sequence[Finding]]) -> dict[str, str]:
+    """Return the generated sections of the page by name."""
     return {
-        **numbers,
-        "rise": over_tasks(LEADS["rise"](runs)).short,
-        "rise_without_one_task": over_tasks(LEADS["rise without `shortest_path`"](runs)).short,
-        "cost": over_tasks(LEADS["largest gap, pass@1"](runs)).short,
-        "claims": "\n".join(claims_table(runs, findings)),
         "arms": "\n".join(gains_table(runs)),
         "leads": "\n".join(effects_table(runs, LEADS)),
         "interactions": "\n".join(effects_table(runs, INTERACTIONS)),
+        "claims": "\n".join(claims_table(runs, findings)),
         "gaps": "\n".join(gaps_table(runs)),
-        "pass_at_k_least": f"{100 * min(estimates):.1f}",
-        "pass_at_k_most": f"{100 * max(estimates):.1f}",
-        "steepest": ", ".join(f"{points(float(steepest[seed]))} in seed {seed}" for seed in steepest.index),
-        "law": LAW_WORDS[law],
-        "missed": "; ".join(
-            f"p = {p:.4f} in claim {number}, needed {level:.4f}" for number, p, level in missed(runs)
-        ),
-        "of_prediction": of_prediction,
-        "of_gap": of_gap,
-        "runs": f"{len(spent):,}",
-        "hours": f"{hours:.1f}",
-        "outlying": standing_out(runs, findings),
-        "listed": ", ".join(f"{100 * listed[task]:.1f} % in `{task}`" for task in RECIPES),
+        "outlying": f"{standing_out(runs, findings)}.",
     }
 
 
 def main() -> None:
-    """Write the page and its pictures."""
-    runs, folder = pd.read_csv(RUNS), PAGE.with_suffix("")
-    text = Template(TEXT.read_text(encoding="utf-8")).substitute(texts(runs, pd.read_csv(PREDICTED)))
-    folder.mkdir(parents=True, exist_ok=True)
+    """Write the tables and pictures of the page."""
+    runs = pd.read_csv(RUNS)
+    _, findings = judged(runs)
     for name, picture in pictures(runs).items():
-        save(picture, folder / f"{name}.png")
-    write_text(PAGE, text)
+        save(picture, PAGE.with_name(f"{name}.png"))
+    for name, text in sections(runs, findings).items():
+        write_section(PAGE, name, text)
     print(PAGE)
 
 

@@ -20,6 +20,7 @@ from tagrpo.settings.choices import check_choices
 pytestmark = pytest.mark.pages
 
 ROOT = Path(__file__).parents[2]
+STUDIES = sorted((ROOT / "studies").glob("*/README.md"))
 OVERRIDE = re.compile(
     r"(?<![\w./{\-\]'])((?:\+\+?|~)?[a-z_]\w*(?:[./]\w+)*)=('[^']*'|\[[^\]]*\]|\{[^}]*\}|[^\s`'\"|);,]+)"
 )
@@ -157,7 +158,7 @@ def test_a_setting_that_a_message_advises_can_be_set_as_printed(known):
 
 def test_a_setting_that_a_page_shows_can_be_set_as_printed(known):
     found = {}
-    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *STUDIES]:
         if path.name in ("glossary.md", "methods.md"):
             continue  # written from the settings
         for span in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", path.read_text()):
@@ -172,6 +173,7 @@ def test_a_command_that_a_page_or_a_file_of_settings_shows_composes():
         ROOT / "AGENTS.md",
         ROOT / "CONTRIBUTING.md",
         *sorted((ROOT / "docs").glob("*.md")),
+        *STUDIES,
     ]
     settings = [*sorted((ROOT / "configs").rglob("*.yaml")), *sorted((ROOT / "src").rglob("*.yaml"))]
     found = 0

@@ -22,7 +22,7 @@ def question_data(
 
     Args:
         options: Settings of the generator or taskset, such as `{max_terms: 3}` or `{split: test}`.
-        task: Name of a task of reasoning-gym, see docs/reasoning_gym.md.
+        task: Name of a task of reasoning-gym; src/lab/tasks/reasoning_gym.yaml lists them.
         environment: Name of an installed taskset of verifiers, such as `gsm8k-v1`.
         python: Interpreter in which `verifiers` and the taskset are installed; null is the current
             interpreter.

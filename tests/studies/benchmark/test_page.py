@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from math import comb
 
@@ -18,8 +19,8 @@ from studies.benchmark.page import (
     gains_of_experiments,
     kept,
     methods_of,
-    page,
     rows_of,
+    sections,
 )
 
 pytestmark = pytest.mark.pages
@@ -90,19 +91,18 @@ def test_the_page_tells_all_seeds_the_reference_and_the_untrained_policy(digests
     assert dapo.gains[32].mean.value == pytest.approx(np.mean(gained), abs=1e-9)
     expected = np.mean(gained[:2]) - np.mean(other)
     assert dapo.difference.mean.value == pytest.approx(expected, abs=1e-9), "over the seeds that both have"
-    text = page(rows, digests[0])
-    assert "| `dapo` | 3 | +4.0 [+4.0, +4.0] |" in text
+    text = sections(rows, digests[0])
+    assert "| `dapo` | 3 | +4.0 [+4.0, +4.0] |" in text["methods"]
     assert (
         "| `grpo_matched` | 0.57× | 230 | `tagrpo-train recipe=common experiment=dapo policy.anchor=own` |"
-        in text
+        in text["methods"]
     )
-    assert "| untrained |  | 0 (of " in text
-    assert "of 3 methods, those that end below or above the untrained policy" in text
-    assert "| `arithmetic` | 0 | " in text
-    ranked, alone = text.split("## On one task alone")
-    assert "`prompt_augmentation`" not in ranked
-    assert "Gains on `arithmetic/mixed` alone" in alone
-    assert "| `prompt_augmentation` | 3 | +1.0 [+1.0, +1.0] |" in alone
+    assert "| untrained |  | 0 (of " in text["methods"]
+    assert "3 methods" in text["summary"]
+    assert "| `arithmetic` | 0 | " in text["summary"]
+    assert "`prompt_augmentation`" not in text["methods"] + text["summary"]
+    assert "| `prompt_augmentation` | 3 | +1.0 [+1.0, +1.0] |" in text["alone"]
+    assert "`dapo`" not in text["alone"]
     assert gains_of_experiments(rows).keys() == {"dapo", "grpo", "grpo_matched"}
 
 
@@ -126,15 +126,15 @@ def test_methods_are_counted_in_each_task_and_a_mean_of_opposite_signs_is_refuse
     changed = [[with_noise(worse(run), 1e-4) for run in runs] for runs in digests]
     rows = rows_of(methods_of(*changed))
     assert rows[-2].name == "grpo", "where it gains least it gains less than the others do"
-    text = page(rows, changed[0])
+    text = sections(rows, changed[0])
     for task in TASKS:
         below = sum(row.corrected[task].high < 0 for row in rows[:3])
         above = sum(row.corrected[task].low > 0 for row in rows[:3])
         mean = np.mean([row.gains[32].tasks[task].value for row in rows[:3]])
-        assert f"| `{task}` | {below} | {above} | {100 * mean:+.1f} |" in text
-    assert "these methods end below the untrained policy: none." in text
-    assert "in pass@32 with 1 of 3 methods" in text
-    (line,) = (line for line in text.splitlines() if line.startswith("| `grpo` |"))
+        assert f"| `{task}` | {below} | {above} | {100 * mean:+.1f} |" in text["summary"]
+    assert "end below the untrained policy: none." in text["summary"]
+    assert "For 1 of them, tasks differ in pass@32." in text["summary"]
+    (line,) = (line for line in text["methods"].splitlines() if line.startswith("| `grpo` |"))
     assert line.split(" | ")[2].startswith("tasks differ: arithmetic +")
     assert line.split(" | ")[3] == "tasks differ"
     assert gains_of_experiments(rows)["grpo"].startswith("tasks differ: ")
@@ -152,9 +152,9 @@ def test_equal_weights_are_told(digests):
         return run["task"] == "countdown" and run["method"] in ("dapo", "grpo")
 
     same = [[{**run, "weights": str(run["seed"])} if alike(run) else run for run in runs] for runs in digests]
-    text = page(rows_of(methods_of(*same)), same[0])
+    text = sections(rows_of(methods_of(*same)), same[0])["methods"]
     assert "On `countdown/easy` the weights of `dapo`, `grpo` at seed 0 are equal to the last bit." in text
-    assert "last bit" not in page(rows_of(methods_of(*digests)), digests[0])
+    assert "last bit" not in sections(rows_of(methods_of(*digests)), digests[0])["methods"]
 
 
 def test_an_experiment_has_the_gain_of_the_method_that_changes_least_in_it(digests):
@@ -168,7 +168,11 @@ def test_an_experiment_has_the_gain_of_the_method_that_changes_least_in_it(diges
 def test_the_page_is_what_the_digests_say():
     digests = kept()
     rows = rows_of(methods_of(*digests))
-    assert PAGE.read_text(encoding="utf-8") == page(rows, digests[0])
+    page = PAGE.read_text(encoding="utf-8")
+    found = sections(rows, digests[0])
+    assert re.findall(r"<!-- begin (\w+) -->", page) == list(found)
+    for name, text in found.items():
+        assert f"<!-- begin {name} -->\n{text}\n<!-- end {name} -->" in page
     assert json.loads(GAINS_FILE.read_text()) == gains_of_experiments(rows)
 
 
@@ -185,7 +189,7 @@ def test_what_the_page_says_of_all_methods_is_what_plain_numpy_finds():
     }
     everywhere = [name for name in names if all((name, task) in gains for task in TASKS)]
     text = PAGE.read_text(encoding="utf-8")
-    assert f"of {len(everywhere)} methods" in text
+    assert f"The table has {len(everywhere)} methods" in text
     for task in TASKS:
         below = sum(interval(gains[name, task], level)[1] < 0 for name in everywhere)
         mean = np.mean([gains[name, task].mean() for name in everywhere])

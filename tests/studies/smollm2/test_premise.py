@@ -8,7 +8,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from studies import premise
+from studies.smollm2 import premise
 
 pytestmark = pytest.mark.pages
 

@@ -1,12 +1,12 @@
 """Training SmolLM2-135M on products in several wordings: a check on a real model, no test of the methods.
 
-    python -m studies.smollm2 rates     # each arm with each learning rate, on seed 100 and validation questions alone
-    python -m studies.smollm2 train     # each arm with its rate, on the seeds that are reported
-    python -m studies.smollm2 gaps      # two arms again on the same questions, which are asked before and after
-    python -m studies.smollm2 page      # the tables of docs/smollm2.md, from the results kept beside this file
+    python -m studies.smollm2.training rates     # each arm with each learning rate, on seed 100 and validation questions
+    python -m studies.smollm2.training train     # each arm with its rate, on the seeds that are reported
+    python -m studies.smollm2.training gaps      # two arms again on the same questions, which are asked before and after
+    python -m studies.smollm2.training page      # the tables of README.md, from the results kept beside this file
 
 All arms are those of `make demo-lm`, and Pass@k training; runs last 18 iterations. A finished run is a line of
-`smollm2.jsonl`; the same command goes on where it was interrupted. An arm's learning rate is the one with the best
+`training.jsonl`; the same command goes on where it was interrupted. An arm's learning rate is the one with the best
 pass@1 on validation questions.
 
 Expected, written down before the first run: (1) all arms end above the untrained model in pass@1 of both tests;
@@ -85,11 +85,14 @@ ASKED = (
 )
 ORIGINALS, EVERY_WORDING = (
     f"+data.evaluation.asked={{_target_: {source}, split: train, size: 48, seed: ${{seed}}}}"
-    for source in ("tagrpo.lab.tasks.multiplication.MultiplicationSource", "studies.smollm2.Wordings")
+    for source in (
+        "tagrpo.lab.tasks.multiplication.MultiplicationSource",
+        "studies.smollm2.training.Wordings",
+    )
 )
 ROOT, KEPT = Path("runs/smollm2"), Path(__file__).with_suffix(".jsonl")
-PAGE = Path(__file__).parents[1] / "docs" / "smollm2.md"
-OF_GAPS = ROOT / "gaps", KEPT.with_name("smollm2_gaps.jsonl")
+PAGE = Path(__file__).with_name("README.md")
+OF_GAPS = ROOT / "gaps", KEPT.with_name("gaps.jsonl")
 ROWS = {
     f"{words}, pass@{k}": (split, k)
     for split, words in {"test_id": "test", "test_phrasing": "other wordings"}.items()
@@ -293,7 +296,7 @@ def main() -> None:
         write_section(PAGE, "training", "\n".join(section(results())))
         if found := results(OF_GAPS[1]):
             write_section(PAGE, "gaps", "\n".join(gaps_section(found)))
-            save(dose(found), PAGE.with_name("smollm2_gaps.png"))
+            save(dose(found), PAGE.with_name("gaps.png"))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Does the premise of TA-GRPO hold for SmolLM2-135M before any training? Sampling alone.
 
-    python -m studies.premise sample    # about two core-hours; the same command goes on where it was interrupted
-    python -m studies.premise page      # the tables of docs/smollm2.md, from the responses kept beside this file
+    python -m studies.smollm2.premise sample    # about two core-hours; the same command goes on where it was interrupted
+    python -m studies.smollm2.premise page      # the tables of README.md, from the responses kept beside this file
 
 All 210 products of two factors from 2 to 21 are asked in the eight wordings of data=multiplication, 64 responses of at
 most 16 tokens each, at temperature 1. All wordings of a question name its factors in the same order.
@@ -28,8 +28,8 @@ from tagrpo.callbacks import sentence_encoder
 from tagrpo.files import write_section
 from tagrpo.lab.tasks.multiplication import FAMILIES, TRAINED
 
-from .benchmark.digest import read
-from .smollm2 import PAGE
+from ..benchmark.digest import read
+from .training import PAGE
 
 Array = NDArray[np.float64]
 FACTORS, RESPONSES, MAX_NEW_TOKENS = range(2, 22), 64, 16
@@ -171,7 +171,7 @@ def section(questions: Sequence[Mapping[str, Any]], encode: Callable[[list[str]]
 
 
 def page() -> None:
-    """Write the tables into docs/smollm2.md."""
+    """Write the tables into README.md."""
     write_section(PAGE, "premise", "\n".join(section(read(KEPT), sentence_encoder("package"))))
 
 

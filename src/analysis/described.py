@@ -88,7 +88,7 @@ def _parts(config: Mapping[str, Any]) -> Sequence[tuple[str, Mapping[str, Any]]]
 
 
 def meaning(part: Mapping[str, Any]) -> str:
-    """Return the class of a part of the settings and the first line of its docstring; empty if it has no class.
+    """Return the class of a part and the first line of the class's docstring; empty without a class.
 
     Only classes of this package are imported: settings may name code of others.
 

@@ -23,7 +23,8 @@ def evaluations_of(
     """Return pass@k of a run's evaluations, in the order of iterations.
 
     Only evaluations that have all `splits`, with at least k responses to each question, are returned. `start`
-    is the run of the untrained policy; its test comes first if the run was not evaluated before training.
+    is the run of the untrained policy. The test of `start` comes first if `run` has evaluations, but none
+    before training.
     """
     found: list[Evaluation] = []
     for _, evaluation in evaluations_from(run, start):
@@ -78,8 +79,9 @@ def stopped_tables(
 ) -> list[pd.DataFrame] | None:
     """Return pass@k of early-stopped runs: for each split a table [seeds, questions].
 
-    `starts` are runs of the untrained policy; a run begins from that of its seed. None if a run has fewer than two
-    evaluations of the splits with k responses, or if evaluations have different questions.
+    `starts` are runs of the untrained policy; each run begins from the start with the same seed. Returns None
+    if a run has fewer than two evaluations of the splits with k responses, or if evaluations have different
+    questions.
     """
     of_seed = {start.seed: start for start in starts}
     rows: dict[str, dict[int, pd.Series]] = {split: {} for split in splits}

@@ -218,8 +218,8 @@ def _estimates(label: str, group: int, x: Iterable[float], estimates: Iterable[E
 def equal_rewards(run: RunFiles) -> Figure:
     """Return a run's panel: percentage of questions whose responses get equal rewards, by checkpoint.
 
-    As in TA-GRPO, Fig. 3, with one series for each set of responses that `COLUMNS` has; none if the run was
-    not diagnosed.
+    The panel follows TA-GRPO, Fig. 3, with one series for each set of responses in `COLUMNS`. It has no
+    series if the run was not diagnosed.
     """
     series, checkpoints = [], (run.diagnosis or {"checkpoints": ()})["checkpoints"]
     for group, name in enumerate(name for name in COLUMNS if name.startswith("uniform_reward/")):

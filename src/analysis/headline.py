@@ -74,7 +74,7 @@ def pair_of(methods: Methods) -> Pair | None:
 
 
 def ratio_of(methods: Methods, method: str, baseline: str) -> float | None:
-    """Return the sampled responses of a method divided by those of another; None if one of them was not trained."""
+    """Return the sampled responses of a method divided by those of another; None if one was not trained."""
     ours, theirs = (float(methods.budgets["rollouts"][name]) for name in (method, baseline))
     return ours / theirs if ours and theirs else None
 
@@ -155,8 +155,9 @@ def zero_gradient_of(methods: Methods, method: str) -> float | None:
 def break_even(zero_gradient: float, baseline_zero_gradient: float) -> float:
     """Return the ratio of costs per question at which a method and its baseline are equally efficient.
 
-    At (100 − z) / (100 − z₀), both pay the same for a question that gives a gradient, for z and z₀ percent of
-    questions without gradient. Infinity if no question of the baseline gives a gradient.
+    If z percent of the method's questions and z₀ percent of the baseline's questions have no gradient, the
+    ratio is (100 − z) / (100 − z₀): both then pay the same for a question that gives a gradient. The ratio is
+    infinite if no question of the baseline gives a gradient.
 
     >>> break_even(0.0, 80.0)
     5.0

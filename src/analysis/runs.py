@@ -185,7 +185,7 @@ class RunFiles:
 
     @cached_property
     def _hydra(self) -> HydraSettings | None:
-        """Hydra's record of the command; None if missing or, with a warning, if damaged."""
+        """Hydra's record of the command; None if the record is missing or damaged."""
         path = self.path / ".hydra" / "hydra.yaml"
         if not path.exists():
             return None
@@ -219,7 +219,7 @@ class RunFiles:
 
     @cached_property
     def provenance(self) -> dict[str, str]:
-        """Commit and versions of the run's code; empty if not recorded or, with a warning, if damaged."""
+        """Commit and versions of the run's code; empty if the record is missing or damaged."""
         return read_provenance(self.path)
 
     @property

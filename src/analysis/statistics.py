@@ -115,11 +115,12 @@ def _several(tables: Tables) -> Sequence[pd.DataFrame]:
 def standard_error(*tables: np.ndarray) -> tuple[float, float]:
     """Return the standard error of the mean of tables [seeds, questions], and its degrees of freedom.
 
-    The variance is that of a mean over independent seeds plus that of a mean over independent questions:
-    var(seed means) / S + var(question means) / Q; for M tables, the latter is the sum over the tables,
-    divided by M². The interaction of seeds and questions is counted in both terms, which is conservative.
-    Degrees of freedom follow Welch and Satterthwaite. With one seed, the result is the error of the t-test
-    over questions; with one question, of the t-test over seeds; with a single value, infinity.
+    The squared error is the variance of a mean over independent seeds plus the variance of a mean over
+    independent questions: var(seed means) / S + var(question means) / Q. For M tables, the second term is the
+    sum over the tables, divided by M². The interaction of seeds and questions is counted in both terms, which
+    is conservative. Degrees of freedom follow Welch and Satterthwaite. With one seed, the result is the error
+    of the t-test over questions; with one question, the error of the t-test over seeds; with a single value,
+    infinity.
 
     >>> standard_error(np.array([[1.0, 2.0, 3.0]]))  # 1 / √3 with 2 degrees of freedom
     (0.577..., 2.0)

@@ -202,7 +202,11 @@ class Checkpointer(Callback):
             checkpoint.update(self._states_to_save)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return iterations, epochs at the end, all random states, and logger states. Collective."""
+        """Return the state for a resumed run. Collective.
+
+        The state has the number of iterations done, the epoch at the end of training, the random states of
+        all ranks, and the states of loggers.
+        """
         return {
             "iterations": self._done,
             "epoch": self._epoch,

@@ -18,12 +18,13 @@ Row = dict[str, Any]  # the `id` of a question, and metric → its value for the
 
 
 class TrainingSignal(Callback):
-    """Callback that measures each question of a test once: for the original, the rephrasings, and their pool.
+    """Callback that measures, for each question of a test, whether its responses give a training signal.
 
-    Nothing is logged: `questions` has a row per question, with `uniform_reward/…` named as in
-    `ZeroGradientMonitor` (of the verdicts alone, since a test has no shaped terms), `embedding_distance/…` as
-    in `EmbeddingDiversityMonitor`, and `correct/{original,rephrasings}`, the percentage of correct responses.
-    Missing values are left out.
+    The responses to the original, the responses to the rephrasings, and the pool of both are measured.
+    Nothing is logged: `questions` has a row per question. A row has `uniform_reward/…`, named as in
+    `ZeroGradientMonitor`, but computed from verdicts alone, since a test has no shaped terms. It also has
+    `embedding_distance/…`, as in `EmbeddingDiversityMonitor`, and `correct/{original,rephrasings}`, the
+    percentage of correct responses. Missing values are left out.
 
     Args:
         diversity: Monitor that embeds the responses; None measures no distances.

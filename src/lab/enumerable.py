@@ -113,13 +113,13 @@ def expected_update(
     samples: int | Tensor,
     options: UpdateOptions | None = None,
 ) -> Tensor:
-    """Return the negative expected gradient of the loss of one mini-batch in the current policy's logits.
+    """Return the negative expected gradient of a mini-batch's loss with respect to the current logits.
 
-    The result is the average effect of `PolicyUpdate`. It is exact for losses whose terms are proportional to
-    |A| at either sign, or independent of A, such as `PolicyLoss`: E[loss(A)] = loss(E[max(A, 0)]) +
-    loss(E[min(A, 0)]) − loss(0). Two limits: the normaliser of `token_mean` is replaced by its expectation,
-    as with many questions per mini-batch; random groups are averaged before the sign is taken, which is exact
-    if nothing is clipped.
+    The result is the average effect of `PolicyUpdate`. It is exact for losses in which each term is either
+    independent of A, or proportional to |A| for A > 0 and for A < 0, such as `PolicyLoss`: E[loss(A)] =
+    loss(E[max(A, 0)]) + loss(E[min(A, 0)]) − loss(0). There are two limits. The normaliser of `token_mean` is
+    replaced by its expectation, as with many questions per mini-batch. Random groups are averaged before the
+    sign is taken, which is exact if nothing is clipped.
 
     Args:
         policies: The four policies; a single tensor of logits is used for all of them.

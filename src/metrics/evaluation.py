@@ -129,8 +129,9 @@ def averages(
 ) -> dict[str, dict[str, Any]]:
     """Return mean pass@k of groups of splits: `pass_at_k` weighs splits equally, `by_question` all questions.
 
-    `report` is split → what `summarise` returns, `groups` name → splits. Groups with a split that was not
-    evaluated are left out, and so is each k that a split of the group lacks.
+    `report` maps each split to the result of `summarise`; `groups` maps each group's name to its splits. A
+    group is left out if one of its splits was not evaluated. A k is left out of a group if one of its splits
+    lacks this k.
 
     >>> rows = [{"n": 1, "correct": 0}, {"n": 1, "correct": 0}, {"n": 1, "correct": 0}, {"n": 1, "correct": 1}]
     >>> report = {name: {"pass_at_k": {1: {}}, "questions": own} for name, own in (("a", rows[:3]), ("b", rows[3:]))}

@@ -38,7 +38,7 @@ class MeanByName(Metric):
         self.add_state("rows", [], dist_reduce_fx="cat")
 
     def update(self, values: Mapping[str, Tensor]) -> None:
-        """Add name → [n] values, n being any number for each name.
+        """Add the [n] values of each name; n may differ between names.
 
         Raises:
             ValueError: if a name is not one of `names`.

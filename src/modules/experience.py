@@ -40,7 +40,7 @@ class TokenColumns:
     on_score_prompt: Tensor
     """[T] bool, true in responses that were sampled from their score prompt and are not replayed."""
     stale: Tensor
-    """[T] bool, true in stale responses, whose weights have been updated since sampling; not if replayed."""
+    """[T] bool, true if the policy has been updated since the response was sampled; false if replayed."""
     log_ratio_since_sampling: Tensor
     """[T] float32, log π − log μ under the sampled prompt, nats.
 
@@ -255,7 +255,7 @@ class MicroBatch:
     old_logprobs: Tensor = field(init=False)
     """[t] log-probs before the batch's first update, nats; empty before `loss_of`."""
     log_ratio: Tensor = field(init=False)
-    """[t] `TokenColumns.log_ratio` of these; empty before `loss_of`."""
+    """[t] `TokenColumns.log_ratio` of `old_logprobs`; empty before `loss_of`."""
 
     def __post_init__(self) -> None:
         rows, device = self.packed.rows, self.packed.response.device
@@ -269,7 +269,10 @@ class MicroBatch:
         self.old_logprobs = self.log_ratio = self.columns.engine_logprobs[:0]
 
     def loss_of(self, scores: TokenScores) -> Tensor:
-        """Return the [] loss after the forward, which has computed it if it got this micro-batch."""
+        """Return the [] loss of the whole micro-batch, given the scores of its forward.
+
+        If the forward has computed the loss part by part, that loss is returned.
+        """
         self.old_logprobs = self.columns.old(scores.logprobs)
         self.log_ratio = self.columns.log_ratio(self.old_logprobs)
         if scores.loss is not None:
@@ -309,9 +312,9 @@ def truncated_weights(target: Tensor, sampled: Tensor, cap: float) -> Tensor:
 def split_by_question(question: Tensor, num_questions: int, num_mini_batches: int) -> list[Tensor]:
     """Return the ascending rows of each mini-batch's responses; questions are never split.
 
-    `question` is [R] long, in 0..num_questions-1. Mini-batches differ by at most one question, over all ranks
-    too if ranks have equally many questions: the larger mini-batches come first on rank 0, and ranks take
-    turns.
+    `question` is [R] long, in 0..num_questions-1. The mini-batches of a rank differ by at most one question.
+    If all ranks have equally many questions, the same is true of the mini-batches over all ranks: the larger
+    mini-batches of a rank begin where those of the previous rank end.
 
     >>> [rows.tolist() for rows in split_by_question(torch.tensor([0, 0, 1, 2, 2]), 3, 2)]
     [[0, 1, 2], [3, 4]]

@@ -218,8 +218,9 @@ class PolicyLoss(Loss):
     Tokens of replayed responses (ExGRPO, arXiv 2510.02245) have A ρ/(ρ + δ) instead, ρ being the token's
     ratio to the policy that sampled it and δ `replay_shaping`: bounded without a clip.
 
-    w_t: `AGGREGATIONS`; v_t: `LossInputs.weights`, of the policy term alone (a response's term takes their
-    mean); c_nt: `LossInputs.token_terms`, of the terms in `TOKEN_TERMS`.
+    The aggregation gives w_t (`AGGREGATIONS`). v_t is `LossInputs.weights`, which weigh the policy term
+    alone; a term of a whole response takes their mean. c_nt is the coefficient in `LossInputs.token_terms` of
+    term n in `TOKEN_TERMS`.
 
     `sums` and `response_sums` of the outputs, over tokens: `tokens`; `ratio`; `clip_low` and `clip_high` (see
     `Surrogate`); `clip_dual` with `dual_clip`; `clipped`, tokens whose gradient the bounds removed, of either

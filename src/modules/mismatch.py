@@ -54,14 +54,15 @@ class MismatchCorrection:
     ρ by level: `token` e^{d_t}; `sequence` e^{Σ d}, the same for all tokens of a response; `geometric`
     e^{mean d}, likewise. Log-ratios are clamped to ± `MAX_LOG_RATIO` before the exponential.
 
-    Weights per token have little variance but leave the bias of the tokens before; weights per sequence have
-    no bias but that of the cap, and much variance.
+    Weights per token have little variance, but leave the bias from the tokens before. Weights per sequence
+    have no bias except that of the cap, but much variance.
 
     Args:
         weight: Level of the weights; None gives every token weight 1, so that only rejection acts.
         cap: Upper bound that larger weights are truncated to; None truncates no weight.
-        reject: Level of the ratio that decides what is rejected, a token or a response; `divergence` rejects
-            responses whose mean estimate k3, e^d − 1 − d, is above `high`; None rejects nothing.
+        reject: Level of the ratio that is compared with `low` and `high`. `token` rejects tokens; the other
+            levels reject responses. `divergence` rejects responses whose mean estimate k3, e^d − 1 − d, is
+            above `high`. None rejects nothing.
         low: Smallest ratio that is kept, above 0; None sets no bound.
         high: Largest ratio, or divergence, that is kept.
 

@@ -133,8 +133,9 @@ def prefix_shared_attention(
 
 
 def compiles_attention(value: Tensor) -> bool:
-    """Return whether FlexAttention serves `value` as one fused kernel: CUDA, Triton, two bytes, D ≥ 16.
+    """Return whether FlexAttention compiles to one fused kernel for tensors like `value`.
 
+    The kernel needs CUDA, Triton, elements of two bytes, and D ≥ 16.
     In float32 its backward can outgrow a GPU's shared memory. `TORCH_COMPILE_DISABLE=1` leads to SDPA.
     """
     fits = value.is_cuda and value.element_size() == 2 and value.shape[-1] >= 16

@@ -98,7 +98,7 @@ class PackedBatch:
         return Work(self.input_ids.shape[1], len(self.states), int(pairs.sum()))
 
     def to(self, device: torch.device | str) -> PackedBatch:
-        """Move all tensors but those on the CPU."""
+        """Move all tensors except `lengths`, `rows` and `paths`, which stay on the CPU."""
         kept = {"lengths", "rows", "paths"}
         names = {field.name for field in fields(self)} - kept
         return replace(self, **{name: getattr(self, name).to(device) for name in names})
@@ -189,7 +189,7 @@ def dummy(device: torch.device | str = "cpu") -> PackedBatch:
 
 
 class Sequences(NamedTuple):
-    """Prompts with their responses, which lack their last token, concatenated."""
+    """Concatenated prompts and responses; each response lacks its last token."""
 
     tokens: Array
     """[N] tokens."""
@@ -200,7 +200,7 @@ class Sequences(NamedTuple):
 
     @classmethod
     def of(cls, prompts: Sequence[Tensor], responses: Sequence[Tensor]) -> Sequences:
-        """Concatenate r prompts with their responses, which have tokens."""
+        """Concatenate r prompts with their responses, none of which is empty."""
         heads = np.array([ids.numel() for ids in prompts], dtype=np.int64)
         bodies = np.array([ids.numel() for ids in responses], dtype=np.int64)
         tokens = torch.cat([ids for pair in zip(prompts, responses, strict=True) for ids in pair]).numpy()
@@ -275,9 +275,9 @@ def padded_lengths(lengths: Tensor) -> Tensor:
 
 
 def padded_blocks(paths: Paths) -> tuple[list[AttentionBlock], Tensor]:
-    """Return blocks in which every token is a query exactly once, and [L] long places of tokens.
+    """Return attention blocks in which every token is a query exactly once, and the places of tokens.
 
-    A place is the index of a token in the concatenated outputs of the blocks.
+    Places are [L] long: the index of each token in the concatenated outputs of the blocks.
     """
     first = paths.lengths.cumsum(0) - paths.lengths
     new = paths.lengths - paths.shared
@@ -328,10 +328,10 @@ def _block(rows: Tensor, runs: Tensor, query_size: int, key_size: int) -> tuple[
 
 
 def block_mask(ends: Tensor, block_size: int = 128) -> BlockMask:
-    """Return FlexAttention's mask, from one number per token and block, never [L, L].
+    """Return FlexAttention's mask without ever making a tensor of shape [L, L].
 
-    `ends` is `PackedBatch.ends`. A block of keys is skipped if no query of a block sees any of it, and
-    unmasked if every query sees all of it.
+    The mask is made from `ends`, which is `PackedBatch.ends`. A block of queries skips a block of keys if no
+    query sees any of the keys, and is not masked if every query sees all of the keys.
     """
 
     def sees(_batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
@@ -350,8 +350,9 @@ def block_mask(ends: Tensor, block_size: int = 128) -> BlockMask:
 def visible_blocks(ends: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
     """Return two [M, M] bool masks over M blocks of queries (rows) and M blocks of keys (columns).
 
-    The first mask is true if any query of a query block sees any key of a key block. The second is true if
-    every query sees every key; true values occur only at full query blocks and earlier key blocks.
+    The first mask is true if any query of a query block sees any key of a key block. The second mask is true
+    if every query sees every key. It is false for query blocks with padding, and for key blocks that do not
+    come before the query block.
     """
     count = -(-len(ends) // block_size)
     padding = count * block_size - len(ends)

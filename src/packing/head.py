@@ -56,7 +56,7 @@ class Targets(NamedTuple):
 
     @classmethod
     def of(cls, tokens: Tensor, predictors: Tensor) -> tuple[Tensor, Targets]:
-        """Return [S] long, the distinct values of `predictors` in order, and the targets of these states.
+        """Return [S] long, the distinct rows in `predictors`, ascending, and the targets of these S states.
 
         Args:
             tokens: [T] long, on the CPU.
@@ -69,7 +69,7 @@ class Targets(NamedTuple):
         return states, cls(tokens, state, state.argsort(stable=True), before)
 
     def to(self, device: torch.device | str) -> Targets:
-        """Move all tensors but `before`."""
+        """Move all tensors except `before`, which stays on the CPU."""
         tokens, state, order = (values.to(device) for values in self[:3])
         return Targets(tokens, state, order, self.before)
 
@@ -187,7 +187,7 @@ class _HeadScores(torch.autograd.Function):
 
 
 class HeadConfig(NamedTuple):
-    """Settings of an output head that are the same for all chunks, and the logits kept for the backward."""
+    """Settings that an output head uses for every chunk, with the logits that are kept for the backward."""
 
     temperature: float
     entropy: EntropyMode

@@ -91,12 +91,13 @@ class PrefixTree:
         return int(self.shared[part.first] + self.starts[part.end] - self.starts[part.first])
 
     def cut(self, budget: int) -> list[list[int]]:
-        """Cut the sequences into groups of at most `budget` distinct prefixes; longer sequences stand alone.
+        """Cut the sequences into groups of at most `budget` distinct prefixes.
 
-        Subtrees that fit stay whole. Other subtrees are cut where neighbours share the fewest tokens;
-        neighbours that share more than the common beginning of all sequences stay together as far as they
-        fit. The parts are assigned to groups, largest first, each to the first group with room (first-fit
-        decreasing). For this, only the common beginning of all sequences is counted once per group.
+        A sequence of more than `budget` tokens is a group by itself. Subtrees that fit stay whole. Other
+        subtrees are cut where neighbours share the fewest tokens; neighbours that share more than the common
+        beginning of all sequences stay together as far as they fit. The parts are assigned to groups, largest
+        first, each to the first group with room (first-fit decreasing). This assignment counts the common
+        beginning of all sequences once per group, and every other prefix once per part.
 
         Returns:
             Sequences of each group, ascending. The fullest group is first, so that ranks which step together

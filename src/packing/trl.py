@@ -222,7 +222,7 @@ def is_attention(module: nn.Module) -> bool:
 
 
 def _forward_before_sharing(model: Any) -> Any:
-    """Return the forward that `model` had before the call, or its class's if `model` is a later copy.
+    """Return the forward that `model` had before the call; if `model` is a later copy, that of its class.
 
     TRL 1.16 adds a fused head by a closure over the model, so that the forward of a copy computes with the
     weights of the model that was copied.
@@ -290,7 +290,7 @@ def _encode_prompts_once(model: Any) -> None:
 
 
 class SharedLogProbs:
-    """Callable that replaces `plain`, a TRL trainer's method for log-probs, to encode each distinct prefix once.
+    """Replacement of `plain`, a TRL trainer's method for log-probs, that encodes each distinct prefix once.
 
     See `share_prefixes`. Batches that can't be packed are passed to `plain`.
     """

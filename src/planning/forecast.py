@@ -75,7 +75,7 @@ class Setup:
         return self.responses * self.mean + self.prompts * self.prompt / 2
 
     def fullest(self) -> int:
-        """Return the tokens of the largest possible micro-batch: the longest responses within the budget."""
+        """Return the number of tokens of the largest possible micro-batch: the longest responses that fit."""
         own = max(self.responses // self.ranks // self.mini_batches, 1)
         prompt = max(self.prompt // 2, 1)
         return prompt + min(max(self.token_budget - prompt, self.longest), own * self.longest)

@@ -128,11 +128,11 @@ class Reviewed:
 
 
 def review(pair: Pair, checks: Checks, unchecked: Sequence[str] = ()) -> list[Verdict]:
-    """Return the verdict of every check except the `unchecked`; for an unreadable text, only of `readable`.
+    """Return the verdicts of all checks except the checks named in `unchecked`.
 
-    A readable text has no broken or hidden characters, spells no control token of a published tokenizer, and
-    is not overlong. With `readable` among the `unchecked`, a text may have any length and contain hidden
-    text.
+    An unreadable text gets a single verdict, that of `readable`. A readable text has no broken or hidden
+    characters, spells no control token of a published tokenizer, and is not overlong. If `readable` is in
+    `unchecked`, a text may have any length and contain hidden text.
     """
     if "\ufffd" in pair.rephrasing and "\ufffd" not in pair.question:
         return [Verdict("readable", False, "holds broken characters")]

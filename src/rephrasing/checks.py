@@ -98,9 +98,9 @@ def _unpaired(text: str) -> bool:
 def numbers_kept(pair: Pair) -> Verdict:
     r"""Check that the rephrasing has exactly the numbers of the original.
 
-    Repetitions do not count, nor whether a number is written in digits or as a word (`five`). Words such as
-    `twice`, `half` and `each` may stand for a number of the other text. Numbers of an example (`For instance,
-    …`) may be missing.
+    Numbers may be repeated, and may be written in digits or as words (`five`). Words such as `twice`, `half`
+    and `each` may stand for a number of the other text. Numbers of an example (`For instance, …`) may be
+    missing.
 
     >>> numbers_kept(Pair("Tom has 3 cats and buys 2.", "Tom, who had three cats, buys two more.")).reason
     'all 2 numbers kept'

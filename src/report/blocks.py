@@ -167,8 +167,9 @@ class Responses:
         return found
 
     def blocks(self, room: float) -> tuple[int, list[str]]:
-        """Return the number of responses that fit into `room` bytes, and their blocks, named by first row.
+        """Return the number of responses that fit into `room` bytes, and the blocks with these responses.
 
+        The name of a block has its first row.
         The last responses to each prompt are left out first, then whole prompts, evenly over training.
         """
         # The first response to every prompt, then the second ones, …; each time spread over training.

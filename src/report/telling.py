@@ -23,8 +23,9 @@ KINDS = {
 
 
 def telling(run: RunFiles, own: Responses | None, start: RunFiles | None = None) -> list[Telling]:
-    """Return a question of each kind, or a sentence that says why there is none.
+    """Return an entry for each kind of question in `KINDS`.
 
+    An entry describes a question of this kind, or says in a sentence why the run has no such question.
     `own` are the run's recorded responses, and `start` is the run of the untrained policy with the same seed.
     """
     cells = None if own is None else cells_of(own)

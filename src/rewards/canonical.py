@@ -76,7 +76,7 @@ def canonical_number(text: str) -> str | None:
 
 
 def normalize_answer(answer: str) -> str:
-    r"""Return a spelling in which most equal answers are equal strings, and equal strings equal answers.
+    r"""Return a spelling that most equal answers have in common, and that no two different answers share.
 
     Drops `\left`, `\right`, dollars, spacing commands, a final full stop or comma and spaces that separate
     nothing; unwraps `\text{…}`, `\mbox{…}` and the like; writes `\dfrac`, `\tfrac` and `\frac12` as

@@ -20,14 +20,14 @@ class MultipleChoiceReward(Verifier):
     2. the last statement: `answer: B`, `the correct option is (b)`, `**Answer:** $\mathrm{B}$`, `Answer -
        'B'`;
     3. the last of the statements `B is the correct answer`, `I choose B`, with the letter in upper case;
-    4. the last line, when it names one choice as `(B)` or consists of it: `B.`, `Option B`, `#### B`; or the
-       only line, when it begins with the letter: `B. Paris`.
+    4. the last line, if it names one choice as `(B)` or consists of a choice: `B.`, `Option B`, `#### B`; or
+       the only line, if it begins with the letter: `B. Paris`.
 
     A list names no choice: `A or B`, `A, B, C, D`, `A/B`, `A, perhaps B`, neighbouring boxes with different
-    letters. Nor does a statement that is doubted or supposed ("I am not sure whether the answer is B", "B is
-    correct if"), or a box with other content (`\boxed{42}`). Later items are not tried then, so that a
-    response cannot hedge between its box and its text. The article in "the answer is a guess" is not read as
-    the choice A.
+    letters. A statement that is doubted or supposed ("I am not sure whether the answer is B", "B is correct
+    if") and a box with other content (`\boxed{42}`) name no choice either. In these cases later items are not
+    tried, so that a response cannot hedge between its box and its text. The article in "the answer is a
+    guess" is not read as the choice A.
 
     >>> MultipleChoiceReward()(r"A tempting choice is (A), but $\boxed{\text{B}}$.", "B")
     Score(correct=True, answer='B', failure=None)
@@ -147,8 +147,8 @@ class MixedReward(BackgroundVerifier):
 
     Scores are computed in the background.
 
-    For evaluation on benchmarks of both kinds. A free answer that happens to be such a letter (in MATH, the
-    name of a point) is scored as a choice: `\boxed{(b)}` and `\boxed{B: 42}` count as well.
+    This verifier suits evaluation on benchmarks of both kinds. A free answer that happens to be such a letter
+    (in MATH, the name of a point) is scored as a choice: `\boxed{(b)}` and `\boxed{B: 42}` count as well.
     """
 
     def __init__(self, choice: MultipleChoiceReward, free: Verifier) -> None:

@@ -243,11 +243,11 @@ class PlainAnswerReward(Verifier):
     | `word`, `text`, `set` | the last match of `pattern`, by default a word; the line; all matches, in any order |
     | `grid` | the last block of rows without words, also as `[[…], […]]`: the same cells |
 
-    The number of a box, or of what follows `####` or "answer is", is the one that it begins with, perhaps
-    after `x =`, `about` or a currency: 42 of `42 apples (3 bags of 14)`. If an equation begins there, it is
-    what the equation ends with: 7 of `3 + 4 = 7`. Otherwise, and in lines, the last number counts, but none
-    of a derivation in parentheses and none of a comparison: 42 of `Tom has 42 apples, which is 50% more than
-    28`. A statement of several numbers (`42 or 43`, `between 42 and 43`, `42, 43`) names none, and a denied
+    In a box, and after `####` or "answer is", the number at the beginning counts, perhaps after `x =`,
+    `about` or a currency: 42 of `42 apples (3 bags of 14)`. If an equation begins there, the number at its
+    end counts: 7 of `3 + 4 = 7`. Otherwise, and in lines, the last number counts, but no number of a
+    derivation in parentheses or of a comparison: 42 of `Tom has 42 apples, which is 50% more than 28`. A
+    statement of several numbers (`42 or 43`, `between 42 and 43`, `42, 43`) names no number, and a denied
     number (`not 42`) does not count.
 
     `Score.answer` spells equal numbers alike, so that they vote together: `0.5` for `1/2` and `.50`.

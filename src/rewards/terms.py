@@ -41,10 +41,10 @@ def format_reward(response: str, markers: Sequence[str]) -> float:
 
 
 class TemplateFormatTerm:
-    """weight · the format reward of each response's template (arXiv 2602.03190; 1 in the paper's code).
+    """Reward term weight · the format reward of a response's template (arXiv 2602.03190).
 
-    A tokenizer that counts a marker among its *special* tokens drops it from the text, and the reward with
-    it; marks of thoughts (`<think>`) stay.
+    The paper's code has weight 1. If a marker is a *special* token of the tokenizer, the marker is dropped
+    from the text, and the response gets no reward for it; marks of thoughts (`<think>`) stay.
 
     Args:
         weight: Factor.
@@ -81,7 +81,7 @@ class TemplateFormatTerm:
 
 
 class SoftOverlongPenalty:
-    """weight · DAPO's soft overlong punishment of each response's length (arXiv 2503.14476, Eq. 13).
+    """Reward term weight · DAPO's soft overlong punishment of a response (arXiv 2503.14476, Eq. 13).
 
     The penalty is 0 up to L_max − L_cache tokens, then falls linearly to −1 at L_max, and is −1 beyond.
 
@@ -109,7 +109,7 @@ class SoftOverlongPenalty:
 
 
 class SignedReward:
-    """−1 if the response is wrong, else 0, so that the reward is ±1 (DAPO, arXiv 2503.14476, Eq. 7).
+    """Reward term −1 for wrong responses, so that the reward is ±1 (DAPO, arXiv 2503.14476, Eq. 7).
 
     DAPO's overlong penalty is weighed against this scale: a correct response at the length limit earns 0.
     """
@@ -120,7 +120,7 @@ class SignedReward:
 
 
 class RewardNoise:
-    """Noise: with some probability, a *wrong* response earns +1, like a right one.
+    """Reward term of noise: with some probability, a *wrong* response earns +1, like a right response.
 
     The term is 0 for all other responses. It is the control experiment of Pass@k training (arXiv 2508.10751,
     Fig. 6a: 10, 30, 50 %). `correct` does not change. The draw is seeded by (seed, questions, response

@@ -66,7 +66,10 @@ class Generation:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Generation:
-        """Restore this rank's responses, which are lost after a failure or with another number of ranks."""
+        """Restore a generation with this rank's responses.
+
+        The responses are lost if sampling failed on this rank, or if the number of ranks has changed.
+        """
         mine = state["ranks"][rank()] if len(state["ranks"]) == world_size() else None
         return (
             cls("", state["step"])
@@ -94,7 +97,7 @@ class Block:
         self.scorings[number].deliver(prompt - self.starts[number], completions)
 
     def part(self, number: int) -> list[list[Completion]]:
-        """Return the responses to one of the batches; the first call waits for all of them. Collective."""
+        """Return the responses to batch `number`; the first call waits for all batches. Collective."""
         if self._completions is None:
             if self.finish is None:
                 raise EngineError(

@@ -24,7 +24,10 @@ COLUMNS = [field.name for field in fields(Rollouts) if field.name not in _OTHERS
 
 
 def no_draw(*_: Any) -> QuestionBatch:
-    """Raise an error; default of `roll_out(draw=…, reformulated=…)`, which some options need."""
+    """Raise a ValueError: an option of the pipeline needs an argument that `roll_out` was not given.
+
+    This function is the default of the arguments `draw` and `reformulated`.
+    """
     needed = "roll_out(…, draw=…) with rollout.dynamic_sampling, and reformulated=… with rollout.reformulator"
     raise ValueError(f"Expected {needed}, but got none. Give a way to draw.")
 

@@ -36,9 +36,9 @@ Reads = Literal["answer", "response"]
 
 
 class Decoder:
-    """Decoder of responses by a tokenizer, without special tokens, except tokens that mark thoughts.
+    """Decoder of responses that drops the tokenizer's special tokens, except marks of thoughts.
 
-    These tokens show where the answer is.
+    Marks of thoughts show where the answer is.
 
     Attributes:
         tokenizer: A tokenizer of transformers, to be set before the first call.
@@ -68,7 +68,7 @@ class Scoring:
     has whole responses. `step` is the number of optimizer steps of the weights that sample.
 
     Attributes:
-        failures: `timeout`, … → responses without a verdict, after `rollouts`.
+        failures: Number of responses without a verdict by reason, such as `timeout`; filled by `rollouts`.
     """
 
     def __init__(
@@ -115,13 +115,14 @@ class Scoring:
         terms: Mapping[str, RewardTerm],
         seconds: Seconds,
     ) -> Rollouts:
-        """Return the scored responses, with a replayed response after the others to its prompt.
+        """Return the scored responses by prompt; the replayed response to a prompt, if any, comes last.
 
         Args:
             completions: [P][G] sampled responses.
-            staleness: Optimizer steps since the weights that sampled.
+            staleness: Number of optimizer steps between the weights that sampled and the current weights.
             terms: Reward terms to add; see `with_terms`.
-            seconds: Gets the time of this, and is the `seconds` of the rollouts.
+            seconds: Times of the iteration's phases, which the rollouts share. This method adds the time of
+                scoring.
         """
         with seconds.measure("score"):
             pairs = zip(self.batch.prompts, completions, strict=True)
@@ -233,8 +234,9 @@ def assemble(
 ) -> Rollouts:
     """Return the rollouts of `batch`, with rewards from scores alone.
 
-    `completions` are [P][G], `texts` and `scores` [R]. `staleness` is the number of optimizer steps since the
-    weights that sampled. `seconds` is shared, not copied: later phases of the iteration add their seconds.
+    `completions` are [P][G], `texts` and `scores` [R]. `staleness` is the number of optimizer steps between
+    the weights that sampled and the current weights. `seconds` is shared, not copied: later phases of the
+    iteration add their seconds.
     """
     flat = list(chain.from_iterable(completions))
     rows = torch.repeat_interleave(torch.tensor([len(samples) for samples in completions], dtype=torch.long))

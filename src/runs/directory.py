@@ -408,7 +408,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def parsed(text: str) -> Any:
-    """Parse a YAML text without aliases, a few lines of which could expand to gigabytes."""
+    """Parse a YAML text, and refuse aliases: a few lines with aliases could expand to gigabytes.
+
+    Raises:
+        yaml.YAMLError: if the text is not YAML, or has an alias.
+    """
     if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, LOADER)):
         raise yaml.YAMLError("there are aliases in it")
     return yaml.load(text, LOADER)
@@ -482,7 +486,10 @@ def provenance() -> dict[str, str]:
 
 
 def read_provenance(directory: Path) -> dict[str, str]:
-    """Read `provenance.json` in a directory; empty if the file is missing or, with a warning, damaged."""
+    """Read `provenance.json` in a directory; return an empty mapping if the file is missing or damaged.
+
+    A damaged file gives a warning.
+    """
     path = directory / "provenance.json"
     if not path.is_file():
         return {}

@@ -314,7 +314,7 @@ def stop(runs: list[GridRun]) -> None:
 def table_of(runs: list[GridRun]) -> Table:
     """Return a table of states, with counts.
 
-    Of more than `MOST_ROWS` runs, the table shows only active and failed ones.
+    If there are more than `MOST_ROWS` runs, the table shows only active and failed runs.
     """
     many = len(runs) > MOST_ROWS
     told = ", ".join(f"{count} {state}" for state, count in Counter(run.state for run in runs).items())

@@ -68,8 +68,8 @@ class ScalarLog(Callback):
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the evaluation's row.
 
-        During training, its step is that of the iteration before. Otherwise it is the number of iterations so
-        far, 0 if this trainer has run none.
+        During training, the row has the step of the previous iteration. Otherwise its step is the number of
+        iterations so far, 0 if this trainer has run no iteration.
         """
         self._write(trainer, trainer.fit_loop.total_batch_idx + (trainer.state.fn != TrainerFn.FITTING))
 

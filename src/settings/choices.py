@@ -98,8 +98,9 @@ def check_names(words: Sequence[str], known: Sequence[str]) -> None:
 def check_added(cfg: DictConfig, overrides: Sequence[str]) -> None:
     """Refuse settings that overrides add (`+name=value`) and that nothing reads.
 
-    A setting at the top level is read if another one refers to it (`${name}`), a callback or logger if it has a
-    `_target_`. Most other settings are arguments of a class, which `check_declared` compares.
+    A setting at the top level is read if another setting refers to it (`${name}`). A callback or logger is
+    read if it has a `_target_`. Most other settings are arguments of a class, which `check_declared`
+    compares.
 
     Args:
         cfg: The composed settings.

@@ -156,8 +156,8 @@ def check_sections(cfg: DictConfig) -> None:
     """Refuse null, a text or a number for a setting that must be a mapping of settings.
 
     Raises:
-        ValueError: if one of `PARTS` is not a mapping, or an optional part, one of `GROUPS` or a part in a
-            group is neither null nor a mapping. The message names the setting.
+        ValueError: if one of `PARTS` is not a mapping. Also if an optional part, one of `GROUPS`, or a part
+            in a group is something other than a mapping or null. The message names the setting.
     """
     for name in PARTS:
         part = OmegaConf.select(cfg, name)
@@ -329,7 +329,10 @@ def _build(cfg: DictConfig) -> Run:
 
 
 def kept_engine(make: Callable[[], Engine], directory: Path) -> Callable[[], Engine]:
-    """Return what makes the engine of a run, which keeps what servers sample until a checkpoint covers it."""
+    """Return a function that makes the engine of a run.
+
+    The engine keeps the responses of servers until a checkpoint covers them.
+    """
     from ..rollouts.engines.cached import keep_paid
 
     def covered() -> int:
@@ -357,7 +360,10 @@ def policy_module(cfg: DictConfig) -> PolicyModule:
 
 
 def check_settings(cfg: DictConfig, trains: bool = True) -> None:
-    """Refuse settings that would fail only later, or that training would not follow as stated."""
+    """Refuse settings that would fail later in the run, or that training would not follow.
+
+    `trains` is whether the command trains.
+    """
     check_numbers(cfg)
     if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
         raise ValueError(

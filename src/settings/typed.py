@@ -69,7 +69,8 @@ def check_declared(cfg: DictConfig) -> None:
 def of_another_type(cfg: DictConfig, name: str, hint: Any, value: object) -> ValueError:
     """Return the error of a setting `name` whose `value` is not of the type `hint`.
 
-    The error names the setting where the value was written; for a mapping, the wrong member.
+    The error names the setting where the value was written. If the value is a mapping, the error names the
+    wrong member.
     """
     for kind in get_args(hint) if get_origin(hint) in (Union, types.UnionType) else [hint]:
         if get_origin(kind) in _MAPPINGS and isinstance(value, Mapping):

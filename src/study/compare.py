@@ -73,7 +73,7 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> dict[str, in
     """Check that the settings of all methods compose, before any run is started.
 
     Returns:
-        Method → responses that its training samples if nothing is sampled again.
+        Number of responses that each method samples in training, without the extra draws of dynamic sampling.
 
     Raises:
         ValueError: if there are no methods, or the settings of a method do not compose.

@@ -224,7 +224,7 @@ class Diagnosis(Message):
 
 
 def measured_in(path: Path) -> list[Point]:
-    """Return the checkpoints of an earlier diagnosis; none, with a warning, if its file is damaged."""
+    """Return the checkpoints of an earlier diagnosis. If the file is damaged, warn and return none."""
     if not path.exists():
         return []
     try:

@@ -11,9 +11,10 @@ from .data import RewardGroups
 
 @dataclass(frozen=True, kw_only=True)
 class LossInputs:
-    """T tokens of a packed micro-batch, all or some.
+    """Input of a loss: T tokens of a packed micro-batch, or of a part of the micro-batch.
 
-    Normalisers are global, so that parts, micro-batches and ranks add up.
+    `num_responses` and `num_tokens` count the whole mini-batch over all ranks, so that the losses of parts,
+    micro-batches and ranks add up.
     """
 
     logprobs: Tensor
@@ -76,7 +77,7 @@ class CreditInputs:
 
 
 class Credit(NamedTuple):
-    """Output of token credit for the T tokens that it was given."""
+    """Output of token credit for T tokens."""
 
     advantages: Tensor
     """[T] float32, finite; 0 if a token has no policy gradient."""

@@ -76,7 +76,7 @@ The training thread calls this function once per rank."""
 
 
 def ignore(prompt: int, completions: list[Completion]) -> None:
-    """Do nothing: the `Deliver` of callers that wait for all responses."""
+    """Do nothing; default of `deliver` for callers that wait for all responses."""
 
 
 @runtime_checkable
@@ -200,7 +200,10 @@ class PromptVerifier(Verifier, Protocol):
 
 @runtime_checkable
 class RewardTerm(Protocol):
-    """A shaped reward that is added to the verdict in training. Any callable of this form is one."""
+    """A shaped reward that is added to the verdict in training.
+
+    Any callable of this form is a reward term.
+    """
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
         """Return [R] float, one value per response; `groups` are the questions of this rank's batch."""
@@ -240,8 +243,8 @@ class Reformulator(Protocol):
 class SampledPolicy(Protocol):
     """Members of `PolicyModule` that callbacks and engines use.
 
-    Only `rollout.replay` requires them. From modules without them, engines get the named parameters of the
-    policy (argument `policy` of `RolloutCallback`).
+    Only `rollout.replay` requires these members. If a module lacks them, engines get the named parameters of
+    the policy (argument `policy` of `RolloutCallback`).
     """
 
     mini_batches: int = 1
@@ -260,7 +263,10 @@ class SampledPolicy(Protocol):
 
 
 def require(value: object, protocol: type, setting: str) -> None:
-    """Raise a TypeError, when a run is built, if `value`, chosen by `setting`, lacks `protocol` members."""
+    """Raise a TypeError if `value` lacks a member of `protocol`; the message names `setting`.
+
+    Parts are checked when a run is built, before anything is sampled.
+    """
     if isinstance(value, protocol):
         return
     members = {*vars(protocol), *protocol.__annotations__}

@@ -7,9 +7,11 @@ from ...types import QuestionGroup
 
 
 def running_rate(record: Record, decay: float) -> float | None:
-    """Return the running success rate of the original; None if the original was never sampled.
+    """Return the running success rate of the original question; None if the original was never sampled.
 
-    The rate begins with the first visit's, and becomes decay · rate + (1 − decay) · the next visit's.
+    The running rate starts at the success rate of the first visit. Each later visit changes the running rate
+    to decay · (running rate) + (1 − decay) · (success rate of the visit). Visits in which the original was
+    not sampled do not count.
     """
     running = None
     for asked, right in ((visit.samples[0], visit.correct[0]) for visit in record.visits if visit.samples[0]):

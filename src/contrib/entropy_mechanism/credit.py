@@ -40,8 +40,8 @@ def token_covariances(inputs: CreditInputs) -> tuple[Tensor, float]:
 class ClipCovCredit(TokenCredit):
     """Credit of 0 for `share` of the tokens, drawn from the tokens with low < covariance < high.
 
-    arXiv 2505.22617, Eq. 11 and 12. At least one token is drawn if the range has any, all if it has too few.
-    The normalisers count the tokens that are left out, as in the authors' code. Draws depend on `seed`,
+    arXiv 2505.22617, Eq. 11 and 12. At least one token is drawn if the range has any; all are if it has too
+    few. The normalisers count the tokens that are left out, as in the authors' code. Draws depend on `seed`,
     training progress, prompt and response, so that ranks and resumed runs agree.
 
     Args:

@@ -9,7 +9,7 @@ from ...types import Credit, CreditInputs, TokenCredit
 
 @dataclass(eq=False)
 class EntropyShapedCredit(TokenCredit):
-    """A_t = A + min(α H_t, |A| / κ), with H_t the entropy at the token (arXiv 2506.14758, Eq. 5 and 6).
+    """Credit A_t = A + min(α H_t, |A| / κ), with H_t the entropy at token t (arXiv 2506.14758, Eq. 5 and 6).
 
     The sign of A stays, since κ > 1; tokens of responses without an advantage have none. No gradient flows
     through H_t. Departure: the paper takes the entropy of the policy that is being updated; this class takes

@@ -15,11 +15,12 @@ class SkipUniform(Curriculum):
     falls by `step` if the batch's share of such visits reached the target, else p rises by `step`, within
     `least` and `most`.
 
-    The rule follows the authors' code (Infini-AI-Lab/GRESO, presampling_selector.py and ray_trainer.py). As
-    here, the target for easy questions is a third of the targeted share of questions without gradient, and
-    that for hard ones two thirds. There, easy means at least 98 % right and hard at most 11 %: the same at
-    eight responses. Departures: p adapts from the start, not from the second epoch; with dynamic sampling it
-    adapts after each batch that is drawn, and the size of the draws does not adapt.
+    The rule follows the authors' code (Infini-AI-Lab/GRESO, presampling_selector.py and ray_trainer.py).
+    There and here, the target for easy questions is a third of the targeted share of questions without
+    gradient, and the target for hard questions two thirds. The authors' code calls a question easy if at
+    least 98 % of its responses are right, and hard if at most 11 % are: the same rule for eight responses.
+    Departures: p adapts from the start, not from the second epoch; with dynamic sampling it adapts after each
+    batch that is drawn, and the size of the draws does not adapt.
 
     Args:
         easy: p of easy questions at the start.

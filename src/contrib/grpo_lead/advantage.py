@@ -75,5 +75,9 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
         return advantages * torch.where(advantages > 0, self.weight(share), self.weight(1 - share))
 
     def expected(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, of one draw if the base is random: weights depend on the sign of A."""
+        """Return [R] advantages; if the base is random, those of a single draw.
+
+        An average over draws would not be exact, since the weight depends on the sign of the base's
+        advantage.
+        """
         return self(groups)

@@ -22,12 +22,12 @@ def length_reward(
 
     R = exp(−α z) if correct, else `wrong`, with z = (length − μ) / (σ + ε); μ and σ (Bessel's correction, as
     in the authors' code) are those of the *correct* responses of the group. z is 0, and R is 1, if a group
-    has a single correct response or correct ones of equal length. The authors' code leaves groups of short
-    responses as they are (three shortest under 4,000 tokens on average), which the paper does not mention;
-    there is no such exception here.
+    has a single correct response or correct responses of equal length. The authors' code does not change the
+    rewards of a group whose three shortest responses have less than 4,000 tokens on average. The paper does
+    not mention this exception, and this function does not make it.
 
-    `lengths` [R] and ε are in tokens, `correct` is [R] bool, `group` [R] long of any values; returns [R]
-    float32.
+    `lengths` [R] and ε are in tokens. `correct` is [R] bool, and `group` is [R] long with any values. Returns
+    [R] float32.
 
     >>> length_reward(torch.tensor([10, 20, 30, 99]), torch.tensor([True, True, True, False]), torch.zeros(4))
     tensor([ 1.0513,  1.0000,  0.9512, -1.0000])
@@ -43,7 +43,7 @@ def length_reward(
 
 
 class LengthReward:
-    """weight · (`length_reward` − verdict), so that at weight 1 the reward *is* GRPO-LEAD's.
+    """Reward term weight · (`length_reward` − verdict), so that at weight 1 the reward *is* GRPO-LEAD's.
 
     The difficulty weights of GRPO-LEAD are an advantage strategy, `DifficultyWeightedAdvantage`.
 

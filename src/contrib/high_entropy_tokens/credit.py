@@ -16,12 +16,12 @@ from ...types import Credit, CreditInputs, TokenCredit
 
 @dataclass(eq=False)
 class HighEntropyCredit(TokenCredit):
-    """A_t = A · 1[H_t ≥ τ] · T / Σ 1[H ≥ τ], with τ the entropy that `share` of all T tokens reach.
+    """Credit A_t = A · 1[H_t ≥ τ] · T / Σ 1[H ≥ τ], with τ the entropy that `share` of all T tokens reach.
 
     arXiv 2506.01939, Eq. 6.
 
     The factor makes the chosen tokens the normaliser of the policy term under `loss.aggregation=token_mean`,
-    as the equation has it; KL and entropy terms still count all tokens. Tokens of responses without an
+    as in the equation; KL and entropy terms still count all tokens. Tokens of responses without an
     advantage take part in the ranking. Equal entropies at the bound are all chosen.
 
     Args:

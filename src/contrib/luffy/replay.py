@@ -34,7 +34,7 @@ class Demonstrations:
         self.field, self.form, self.longest = field, form, longest
 
     def of(self, group: QuestionGroup) -> Completion | None:
-        """Return the demonstration for a question; None if there is none that is short enough."""
+        """Return the demonstration for a question; None if it is missing or longer than `longest`."""
         text = group.metadata.get(self.field, self.form and self.form.replace("{answer}", group.answer[0]))
         ids = [*self.tokenizer.encode(text or "", add_special_tokens=False), self.tokenizer.eos_token_id]
         past = Completion(token_ids=torch.tensor(ids), logprobs=torch.zeros(len(ids)), truncated=False)

@@ -12,7 +12,7 @@ from ...types.checks import check_choice
 
 @dataclass(eq=False)
 class DifficultyAwareAdvantage(AdvantageStrategy):
-    """A_i = ν λ (R_i − r̄) / MAD over the pool of response i (arXiv 2601.20614, Eq. 4 to 6).
+    """Advantages A_i = ν λ (R_i − r̄) / MAD over the pool of response i (arXiv 2601.20614, Eq. 4 to 6).
 
     MAD is the mean of |R_i − r̄|, so that the |A_i / ν λ| of a pool have the mean 1 however hard it is. The
     weights are λ = V exp(D/T) / Σ exp(D/T) over the batch's V pools whose rewards differ, D = −(share of
@@ -21,7 +21,7 @@ class DifficultyAwareAdvantage(AdvantageStrategy):
     `lengths` a response counts as one token.
 
     For 0/1 rewards and G responses to one question, the expected gradient is (1 − p^G − (1−p)^G) / (2p (1−p))
-    · ∇p: for many responses half that of the log-odds of p.
+    · ∇p: for many responses half the gradient of the log-odds of p.
 
     Degenerate pools are exactly 0: rewards that are all equal, or a single response.
 

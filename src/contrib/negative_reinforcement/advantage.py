@@ -21,8 +21,8 @@ class VerdictAdvantage(AdvantageStrategy):
     | REINFORCE | λ = 1 | −1 |
 
     The table follows the authors' code (TianHongZXY/RLVR-Decomposed); the paper was not read. The expected
-    gradient is (`correct` − `wrong`) · ∇p for every p: PSR and NSR differ in variance, and in what a clipped
-    or token-averaged loss makes of them. There is no pool: a question whose responses are all wrong is
+    gradient is (`correct` − `wrong`) · ∇p for every p: PSR and NSR differ in variance, and in their effect
+    under a clipped or token-averaged loss. There is no pool: a question whose responses are all wrong is
     learned from too, unless `wrong` is 0. Shaped rewards are not read.
 
     Args:

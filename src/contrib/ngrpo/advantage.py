@@ -20,7 +20,7 @@ class VirtualSuccessAdvantage(AdvantageStrategy):
     lowered, and those of an all-correct pool stay 0. The virtual response is not learned from: the advantages
     of a pool sum to less than 0.
 
-    Assumes that no reward exceeds `reward`: shaped rewards may, and then count as more than a success.
+    Assumes that no reward exceeds `reward`. A shaped reward that does counts as more than a success.
 
     Args:
         reward: Reward of the virtual response: the largest that the task gives.

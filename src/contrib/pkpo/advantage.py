@@ -32,11 +32,11 @@ class PKPOAdvantage(AdvantageStrategy):
     gradient of the probability that k of the pool's responses, drawn without replacement, include a correct
     one. If all responses have the success rate p, this probability is pass@k (Theorem 2), and the gradient is
     k (1 − p)^(k−1) · ∇p; with rephrasings of other rates it is the mean of 1 − ∏(1 − p_j) over the groups of
-    k. `PassAtKAdvantage` divides by the standard deviation of pass@k and is biased. Counts are of `correct`.
+    k. `PassAtKAdvantage` divides by the standard deviation of pass@k and is biased. Counts use `correct`.
 
-    Degenerate pools are 0. Pools of fewer than k responses, and of k with `leave_one_out`, have no unbiased
-    estimate (Corollary 2). With `fewer`, pools without a correct response and pools with fewer than k − 1
-    wrong ones are 0 too.
+    Degenerate pools are 0. Pools of fewer than k responses, and pools of exactly k responses with
+    `leave_one_out`, have no unbiased estimate (Corollary 2). With `fewer`, pools without a correct response
+    and pools with fewer than k − 1 wrong ones are 0 too.
 
     Args:
         k: Responses per group, at least 1; k = 1 gives the verdict itself (less the baseline).

@@ -68,7 +68,10 @@ class Stages(Curriculum):
     visits: int
 
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:
-        """Return the question in the wording of its stage; at most 64 visits are counted."""
+        """Return the question in the wording of its current stage.
+
+        The stage follows from the number of visits in `record`, which remembers at most 64.
+        """
         stage = min(len(record.visits) // self.visits, len(group.rephrasings) - 1)
         return group._replace(
             question=[group.question, *group.rephrasings][stage + 1], rephrasings=(), kinds=()

@@ -13,13 +13,13 @@ from ...types.checks import check_choice
 
 @dataclass(eq=False)
 class RiskSensitiveAdvantage(AdvantageStrategy):
-    """A_i = (e^{β R_i} / m − 1) / β, with m the mean of e^{β R} over the pool (arXiv 2509.24261).
+    """Advantages A_i = (e^{β R_i} / m − 1) / β, with m the mean of e^{β R} over the pool (arXiv 2509.24261).
 
-    This gives the gradient of (1/β) ln E[e^{β R}], with the pool's mean as expectation; that utility is the
-    mean reward for β → 0 (`GroupAdvantage` with scale none), the largest for β → ∞. For rewards of 1 and 0
-    and a large pool the expected gradient is (e^β − 1) / (β (1 + p (e^β − 1))) · ∇p; a finite pool is biased,
-    as every ratio of means. The formula follows the authors' code (Jackory/RS-GRPO, risk_sensitive_adv.py);
-    the paper was not read.
+    This gives the gradient of the utility (1/β) ln E[e^{β R}], with the pool's mean as expectation. The
+    utility tends to the mean reward for β → 0 (`GroupAdvantage` with scale none), and to the largest reward
+    for β → ∞. For rewards of 1 and 0 and a large pool the expected gradient is (e^β − 1) / (β (1 + p (e^β −
+    1))) · ∇p; a finite pool is biased, as every ratio of means is. The formula follows the authors' code
+    (Jackory/RS-GRPO, risk_sensitive_adv.py); the paper was not read.
 
     Degenerate pools are exactly 0: rewards that are all equal, or a single response (the authors' code leaves
     (e^{β R} − 1) / β there).

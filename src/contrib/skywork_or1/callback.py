@@ -37,7 +37,7 @@ class AdaptiveEntropy(Callback):
         self.gamma, self.coef = 0.0, 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Restore the coefficient of the checkpoint."""
+        """Set the loss's `entropy_coef`: to the value of the checkpoint if the run is resumed, else to 0."""
         pl_module.loss.entropy_coef = self.coef
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:

@@ -18,16 +18,16 @@ class UnlikelinessAdvantage(BasedAdvantage):
     The rank of a response, 0 … G − 1, is the number of less likely responses in its pool of size G: the most
     likely response loses most. Pools of equal rewards keep their rewards, as in the paper. R is at least 0.
 
-    Departure: responses whose log-probs differ by at most `tolerance`, summed over a response, share the mean
-    of their ranks. The authors rank equal responses as sorting and rounding leave them.
+    Departure: responses whose log-probs differ by at most `tolerance` share the mean of their ranks. In the
+    authors' code, the ranks of equal responses depend on sorting and rounding.
 
     Args:
         base: Strategy for the resulting rewards; `GroupAdvantage` in the paper.
         beta: β, 0..1; the paper's is 0.25.
         ranked_by: `sequence`, log π(o | q), in the paper; `token`, its mean per token, in the authors' code.
         group_by: The pool: `question` | `prompt` | `batch`.
-        tolerance: Nats over a whole response; with `ranked_by="token"`, means count times the longer
-            response's tokens.
+        tolerance: Largest difference of two responses that counts as equal, in nats of a whole response. With
+            `ranked_by="token"`, the difference of the means is multiplied by the longer response's length.
     """
 
     needs_logprobs = True

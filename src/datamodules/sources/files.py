@@ -59,7 +59,7 @@ class Row:
     """Column → value, or the reason why the row can't be read."""
 
     def values(self) -> dict[str, Any]:
-        """Return column → value.
+        """Return the values of the row by column.
 
         Raises:
             RowError: if the row can't be read.

@@ -166,7 +166,7 @@ def _shown(value: Any) -> str:
 def texts_of(field: Any, column: str) -> list[str]:
     """Return a field with a list of texts, such as rephrasings; a CSV cell may have the list as JSON.
 
-    An unknown or empty field is an empty list.
+    A missing or empty field gives an empty list.
 
     Raises:
         RowError: if the field is anything else, or a text is blank.
@@ -206,7 +206,7 @@ def is_known(field: Any) -> bool:
 def answers(field: Any) -> tuple[str, ...]:
     """Return the accepted answers in a field with one answer or a list of answers, as texts.
 
-    Empty and unknown answers are left out.
+    Empty and missing answers are left out.
 
     Raises:
         RowError: if an answer is not a text, a number or a date, such as an object, a list within a list,
@@ -239,7 +239,7 @@ def _answer_text(value: Any) -> str:
 
 
 def row_id(field: Any) -> str | None:
-    """Return the id in a field as text; None if the field is unknown or empty.
+    """Return the id in a field as text; None if the field is missing or empty.
 
     Raises:
         RowError: if the id is neither text nor number.

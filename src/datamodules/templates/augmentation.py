@@ -9,7 +9,7 @@ from .base import Template
 
 
 class PromptAugmentation:
-    """Sampler that draws uniformly the template in which each prompt is rendered.
+    """Sampler that draws the template of each prompt uniformly.
 
     The draw depends on (seed, epoch, question id) alone: not on rank, batch or resume.
 

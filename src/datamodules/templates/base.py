@@ -37,7 +37,7 @@ class PlainTemplate:
         self.name = name
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
-        """Return the question within the format string."""
+        """Return the format string with the question filled in."""
         text = self.format.replace("{question}", question)
         begins = tokenizer.bos_token_id is not None and tokenizer("")["input_ids"][:1] == [
             tokenizer.bos_token_id

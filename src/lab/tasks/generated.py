@@ -60,7 +60,7 @@ class Split:
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Style of phrasing a list in any order, and its share of the supervised examples."""
+    """Family of wordings that phrase a list in any order, with its share of the supervised examples."""
 
     layout: str  # has words by name, and the list as {items}, or as {first} and {others}
     link: str = ", "  # joins the items
@@ -99,8 +99,8 @@ class GeneratedSource(Source):
 
     `metadata` of a question has `split`, `regime`, `family` (of the original), `rephrasing_families`, and the
     facts of its problem. Originals cycle through their families, with equal shares. With a smaller `size`,
-    the source has the first questions of a larger one. If a regime has rephrasings other than wordings, each
-    question lists the `kinds` of its rephrasings.
+    the source has the first questions of a larger source. If a regime has rephrasings other than wordings,
+    each question lists the `kinds` of its rephrasings.
 
     Args:
         split: One of `splits`.

@@ -23,7 +23,10 @@ HOOKS = ("setup", "finalize", "stage_verifier")
 
 
 def refusal(taskset: Any, task: Any) -> str | None:
-    """Return why an environment is not single-turn with a reward of question and response; None if it is."""
+    """Return the reason why an environment is refused; None if it is accepted.
+
+    An accepted environment has one turn, and rewards that read the question and the response alone.
+    """
     import verifiers.v1 as vf
     from verifiers.v1.envs.single_agent import SingleAgentEnv
     from verifiers.v1.utils.loaders import default_harness_id, environment_class

@@ -27,7 +27,8 @@ def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
 
     A missing answer counts as an answer.
 
-    The plug-in estimate: with n responses at most log n, and too low by about (answers − 1) / 2n.
+    The plug-in estimate from n responses is at most log n. On average it is too low by about (m − 1) / 2n if
+    m answers are possible.
 
     >>> answer_entropy(["1", "2", "1", "1"], torch.tensor([0, 0, 1, 1]))  # log 2, and 0
     tensor([0.6931, 0.0000], dtype=torch.float64)

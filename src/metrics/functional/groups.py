@@ -82,15 +82,16 @@ def zero_gradient_causes(
       zero: pooling the prompts would give a gradient;
     - `masked`: every response with an advantage is left out of the loss;
     - `clipped`: in all responses with an advantage that are in the loss, every token is clipped;
-    - `other`: zeros although rewards differ (Pass@k with fewer than k wrong responses, say), or equal rewards
-      for right and wrong responses.
+    - `other`: all advantages are zero although rewards differ (as in Pass@k with fewer than k wrong
+      responses), or although equal rewards go to right and wrong responses.
 
-    Per response: float `advantages` and `rewards`; bool `correct`, `truncated`, and `masked`, left out of the
-    loss; ids of its question, `group`, and of its sampled `prompt`, which belongs to one question; float
-    `clipped`, the share of its tokens whose gradient clipping removed, NaN if no forward was made. None
-    stands for zeros.
+    All arguments have one value per response. `advantages` and `rewards` are float, `correct` and `truncated`
+    bool. `group` is the id of the question, and `prompt` the id of the sampled prompt; a prompt belongs to
+    one question. `masked` is bool, true if the response is left out of the loss. `clipped` is float, the
+    share of tokens whose gradient was removed by clipping, NaN if no forward was made. None for `masked` or
+    `clipped` stands for zeros.
 
-    Returns cause → [num_groups] bool; a group has one cause at most.
+    Returns [num_groups] bool by cause; a group has at most one cause.
 
     >>> rewards = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0, 0.0])
     >>> advantages, group = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, -1.0]), torch.tensor([0, 0, 1, 1, 2, 2])
@@ -127,11 +128,11 @@ def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> T
 
     Responses are drawn without replacement.
 
-    The probability is Σ_v C(m_v, s) / C(m, s) over the values v of a group of m responses, m_v of which have
-    v; NaN if m < s. The probability makes groups of unequal size comparable: 24 responses are less often
+    For a group of m responses, m_v of them with the value v, the probability is Σ_v C(m_v, s) / C(m, s); NaN
+    if m < s. The probability makes groups of unequal size comparable: 24 responses are less often
     uniform than 8, merely because there are more of them.
 
-    `values` are [R] float, `group` [R] long, `size` [num_groups] long, s of each group, at least 1.
+    `values` are [R] float, and `group` is [R] long. `size` is [num_groups] long: s of each group, at least 1.
 
     >>> group = torch.tensor([0, 0, 0, 0])  # of 6 pairs, 3 are of the three ones
     >>> uniform_subset_probability(torch.tensor([1.0, 1.0, 1.0, 0.0]), group, torch.tensor([2])).round(decimals=9)

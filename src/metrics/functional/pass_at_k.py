@@ -93,12 +93,12 @@ def cover_at_tau(success: Tensor, taus: Sequence[float]) -> Tensor:
 
 
 def support_change(before: Tensor, after: Tensor, level: float = 0.5) -> tuple[Tensor, Tensor]:
-    """Return the share of questions that training brought within reach of k samples, and the share it lost.
+    """Return the shares of questions that training gained and lost, [K] float64 each, for each budget k.
 
-    Both are [K] float64.
-
-    A softmax policy gives every response some probability, so that support is a matter of the budget: a
-    question is within reach if its pass@k, [Q, K] float `before` and `after`, is at least `level`.
+    A question is within reach of k samples if its pass@k is at least `level`. The question is gained if it is
+    within reach after training but not before, and lost in the reverse case. (A softmax policy gives every
+    response some probability, so that support depends on the budget of samples.) `before` and `after` are
+    [Q, K] float, pass@k of each question before and after training.
 
     >>> before, after = torch.tensor([[0.1], [0.6], [0.9]]), torch.tensor([[0.7], [0.7], [0.2]])
     >>> support_change(before, after)

@@ -23,13 +23,13 @@ def t_intervals(*sets: Tensor) -> list[Interval]:
     """Return Student's 95 % t-interval of each column's mean over questions, within the values' range.
 
     Args:
-        sets: [Q, K] float, one row per question. For several sets, such as benchmarks, the mean is that of
-            their means, with the degrees of freedom of the smallest set, which is conservative.
+        sets: [Q, K] float, one row per question. For several sets, such as benchmarks, the mean is the mean
+            of the sets' means. The degrees of freedom are those of the smallest set, which is conservative.
 
     Returns:
-        Mean and bounds of each column; NaN for no questions, bounds equal to the mean for one. With ten
-        questions, or if most have the same value, the bounds cover up to three percentage points less than 95
-        %.
+        Mean and bounds of each column. All are NaN if there are no questions; the bounds equal the mean if
+        there is one question. With ten questions, or if most have the same value, the bounds cover up to
+        three percentage points less than 95 %.
 
     >>> t_intervals(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
     [Interval(value=0.0, low=0.0, high=0.0), Interval(value=1.0, low=1.0, high=1.0)]
@@ -90,9 +90,9 @@ class DifficultyTest(NamedTuple):
     """Result of a test of whether the prompts of a question differ in difficulty."""
 
     statistic: float
-    """Σ X² over questions, adjusted, divided by its expectation if prompts do not differ.
+    """Sum of the adjusted X² over questions, divided by the sum's expectation if prompts do not differ.
 
-    The mean is then 1; it is larger if prompts differ."""
+    The mean of the statistic is then 1; it is larger if prompts differ."""
     p_value: float
     """One-sided p-value; 1 without any informative question."""
     questions: int
@@ -106,14 +106,15 @@ class DifficultyTest(NamedTuple):
 def difficulty_test(correct: Tensor, prompt: Tensor, question: Tensor) -> DifficultyTest:
     """Test the assumption of TA-GRPO (§1) that rephrasings shift the difficulty of a question.
 
-    Sums Pearson's X² of each question's table of prompts × (correct, wrong), times (n − 1) / n for n
-    responses, whose expectation is then exactly its degrees of freedom, prompts − 1. The sum is compared with
-    the χ² of all degrees of freedom. This is conservative if prompts have equally many responses, and more
-    conservative if few responses are correct or few are wrong. A small p-value says that success depends on
-    the prompt for some questions; it does not say that rephrasings are harder, nor that they are still the
-    same problem. Responses must be independent given their prompt. Questions without information are left
-    out: those with a single prompt, and those with only right or only wrong responses. Arguments are those of
-    `difficulty_variance`.
+    The statistic of a question with n responses is Pearson's X² of the table prompts × (correct, wrong),
+    times (n − 1) / n. If all prompts are equally difficult, the expectation of this statistic is exactly the
+    number of degrees of freedom, prompts − 1. The sum over questions is compared with the χ² distribution
+    with the sum of the degrees of freedom. The test is conservative if prompts have equally many responses,
+    and more conservative if few responses are correct or few are wrong. A small p-value says that success
+    depends on the prompt for some questions; it does not say that rephrasings are harder, nor that they are
+    still the same problem. Responses must be independent given their prompt. Questions without information
+    are left out: questions with a single prompt, and questions with only right or only wrong responses.
+    Arguments are those of `difficulty_variance`.
 
     >>> correct = torch.tensor([True] * 8 + [False] * 8)  # one prompt always right, the other never: X² = 16
     >>> found = difficulty_test(correct, torch.arange(16) // 8, torch.zeros(16).long())

@@ -75,7 +75,7 @@ def check_credit(returned: object, size: int, credit: TokenCredit) -> Credit:
 
     Raises:
         TypeError: if `returned` is not a `Credit` of tensors.
-        ValueError: if a tensor has another shape or device, or a term a name that is not in `TOKEN_TERMS`.
+        ValueError: if a tensor has another shape or device, or the name of a term is not in `TOKEN_TERMS`.
         FloatingPointError: if a number is not finite.
     """
     if not isinstance(returned, Credit) or not isinstance(returned.terms, Mapping):

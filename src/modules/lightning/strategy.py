@@ -22,8 +22,8 @@ ComputeType = Literal["auto", "bfloat16", "float32"]
 class FullyShardedStrategy(ModelParallelStrategy):
     """FSDP2 over all ranks of all nodes; with `replicas`, over the ranks of each copy of the model (HSDP).
 
-    `ModelParallelStrategy` takes the number of *nodes* for `data_parallel_size="auto"`, so that ranks
-    silently train apart; here it is the world size.
+    With `data_parallel_size="auto"`, `ModelParallelStrategy` shards over as many ranks as there are *nodes*,
+    so that ranks silently train apart. This strategy shards over all ranks.
 
     Args:
         cpu_offload: Keep shards, gradients and optimizer state in host memory.

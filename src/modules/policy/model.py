@@ -47,9 +47,9 @@ def load_causal_lm(
 
     Args:
         path: Folder or hub name; see `resolve_model_path`.
-        gradient_checkpointing: Recompute activations in the backward: of all layers, of none, or of this
-            share of the layers, the first ones. Each layer that keeps its activations costs memory and saves
-            a fourth of its work.
+        gradient_checkpointing: Layers whose activations are recomputed in the backward: all (true), none
+            (false), or this share of the layers, from the first. Each layer that keeps its activations costs
+            memory and saves a fourth of its work.
         lora: Freeze the weights and train low-rank adapters; None trains the weights.
 
     Raises:

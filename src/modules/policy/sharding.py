@@ -36,8 +36,9 @@ def shard(
     has the whole module in memory.
 
     Args:
-        module: `CausalPolicy` around a Hugging Face model; its forward must be the only way in.
-        mesh: Data-parallel mesh over all ranks: of one dimension, or of two, (copies, shards of each copy).
+        module: `CausalPolicy` around a Hugging Face model. Call only the module itself, never a submodule.
+        mesh: Data-parallel mesh over all ranks. With one dimension, all ranks share one copy of the module;
+            with two, the dimensions are copies, and shards of each copy.
         compute_dtype: Type of the gathered parameters (bfloat16 on GPUs); shards stay in their own type and
             gradients are reduced in float32. None computes in the type of the shards.
         cpu_offload: Keep shards, gradients and optimizer state in host memory.

@@ -26,9 +26,9 @@ from .base import ServerEngine, check_responses
 class CachedEngine(Engine):
     """Engine that answers a training request from a file if the request was answered before.
 
-    There is one file per training request and rank, `<iteration>-<request>-<rank>.pt`. It is used for the same
-    weights, to the bit, and the same prompts, sampling and seed. A file that is damaged, or of other weights,
-    counts as absent. Evaluations are passed on.
+    There is one file per training request and rank, `<iteration>-<request>-<rank>.pt`. A file is used if the
+    weights are equal to the bit, and prompts, sampling and seed are equal. A file that is damaged, or of
+    other weights, counts as absent. Evaluations are passed on.
 
     Args:
         make: Makes the engine that samples.
@@ -61,7 +61,7 @@ class CachedEngine(Engine):
         self._weights = json_digest(sums)
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
-        """Return the responses of the file, or sample them and write the file. Collective."""
+        """Return the responses in the request's file; if absent, sample and write the file. Collective."""
 
         def start(request: Request, deliver: Deliver) -> Finish:
             return partial(self.engine.generate, request, deliver)
@@ -69,16 +69,16 @@ class CachedEngine(Engine):
         return self._answer(request, deliver, start)()
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
-        """Start `generate` in the background if the file is absent.
+        """Return a function that waits for the responses; without a file of them, start sampling now.
 
-        Both this method and the function that it returns are collective.
+        Both this method and the returned function are collective.
         """
         return self._answer(request, deliver, self.engine.generate_async)
 
     def _answer(
         self, request: Request, deliver: Deliver, start: Callable[[Request, Deliver], Finish]
     ) -> Finish:
-        """Return a function that returns the responses; `start` begins to sample those that are absent."""
+        """Return a function that returns the responses; `start` begins to sample absent responses."""
         if request.iteration is None:
             return start(request, deliver)
         path = self.folder / f"{request.iteration:06d}-{request_key(request)}-{rank()}.pt"
@@ -144,7 +144,7 @@ class CachedEngine(Engine):
 def keep_paid(
     make: Callable[[], Engine], folder: str | Path, covered: Callable[[], int]
 ) -> Callable[[], Engine]:
-    """Return what makes the engine of a run: a `CachedEngine` around servers, else the engine of `make`.
+    """Return a function that makes a run's engine: a `CachedEngine` around servers, else that of `make`.
 
     Arguments are those of `CachedEngine`. Files of earlier processes that a checkpoint covers are deleted.
     """

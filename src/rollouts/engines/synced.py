@@ -24,8 +24,9 @@ def own_parameters(policy: nn.Module) -> Iterable[tuple[str, Tensor]]:
 class SyncedEngine:
     """Engine that is made on first use, and gets `weights` only when they have changed.
 
-    An engine is refused as soon as its class is known, at the latest when it is made, if it lacks a part of
-    `Engine`, or if `asynchronous` is set and it can't sample while the policy is updated.
+    An engine is refused if it lacks a part of `Engine`, or if `asynchronous` is set and the engine can't
+    sample while the policy is updated. The engine is checked as soon as its class is known, at the latest
+    when the engine is made.
     """
 
     def __init__(self, make: Callable[[], Engine], weights: NamedWeights, asynchronous: bool) -> None:
@@ -70,7 +71,9 @@ class SyncedEngine:
         seconds: Seconds,
         ahead: bool = False,
     ) -> Finish:
-        """Sync the engine, and return a function that returns [P] of [num_samples[p]] checked responses. Collective.
+        """Sync the engine, and return a function that returns the checked responses. Collective.
+
+        The responses are [P] of [num_samples[p]].
 
         Args:
             request: The request to the engine.

@@ -222,7 +222,9 @@ class TransformersEngine(Engine):
 
 
 def common_head(prompts: list[Tensor]) -> int:
-    """Return how many tokens all prompts begin with; each keeps at least one that follows.
+    """Return the number of tokens in the common prefix of all prompts.
+
+    The prefix leaves at least one token of each prompt.
 
     >>> common_head([torch.tensor([1, 2, 3, 4]), torch.tensor([1, 2, 5])])
     2
@@ -310,7 +312,10 @@ class _Layer(DynamicLayer):
 
 
 def with_room(kept: Tensor, rows: Tensor | None, capacity: int) -> Tensor:
-    """Return [rows, heads, capacity, D] that begins with rows of `kept`, or with all of them if None."""
+    """Copy `rows` of `kept` into a tensor with room for `capacity` positions, [rows, heads, capacity, D].
+
+    `rows` None copies all rows. Positions after those of `kept` are not initialised.
+    """
     heads, length, size = kept.shape[1:]
     copied = kept.new_empty(len(kept) if rows is None else len(rows), heads, capacity, size)
     if rows is None:
@@ -354,7 +359,10 @@ def draw(
 
 
 def _interval_ends(logprobs: Tensor) -> Tensor:
-    """Return [n, V] float64, where each token's interval ends: row i of `logprobs` [n, V] fills that from i to i + 1."""
+    """Return [n, V] float64 ends of the tokens' intervals.
+
+    The intervals of row i of `logprobs` [n, V] fill the range from i to i + 1.
+    """
     ends = torch.empty_like(logprobs, dtype=torch.float64)
     # Few rows at a time, so that a CPU's cache holds them between the steps.
     for start in range(0, len(logprobs), ROWS_AT_A_TIME):

@@ -196,8 +196,8 @@ class VLLMEngine(Engine):
 class Watch:
     """Watchdog that ends the process if its engine hangs; nothing else can end vLLM's step from within.
 
-    A step may take `seconds`, or 20 times as long as the slowest before it; the first, which may compile, 10
-    times `seconds`. Time in which the process is stopped does not count.
+    A step may take `seconds`, or 20 times as long as the slowest earlier step if that is longer. The first
+    step, which may compile, may take 10 times `seconds`. Time in which the process is stopped does not count.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -288,10 +288,10 @@ def errors_to_log() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Restore, after the block, process state that vLLM changes.
+    """Run the block, then restore the process state that vLLM changes.
 
-    This is the random states of torch, numpy and `random`, and torch's number of threads; on CPUs also
-    `torch.set_num_threads`, which vLLM replaces by a no-op.
+    The state consists of the random states of torch, numpy and `random`, the number of torch's threads, and
+    `torch.set_num_threads`, which vLLM replaces by a no-op on CPUs.
     """
     set_num_threads, threads = torch.set_num_threads, torch.get_num_threads()
     states = random.getstate(), np.random.get_state()  # noqa: NPY002 (vLLM uses the global one)

@@ -94,7 +94,7 @@ def offered(
     """Offer tensors while the block runs, and yield the arguments of `receive_weights`.
 
     `weights` are on the CPU and contiguous; `host` is the address of this machine to listen at. If no
-    receiver has taken any bytes for `timeout` seconds, `stalled` is called, again and again, also after the
+    receiver has taken any bytes for `timeout` seconds, `stalled` is called, repeatedly, also after the
     last byte. `taken` is called when a receiver has got the last byte.
     """
     with _Server(weights, timeout, host, stalled, taken) as server:

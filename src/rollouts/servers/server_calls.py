@@ -106,8 +106,8 @@ def shut_down(connection: socket.socket) -> None:
 class VLLMServer:
     """Client of one vLLM server.
 
-    Calls raise EngineError if the server refuses, ForeignDataError if its reply breaks the contract, and
-    another of `FAILURES` if the server is gone or fails.
+    A call raises EngineError if the server refuses it, ForeignDataError if the reply breaks the contract, and
+    another error of `FAILURES` if the server is gone or fails.
     """
 
     def __init__(self, url: str, timeout: float, token: str) -> None:
@@ -185,7 +185,7 @@ class VLLMServer:
             shut_down(connection)
 
     def why(self, error: Exception) -> str:
-        """Return the error of a failed call as a text; begins with the reason if the server was given up."""
+        """Return the error of a failed call as a text, after the reason if the server was given up."""
         return ": ".join(filter(None, (self.state, type(error).__name__, str(error))))
 
     def failure_to_hold(self, version: str, send: Weights | None = None) -> str:

@@ -11,7 +11,7 @@ from ....types import EnumeratingVerifier, Score
 class ChainReward(EnumeratingVerifier):
     """Verifier that accepts a response if it equals one of the references, letter by letter.
 
-    For the regime `reformulated`, whose references are all solutions.
+    This verifier suits the regime `reformulated`, whose references list all solutions.
 
     >>> reward = ChainReward()
     >>> reward("27 54", ("27 54", "46 54")).correct, reward("27  54", ("27 54",)).correct, reward("54", "27 54").correct

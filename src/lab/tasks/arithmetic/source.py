@@ -20,7 +20,7 @@ from ..generated import REFORMULATIONS, Asked, GeneratedSource, Split, choices
 
 MAX_VALUE, LARGEST_DOUBLED = 99, 30
 DOUBLING_SHARE = 0.4
-"""Share of drawn problems with one operation replaced by a doubling; fewer of these are valid."""
+"""Share of drawn problems with one operation replaced by a doubling; such problems are valid less often."""
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 PEOPLE = (
@@ -115,7 +115,7 @@ def sample_problem(rng: random.Random, num_operations: Sequence[int], start: tup
 
 @dataclass(frozen=True)
 class Family:
-    """Style of phrasing problems, as templates, and its share in supervised training.
+    """Family of wordings: templates that phrase a problem, and their share in supervised training.
 
     `layout` has the fields {name} {he} {him} {start} {things} {events}; the clauses have {he} {him} {n}. If
     there are several clauses for an operation, each event picks one. The first letters of sentences are

@@ -20,7 +20,7 @@ def move(cell: Cell, direction: str) -> Cell:
 
 
 class ShortestPathReward(EnumeratingVerifier):
-    """Verifier that accepts a walk whose steps all belong to shortest paths, and that ends at the goal.
+    """Verifier that accepts a walk to the goal if all of its steps belong to shortest paths.
 
     The references are shortest paths between two cells, such as `right right down`. A walk from the start
     whose steps all belong to shortest paths gets nearer to the goal with each step, so it is a shortest path.

@@ -101,13 +101,13 @@ def plain_generate(cfg: Any) -> Callable[[Request], int]:
 
 def serve(name: str, overrides: list[str]) -> None:
     """Answer each line, the seed of a round, with seconds and tokens."""
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what vLLM prints is not an answer
     with tempfile.TemporaryDirectory() as folder:
         engine = "transformers" if name == "generate" else name
         cfg = compose_run(folder, ["experiment=grpo", f"rollout={engine}", *overrides])
         request = request_of(cfg)
         sample = sampler(name, cfg)
-        out = os.fdopen(os.dup(1), "w")
-        os.dup2(2, 1)  # what vLLM prints is not an answer
         print("ready", file=out, flush=True)
         for line in sys.stdin:
             start = time.perf_counter()

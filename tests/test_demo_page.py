@@ -71,7 +71,7 @@ def test_a_page_is_written_between_its_marks_alone(demo_page, tmp_path):
     first, table = page.read_text().split("\nkept\n")
     assert first.startswith("# é\n<!-- begin headline -->\n- ta_grpo against grpo_matched")
     assert table.startswith("<!-- begin tasks -->\n| on | measure |")
-    assert "old" not in first + table
+    assert "\nold\n" not in first + table
     page.write_text(marks["headline"])
     with pytest.raises(ValueError, match="begin tasks"):
         demo_page.write_parts(page)

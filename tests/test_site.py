@@ -43,7 +43,7 @@ def test_no_link_of_a_page_leads_nowhere(built):
 
 def test_every_file_that_a_page_names_exists():
     file = r"[\w*-]+(?:/[\w*-]+)+\.(?:py|yaml|sh|c|md|ipynb|lock)"
-    told, run = rf"`(?!runs/)({file})`", rf"(?:python|bash|pytest) (?:-\S+ )*({file})\b(?!` at commit)"
+    told, run = rf"`(?!runs/|my_)({file})`", rf"(?:python|bash|pytest) (?:-\S+ )*({file})\b(?!` at commit)"
     pages = [path for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")) if path.name != "CHANGELOG.md"]
     found = [(page.name, names) for page in pages for names in re.findall(f"{told}|{run}", page.read_text())]
     named = sorted({(page, "".join(names)) for page, names in found})

@@ -1,7 +1,8 @@
 """Build the documentation as a site in build/site: `make docs`, or `python scripts/site.py --serve` to read it locally.
 
 Its pages are the README, those of `docs/`, and those that are written for the site alone: a page for each method, the
-glossary of metrics and settings, and the demo's report. Links to files that are no pages stay as text.
+glossary of metrics and settings, the demo's report, and the tasks of reasoning-gym. Links to files that are no pages
+stay as text.
 """
 
 import os
@@ -17,6 +18,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import demo_page  # noqa: E402
 import glossary  # noqa: E402
 import methods_page  # noqa: E402
+import reasoning_gym_page  # noqa: E402
 
 SOURCES = ROOT / "build" / "docs"
 LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!https?:|#)([^)#\s]+)(#[^)]*)?\)")
@@ -35,6 +37,7 @@ def write_sources(folder: Path) -> None:
     methods_page.write(folder / "methods")
     (folder / "glossary.md").write_text(glossary.page())
     demo_page.write_report(folder / "demo")
+    reasoning_gym_page.write(folder / "reasoning_gym.md")
 
 
 def link(match: re.Match[str], source: Path) -> str:

@@ -86,6 +86,7 @@ def test_what_is_written_for_the_site_alone_is_there(built):
     assert "| `train/" in (built / "glossary.md").read_text()
     assert (built / "demo" / "zero_gradient.png").is_file()
     assert "## Budgets" in (built / "demo" / "report.md").read_text()
+    assert "| `gcd` |" in (built / "reasoning_gym.md").read_text()
     assert not (ROOT / "docs" / "glossary.md").exists()
 
 
@@ -96,7 +97,7 @@ def test_the_menu_has_every_page_once():
                 yield from pages(value) if isinstance(value, list) else [value]
 
     listed = list(pages(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
-    for_the_site = ["index.md", "glossary.md", "demo/report.md"]
+    for_the_site = ["index.md", "glossary.md", "demo/report.md", "reasoning_gym.md"]
     assert sorted(listed) == sorted([*for_the_site, *(path.name for path in (ROOT / "docs").glob("*.md"))])
 
 

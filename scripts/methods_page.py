@@ -108,13 +108,22 @@ def settings(experiment: str, recipe: str, scale: str = "paper") -> dict[str, An
 
 @cache
 def papers() -> dict[str, dict[str, Any]]:
-    """Name → content of the paper's table, in the order of the page."""
+    """Return name → content of the paper's table, in the order of the page.
+
+    Raises:
+        ValueError: if a table does not say what its method does.
+    """
     tables = methods.tables()
     listed = [name for name in PAPERS if name in tables]
     others = [name for name in tables if name not in PAPERS]
     found = {}
     for name in [*listed, *others]:
         found[name] = {"values": {}} | methods.read_paper(tables[name])
+        if "objective" not in found[name] or {"does", "why"} - set(found[name].get("idea", {})):
+            raise ValueError(
+                f"Expected `idea` with `does` and `why`, and `objective`, in {tables[name]}. Write them as in the "
+                "table of another method: the pages of methods are made of them."
+            )
     return found
 
 

@@ -86,6 +86,22 @@ def test_the_idea_of_a_method_is_two_sentences_and_its_objective_is_stated():
         assert all(f"\ntagrpo-train experiment={experiment}\n" in page for experiment in paper["own"])
 
 
+def test_a_table_without_an_idea_or_an_objective_is_refused(monkeypatch, tmp_path):
+    fresh = loading.script("methods_page")
+    table = tmp_path / "mine.yaml"
+    monkeypatch.setattr(fresh.methods, "tables", lambda: {"mine": table})
+    for lines in ("objective: A.", "idea: {does: a, why: B.}", "idea: {does: a}\nobjective: A."):
+        table.write_text(f"title: Mine\narxiv: null\nown: {{}}\n{lines}\n")
+        fresh.papers.cache_clear()
+        with pytest.raises(
+            ValueError, match=r"`idea` with `does` and `why`, and `objective`, in .*mine\.yaml"
+        ):
+            fresh.papers()
+    table.write_text("title: Mine\narxiv: null\nown: {}\nidea: {does: a, why: B.}\nobjective: A.\n")
+    fresh.papers.cache_clear()
+    assert list(fresh.papers()) == ["mine"]
+
+
 def test_all_settings_are_the_papers_or_have_a_reason_and_the_page_shows_no_others():
     # page() raises where the configuration differs from a paper without a reason, or a reason is given for nothing
     for name, paper in PAPERS.items():

@@ -1,10 +1,12 @@
-"""docs/demo.md and its figures, the report of `make demo`; and the pictures of docs/report.md.
+"""The demo's numbers in docs/quickstart.md, the figures of README.md and that page, and the pictures of docs/report.md.
 
     python scripts/demo_page.py                     # from docs/demo/runs.json.gz: after a change of the report's text
     python scripts/demo_page.py runs/demo           # from a finished `make demo`, whose numbers replace those in docs/demo
     python scripts/demo_page.py runs/demo --pictures        # also docs/report/*.png; needs Chromium, chromedriver, selenium
 
-The digest holds what the report reads of the runs, without responses: counts of every question, scalars, settings.
+The digest, docs/demo/runs.json.gz, holds what the report reads of the runs, without responses: counts of every question,
+scalars, settings. The page marks what comes from the report: `<!-- begin headline -->` for its first lines, and
+`<!-- begin tasks -->` for its first table. The site has the whole report.
 """
 
 import argparse
@@ -12,23 +14,30 @@ import gzip
 import io
 import json
 import re
+import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
 import yaml
+from omegaconf import OmegaConf
 
 from tagrpo.analysis.comparison import Methods
 from tagrpo.analysis.figures import LEARNING, ZERO_GRADIENTS
 from tagrpo.analysis.runs import RunFiles, by_method, find_runs
-from tagrpo.analysis.sections import markdown
+from tagrpo.analysis.sections import answer, markdown, sections, table
+from tagrpo.files import write_section
 from tagrpo.metrics.functional import CAUSES
 from tagrpo.report.assemble import draw, explore
+from tagrpo.runs.directory import Changes, added_in, changes, read_config
+from tagrpo.settings.config import compose_run
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "demo.md"
+PAGE = ROOT / "docs" / "quickstart.md"
+ILLUSTRATED = (ROOT / "README.md", PAGE)
 DIGEST = ROOT / "docs" / "demo" / "runs.json.gz"
 ORDER = ("base", "grpo", "grpo_matched", "ta_grpo")
 SCALARS = [
@@ -38,11 +47,8 @@ SCALARS = [
 SPLIT = ("num_questions", "samples", "pass_at_k", "majority", "wrong_answers", "length", "truncated")
 INTRODUCTION = """# The demo's report
 
-This is the report that `make demo` writes to `runs/demo/report.md`, on two CPU cores in about three minutes after
-installation. On the same machine the numbers repeat bit for bit. Beside it lies `runs/demo/report.html`, with every
-response ([Report](report.md)).
-
-<!-- Written by `python scripts/demo_page.py`; change the report or its runs, not this page. -->
+This is the report that `make demo` writes to `runs/demo/report.md`. Beside it lies `runs/demo/report.html`, with every
+response ([The report](../report.md)).
 
 """
 
@@ -100,16 +106,57 @@ def unpack(content: dict[str, str], folder: Path) -> dict[str, list[RunFiles]]:
     return by_method(find_runs(folder), ORDER)
 
 
-def page(methods: Methods, captions: dict[str, str]) -> str:
-    """Return docs/demo.md."""
-    return INTRODUCTION + markdown(methods, captions).partition("\n\n")[2]
-
-
-def written() -> str:
-    """Return docs/demo.md as the digest has it, without writing anything to docs."""
+def parts() -> dict[str, str]:
+    """Return name → text of the parts of the report that the page shows, from the digest."""
     with TemporaryDirectory() as folder:
         methods = Methods(unpack(read_digest(), Path(folder)))
-        return page(methods, draw(methods, Path(folder)))
+        first = sections(methods)[0]
+        return {
+            "headline": "\n".join(f"- {sentence}" for sentence in answer(methods).sentences),
+            "tasks": "\n".join(table(first.header, first.rows)),
+        }
+
+
+def write_parts(page: Path) -> None:
+    """Write the parts of the report between their marks in a page.
+
+    Raises:
+        ValueError: if the page lacks a mark.
+    """
+    for name, text in parts().items():
+        write_section(page, name, text)
+
+
+def figures_of(pages: Iterable[Path]) -> set[str]:
+    """Return the names of the pictures in docs/ that these pages show."""
+    return {name for page in pages for name in re.findall(r"\]\((?:docs/)?(\w+\.png)\)", page.read_text())}
+
+
+def write_report(folder: Path) -> None:
+    """Write the whole report, report.md with its figures, into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory() as runs:
+        methods = Methods(unpack(read_digest(), Path(runs)))
+        text = markdown(methods, draw(methods, folder))
+    (folder / "report.md").write_text(INTRODUCTION + text.partition("\n\n")[2])
+
+
+def differences() -> dict[str, Changes]:
+    """Return run → what has changed, since that run, in the settings that its overrides compose to.
+
+    If any has, the digest is stale: `make demo` and this script write it anew.
+    """
+    found = {}
+    with TemporaryDirectory() as folder:
+        for runs in unpack(read_digest(), Path(folder)).values():
+            for run in runs:
+                given = [f"seed={run.seed}", *run.overrides]
+                composed = compose_run(ROOT / "runs" / "demo" / run.method / f"seed{run.seed}", given)
+                then = read_config(run.path / "config.yaml")
+                changed = changes(then, _without_places(OmegaConf.to_container(composed, resolve=True)))
+                added = added_in(changed, then)
+                found[run.method] = {key: both for key, both in changed.items() if key not in added}
+    return found
 
 
 def read_digest() -> dict[str, str]:
@@ -127,7 +174,6 @@ def write_digest(content: dict[str, str]) -> None:
 
 PICTURES = {
     "overview": ("#/", 1440, 900),
-    "phone": ("#/", 390, 844),
     "run": ("#/run/3", 1440, 1500),
     "question": ("#/run/3/iteration/1/question/11/response/360", 1440, 1000),
 }
@@ -163,9 +209,11 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.root is not None:
         write_digest(digest(arguments.root))
+    write_parts(PAGE)
     with TemporaryDirectory() as folder:
-        methods = Methods(unpack(read_digest(), Path(folder)))
-        PAGE.write_text(page(methods, draw(methods, PAGE.parent)))
+        write_report(Path(folder))
+        for name in sorted(figures_of(ILLUSTRATED) & {path.name for path in Path(folder).glob("*.png")}):
+            shutil.copy(Path(folder, name), ROOT / "docs" / name)
     if arguments.pictures:
         pictures(
             arguments.root or sys.exit("Expected the folder of a finished `make demo` for the pictures.")

@@ -1,6 +1,6 @@
-"""Write docs/glossary.md: every metric that a run logs and every setting, from docstrings and configuration.
+"""Write the glossary: every metric that a run logs and every setting, from docstrings and configuration.
 
-    python scripts/glossary.py
+    python scripts/glossary.py > glossary.md        # `make docs` makes it a page of the site
 
 A metric is what a bullet of a docstring begins with, such as "- `rollout/reward`: …", or a part of it after a
 semicolon; braces and <placeholders> stand for several. A setting's meaning is that of the argument in the docstring of
@@ -23,7 +23,6 @@ from tagrpo.analysis.sections import table
 from tagrpo.settings.methods import options_of
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs" / "glossary.md"
 NAME = r"`[\w@{},<>]+(?:/[\w@{},<>]+)+`"
 NAMES = rf"{NAME}(?:(?:, | and ){NAME})*"
 METRIC = re.compile(rf"({NAMES}):(.*)", re.DOTALL)
@@ -134,8 +133,7 @@ def page() -> str:
     lines = [
         "# Every metric and every setting",
         "",
-        "Written by `python scripts/glossary.py` from docstrings and configuration. A name in `<…>` stands for",
-        "several; `a/{b,c}` is `a/b` and `a/c`.",
+        "Written from docstrings and configuration. A name in `<…>` stands for several; `a/{b,c}` is `a/b` and `a/c`.",
         "",
         "## Metrics",
         "",
@@ -171,4 +169,4 @@ def section(title: str, rows: list[Setting]) -> list[str]:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    print(page(), end="")

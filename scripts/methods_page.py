@@ -1,9 +1,10 @@
-"""Makes docs/methods.md from the tables of papers, what each one ran, and from the configuration, what runs here.
+"""Write docs/methods.md, the index of methods; `make docs` also writes a page for each method into the site.
 
     python scripts/methods_page.py
 
-The tables are those of `tagrpo.settings.methods`. Every difference between the two is on the page. One that has no
-reason, in the value's row or in `SHARED`, is an error, and so is a reason for a difference that does not exist.
+Both come from the tables of `tagrpo.settings.methods`, what each paper ran, and from the composed settings, what runs
+here. A difference between the two without a reason, in the value's row or in `SHARED`, is an error, and so is a reason
+for a difference that does not exist.
 """
 
 import json
@@ -20,7 +21,7 @@ from tagrpo.settings import methods
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "methods.md"
 PAPERS = ["ta_grpo", "pass_at_k", "prompt_augmentation", "dapo", "dr_grpo", "gspo", "gmpo", "cispo", "rloo"]
-PAPERS += ["exgrpo", "grpo_lead", "max_rl", "negative_reinforcement", "pkpo", "rs_grpo", "ngrpo"]
+PAPERS += ["exgrpo", "grpo_lead", "max_rl", "negative_reinforcement", "pkpo", "rs_grpo", "ngrpo", "seed_grpo"]
 PAPERS += ["entropy_mechanism", "high_entropy_tokens", "unlikeliness", "rl_zvp"]
 PAPERS += [
     "mathforge",
@@ -54,37 +55,48 @@ MANY = 3
 INTRODUCTION = """\
 # Methods
 
-What each paper ran, what runs here, and where the two differ. This page is made by `python scripts/methods_page.py`
-from the tables that have the papers' values with their places (`configs/papers/<paper>.yaml`, and
-`src/contrib/<method>/paper.yaml`), and from the configuration; a test fails where they differ without a reason.
+`tagrpo-train experiment=dapo` trains with DAPO. This page lists all methods; `python scripts/methods_page.py` writes it.
+`make docs` builds a site with a page for each method: its objective, its commands for the figures and tables of the
+paper, and every setting that differs from the paper, with the reason.
 
-`experiment=X` is the method with the settings of its paper: the paper's value, else that of its authors' code, else our
-own. `recipe=authors` is what the authors' code ran where it differs from their paper. `recipe=common` puts all methods
-on the settings of TA-GRPO, so that two methods differ in nothing but what defines them.
-`tagrpo-diff "experiment=X" "experiment=X recipe=common"` prints what a recipe changes.
+## Whose settings
 
-*Text* says whether the paper was read in full. *Differ* counts settings that are not the paper's (those of the
-evaluation are in a table of their own), *open* those that neither paper nor code states. A command is *approximate*
-where something had to be chosen that the paper does not state, or that is not here.
-"""
-ALIKE = """
+By default a method runs with the settings of its paper; a value that the paper does not state is that of the authors'
+code, else our own. `recipe=authors` takes the authors' code where it differs from their paper. `recipe=common`
+gives all methods the settings of TA-GRPO, so that two methods differ only in what defines them. Compare methods with
+`recipe=common`.
+
+```bash
+tagrpo-diff "experiment=dapo" "experiment=dapo recipe=common"     # what a recipe changes
+```
+
+The values that papers state, each with its place in the paper, are in `configs/papers/<paper>.yaml` and
+`src/contrib/<method>/paper.yaml`. These tables set nothing. A test compares them with the settings and fails if the two
+differ without a reason.
+
 ## The same for all
 
-All methods are evaluated alike, as TA-GRPO's authors do, so that they can be compared:
-{here}. What the papers did, where they say so:
-"""
-PROTOCOLS = """
-`protocol=ta_grpo`, `pass_at_k` and `prompt_augmentation` evaluate as those papers do; for any other set
-`data.evaluation_samples` and `rollout.evaluation_sampling.*`.
+GRPO (`experiment=grpo`) samples G responses to each question, normalises their rewards by mean and standard deviation,
+scores each response under the prompt that it was sampled from, and clips the probability ratio of each token. The table
+of methods says what each of the others does differently.
 
-Many papers leave settings open. Those that all of them have alike here, at `scale=paper`:
+All methods are evaluated as TA-GRPO's authors do: {samples} responses to each question, at temperature {temperature}, with
+top-p {top_p}, and of at most {tokens} tokens. `protocol=ta_grpo`, `protocol=pass_at_k` and
+`protocol=prompt_augmentation` evaluate as those papers do.
+
+The settings below are left open by {many} papers or more. Their methods have these values at `scale=paper`:
+"""
+LIST = """
+## The methods
+
+The last column completes the sentence "Compared with GRPO, the method …". "Second-hand" means that other accounts of the
+paper, or its authors' code, were read in place of the full text.
 """
 EXPERIMENTS = """
-In the tables of experiments each question is asked in 1 + N prompts, each prompt gets G responses; rewards are
-normalised over a `pool` (a question with its rephrasings, a prompt, or the batch), and a response is scored under the
-prompt that `anchor` names: its own or the original. With `recipe=common` the last column's keys differ from
-`experiment=grpo`, and no other. Gains, in points over the policy that training began with, are those of the
-[benchmark](benchmark.md).
+Each question is asked in 1 + N prompts, and each prompt gets G responses. Rewards are normalised over the pool: a prompt,
+a question with its rephrasings, or the batch. A response is scored under the anchor: its own prompt or the original. With
+`recipe=common` the keys in the last column differ from `experiment=grpo`, and no others. Gains are in points of pass@32
+over the policy that training began with ([results](../results.md)).
 """
 
 
@@ -96,13 +108,22 @@ def settings(experiment: str, recipe: str, scale: str = "paper") -> dict[str, An
 
 @cache
 def papers() -> dict[str, dict[str, Any]]:
-    """Name → content of the paper's table, in the order of the page."""
+    """Return name → content of the paper's table, in the order of the page.
+
+    Raises:
+        ValueError: if a table does not say what its method does.
+    """
     tables = methods.tables()
     listed = [name for name in PAPERS if name in tables]
     others = [name for name in tables if name not in PAPERS]
     found = {}
     for name in [*listed, *others]:
         found[name] = {"values": {}} | methods.read_paper(tables[name])
+        if "objective" not in found[name] or {"does", "why"} - set(found[name].get("idea", {})):
+            raise ValueError(
+                f"Expected `idea` with `does` and `why`, and `objective`, in {tables[name]}. Write them as in the "
+                "table of another method: the pages of methods are made of them."
+            )
     return found
 
 
@@ -173,20 +194,17 @@ def row_of(cells: Sequence[Any]) -> str:
     return "| " + " | ".join(re.sub(r"(?<!\\)\|", r"\\|", str(text)) for text in cells) + " |"
 
 
-def table(titles: str, lines: Iterator[str] | Sequence[str]) -> Iterator[str]:
-    """Titles, as in "a | b", and lines; nothing without lines."""
-    if kept := list(lines):
-        yield f"\n| {titles} |\n|{'---|' * (titles.count('|') + 1)}"
-        yield from kept
-        yield ""
+def table(titles: str, lines: Iterator[str] | Sequence[str]) -> str:
+    """Return a table with titles, as in "a | b"; empty without lines."""
+    kept = list(lines)
+    return "\n".join([f"| {titles} |", f"|{'---|' * (titles.count('|') + 1)}", *kept]) if kept else ""
 
 
-def folded(summary: str, lines: Iterator[str] | Sequence[str]) -> Iterator[str]:
-    """Lines under a summary that opens them; nothing without lines."""
-    if kept := list(lines):
-        yield f"\n<details markdown>\n<summary>{summary}</summary>\n"
-        yield from kept
-        yield "\n</details>"
+def folded(summary: str, lines: Sequence[str]) -> str:
+    """Return lines under a summary that opens them; empty without lines."""
+    if not lines:
+        return ""
+    return "\n".join(["<details markdown>", f"<summary>{summary}</summary>", "", *lines, "", "</details>"])
 
 
 def code(*names: str) -> str:
@@ -199,9 +217,10 @@ def heading(name: str) -> str:
     return next(iter(papers()[name].get("names") or []), papers()[name]["title"])
 
 
-def link(name: str) -> str:
-    """A link to a paper's part of the page."""
-    return f"[{heading(name)}](#{re.sub(r'[^a-z0-9 -]', '', heading(name).lower()).replace(' ', '-')})"
+def folder(name: str) -> str:
+    """Return the folder of a method, or the table of a paper of the core, from the root of the repository."""
+    table = methods.tables()[name]
+    return f"configs/papers/{name}.yaml" if table.stem == name else f"src/contrib/{name}"
 
 
 @cache
@@ -236,16 +255,15 @@ def experiments(paper: dict[str, Any]) -> Iterator[str]:
         yield row_of([f"`{experiment}`", title, *shape, keys])
 
 
-def compared(name: str, paper: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """Lines of the settings that differ from the paper's or are open, and of those that agree.
+def compared(name: str, paper: dict[str, Any]) -> list[str]:
+    """Lines of the settings that differ from the paper's or are open.
 
-    Left out is what `evaluations` and `said_once` have.
+    Left out is what `evaluation` and `said_once` have.
 
     Raises:
         ValueError: see `departures`; or a reason stands for no difference.
     """
     differing: dict[tuple[str, ...], list[str]] = {}
-    agreeing: dict[tuple[str, ...], list[str]] = {}
     used = set()
     for experiment in paper["own"]:
         reasons = departures(name, paper, experiment)
@@ -265,102 +283,130 @@ def compared(name: str, paper: dict[str, Any]) -> tuple[list[str], list[str]]:
             plain = key in EVALUATION and PLAIN.fullmatch(row.get("open", ""))
             if is_open(row) and not plain and name not in said_once().get((key, here["paper"]), []):
                 differing.setdefault((key, *stated(row), here["paper"], ""), []).append(experiment)
-            elif not is_open(row) and not told:
-                agreeing.setdefault((key, here["paper"], place(row)), []).append(experiment)
     rows = [item for experiment in paper["own"] for item in table_of(paper, experiment).items()]
     if unused := {(recipe, key) for key, row in rows for recipe in row.get("because", {})} - used:
         raise ValueError(
             f"The file of {name} gives reasons for what does not differ: {sorted(unused)}. Delete them."
         )
 
-    def lines(found: dict[tuple[str, ...], list[str]]) -> list[str]:
-        whose = {
-            what: f" of {code(*who)}" if len(who) < len(paper["own"]) else "" for what, who in found.items()
-        }
-        return [row_of([f"`{key}`{whose[key, *rest]}", *rest]) for key, *rest in sorted(found)]
+    lines = []
+    for key, *rest in sorted(differing):
+        who = differing[key, *rest]
+        whose = f" of {code(*who)}" if len(who) < len(paper["own"]) else ""
+        lines.append(row_of([f"`{key}`{whose}", *rest]))
+    return lines
 
-    return lines(differing), lines(agreeing)
 
-
-def section(name: str, paper: dict[str, Any]) -> Iterator[str]:
-    """The part of the page on one paper.
+def page(name: str) -> str:
+    """Return the page of a method, `methods/<name>.md` of the site.
 
     Raises:
         ValueError: see `compared`.
     """
-    differing, agreeing = compared(name, paper)
-    yield f"\n## {heading(name)}\n"
+    paper = papers()[name]
+    parts = [f"# {heading(name)}", *origin(name, paper)]
+    parts += [f"Compared with GRPO, the method {paper['idea']['does']}. {paper['idea']['why']}"]
+    parts += ["## The objective", paper["objective"], "## Run it", *commands(paper)]
+    parts += [
+        table("experiment | method | N | G | pool | anchor | gain in pass@32 | keys", experiments(paper))
+    ]
+    parts += [EXPERIMENTS, *departed(name, paper), *figures(paper), *beside(paper)]
+    return "\n\n".join(part.strip() for part in parts if part) + "\n"
+
+
+def origin(name: str, paper: dict[str, Any]) -> Iterator[str]:
+    """Yield the paper, the text of it that was read, its authors' code, and the place of the method here."""
     if paper["arxiv"]:
         version = f" {paper['version']}" if paper["version"] else ""
-        yield (
-            f"*{paper['title']}*, [arXiv {paper['arxiv']}](https://arxiv.org/abs/{paper['arxiv']}){version}. "
-            + (f"At hand: {paper['text']['what']}." if "text" in paper else "")
-            + (f" Code: {paper['code']}" if paper["code"] else "")
+        said = (
+            f"*{paper['title']}*, [arXiv {paper['arxiv']}](https://arxiv.org/abs/{paper['arxiv']}){version}."
         )
-    yield ""
-    yield from (f"- {line}" for line in paper.get("differs", []))
-    yield from table(
-        "experiment | method | N | G | pool | anchor | gain in pass@32 | keys", experiments(paper)
-    )
-    commands = paper.get("reproduces", [])
-    lines = (
+        if "text" in paper:
+            said += f" Read for this page: {paper['text']['what']}."
+        yield said + (f" Authors' code: <{paper['code']}>." if paper["code"] else "")
+    yield f"In the repository: `{folder(name)}`."
+
+
+def commands(paper: dict[str, Any]) -> Iterator[str]:
+    """Yield the first command of each experiment."""
+    yield "\n".join(["```bash", *(f"tagrpo-train experiment={name}" for name in paper["own"]), "```"])
+
+
+def departed(name: str, paper: dict[str, Any]) -> Iterator[str]:
+    """Yield what differs from the paper: in words, setting by setting, and in the evaluation."""
+    differing = compared(name, paper)
+    if differing or "differs" in paper:
+        yield "## What differs from the paper"
+    yield "\n".join(f"- {line}" for line in paper.get("differs", []))
+    yield table("setting | paper | authors' code | here, `scale=paper` | why", differing)
+    if left := sorted({key for (key, _), names in said_once().items() if name in names}):
+        yield f"The paper also leaves open: {code(*left)}. [The index](../methods.md#the-same-for-all) has the values here."
+    if said := evaluation(paper):
+        yield f"The paper itself evaluates with {said}."
+
+
+def figures(paper: dict[str, Any]) -> Iterator[str]:
+    """Yield the commands for the figures and tables of the paper."""
+    lines = [
         row_of([of["place"], code(*filter(None, [of["command"]])), of["how"], of["because"]])
-        for of in commands
-    )
-    yield from table("of the paper | command | how | because", lines)
-    yield from table("differs or is open | paper | authors' code | here, `scale=paper` | why", differing)
-    beside = [
-        f"- {entry['what']}"
-        + (f" ({entry['source']})" if entry.get("source") else "")
-        + f". Here: {entry['ours']}."
-        for entry in paper.get("not_keys", [])
+        for of in paper.get("reproduces", [])
     ]
-    yield from folded(f"What no setting expresses: {len(beside)}", beside)
-    yield from folded(
-        f"Settings that agree: {len(agreeing)}", list(table("setting | value | from", agreeing))
-    )
-    yield from folded("Notes on the paper", [f"- {note}" for note in paper.get("notes", [])])
+    if lines:
+        yield "## Figures and tables of the paper"
+        yield (
+            "A command is *approximate* if something had to be chosen that the paper does not state, or that is not here."
+        )
+    yield table("of the paper | command | how | because", lines)
 
 
-def overview() -> Iterator[str]:
-    """A line per paper."""
+def beside(paper: dict[str, Any]) -> Iterator[str]:
+    """Yield what no setting expresses, and the notes on the paper, each under a summary that opens them."""
+    lines = []
+    for entry in paper.get("not_keys", []):
+        source = f" ({entry['source']})" if entry.get("source") else ""
+        lines.append(f"- {entry['what']}{source}. Here: {entry['ours']}.")
+    yield folded(f"What no setting expresses: {len(lines)}", lines)
+    yield folded("Notes on the paper", [f"- {note}" for note in paper.get("notes", [])])
+
+
+def evaluation(paper: dict[str, Any]) -> str:
+    """Return how a paper evaluates, and where it says so; empty if it does not say."""
+    said = []
+    for key, title in EVALUATION.items():
+        row = paper["values"].get(key, {})
+        if not is_open(row):
+            said.append(f"{title} {cell(wanted(row, 'paper'))} ({place(row)})")
+    return ", ".join(said)
+
+
+def rows() -> Iterator[str]:
+    """Yield a line of the index for each paper or method."""
     for name, paper in papers().items():
-        differ = {key for experiment in paper["own"] for _, key in departures(name, paper, experiment)}
-        rows = [row for experiment in paper["own"] for row in table_of(paper, experiment).items()]
-        hows = [entry["how"] for entry in paper.get("reproduces", [])]
-        commands = ", ".join(f"{hows.count(how)} {how}" for how in dict.fromkeys(hows)) or "–"
-        arxiv = f"[{paper['arxiv']}](https://arxiv.org/abs/{paper['arxiv']})" if paper["arxiv"] else "–"
-        state = paper.get("text", {}).get("state", "–")
-        unstated = len({key for key, row in rows if is_open(row)})
-        yield row_of([link(name), arxiv, state, code(*paper["own"]), len(differ), unstated, commands])
+        arxiv = f"[{paper['arxiv']}](https://arxiv.org/abs/{paper['arxiv']})" if paper["arxiv"] else "none"
+        does = paper["idea"]["does"]
+        if paper.get("text", {}).get("state") == "second-hand":
+            does += " (second-hand)"
+        yield row_of([f"[{heading(name)}](../{folder(name)})", arxiv, code(*paper["own"]), does])
 
 
-def evaluations() -> Iterator[str]:
-    """A line per paper: how it evaluates, and where it says so."""
-    for name, paper in papers().items():
-        rows = [paper["values"].get(key, {}) for key in EVALUATION]
-        if not all(map(is_open, rows)):
-            values = ["" if is_open(row) else cell(wanted(row, "paper")) for row in rows]
-            places = dict.fromkeys(place(row) for row in rows if not is_open(row))
-            yield row_of([link(name), *values, "; ".join(places)])
-
-
-def page() -> str:
-    """The whole page."""
+def index() -> str:
+    """Return docs/methods.md."""
     here = settings("ta_grpo", "paper")
-    once = [
-        row_of([f"`{key}`", value, ", ".join(map(heading, names))])
-        for (key, value), names in said_once().items()
-    ]
-    lines = [INTRODUCTION]
-    lines += table("paper | arXiv | text | experiments | differ | open | figures and tables", overview())
-    lines += [ALIKE.format(here=", ".join(f"{title} {here[key]}" for key, title in EVALUATION.items()))]
-    lines += table(f"paper | {' | '.join(EVALUATION.values())} | from", evaluations())
-    lines += [PROTOCOLS, *table("setting | here | left open by", once), EXPERIMENTS]
-    for name, paper in papers().items():
-        lines += section(name, paper)
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)) + "\n"
+    shared = {title.replace("-", "_"): here[key] for key, title in EVALUATION.items()}
+    parts = [INTRODUCTION.format(**shared, many=MANY)]
+    parts += [table("setting | value", [row_of([f"`{key}`", value]) for key, value in said_once()])]
+    parts += [LIST, table("name | arXiv | `experiment=` | the method …", rows())]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def write(directory: Path) -> None:
+    """Write the pages of all methods into a directory."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in papers():
+        (directory / f"{name}.md").write_text(page(name))
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page())
+    for name in papers():
+        page(name)  # raises if settings differ from the paper without a reason
+    PAGE.write_text(index())

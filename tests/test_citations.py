@@ -171,7 +171,7 @@ def attributed(match: re.Match[str], block: str, path: Path) -> str | None:
 
 
 def files() -> Iterator[Path]:
-    """All that the project says; the page on methods is made of the papers' files."""
+    """All that the project says."""
     yield ROOT / "README.md"
     for folder, suffixes in {
         "src": ".py .yaml",
@@ -194,7 +194,6 @@ def citations() -> list[Citation]:
             block=block,
         )
         for path in files()
-        if path.name != "methods.md"
         for line, block in blocks(path)
         for match in CITATION.finditer(block)
         for place in places(match["kind"], match["numbers"])

@@ -1,15 +1,18 @@
-"""Each method as its paper runs it: the configuration against the papers' values, and the page that is made of both."""
+"""Each method as its paper runs it: the configuration against the papers' values, and the pages that are made of both."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_module
+from omegaconf import OmegaConf
 
 from tagrpo.runs.directory import changes
 from tagrpo.settings import methods
+from tagrpo.study import evaluate
 from tests import loading
 
 pytestmark = pytest.mark.pages
@@ -29,9 +32,9 @@ STATED = {
 }
 
 
-def unfolded(lines):
-    """What one sees of a part of the page before one opens anything."""
-    return re.sub(r"<details.*?</summary>.*?</details>", "", "\n".join(lines), flags=re.DOTALL)
+def unfolded(page):
+    """What one sees of a page before one opens anything."""
+    return re.sub(r"<details.*?</summary>.*?</details>", "", page, flags=re.DOTALL)
 
 
 def test_every_experiment_is_of_one_paper():
@@ -52,9 +55,64 @@ def test_every_paper_has_a_value_with_its_place_or_is_said_to_leave_it_open():
             assert ("authors" in row) == ("authors_source" in row), (experiment, key)
 
 
-def test_all_settings_are_the_papers_or_have_a_reason_and_the_page_says_so():
+def test_the_index_is_what_the_script_writes():
+    assert script.PAGE.read_text() == script.index(), "run python scripts/methods_page.py"
+
+
+def test_the_index_is_short_and_has_a_row_for_each_paper_with_its_experiments():
+    index = script.index()
+    assert len(index.split()) <= 1500
+    rows = re.findall(r"^\| \[([^\]]+)\]\(\.\./([^)]+)\) \| (.+?) \| (.+?) \| (.+) \|$", index, re.MULTILINE)
+    assert [name for name, *_ in rows] == [script.heading(name) for name in PAPERS]
+    for (_, place, arxiv, experiments, does), (name, paper) in zip(rows, PAPERS.items(), strict=True):
+        assert (ROOT / place / "paper.yaml").is_file() or (ROOT / place).is_file(), name
+        assert re.findall("`(.+?)`", experiments) == list(paper["own"])
+        assert arxiv == "none" if paper["arxiv"] is None else f"[{paper['arxiv']}]" in arxiv
+        assert does.startswith(paper["idea"]["does"])
+        assert does.endswith("(second-hand)") == (paper.get("text", {}).get("state") == "second-hand")
+
+
+def test_the_idea_of_a_method_is_two_sentences_and_its_objective_is_stated():
+    for name, paper in PAPERS.items():
+        does, why = paper["idea"]["does"], paper["idea"]["why"]
+        assert len(does.split()) <= 30, name
+        assert does[0].islower(), name
+        assert re.search(r"\.( |$)", does) is None, name
+        assert re.fullmatch(r"[A-Z][^.]*(\.\d[^.]*)*\.", why), name
+        assert paper["objective"].endswith("."), name
+        page = script.page(name)
+        assert f"Compared with GRPO, the method {does}. {why}" in page
+        assert f"## The objective\n\n{paper['objective']}\n" in page
+        assert all(f"\ntagrpo-train experiment={experiment}\n" in page for experiment in paper["own"])
+
+
+def test_a_table_without_an_idea_or_an_objective_is_refused(monkeypatch, tmp_path):
+    fresh = loading.script("methods_page")
+    table = tmp_path / "mine.yaml"
+    monkeypatch.setattr(fresh.methods, "tables", lambda: {"mine": table})
+    for lines in ("objective: A.", "idea: {does: a, why: B.}", "idea: {does: a}\nobjective: A."):
+        table.write_text(f"title: Mine\narxiv: null\nown: {{}}\n{lines}\n")
+        fresh.papers.cache_clear()
+        with pytest.raises(
+            ValueError, match=r"`idea` with `does` and `why`, and `objective`, in .*mine\.yaml"
+        ):
+            fresh.papers()
+    table.write_text("title: Mine\narxiv: null\nown: {}\nidea: {does: a, why: B.}\nobjective: A.\n")
+    fresh.papers.cache_clear()
+    assert list(fresh.papers()) == ["mine"]
+
+
+def test_all_settings_are_the_papers_or_have_a_reason_and_the_page_shows_no_others():
     # page() raises where the configuration differs from a paper without a reason, or a reason is given for nothing
-    assert script.PAGE.read_text() == script.page(), "run python scripts/methods_page.py"
+    for name, paper in PAPERS.items():
+        rows = re.findall(
+            r"^\| `([\w.]+)`", script.page(name).partition("| setting | paper |")[2], re.MULTILINE
+        )
+        differing = {
+            key for experiment in paper["own"] for _, key in script.departures(name, paper, experiment)
+        }
+        values = [item for experiment in paper["own"] for item in script.table_of(paper, experiment).items()]
+        assert set(rows) <= differing | {key for key, row in values if script.is_open(row)}, name
 
 
 def test_a_setting_that_is_not_the_papers_needs_a_reason(monkeypatch):
@@ -69,40 +127,58 @@ def test_a_setting_that_is_not_the_papers_needs_a_reason(monkeypatch):
     assert {key for _, key in found} <= set(script.SHARED)
     monkeypatch.undo()
     with pytest.raises(ValueError, match=r"pass_at_k .*\('paper', 'loss\.kl_coef'\)"):
-        list(script.section("pass_at_k", paper))
+        script.compared("pass_at_k", paper)
 
 
 def test_no_setting_that_differs_or_is_open_is_left_out_and_a_section_can_be_read():
-    evaluations = "\n".join(script.evaluations())
     for name, paper in PAPERS.items():
-        shown = unfolded(script.section(name, paper))
+        shown = unfolded(script.page(name))
         for experiment in paper["own"]:
             reasons = script.departures(name, paper, experiment)
             for key, row in script.table_of(paper, experiment).items():
                 here = script.settings(experiment, "paper").get(key, script.ABSENT)
                 elsewhere = key in script.EVALUATION and (
-                    f"{script.link(name)} |" in evaluations or script.PLAIN.fullmatch(row.get("open", ""))
+                    f"{script.EVALUATION[key]} {script.cell(script.wanted(row, 'paper'))}" in shown
+                    or script.PLAIN.fullmatch(row.get("open", ""))
                 )
                 once = name in script.said_once().get((key, script.cell(here)), [])
                 if {("paper", key), ("authors", key)} & set(reasons) or script.is_open(row):
-                    assert f"| `{key}`" in shown or elsewhere or once, (experiment, key)
-        assert len([line for line in shown.splitlines() if line.strip()]) <= 50, name
+                    assert f"| `{key}`" in shown or elsewhere or (once and f"`{key}`" in shown), (
+                        experiment,
+                        key,
+                    )
+        assert len([line for line in shown.splitlines() if line.strip()]) <= 80, name
 
 
 def test_every_command_is_one():
     programs = {"train": ("", "train"), "compare": (".comparisons", "compare"), "eval": ("", "evaluate")}
     for entry in [entry for paper in PAPERS.values() for entry in paper.get("reproduces", [])]:
         assert entry["how"] in (("exact", "approximate") if entry["command"] else ("impossible",)), entry
-        if entry["command"] and entry["command"].startswith("notebooks/"):
-            assert (ROOT / entry["command"]).is_file()
-        elif entry["command"]:
-            program, *overrides = entry["command"].replace(" -m", "").split()
-            folder, config = programs[program.removeprefix("tagrpo-")]
-            first = overrides
-            if " -m" in entry["command"]:
-                first = [override.split(",")[0] for override in overrides]  # of a sweep, its first run
-            with initialize_config_module(f"tagrpo.configs{folder}", version_base="1.3"):
-                compose(config, first)
+        for command in (entry["command"] or "").split(" && "):
+            if command.startswith("notebooks/"):
+                assert (ROOT / command).is_file()
+            elif command:
+                program, *overrides = shlex.split(command.replace(" -m", ""))
+                folder, config = programs[program.removeprefix("tagrpo-")]
+                first = overrides
+                if " -m" in command:
+                    first = [override.split(",")[0] for override in overrides]  # of a sweep, its first run
+                with initialize_config_module(f"tagrpo.configs{folder}", version_base="1.3"):
+                    compose(config, first)
+
+
+def test_one_command_of_figs_3_and_4_of_ta_grpo_trains_and_diagnoses_five_points():
+    entries = [entry for entry in PAPERS["ta_grpo"]["reproduces"] if entry["place"] == "Figs. 3 and 4"]
+    (trains, diagnoses) = (shlex.split(command) for command in entries[0]["command"].split(" && "))
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        trained = compose("train", trains[1:])
+        diagnosed = compose("evaluate", diagnoses[1:])
+    kept = [*trained.callbacks.checkpoint.fractions, 1.0]
+    assert tuple(kept) == evaluate.QUARTERS  # beside the policy that training began with
+    assert diagnosed.diagnose == f"runs/{trained.name}/seed{trained.seed}"
+    assert diagnosed.diagnose_questions is None
+    for name in evaluate.AS_TRAINED:
+        assert OmegaConf.select(diagnosed, name) == OmegaConf.select(trained, name), name
 
 
 def is_under(key, names):

@@ -74,7 +74,9 @@ def folder(tmp_path_factory):
 
 def program_of(words):
     """The program of a command, and its place among the words."""
-    return next((word, place) for place, word in enumerate(words) if word.startswith("tagrpo-") or word in PROGRAMS)
+    return next(
+        (word, place) for place, word in enumerate(words) if word.startswith("tagrpo-") or word in PROGRAMS
+    )
 
 
 def overrides_of(words, folder):

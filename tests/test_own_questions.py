@@ -138,7 +138,9 @@ def test_its_commands_run_as_printed_from_an_empty_folder(folder, comparison):
     methods = {name: [*given, *few[:2]] for name, given in comparison["methods"].items()}
     methods["untrained"].append("iterations=0")
     cut = ["workers=1", f"overrides={json.dumps([*comparison['overrides'], *few])}"]
-    cut.append("methods={" + ",".join(f"{name}: {json.dumps(given)}" for name, given in methods.items()) + "}")
+    cut.append(
+        "methods={" + ",".join(f"{name}: {json.dumps(given)}" for name, given in methods.items()) + "}"
+    )
     first, more, report = COMMANDS
     code, said = forked("compare", *first[1:], *cut, folder=folder)
     assert code == 0, said[-3000:]

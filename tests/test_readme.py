@@ -54,12 +54,14 @@ def test_the_table_of_methods_has_every_experiment_once():
     assert sorted(re.findall(r"`(\w+)`", table)) == EXPERIMENTS
 
 
-def test_each_method_has_a_row_of_its_own(composed):
+def test_each_method_has_a_row_of_its_own():
     """A row shares one paper, or is of variants of one method: no row lists methods of several folders."""
     readme = (ROOT / "README.md").read_text()
     table = readme[readme.index("| method |") :].split("\n\n")[0]
     folders = {
-        path.stem: path.parents[2].name for folder in method_configs() for path in folder.glob("experiment/*.yaml")
+        path.stem: path.parents[2].name
+        for folder in method_configs()
+        for path in folder.glob("experiment/*.yaml")
     }
     for row in table.splitlines()[2:]:
         found = {folders.get(name, "core") for name in re.findall(r"`(\w+)`", row)}

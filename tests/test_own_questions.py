@@ -126,17 +126,16 @@ def test_every_command_is_one_that_the_next_test_runs():
 @pytest.mark.slow
 @needs_model
 def test_its_commands_run_as_printed_from_an_empty_folder(folder, comparison):
-    """With the real model; one iteration of two responses to each prompt, and the second seed alone is added."""
+    """With the real model, for one iteration with half of the responses, and two seeds."""
     few = [
         "iterations=1",
-        "data.samples_per_prompt=2",
         "data.evaluation_samples=1",
         "callbacks.pass_at_k.ks=[1]",
         "trainer.limit_val_batches=0",
         "export=false",
     ]
-    methods = {name: [*given, *few[:2]] for name, given in comparison["methods"].items()}
-    methods["untrained"].append("iterations=0")
+    half = {"untrained": [], "grpo": ["data.samples_per_prompt=8"], "ta_grpo": ["data.samples_per_prompt=2"]}
+    methods = {name: [*given, *half[name]] for name, given in comparison["methods"].items()}
     cut = ["workers=1", f"overrides={json.dumps([*comparison['overrides'], *few])}"]
     cut.append(
         "methods={" + ",".join(f"{name}: {json.dumps(given)}" for name, given in methods.items()) + "}"
@@ -144,8 +143,9 @@ def test_its_commands_run_as_printed_from_an_empty_folder(folder, comparison):
     first, more, report = COMMANDS
     code, said = forked("compare", *first[1:], *cut, folder=folder)
     assert code == 0, said[-3000:]
-    (verdict,) = re.findall(r"^- ta_grpo against grpo.*", said, re.MULTILINE)
+    (verdict,) = re.findall(r"^- ta_grpo against grpo, with as many samples, on test: .*", said, re.MULTILINE)
     assert re.search(r"pass@1 (better|worse|cannot be told)", verdict)
+    assert "questions without gradient" in verdict
     assert (folder / "runs/mine/report.html").exists()
     fewer = [re.sub(r"seeds=.*", "seeds=[0,1]", word) for word in more[1:]]
     code, said = forked("compare", *fewer, *cut, folder=folder)

@@ -146,7 +146,9 @@ def shortened(words):
     if program == "tagrpo-train" and not {"--help", "--cfg"} & set(words):
         iterations = 2 if "iterations=96" in words else 1
         trials = ["hydra.sweeper.n_trials=2"] if "search=optuna" in words else []
-        return [*words, *SHORT, f"iterations={iterations}", *trials]
+        early = any("EarlyStopping" in word for word in words)
+        validates = ["trainer.limit_val_batches=1", "trainer.val_check_interval=1"] if early else []
+        return [*words, *SHORT, f"iterations={iterations}", *trials, *validates]
     if program == "tagrpo-compare":
         return [*words, "workers=1", f"overrides={json.dumps([*SHORT, 'iterations=1', 'export=false'])}"]
     if program == "tagrpo-eval":
@@ -193,3 +195,4 @@ def test_the_commands_run_as_printed_one_after_the_other(folder):
     assert OmegaConf.load(runs / "grpo/seed0/config.yaml").iterations == 2
     assert (runs / "lr" / "optimizer.lr=0.0001" / "seed1" / "finished").exists()
     assert (folder / "exported" / "config.json").exists()
+    assert (runs / "early/seed0/validation.json").exists(), "or nothing was there to stop by"

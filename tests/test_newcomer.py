@@ -1,4 +1,4 @@
-"""What a newcomer does: the README's commands in their order, from a clean clone and from the wheel. Takes minutes."""
+"""What a newcomer does: the commands of README and quickstart, from a clean clone and from the wheel. Takes minutes."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
 
 
-def commands():
-    """Every command of the README, without comments and with continued lines joined."""
-    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+def commands(page):
+    """Every command of a page, without comments and with continued lines joined."""
+    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
@@ -39,6 +39,10 @@ def shortened(words):
         return [*words, "--cfg", "job"]
     if name == "tagrpo-train":
         return [*words, "iterations=2", "data.evaluation_samples=2"]
+    if name == "tagrpo-eval":
+        return [*words, "data.evaluation_samples=2", "callbacks.pass_at_k.ks=[1,2]"]
+    if words == ["tagrpo-compare", "compare=demo", "seeds=[0,1,2]"]:  # after `make demo`: its runs are kept
+        return [*words[:2], "seeds=[0]"]
     if name == "tagrpo-compare" and "compare=demo" not in arguments:
         return [*words, "overrides=['iterations=1','data.evaluation_samples=2']"]
     return words
@@ -61,11 +65,13 @@ def run(words, folder, binaries):
 def test_from_a_clean_clone(tmp_path):
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", ROOT, clone], check=True)
-    found = commands()
+    found = commands("README.md")
+    quick = commands("docs/quickstart.md")
     assert found[:2] == [["make", "demo"], ["make", "test"]]
+    assert quick[0] == ["make", "demo"]
     run(["make", "demo"], clone, "/usr/bin")
     assert (clone / "runs/demo/report.html").stat().st_size > 100_000
-    for words in found[2:]:
+    for words in (*quick[1:], *found[2:]):
         run(shortened(words), clone, clone / ".venv/bin")
 
 
@@ -89,6 +95,6 @@ def test_from_the_wheel(tmp_path):
     assert Path(where.strip()).is_relative_to(site)
     run(["tagrpo-compare", "compare=demo"], tmp_path, binaries)
     assert (tmp_path / "runs/demo/report.html").stat().st_size > 100_000
-    for words in commands():
+    for words in (*commands("docs/quickstart.md"), *commands("README.md")):
         if words[0].startswith("tagrpo-"):
             run(shortened(words), tmp_path, binaries)

@@ -150,8 +150,3 @@ def test_the_advice_of_each_refusal_leads_to_a_run(model, folder):
     code, said = forked("train", *given, *chosen, batch, *short, "hydra.run.dir=runs/advised", folder=folder)
     assert code == 0, said
     assert json.loads((folder / "runs/advised/data.json").read_text())["train"]["kept"] == 12
-
-
-def test_both_pages_on_data_are_short():
-    words = [len((ROOT / "docs" / name).read_text().split()) for name in ("data.md", "your_own_data.md")]
-    assert sum(words) <= 1300

@@ -1,4 +1,4 @@
-"""What the README says of methods, pictures and pages."""
+"""What the README says of methods, pictures and pages, and how long the pages of a newcomer are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from tagrpo.modules import advantages, losses
 from tagrpo.rewards import terms
-from tagrpo.settings.methods import experiments
+from tagrpo.settings.methods import experiments, method_configs
 
 pytestmark = pytest.mark.pages
 
@@ -48,10 +48,54 @@ def test_every_strategy_term_and_sampler_belongs_to_an_experiment(composed):
     assert {cfg.loss.aggregation for cfg in composed.values()} == set(losses.AGGREGATIONS)
 
 
-def test_the_table_of_families_has_every_experiment_once():
+def test_the_table_of_methods_has_every_experiment_once():
     readme = (ROOT / "README.md").read_text()
-    table = readme[readme.index("| family |") :].split("\n\n")[0]
+    table = readme[readme.index("| method |") :].split("\n\n")[0]
     assert sorted(re.findall(r"`(\w+)`", table)) == EXPERIMENTS
+
+
+def test_each_method_has_a_row_of_its_own():
+    """A row shares one paper, or is of variants of one method: no row lists methods of several folders."""
+    readme = (ROOT / "README.md").read_text()
+    table = readme[readme.index("| method |") :].split("\n\n")[0]
+    folders = {
+        path.stem: path.parents[2].name
+        for folder in method_configs()
+        for path in folder.glob("experiment/*.yaml")
+    }
+    for row in table.splitlines()[2:]:
+        found = {folders.get(name, "core") for name in re.findall(r"`(\w+)`", row)}
+        assert len(found - {"core", "adaptive_rephrasings"}) <= 1, row
+
+
+def test_its_python_block_makes_a_trainer_with_both_callbacks():
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    namespace: dict[str, object] = {}
+    exec(code, namespace)
+    made = [type(callback).__name__ for callback in namespace["trainer"].callbacks]
+    assert made[:2] == ["ZeroGradientMonitor", "EmbeddingDiversityMonitor"]
+
+
+def words_of(page):
+    """Words of a page outside its blocks of code, without the bars of tables."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / page).read_text(), flags=re.DOTALL | re.MULTILINE)
+    return len(re.sub(r"^[|\s:-]+$|\|", " ", text, flags=re.MULTILINE).split())
+
+
+@pytest.mark.parametrize(
+    ("most", "pages"),
+    [
+        (800, ["README.md"]),
+        (600, ["docs/own_questions.md"]),
+        (700, ["docs/quickstart.md"]),
+        (500, ["docs/names.md"]),
+        (600, ["docs/verdicts.md"]),
+        (600, ["docs/report.md"]),
+        (2200, ["docs/running.md", "docs/your_own_data.md", "docs/data.md"]),
+    ],
+)
+def test_pages_are_short(most, pages):
+    assert sum(map(words_of, pages)) <= most
 
 
 def test_every_picture_and_page_that_the_readme_shows_exists():

@@ -40,6 +40,8 @@ PROGRAMS = {
 """Program → its configuration. Other programs take paths, or settings in quotes."""
 CODE = re.compile(r"^```\w*\n(.*?)^```|^((?:    [^\n]+\n)+)", re.MULTILINE | re.DOTALL)
 """A block of code in Markdown: fenced or indented."""
+COMMAND = re.compile(r"(?<!`)`((?:[A-Z_]+=\S+ )?(?:tagrpo-|sbatch )[^`\n]+)`(?!`)")
+"""A command within a line of Markdown, such as a cell of a table."""
 UNKNOWN = re.compile(r"[…<{(]|\.\.\.|^[A-Z]+$")
 """What stands for a value, and code in Python."""
 
@@ -103,13 +105,14 @@ def composes(override, place):
 
 
 def lines_of_code(path):
-    """Lines of a page's blocks of code, or of the comments of a file of settings without their descriptions."""
+    """Lines of a page's blocks of code and its other commands, or of the comments of a file of settings."""
     text = path.read_text()
     if path.suffix == ".yaml":
         comments = re.findall(r"^# (.*)", text, re.MULTILINE)
         return [re.split(r"\s{3,}", line)[0] for line in comments]
     blocks = [fenced or indented for fenced, indented in CODE.findall(text)]
-    return [line for block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
+    lines = [line for block in blocks for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
+    return lines + COMMAND.findall(CODE.sub("", text))
 
 
 def runs_of(line):
@@ -159,7 +162,7 @@ def test_a_setting_that_a_message_advises_can_be_set_as_printed(known):
 def test_a_setting_that_a_page_shows_can_be_set_as_printed(known):
     found = {}
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *STUDIES]:
-        for span in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", path.read_text()):
+        for span in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", COMMAND.sub("", path.read_text())):
             found.update(dict.fromkeys(printed(span, known), path))
     assert len(found) > 40
     assert {text: place for text, place in found.items() if not composes(text, place)} == {}
@@ -197,4 +200,5 @@ def test_the_commands_of_a_page_are_read_with_their_continued_lines_and_sweeps(t
         ("train", ["a=2", "b=[3,4]", "c=5"]),
         ("train", ["+e={f: 7}", "~g"]),
         ("evaluate", ["h=8"]),
+        ("train", ["a=1"]),
     ]

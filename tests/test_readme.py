@@ -50,14 +50,14 @@ def test_every_strategy_term_and_sampler_belongs_to_an_experiment(composed):
 
 def test_the_table_of_methods_has_every_experiment_once():
     readme = (ROOT / "README.md").read_text()
-    table = readme[readme.index("| method |") :].split("\n\n")[0]
+    table = readme[readme.index("| method | `experiment=`") :].split("\n\n")[0]
     assert sorted(re.findall(r"`(\w+)`", table)) == EXPERIMENTS
 
 
 def test_each_method_has_a_row_of_its_own():
     """A row shares one paper, or is of variants of one method: no row lists methods of several folders."""
     readme = (ROOT / "README.md").read_text()
-    table = readme[readme.index("| method |") :].split("\n\n")[0]
+    table = readme[readme.index("| method | `experiment=`") :].split("\n\n")[0]
     folders = {
         path.stem: path.parents[2].name
         for folder in method_configs()

@@ -347,3 +347,57 @@ def test_smollm2_on_the_rise():
     bound = stats.t.ppf(0.975, 3)
     power = stats.nct.sf(bound, 3, t) + stats.nct.cdf(-bound, 3, t)
     assert f"a power of {100 * power:.0f} %" in text
+
+
+def signed(points):
+    return f"{points:+.1f}"
+
+
+def with_unit(found):
+    """An interval whose value has its unit."""
+    value, rest = found.split(" ", 1)
+    return f"{value} points {rest}"
+
+
+def test_the_readme_has_the_numbers_of_the_runs_and_no_others(passed, smollm2):
+    names = dict(zip(ARMS, ("GRPO", "sample-matched GRPO", "TA-GRPO", "Pass@k training"), strict=True))
+    end, best = gains(passed), gains(passed, point="best32")
+    told = []
+    for arm, name in names.items():
+        cells = [f"{signed(end[arm][task].mean())} ({signed(best[arm][task].mean())})" for task in TASKS]
+        told.append(f"| {name} | {' | '.join(cells)} |")
+    lead = passed(32, "ta_grpo") - passed(32, "grpo_matched")
+    once = passed(1, "grpo_matched") - passed(1, "ta_grpo")
+    of_best = over_gaps(passed(32, "ta_grpo", "best32") - passed(32, "grpo_matched", "best32"))
+    ahead = {
+        point: interval(
+            list(over_gaps(passed(32, "pass_at_k", point) - passed(32, "grpo_matched", point)).values())
+        )
+        for point in ("end", "best32")
+    }
+    start, grpo, many, ours = (
+        of_seeds(smollm2, arm, "test_id", "1").mean()
+        for arm in ("untrained", "grpo", "grpo_matched", "ta_grpo")
+    )
+    leads = [
+        student(of_seeds(smollm2, "ta_grpo", split, "1") - of_seeds(smollm2, "grpo_matched", split, "1"))
+        for split in ("test_id", "test_phrasing")
+    ]
+    told += [
+        f"ends {with_unit(interval(of_gap(-lead, 'gap0')))} behind sample-matched GRPO",
+        f"easiest {with_unit(interval(of_gap(lead, 'gap4')))} ahead",
+        f"at a cost of {with_unit(interval(of_gap(once, 'gap4')))} of pass@1",
+        f"TA-GRPO leads by {with_unit(interval(list(of_best.values())))} on average",
+        f"ends {with_unit(ahead['end'])} ahead of sample-matched GRPO, and {ahead['best32']} at the best checkpoint",
+        f"pass@1 rises from {start:.1f} % to {grpo:.1f} % with GRPO, {many:.1f} % with sample-matched GRPO and "
+        f"{ours:.1f} % with TA-GRPO",
+        f"lead of TA-GRPO is {with_unit(leads[0])}, and {with_unit(leads[1])} in wordings",
+    ]
+    text = text_of("README.md")
+    text = text[text.index("[The study]") : text.index("## Run experiments")]
+    assert [sentence for sentence in told if sentence not in text] == []
+    for sentence in told:
+        text = text.replace(sentence, "")
+    assert re.findall(r".{0,20}\d\.\d.{0,20}", text) == [], (
+        "each of these needs a sentence that recomputes it"
+    )

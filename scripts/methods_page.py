@@ -55,48 +55,58 @@ MANY = 3
 INTRODUCTION = """\
 # Methods
 
-`tagrpo-train experiment=dapo` trains with DAPO. This page lists all methods; `python scripts/methods_page.py` writes it.
-`make docs` builds a site with a page for each method: its objective, its commands for the figures and tables of the
-paper, and every setting that differs from the paper, with the reason.
+`tagrpo-train experiment=dapo` trains with DAPO. This page lists all methods. `make docs` builds a site with a page for
+each method: its objective, its commands for the figures and tables of the paper, and every setting that differs from
+the paper, with the reason.
 
 ## Whose settings
 
-By default a method runs with the settings of its paper; a value that the paper does not state is that of the authors'
-code, else our own. `recipe=authors` takes the authors' code where it differs from their paper. `recipe=common`
-gives all methods the settings of TA-GRPO, so that two methods differ only in what defines them. Compare methods with
-`recipe=common`.
+By default a method runs with the settings of its paper. A value that the paper does not state is taken from the authors'
+code, or else chosen by us. On a CPU (`scale=demo`, the default), only the loss, the schedule, the mini-batches and the
+rewards are the paper's; its batch size, learning rate and lengths need `scale=paper`.
+
+`recipe=authors` takes the value in the authors' code where it differs from the paper. `recipe=common` gives all methods
+the settings of TA-GRPO, so that two methods differ only in what defines them. Compare methods with `recipe=common`. Its
+settings are not tuned for the other methods, which may favour TA-GRPO; for a fair comparison, also choose a learning
+rate for each method.
 
 ```bash
 tagrpo-diff "experiment=dapo" "experiment=dapo recipe=common"     # what a recipe changes
 ```
 
 The values that papers state, each with its place in the paper, are in `configs/papers/<paper>.yaml` and
-`src/contrib/<method>/paper.yaml`. These tables set nothing. A test compares them with the settings and fails if the two
-differ without a reason.
+`src/contrib/<method>/paper.yaml`. These files document values; no run reads them. A test compares them with the
+settings and fails if the two differ without a recorded reason.
 
 ## The same for all
 
 GRPO (`experiment=grpo`) samples G responses to each question, normalises their rewards by mean and standard deviation,
-scores each response under the prompt that it was sampled from, and clips the probability ratio of each token. The table
-of methods says what each of the others does differently.
+computes the probability of each response under the prompt that it was sampled from, and clips the probability ratio of
+each token. The last column of the second table says what each of the other methods does differently.
 
-All methods are evaluated as TA-GRPO's authors do: {samples} responses to each question, at temperature {temperature}, with
-top-p {top_p}, and of at most {tokens} tokens. `protocol=ta_grpo`, `protocol=pass_at_k` and
+At `scale=paper`, all methods are evaluated as TA-GRPO's authors do: {samples} responses to each question, at temperature
+{temperature}, with top-p {top_p}, and of at most {tokens} tokens. `protocol=ta_grpo`, `protocol=pass_at_k` and
 `protocol=prompt_augmentation` evaluate as those papers do.
 
-The settings below are left open by {many} papers or more. Their methods have these values at `scale=paper`:
+For each setting below, {many} or more papers do not state a value. At `scale=paper`, the methods of these papers have the
+value in the table. `advantage.unbiased` divides by n − 1 in the standard deviation of rewards; the glossary, which
+`make docs` writes, explains every setting.
 """
 LIST = """
 ## The methods
 
-The last column completes the sentence "Compared with GRPO, the method …". "Second-hand" means that other accounts of the
-paper, or its authors' code, were read in place of the full text.
+A row has all experiments of a paper, also its baselines and ablations; `tagrpo-train --help experiment` says what each
+is. The last column completes the sentence "Compared with GRPO, the method …". "(second-hand)" means that we did not have
+the full text of the paper, but read other accounts of it, or its authors' code.
+"""
+CLOSING = """
+`python scripts/methods_page.py` writes this page.
 """
 EXPERIMENTS = """
 Each question is asked in 1 + N prompts, and each prompt gets G responses. Rewards are normalised over the pool: a prompt,
-a question with its rephrasings, or the batch. A response is scored under the anchor: its own prompt or the original. With
-`recipe=common` the keys in the last column differ from `experiment=grpo`, and no others. Gains are in points of pass@32
-over the policy that training began with ([results](../results.md)).
+a question with its rephrasings, or the batch. The anchor is the prompt under which the probability of a response is
+computed: its own prompt or the original. With `recipe=common` the keys in the last column differ from `experiment=grpo`,
+and no others. Gains are in points of pass@32 over the policy that training began with ([results](../results.md)).
 """
 
 
@@ -395,7 +405,7 @@ def index() -> str:
     shared = {title.replace("-", "_"): here[key] for key, title in EVALUATION.items()}
     parts = [INTRODUCTION.format(**shared, many=MANY)]
     parts += [table("setting | value", [row_of([f"`{key}`", value]) for key, value in said_once()])]
-    parts += [LIST, table("name | arXiv | `experiment=` | the method …", rows())]
+    parts += [LIST, table("name | arXiv | `experiment=` | the method …", rows()), CLOSING]
     return "\n\n".join(part.strip() for part in parts) + "\n"
 
 

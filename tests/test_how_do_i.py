@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hydra import compose, initialize_config_module
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.utils import instantiate
 from omegaconf import OmegaConf
 
 from tagrpo.runs.directory import read_config
@@ -105,7 +106,7 @@ def test_the_page_answers_about_thirty_questions():
     assert set(re.findall(r"\([A-Za-z, ]*(?:GPU|hub|key)[^)]*\)", PAGE.partition("| How")[2])) <= {
         "(GPU, hub)",
         "(key)",
-        "(key; offline without)",
+        "(needs a key; logs offline without one)",
     }
 
 
@@ -132,6 +133,23 @@ def composed(name, overrides):
     with initialize_config_module(package, version_base="1.3"):
         check_choices(overrides)
         return compose(config, overrides)
+
+
+def test_early_stopping_monitors_questions_that_are_neither_trained_on_nor_tested(folder):
+    """The two added settings name the same split, and it shares no problem with the others."""
+    words, _ = ROWS["stop early?"]
+    (overrides,) = overrides_of(words, folder)
+    cfg = composed("train", overrides)
+    monitored = cfg.callbacks.early.monitor.split("/")[1]
+    problems = {}
+    for split, source in {"train": cfg.data.train, **cfg.data.evaluation}.items():
+        groups = instantiate(source).load()
+        problems[split] = {group.metadata["expression"] for group in groups}
+    held_out = problems.pop(monitored)
+    assert held_out
+    assert set(problems) == {"train", "test_id", "test_phrasing", "test_size"}
+    for split, others in problems.items():
+        assert held_out.isdisjoint(others), split
 
 
 SHORT = [

@@ -40,13 +40,15 @@ def sections(runs: pd.DataFrame, rows: Sequence[benchmark.Row]) -> dict[str, str
     ranked = benchmark.everywhere(rows)
     against = benchmark.against_references(ranked)
     ahead = ", ".join(benchmark.points(value) for value in against.ahead.values())
+    (ours,) = (row for row in ranked if row.name == OURS)
     counted = (
-        f"Of {len(ranked)} methods, {len(against.better)} beat GRPO that draws about as many responses, on average "
+        f"Of {len(ranked)} methods, {len(against.better)} beat GRPO with about as many responses, on average "
         f"by {ahead} in these tasks: {benchmark.names(against.better)}. Worse: {benchmark.names(against.worse)}. "
-        f"For {len(against.differ)} the sign depends on the task."
+        f"For {len(against.differ)} the sign depends on the task. TA-GRPO's lead is {ours.difference.short}."
     )
+    columns = ["method", "checkpoint", *third.GAINS[2:-1]]
     return {
-        "gains": "\n".join(table(third.GAINS[:-1], [row[:-1] for row in third.gains_rows(runs)])),
+        "gains": "\n".join(table(columns, [row[:-1] for row in third.gains_rows(runs)])),
         "leads": "\n".join(effects_table(runs, LEADS)),
         "together": "\n".join(effects_table(runs, {name: INTERACTIONS[name] for name in TOGETHER})),
         "methods": "\n".join([*table(benchmark.COUNTED, benchmark.counts(ranked)), "", counted]),

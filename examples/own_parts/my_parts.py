@@ -57,7 +57,7 @@ class MaxRL(AdvantageStrategy):
 class Reinforce(Loss):
     """Loss −A log π, mean over tokens, without ratio and clip."""
 
-    by_token = True  # a sum over tokens: each logit is made once
+    by_token = True  # a sum over tokens, so that logits are not computed again in the backward
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
         advantages = inputs.advantages[inputs.response]

@@ -15,7 +15,7 @@ from tagrpo.settings.methods import MethodFolders, options_of, read_paper, recip
 
 KEYS = {
     "title", "names", "arxiv", "version", "code", "text", "differs", "reproduces", "cited", "values", "own", "defines",
-    "not_keys", "notes", "starts_from",
+    "not_keys", "notes", "starts_from", "idea", "objective",
 }  # fmt: skip
 
 

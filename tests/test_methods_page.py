@@ -93,9 +93,7 @@ def test_a_table_without_an_idea_or_an_objective_is_refused(monkeypatch, tmp_pat
     for lines in ("objective: A.", "idea: {does: a, why: B.}", "idea: {does: a}\nobjective: A."):
         table.write_text(f"title: Mine\narxiv: null\nown: {{}}\n{lines}\n")
         fresh.papers.cache_clear()
-        with pytest.raises(
-            ValueError, match=r"`idea` with `does` and `why`, and `objective`, in .*mine\.yaml"
-        ):
+        with pytest.raises(ValueError, match=r"`idea`.*`objective`.*mine\.yaml"):
             fresh.papers()
     table.write_text("title: Mine\narxiv: null\nown: {}\nidea: {does: a, why: B.}\nobjective: A.\n")
     fresh.papers.cache_clear()

@@ -88,7 +88,7 @@ def test_a_finished_run_is_not_run_again_and_one_that_ends_is_kept(tmp_path, mon
 
 
 @pytest.mark.parametrize("arm", training.ARMS)
-def test_the_settings_of_all_runs_are_those_of_the_demo_but_for_their_length(arm):
+def test_the_settings_of_all_runs_are_those_of_the_demo_but_for_length_rate_and_validation(arm):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         tried = compose(
             "train", [f"experiment={arm}", *training.COMMON, training.TRAINED, *training.VALIDATION]
@@ -100,7 +100,8 @@ def test_the_settings_of_all_runs_are_those_of_the_demo_but_for_their_length(arm
     assert reported.data.samples_per_prompt * (1 + (reported.data.num_rephrasings or 0)) == samples[arm]
     with initialize_config_module("tagrpo.configs.comparisons", version_base="1.3"):
         demo = compose("compare", ["compare=demo_lm"])
-    same = {setting for setting in demo.overrides if not setting.startswith(("optimizer.lr", "iterations"))}
+    own = ("optimizer.lr", "iterations", "trainer.val_check_interval", "data.validation_samples")
+    same = {setting for setting in demo.overrides if not setting.startswith(own)}
     assert same <= {*training.COMMON}
 
 

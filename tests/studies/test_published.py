@@ -397,9 +397,9 @@ def test_the_readme_has_the_numbers_of_the_runs_and_no_others(passed, smollm2):
     ]
     told += [
         f"ends {with_unit(interval(of_gap(-lead, 'gap0')))} behind sample-matched GRPO",
-        f"and {with_unit(interval(of_gap(lead, 'gap4')))} ahead if they are easiest",
-        f"its pass@1 is {with_unit(interval(of_gap(once, 'gap4')))} lower",
-        f"the difference is {with_unit(interval(list(of_best.values())))}",
+        f"with the easiest of five degrees, {with_unit(interval(of_gap(lead, 'gap4')))} ahead",
+        f"but {with_unit(interval(of_gap(once, 'gap4')))} lower in pass@1",
+        f"the best checkpoints differ by {with_unit(interval(list(of_best.values())))}",
         f"is {with_unit(ahead['end'])} ahead of sample-matched GRPO at the end, and {with_unit(ahead['best32'])} at the best",
         f"pass@1 rises from {start:.1f} % to {grpo:.1f} % with GRPO, {many:.1f} % with sample-matched GRPO and "
         f"{ours:.1f} % with TA-GRPO",

@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from hydra.utils import instantiate
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 from workload import report
 
 from tagrpo.modules.policy.model import load_causal_lm
@@ -72,12 +73,8 @@ def plain_generate(cfg: Any) -> Callable[[Request], int]:
         rows: list[Tensor] = []
         for prompt, count in zip(request.prompts, request.num_samples, strict=True):
             rows += [prompt] * count
-        longest = max(map(len, rows))
-        ids = torch.zeros(len(rows), longest, dtype=torch.long)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(rows):
-            ids[row, longest - len(prompt) :] = prompt
-            mask[row, longest - len(prompt) :] = 1
+        ids = pad_sequence(rows, batch_first=True, padding_side="left")
+        mask = pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")
         sampling = request.sampling
         found = model.generate(
             ids,
@@ -90,13 +87,12 @@ def plain_generate(cfg: Any) -> Callable[[Request], int]:
             eos_token_id=stops.tolist(),
             pad_token_id=int(stops[0]),
         )
-        responses = found[:, longest:]
+        responses = found[:, ids.shape[1] :]
         ended = torch.isin(responses, stops).long()
         before = ended.cumsum(1) - ended  # end tokens before each token
         return int((before == 0).sum())
 
-    with torch.no_grad():
-        return sample
+    return sample
 
 
 def serve(name: str, overrides: list[str]) -> None:

@@ -12,7 +12,7 @@ from tagrpo.analysis.sections import table
 from tagrpo.files import write_section
 
 from .benchmark import page as benchmark
-from .tasks import over_tasks
+from .tasks import over_tasks, points
 from .third import page as third
 from .third.claims import OURS, THEIRS, Pair
 from .third.design import RECIPES
@@ -39,7 +39,7 @@ def sections(runs: pd.DataFrame, rows: Sequence[benchmark.Row]) -> dict[str, str
     """
     ranked = benchmark.everywhere(rows)
     against = benchmark.against_references(ranked)
-    ahead = ", ".join(benchmark.points(value) for value in against.ahead.values())
+    ahead = ", ".join(points(value) for value in against.ahead.values())
     (ours,) = (row for row in ranked if row.name == OURS)
     counted = (
         f"Of {len(ranked)} methods, {len(against.better)} beat GRPO with about as many responses, on average "

@@ -52,7 +52,7 @@ class OverTasks:
         """
         if self.mean is not None:
             return self.mean.signed
-        estimates = (f"{task} {estimate.signed.partition(' ')[0]}" for task, estimate in self.tasks.items())
+        estimates = (f"{task} {points(estimate.value)}" for task, estimate in self.tasks.items())
         return f"tasks differ: {', '.join(estimates)}"
 
     @property
@@ -65,6 +65,15 @@ class OverTasks:
     def positive(self) -> str:
         """How many seeds have a positive effect, as `<count> of <seeds>`."""
         return f"{int((self.seeds > 0).sum())} of {len(self.seeds)}"
+
+
+def points(value: float) -> str:
+    """Write a difference in points.
+
+    >>> points(-0.0123)
+    '−1.2'
+    """
+    return f"{100 * value:+.1f}".replace("-", "−")
 
 
 def over_tasks(by_setting: Mapping[str, pd.DataFrame], level: float = LEVEL / 2) -> OverTasks:

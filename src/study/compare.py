@@ -101,7 +101,10 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> dict[str, in
                 )
             wordings = 1 + (cfg.data.num_rephrasings or 0)
             responses = cfg.data.batch_size * wordings * cfg.data.samples_per_prompt
-            sizes[name] = (cfg.iterations or 1) * responses
+            iterations = (
+                1 if cfg.iterations is None else cfg.iterations
+            )  # None: set by the epochs, unknown here
+            sizes[name] = iterations * responses
     return sizes
 
 

@@ -18,7 +18,7 @@ from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import LEVEL, Estimate
 from tagrpo.files import write_json, write_section
 
-from ..tasks import OverTasks, over_tasks
+from ..tasks import OverTasks, over_tasks, points
 from ..third.verdicts import by_task, estimate_of, moments_of
 from .digest import BASE, FOLDER, SETTINGS, Runs, gains, paired, read, setting_of, settings_of, table_of
 
@@ -237,15 +237,6 @@ def _below_without(row: Row, task: str, level: float) -> bool:
 def names(methods: Sequence[str]) -> str:
     """List methods as code, or say "none"."""
     return ", ".join(f"`{method}`" for method in methods) or "none"
-
-
-def points(value: float) -> str:
-    """Write a difference in points.
-
-    >>> points(-0.0123)
-    '−1.2'
-    """
-    return f"{100 * value:+.1f}".replace("-", "−")
 
 
 def _same(rows: Sequence[Row]) -> Iterator[str]:

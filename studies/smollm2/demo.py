@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from tagrpo.analysis.sections import table
+from tagrpo.analysis.statistics import Estimate
 from tagrpo.files import write_section
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "smollm2.md"
@@ -42,8 +43,7 @@ def scores(results: dict[str, dict[str, dict[str, dict[str, dict[str, float]]]]]
             cells = [f"{name}, pass@{k}"]
             for method in METHODS:
                 found = results["pass_at_k"][split][method][k]
-                value, low, high = (100 * found[part] for part in ("value", "low", "high"))
-                cells.append(f"{value:.1f} [{low:.1f}, {high:.1f}]")
+                cells.append(str(Estimate(**found)))
             rows.append(cells)
     return table(["%", *METHODS.values()], rows)
 

@@ -18,7 +18,7 @@ from tagrpo.analysis.sections import table
 from tagrpo.analysis.statistics import LEVEL, Estimate
 from tagrpo.files import write_section
 
-from ..tasks import OverTasks, over_tasks
+from ..tasks import OverTasks, over_tasks, points
 from .claims import CLAIMS, OURS, THEIRS, Pair, _difference, chosen, judged
 from .design import ARMS, GAPS, KINDS, RECIPES, UNTRAINED
 from .effects import INTERACTIONS, LEADS, POINTS, excluded, over_untrained
@@ -204,15 +204,6 @@ def standing_out(runs: pd.DataFrame, findings: Sequence[Sequence[Finding]]) -> s
                 seeds = claim.tables(runs)[each.label][setting].mean(axis=1)
                 found.append(f"seed {(seeds - seeds.mean()).abs().idxmax()} in claim {number}, `{setting}`")
     return "; ".join(found) or "none"
-
-
-def points(value: float) -> str:
-    """A difference in points.
-
-    >>> points(-0.0123)
-    '−1.2'
-    """
-    return f"{100 * value:+.1f}".replace("-", "−")
 
 
 def per_gap(runs: pd.DataFrame, task: str, *others: str) -> Estimate:

@@ -126,6 +126,14 @@ def refuse_noise(model: nn.Module) -> None:
         )
 
 
+def cache_argument(model: nn.Module) -> str:
+    """Return the name of the argument by which a model takes its cache of keys and values.
+
+    The models of transformers 5.24 name the argument `cache`; earlier models name it `past_key_values`.
+    """
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+
+
 def predicting_states(model: Any, batch: PackedBatch) -> Tensor:
     """Return [S, d] last hidden states of `batch.states`.
 

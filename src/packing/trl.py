@@ -28,7 +28,7 @@ from .attention import ABSOLUTE_POSITIONS, PREFIX_ATTENTION, logit_scale, suppor
 from .batch import PackedBatch, pack
 from .head import EntropyMode, TokenScores, head_scores
 from .noise import noise_rates
-from .policy import predicting_states
+from .policy import cache_argument, predicting_states
 
 METHOD = "_get_per_token_logps_and_entropies"
 SERVED = ["model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"]
@@ -276,13 +276,15 @@ def _encode_prompts_once(model: Any) -> None:
             prompts, row = rows.unique(dim=0, return_inverse=True)
             ids, mask = prompts.chunk(2, dim=1)
             if len(ids) < len(row) and ids.shape[1] > 1:
-                cache = options["past_key_values"] = DynamicCache(config=model.config)
+                cache = DynamicCache(config=model.config)
+                of_cache = {cache_argument(model): cache}
                 at = {
                     "attention_mask": mask[:, :-1],
                     "position_ids": (mask.cumsum(1) - 1).clamp(min=0)[:, :-1],
                 }
-                model(input_ids=ids[:, :-1], **at, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                model(input_ids=ids[:, :-1], **at, **of_cache, use_cache=True, logits_to_keep=1)
                 cache.batch_select_indices(row)
+                options.update(of_cache)
         return getattr(model, _PLAIN_GENERATE)(*inputs, **options)
 
     setattr(model, _PLAIN_GENERATE, model.generate)

@@ -25,6 +25,7 @@ from transformers import (
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 from transformers.masking_utils import sdpa_mask
 
+from ...packing.policy import cache_argument
 from ...types import Completion, Deliver, Engine, Finish, Request, SamplingConfig, ignore
 from ...types.checks import float_dtype
 from .base import NO_PROBABILITIES, check_context, in_thread, stop_token_ids
@@ -209,7 +210,7 @@ class TransformersEngine(Engine):
         of_cache = {
             "attention_mask": mask,
             "position_ids": positions,
-            "past_key_values": cache,
+            cache_argument(self.model): cache,
             "use_cache": True,
         }
         logits: Tensor = self.model(input_ids=ids, **of_cache, logits_to_keep=1).logits

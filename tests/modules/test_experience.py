@@ -57,7 +57,7 @@ def test_mini_batches_hold_whole_questions_and_everything_once():
 
 @pytest.mark.parametrize(
     ("questions", "mini_batches", "ranks", "sizes"),
-    [(1, 8, 8, [1] * 8), (3, 2, 2, [3, 3]), (8, 16, 4, [2] * 16)],
+    [(1, 8, 8, [1] * 8), (3, 2, 2, [3, 3]), (8, 16, 4, [2] * 16), (2, 5, 2, [1, 1, 1, 1, 0])],
 )
 def test_ranks_take_turns_with_larger_mini_batches_so_that_no_step_is_empty(
     questions, mini_batches, ranks, sizes, monkeypatch

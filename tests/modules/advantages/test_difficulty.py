@@ -108,6 +108,11 @@ def test_impossible_options_of_entropy_adaptive_are_refused():
             EntropyAdaptiveAdvantage(**{"k": 2} | options)
 
 
+def test_of_questions_with_equal_entropies_the_first_use_pass_at_1(pools):
+    groups = pools(*[(1, 3)] * 20, entropy=torch.ones(80))
+    assert which(EntropyAdaptiveAdvantage(2, 0.5)(groups), groups, 2) == 10 * "1" + 10 * "k"
+
+
 def test_all_or_none_of_the_questions_may_explore(pools):
     groups = replace(pools((1, 3), (2, 2)), entropy=torch.arange(8.0))
     one, many = GroupAdvantage(unbiased=False), PassAtKAdvantage(2)
@@ -122,8 +127,13 @@ def test_all_or_none_of_the_questions_may_explore(pools):
 def test_an_entropy_that_is_not_finite_is_refused(broken, pools):
     entropy = torch.ones(4)
     entropy[2] = broken
-    with pytest.raises(ValueError, match="finite policy entropy"):
+    with pytest.raises(ValueError, match="finite policy entropy .* others"):
         EntropyAdaptiveAdvantage(2)(replace(pools((1, 3)), entropy=entropy))
+
+
+def test_without_entropies_the_error_says_so(pools):
+    with pytest.raises(ValueError, match="finite policy entropy .* None"):
+        EntropyAdaptiveAdvantage(2)(pools((1, 3)))
 
 
 @pytest.mark.parametrize("base", [GroupAdvantage(unbiased=False), PassAtKAdvantage(2)])

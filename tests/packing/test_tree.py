@@ -68,6 +68,19 @@ def test_what_all_sequences_share_is_counted_once():
     assert tree_of([[*head, 20 + row] for row in range(6)]).cut(16) == [list(range(6))]
 
 
+def test_parts_are_assigned_largest_first_without_their_common_beginning():
+    head = list(range(10))
+    sequences = [[*head, *[20 + row] * own] for row, own in enumerate((4, 4, 2, 2))]
+    assert tree_of(sequences).cut(16) == [[0, 2], [1, 3]]
+
+
+def test_a_subtree_of_the_size_of_the_budget_stays_whole():
+    head = [0, 0, 0, 0, 1, 1]
+    subtree = [[*head, 3, 3, 3, 3, leaf, leaf, leaf] for leaf in (4, 5)]
+    assert len(prefixes(subtree)) == 16
+    assert tree_of([[*head, 2], *subtree, [0, 0, 0, 0, 9]]).cut(16) == [[1, 2], [0, 3]]
+
+
 def test_the_fullest_group_is_first():
     sequences = [[row] * length for row, length in enumerate((6, 9, 4, 3))]
     groups = tree_of(sequences).cut(10)

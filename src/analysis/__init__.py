@@ -1,1 +1,1 @@
-"""Removable: tables, statistics and plots of run directories. Needs neither a GPU nor Lightning."""
+"""Removable: tables, statistics and plots made from run directories, without a GPU or Lightning."""

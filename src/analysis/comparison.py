@@ -21,9 +21,9 @@ ZERO_GRADIENT = "zero_gradient/percentage"
 class Methods:
     """Methods with their runs, and all numbers that a report needs.
 
-    `splits` maps each test split that all runs have to the values of k that all runs have; `groups` maps each
-    average that all runs have over the same splits to these splits; `parts` maps each split to itself, and
-    each `<group> (average)` to its splits.
+    - `splits`: each test split that is common to all runs → the values of k common to all runs.
+    - `groups`: each average that all runs take over the same splits → these splits.
+    - `parts`: each split → a list of this split alone; each `<group> (average)` → the splits of the group.
 
     Raises:
         ValueError: if the methods share no test split.
@@ -32,7 +32,7 @@ class Methods:
     def __init__(self, runs: Runs) -> None:
         self.runs = runs
         self.trained = {method: seeds for method, seeds in runs.items() if seeds[0].ledger["updates"]}
-        # An evaluation of tagrpo-eval, whose settings alone have `diagnose`, may be that of a trained policy.
+        # Only evaluations by tagrpo-eval have the setting `diagnose`. They may be of a trained policy.
         self.untrained = [m for m in runs if m not in self.trained and "diagnose" not in runs[m][0].config]
         self.every = [run for seeds in runs.values() for run in seeds]
         common = [split for split in self.every[0].test if all(split in run.test for run in self.every)]
@@ -59,16 +59,16 @@ class Methods:
 
     @property
     def headline(self) -> tuple[str, int]:
-        """Split or average that the answer of a report is about, and its smallest k.
+        """Split or average that the first lines of a report are about, and its smallest k.
 
-        This is the first average if there is one, else the first split.
+        The first average is taken if there is one, otherwise the first split.
         """
         part = next((name for name in self.parts if name not in self.splits), next(iter(self.splits)))
         return part, self.ks(self.parts[part])[0]
 
     @property
     def baseline(self) -> str:
-        """Method that others are compared with: the untrained policy if there is one, else the first."""
+        """Method that others are compared with: an untrained policy, or the first method if there is none."""
         against = {comparison.baseline for comparison in self.comparisons}
         names = [method for method in self.runs if method in against] or list(self.runs)
         return next((method for method in names if method in self.untrained), names[0])
@@ -87,7 +87,7 @@ class Methods:
 
     @cached_property
     def curves(self) -> Curves:
-        """Mean pass@k by method and k of every split and group, with an interval over questions and seeds."""
+        """Mean pass@k with an interval over questions and seeds: split or average → method → k → estimate."""
         return {name: {m: self._curve(splits, m) for m in self.runs} for name, splits in self.parts.items()}
 
     @cached_property
@@ -102,7 +102,7 @@ class Methods:
         }
 
     def at(self, k: int) -> dict[str, dict[str, Estimate]]:
-        """Return the mean pass@k by split or average, and then by method."""
+        """Return the mean pass@k at `k`: split or average → method → estimate."""
         return {
             name: {method: points[k] for method, points in ms.items()} for name, ms in self.curves.items()
         }
@@ -127,7 +127,7 @@ class Methods:
 
     @cached_property
     def budgets(self) -> pd.DataFrame:
-        """Budget of each method, means over seeds: the columns of `RunFiles.ledger`, and `seconds`."""
+        """Mean budget of each method over seeds: the columns of `RunFiles.ledger`, and `seconds`."""
         used = {
             method: pd.DataFrame([{**run.ledger, "seconds": run.wall_seconds} for run in seeds]).mean()
             for method, seeds in self.runs.items()
@@ -136,15 +136,16 @@ class Methods:
 
     @cached_property
     def training_questions(self) -> dict[str, int]:
-        """Number of training questions of each trained method whose first run recorded the number."""
+        """Number of training questions of each trained method, if the method's first run recorded it."""
         found = {method: seeds[0].training_questions for method, seeds in self.trained.items()}
         return {method: number for method, number in found.items() if number}
 
     @property
     def data_series(self) -> list[list[str]]:
-        """Lists of methods that differ only in their training questions, fewest first.
+        """Lists of methods that differ only in their training questions, with the fewest questions first.
 
-        Other methods are lists of one. The result is empty if a trained run has not recorded its questions.
+        A method that differs from all others in another setting too is a list of its own. The result is empty
+        if the number of questions of a trained method is unknown.
         """
         if self.training_questions.keys() < self.trained.keys():
             return []
@@ -157,7 +158,7 @@ class Methods:
 
     @cached_property
     def zero_gradient(self) -> dict[str, pd.DataFrame]:
-        """Percentages of questions without gradient, by method: tables [seeds, iterations].
+        """Percentages of questions without gradient: method → table [seeds, iterations].
 
         A table has the seeds that logged the percentage, and the iterations that all of these seeds have.
         """
@@ -169,12 +170,12 @@ class Methods:
 
     @cached_property
     def comparisons(self) -> list[Comparison]:
-        """Comparisons of each method with each earlier one; p-values are corrected for multiple comparisons.
+        """Comparisons of each method with every earlier method, with p-values corrected for their number.
 
-        Only methods that share a seed are compared.
-        An untrained policy comes before all others. The compared quantities are pass@k at the smallest and
-        the largest k of every split and average, and the share of questions without gradient, paired over
-        iterations, which have the same questions under the same seed.
+        Only methods that share a seed are compared. An untrained policy comes before all other methods. The
+        compared quantities are pass@k at the smallest and the largest k of every split and average, and the
+        share of questions without gradient. The share is paired over iterations, because runs with the same
+        seed have the same questions in an iteration.
         """
         names = sorted(self.runs, key=lambda method: method not in self.untrained)
         made = [
@@ -201,7 +202,7 @@ class Methods:
             yield ZERO_GRADIENT, difference(zero[shared], other[shared])
 
     def results(self) -> dict[str, Any]:
-        """Return runs, means over seeds and comparisons as plain data, with None for non-finite numbers."""
+        """Return runs, means over seeds, and comparisons as plain data; non-finite numbers become None."""
         results = {
             "runs": [
                 {
@@ -232,10 +233,10 @@ class Methods:
         return dict(finite(results))
 
     def differing_settings(self) -> dict[str, dict[str, Any]]:
-        """Return the settings in which the first runs of trained methods differ, by name and then by method.
+        """Return the settings that differ between the first runs of trained methods: name → method → value.
 
-        Left out: the name, the seed, paths inside the run directory, and settings that repeat a setting with
-        a shorter name.
+        The name of the run, the seed, paths inside the run directory, and settings that repeat a setting
+        with a shorter name are left out.
         """
         settings = {method: _settings(seeds[0]) for method, seeds in self.trained.items()}
         names = {name for found in settings.values() for name in found}
@@ -249,7 +250,7 @@ class Methods:
 
 
 def finite(value: Any) -> Any:
-    """Convert `value` for JSON: estimates become their numbers, infinity and NaN become None."""
+    """Convert `value` for JSON: an estimate becomes a mapping; an infinite number or NaN becomes None."""
     if isinstance(value, Estimate):
         return finite(asdict(value))
     if isinstance(value, Mapping):
@@ -260,7 +261,7 @@ def finite(value: Any) -> Any:
 
 
 def _settings(run: RunFiles) -> dict[str, Any]:
-    """Return the flat settings of a run without name, seed, and paths inside the run's directory."""
+    """Return the settings of a run, flat, without the name, the seed and paths inside the run directory."""
     settings = flat(run.config)
     home = str(settings.get("trainer.default_root_dir", "\0"))
     return {n: x for n, x in settings.items() if n not in ("name", "seed") and not str(x).startswith(home)}

@@ -1,4 +1,4 @@
-"""Descriptions of a run's task and method in a sentence each, from its settings and the docstrings of its classes."""
+"""One-sentence descriptions of a run's task and method, from its settings and its classes' docstrings."""
 
 import importlib
 import re
@@ -25,7 +25,7 @@ SENTENCE = re.compile(r"(?<!Eq)(?<!Fig)\.\s(?=[A-Z])")
 
 
 def described(methods: Methods) -> list[str]:
-    """Return a sentence for each task and each method whose settings were recorded."""
+    """Return one sentence per task, then one sentence per method, as far as settings were recorded."""
     first = {method: seeds[0] for method, seeds in methods.runs.items()}
     asked = [run for name, run in first.items() if name in methods.trained] or list(first.values())
     tasks = dict.fromkeys(filter(None, map(task, asked)))
@@ -34,7 +34,7 @@ def described(methods: Methods) -> list[str]:
 
 
 def task(run: RunFiles) -> str:
-    """Return a sentence about the questions of a run; empty if its settings were not recorded."""
+    """Return a sentence about the questions of a run; empty if the run's settings were not recorded."""
     data = run.config.get("data") or {}
     source = _mapping(data.get("train"))
     tests = [f"{split} ({found['num_questions']} questions)" for split, found in _tests(run).items()]
@@ -52,7 +52,7 @@ def _tests(run: RunFiles) -> Mapping[str, Any]:
 
 
 def method(name: str, run: RunFiles, *, trained: bool) -> str:
-    """Return a sentence about how a run was trained; empty if its settings were not recorded."""
+    """Return a sentence about how a run was trained; empty if the run's settings were not recorded."""
     config = run.config
     data, advantage = _mapping(config.get("data")), _mapping(config.get("advantage"))
     if not trained:
@@ -88,9 +88,9 @@ def _parts(config: Mapping[str, Any]) -> Sequence[tuple[str, Mapping[str, Any]]]
 
 
 def meaning(part: Mapping[str, Any]) -> str:
-    """Return the class of a part and the first line of the class's docstring; empty without a class.
+    """Return the name of a part's class and the first line of the class's docstring; empty without a class.
 
-    Only classes of this package are imported: settings may name code of others.
+    Only classes of this package are imported, because settings may name foreign code.
 
     >>> meaning({"_target_": "tagrpo.modules.advantages.GroupAdvantage"})
     'GroupAdvantage, rewards relative to the other responses of their pool'
@@ -109,7 +109,7 @@ def _name(part: Mapping[str, Any]) -> str:
 
 @cache
 def _first_line(target: str) -> str:
-    """Return the first line of the docstring of a class of this package, without its full stop; empty for others."""
+    """Return the first sentence of a class's docstring, without full stop; empty for foreign classes."""
     place = MOVED.get(target, target)
     module, _, name = place.rpartition(".")
     if not module.startswith("tagrpo."):
@@ -127,7 +127,7 @@ def _first_line(target: str) -> str:
 
 
 def _lower(line: str) -> str:
-    """Return a line that begins in lower case, unless its first word is a name or a formula.
+    """Return a line with its first letter in lower case, unless the first word is a name or a formula.
 
     >>> _lower("Source of mazes"), _lower("NGRPO's advantages"), _lower("A_i = 1"), _lower("Pass@k advantages")
     ('source of mazes', "NGRPO's advantages", 'A_i = 1', 'Pass@k advantages')

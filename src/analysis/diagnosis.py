@@ -20,7 +20,7 @@ COLUMNS = {
     "correct/original": "correct, original",
     "correct/rephrasings": "correct, rephrasings",
 }
-"""Column of a table → its title: percentages, and distances from 0 to 2."""
+"""Metric → title of its column. Distances are from 0 to 2; all other metrics are percentages."""
 CELL = "{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 NOTE = (
     "In percent of the training questions, with 95 % t-intervals over them. Equal rewards give GRPO no "
@@ -52,7 +52,7 @@ def summarised(questions: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, fl
 
 
 def table_of(diagnosis: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return a header and one row per checkpoint."""
+    """Return the table of a diagnosis: its header, and one row per checkpoint."""
     names = [name for name in COLUMNS if any(name in point["metrics"] for point in diagnosis["checkpoints"])]
     rows = []
     for point in diagnosis["checkpoints"]:

@@ -1,7 +1,7 @@
 """Pass@k of runs that are stopped at their best evaluation.
 
-The best evaluation is chosen on one half of the questions and measured on the other half. A maximum over
-evaluations of the same questions would be too high, by the noise of the responses.
+The best evaluation is chosen on one half of the questions and measured on the other half. With the same
+questions for both, the result would be too high, because the noise of the responses raises a maximum.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,8 +23,8 @@ def evaluations_of(
     """Return pass@k of a run's evaluations, in the order of iterations.
 
     Only evaluations that have all `splits`, with at least k responses to each question, are returned. `start`
-    is the run of the untrained policy. The test of `start` comes first if `run` has evaluations, but none
-    before training.
+    is the run of the untrained policy. The test of `start` comes first if `run` has evaluations but was not
+    evaluated before training.
     """
     found: list[Evaluation] = []
     for _, evaluation in evaluations_from(run, start):
@@ -46,17 +46,18 @@ def _curve(rows: Sequence[Mapping[str, int | str]], k: int) -> pd.Series:
 
 
 def stopped(evaluations: Sequence[Evaluation]) -> dict[str, pd.Series]:
-    """Return the pass@k of each question at the best evaluation of the other half of the questions.
+    """Return each question's pass@k at the evaluation that is best on the other half of the questions.
 
-    The halves of a split are its questions at even and at odd places, in the order of their ids. The best
-    evaluation has the highest mean over splits of the mean over the half's questions; ties go to the first
-    evaluation. Splits of a single question do not choose.
+    In the order of ids, a split's questions at even positions are one half, and its questions at odd
+    positions the other half. Pass@k is averaged over a half's questions in each split, then over splits. The
+    best evaluation is the first evaluation with the highest average. Splits with a single question are left
+    out of the choice; if there are no other splits, the last evaluation is taken.
 
     Returns:
         Split → pass@k of each question.
 
     >>> early, late = pd.Series([1.0, 0.5, 1.0, 0.5], list("abcd")), pd.Series([0.0, 1.0, 0.0, 1.0], list("abcd"))
-    >>> stopped([{"test": early}, {"test": late}])["test"].tolist()  # b and d choose for a and c, and are chosen for
+    >>> stopped([{"test": early}, {"test": late}])["test"].tolist()  # b and d choose for a and c, and vice versa
     [0.0, 0.5, 0.0, 0.5]
     """
     found = {split: curve.astype(float).copy() for split, curve in evaluations[0].items()}
@@ -77,11 +78,11 @@ def stopped(evaluations: Sequence[Evaluation]) -> dict[str, pd.Series]:
 def stopped_tables(
     runs: Sequence[RunFiles], splits: Sequence[str], k: int, starts: Sequence[RunFiles] = ()
 ) -> list[pd.DataFrame] | None:
-    """Return pass@k of early-stopped runs: for each split a table [seeds, questions].
+    """Return pass@k of runs that are stopped at their best evaluation: a table [seeds, questions] per split.
 
-    `starts` are runs of the untrained policy; each run begins from the start with the same seed. Returns None
-    if a run has fewer than two evaluations of the splits with k responses, or if evaluations have different
-    questions.
+    `starts` are runs of the untrained policy; each run begins from the start with the same seed. Return None
+    if a run has fewer than two evaluations with k responses to the questions of all splits, or if evaluations
+    have different questions.
     """
     of_seed = {start.seed: start for start in starts}
     rows: dict[str, dict[int, pd.Series]] = {split: {} for split in splits}

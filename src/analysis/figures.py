@@ -1,12 +1,12 @@
 """Figures of runs as data, from which pages, PNGs and notebooks are drawn.
 
-- A figure has a `title`, a `caption`, `panels`, and `y`, the label of the vertical axis.
-- A panel has a `title`, `series`, `x`, the label of the horizontal axis, and optionally `log` (of x) and
-  `from_zero` (of y).
+- A figure has a `title`, a `caption`, `y` (the label of the vertical axis) and `panels`.
+- A panel has a `title`, `x` (the label of the horizontal axis) and `series`. It may have `log`, for a
+  logarithmic horizontal axis, and `from_zero`, for a vertical axis that begins at zero.
 - A series has a `label` and a `group`, which determines its colour: the number of a method, or a cause of
-  missing gradients. A series over training has the number of a `run` and a `column` of the run's log; the
-  seeds of a method share a label. Any other series has `x`, `y`, and optionally the intervals `low` and
-  `high`.
+  missing gradients. A series over training has `run` (the number of a run) and `column` (a column of this
+  run's log); the seeds of a method share a label. Any other series has `x` and `y`, and may have the ends
+  `low` and `high` of intervals.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,7 +39,7 @@ EXACT_KS = [round(10 ** (step / 4)) for step in range(25)]  # 1 … 10^6, evenly
 
 
 class Figures:
-    """Figures of runs, finished or not, and figures of comparisons if `compared` is given."""
+    """Figures of finished or unfinished runs, and figures of their comparison if `compared` is given."""
 
     def __init__(self, methods: Runs, compared: Methods | None = None) -> None:
         self.methods, self.compared = methods, compared
@@ -48,7 +48,7 @@ class Figures:
         self.group = {method: number for number, method in enumerate(methods)}
 
     def name(self, run: RunFiles) -> str:
-        """Return the name of a run: its method, and its seed if the method has several."""
+        """Return the name of a run: its method, and its seed if the method has several runs."""
         return run.method if len(self.methods[run.method]) == 1 else str(run)
 
     def all(self) -> dict[str, Figure]:
@@ -121,9 +121,9 @@ class Figures:
     def _against(
         self, methods: Methods, amounts: Mapping[str, float], label: str, series: Sequence[Sequence[str]]
     ) -> Iterator[Figure]:
-        """Return figures of pass@k at the largest k, by split or average, against `amounts`.
+        """Yield a panel for every split or average: pass@k at the largest k, against `amounts`.
 
-        Lines join the methods in each list of `series`; other methods are levels.
+        A line joins the methods in each list of `series`. Every other method is a horizontal line.
         """
         for part, of_method in methods.at(methods.largest_k).items() if series else ():
             drawn = [
@@ -159,9 +159,9 @@ class Figures:
         return {"title": run.method, "x": "iteration", "from_zero": True, "series": series}
 
     def _evaluations(self) -> Iterator[Figure]:
-        """Return figures of pass@k at the smallest k over training, for splits with several evaluations.
+        """Yield a panel for every split: pass@k at the smallest k, over training.
 
-        Exact values are used if known.
+        A run has a series if it was evaluated more than once, from exact values if they are known.
         """
         every = [(run, run.exact or run.evaluations) for run in self.runs]
         for split in dict.fromkeys(
@@ -179,7 +179,7 @@ class Figures:
             yield {"title": f"{split} pass@{k}", "x": "iterations trained", "series": series}
 
     def _exact(self) -> Iterator[Figure]:
-        """Yield a panel for every split: pass@k in each method's last exact evaluations, means over seeds."""
+        """Yield a panel for every split: mean pass@k over seeds of each method's last exact evaluation."""
         last = {
             m: [run.exact[-1]["splits"] for run in seeds if run.exact] for m, seeds in self.methods.items()
         }
@@ -199,7 +199,7 @@ class Figures:
 
 
 def figure(title: str, caption: str, y: str, panels: Iterable[Figure]) -> Figure:
-    """Return a figure of the panels that have a series."""
+    """Return a figure of those panels that have series."""
     return {
         "title": title,
         "caption": caption,
@@ -216,10 +216,10 @@ def _estimates(label: str, group: int, x: Iterable[float], estimates: Iterable[E
 
 
 def equal_rewards(run: RunFiles) -> Figure:
-    """Return a run's panel: percentage of questions whose responses get equal rewards, by checkpoint.
+    """Return a panel with the percentage of a run's questions whose responses get equal rewards.
 
-    The panel follows TA-GRPO, Fig. 3, with one series for each set of responses in `COLUMNS`. It has no
-    series if the run was not diagnosed.
+    The panel follows TA-GRPO, Fig. 3: over checkpoints, with one series for each set of responses in
+    `COLUMNS`. It has no series if the run was not diagnosed.
     """
     series, checkpoints = [], (run.diagnosis or {"checkpoints": ()})["checkpoints"]
     for group, name in enumerate(name for name in COLUMNS if name.startswith("uniform_reward/")):
@@ -240,7 +240,11 @@ def equal_rewards(run: RunFiles) -> Figure:
 
 
 def distances(run: RunFiles) -> Iterator[Figure]:
-    """Yield a panel per pool: share of questions up to a distance, by checkpoint or half of training."""
+    """Yield a panel per pool: the share of questions with at most a given distance between responses.
+
+    A panel has a series for each checkpoint of the run's diagnosis or, without a diagnosis, for each half of
+    training.
+    """
     if run.diagnosis is not None:
         stages = {
             stage_name(point): pd.DataFrame(point["questions"]) for point in run.diagnosis["checkpoints"]

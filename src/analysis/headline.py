@@ -1,7 +1,8 @@
-"""First lines of a report: a method against the baseline with as many samples, then a line for each method.
+"""First lines of a report: a comparison of one method with a baseline, then one line for each method.
 
-Verdicts in words follow the paired 95 % interval: a quantity is better or worse if the interval excludes 0;
-else the verdict is `cannot be told`.
+The baseline is a method that sampled as many responses in training as the compared method, if there is one
+(`pair_of`). A verdict in words depends on the 95 % interval of the paired difference: `better` or `worse` if
+the interval excludes 0, otherwise `cannot be told`.
 """
 
 import math
@@ -24,7 +25,7 @@ class Pair:
     method: str
     baseline: str
     ratio: float | None
-    """Sampled responses of the method divided by those of the baseline; None if one of them was not trained."""
+    """Sampled responses of the method divided by those of the baseline; None if either was not trained."""
 
     @property
     def alike(self) -> bool:
@@ -33,7 +34,7 @@ class Pair:
 
 
 def in_words(estimate: Estimate, *, higher_is_better: bool = True) -> str:
-    """Return `better` or `worse` if the interval of a difference excludes 0, else `cannot be told`.
+    """Return `better` or `worse` if the interval of a difference excludes 0, otherwise `cannot be told`.
 
     >>> in_words(Estimate(0.02, 0.01, 0.03)), in_words(Estimate(0.02, -0.01, 0.05))
     ('better', 'cannot be told')
@@ -50,9 +51,12 @@ def in_words(estimate: Estimate, *, higher_is_better: bool = True) -> str:
 def pair_of(methods: Methods) -> Pair | None:
     """Return the pair that a report begins with; None if no two methods share a seed.
 
-    The method is the last one for which an earlier method sampled as many responses; the baseline is the
-    first such earlier method. If no two methods sampled as many, the pair is the last and the first trained
-    method; if only one method was trained, the pair is that method and the baseline of the report.
+    Only methods that share a seed are paired. The first of these pairs that exists is returned:
+
+    1. the last trained method that sampled as many responses as an earlier trained method, and the first such
+       earlier method;
+    2. the last trained method, and the first trained method;
+    3. the last method that is compared with the baseline of the report, and this baseline.
     """
     compared = {(comparison.method, comparison.baseline) for comparison in methods.comparisons}
     trained = list(methods.trained)
@@ -74,13 +78,13 @@ def pair_of(methods: Methods) -> Pair | None:
 
 
 def ratio_of(methods: Methods, method: str, baseline: str) -> float | None:
-    """Return the sampled responses of a method divided by those of another; None if one was not trained."""
+    """Return the responses of `method` divided by those of `baseline`; None if either was not trained."""
     ours, theirs = (float(methods.budgets["rollouts"][name]) for name in (method, baseline))
     return ours / theirs if ours and theirs else None
 
 
 def verdict_line(methods: Methods, pair: Pair) -> str:
-    """Return the first line of a report: the pair, and in words what differs and by how much."""
+    """Return the first line of a report: the pair, and its differences in words and in numbers."""
     part, _ = methods.headline
     ks = ends(methods.ks(methods.parts[part]))
     told = [(f"pass@{k}", f"pass@k/{part}/{k}", True) for k in ks]
@@ -108,7 +112,7 @@ def against(methods: Methods, pair: Pair) -> str:
 def method_lines(methods: Methods) -> list[str]:
     """Return one line for each method: samples, pass@k, questions without gradient, gain over the baseline.
 
-    The largest gain in pass@k at the smallest k comes first, and the baseline last.
+    The method with the largest gain in pass@k at the smallest k comes first, and the baseline last.
     """
     part, k = methods.headline
     baseline = methods.baseline
@@ -142,7 +146,7 @@ def _method_line(methods: Methods, method: str, part: str) -> str:
 
 
 def ends(ks: Sequence[int]) -> list[int]:
-    """Return the smallest and the largest k, or the only one."""
+    """Return the smallest and the largest k; a single k is returned once."""
     return sorted({ks[0], ks[-1]})
 
 
@@ -156,8 +160,8 @@ def break_even(zero_gradient: float, baseline_zero_gradient: float) -> float:
     """Return the ratio of costs per question at which a method and its baseline are equally efficient.
 
     If z percent of the method's questions and z₀ percent of the baseline's questions have no gradient, the
-    ratio is (100 − z) / (100 − z₀): both then pay the same for a question that gives a gradient. The ratio is
-    infinite if no question of the baseline gives a gradient.
+    ratio is (100 − z) / (100 − z₀). At this ratio, both pay the same for a question that gives a gradient.
+    The ratio is infinite if no question of the baseline gives a gradient.
 
     >>> break_even(0.0, 80.0)
     5.0
@@ -168,9 +172,10 @@ def break_even(zero_gradient: float, baseline_zero_gradient: float) -> float:
 
 
 def break_even_note(methods: Methods, pair: Pair) -> str | None:
-    """Return the break-even of the pair's method against the first trained method with fewer samples.
+    """Return a sentence on the break-even of the pair's method with a method that sampled fewer responses.
 
-    None if no method sampled fewer, or if a percentage without gradient was not logged.
+    The first such trained method is taken whose percentage of questions without gradient was logged. Return
+    None if there is no such method, or if the pair's method did not log the percentage.
     """
     ours = zero_gradient_of(methods, pair.method)
     for baseline in methods.trained:
@@ -196,9 +201,10 @@ def compared_in(methods: Methods, method: str, baseline: str, quantity: str) -> 
 
 
 def by_task(methods: Methods, pair: Pair) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows that compare a pair in every split and average, beside the untrained policy.
+    """Return header and rows of a table that compares a pair on every split and average.
 
-    The last row is the percentage of questions without gradient.
+    Untrained policies outside the pair have columns too. The last row is the percentage of questions without
+    gradient.
     """
     beside = [name for name in methods.untrained if name not in (pair.method, pair.baseline)]
     columns = [*beside, pair.baseline, pair.method]
@@ -219,9 +225,9 @@ def by_task(methods: Methods, pair: Pair) -> tuple[list[str], list[list[str]]]:
 
 
 def stopped_early(methods: Methods, pair: Pair) -> tuple[list[str], list[list[str]]]:
-    """Return header and rows that compare a pair, each run stopped at its best validation.
+    """Return header and rows of a table that compares a pair, each run stopped at its best validation.
 
-    Splits that a run evaluated only once have no row.
+    A split that a run evaluated only once has no row.
     """
     untrained = methods.untrained[0] if methods.untrained else None
     starts = methods.runs[untrained] if untrained and untrained not in (pair.method, pair.baseline) else []

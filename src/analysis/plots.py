@@ -1,4 +1,4 @@
-"""Figures drawn with matplotlib, and their style: Okabe–Ito colours; lines and markers for print."""
+"""Figures drawn with matplotlib in Okabe–Ito colours, with line styles and markers for printing in grey."""
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,8 +35,8 @@ def looks(names: Iterable[str]) -> dict[str, Look]:
 def _look(group: int | str) -> Look:
     """Return the look of a method, by its number, or of a cause.
 
-    Each further eight methods have the same colours, with the next line style and the next marker. So 32 methods
-    differ in colour and line style, and 64 in colour, line style and marker.
+    Every eight methods repeat the colours, with the next line style and the next marker. Up to 32 methods
+    differ in colour or line style, and up to 64 in colour, line style or marker.
     """
     number = CAUSES.index(group) if isinstance(group, str) else group
     turn = number + number // len(COLOURS)
@@ -69,7 +69,7 @@ def panels(
 
 
 def finished(figure: Figure, axes: Sequence[Axes], label: str) -> Figure:
-    """Add the label of the vertical axis, and one legend below all panels; return `figure`."""
+    """Label the vertical axis and add one legend below all panels; return `figure`."""
     axes[0].set_ylabel(label)
     handles = {
         label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)
@@ -125,7 +125,7 @@ def draw(figure: Mapping[str, Any], runs: Sequence[RunFiles] = ()) -> Figure:
 
 
 def _over_training(ax: Axes, seeds: Sequence[pd.Series], look: Look) -> None:
-    """Draw the series of all seeds over iterations, thin if there are several, and their mean, thick."""
+    """Draw the mean over seeds as a thick line, and each seed as a thin line if there are several."""
     for values in seeds if len(seeds) > 1 else ():
         ax.plot(values.index, values, color=look["color"], linewidth=0.6, alpha=0.45)
     mean = pd.concat(list(seeds), axis=1).mean(axis=1)
@@ -133,7 +133,7 @@ def _over_training(ax: Axes, seeds: Sequence[pd.Series], look: Look) -> None:
 
 
 def _some(points: int) -> int:
-    """Return the distance between markers of which a line of `points` points shows about six."""
+    """Return the number of points per marker that gives a line of `points` points about six markers."""
     return max(points // 6, 1)
 
 

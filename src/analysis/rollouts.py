@@ -18,10 +18,10 @@ TOKENS = ("token_ids", "token_logprobs", "token_entropies")
 
 
 def read_rollouts(run: Path) -> pd.DataFrame:
-    """Return the recorded rollouts of a run, of all ranks: one row per response, in order of iterations.
+    """Return the rollouts that all ranks of a run recorded: one row per response, ordered by iteration.
 
-    Columns: the columns of `RolloutRecorder` except `TOKENS`, NaN if a file lacks one; and `file` and `line`,
-    the name of the Parquet file and the row in the file.
+    Columns: the columns of `RolloutRecorder` except `TOKENS`; `file`, the name of the Parquet file; and
+    `line`, the row in this file. If a file lacks a column, its rows have NaN there.
 
     Raises:
         FileNotFoundError: if there are no rollouts.
@@ -50,10 +50,10 @@ def _read(file: Path) -> pd.DataFrame:
 
 
 def success_by(rollouts: pd.DataFrame) -> pd.DataFrame:
-    """Return the success rate of recorded responses: one row per rephrasing; 0 is the original question.
+    """Return a table of success rates, with one row per rephrasing; rephrasing 0 is the original question.
 
-    Columns: `responses`; `correct`, the mean over questions of their success rates; `low` and `high`, the
-    t-interval over questions at 95 %.
+    Columns: `responses`, their number; `correct`, the mean of the questions' success rates; `low` and `high`,
+    its 95 % t-interval over questions.
     """
     found = {}
     for rephrasing, rows in rollouts.groupby("rephrasing"):
@@ -65,14 +65,14 @@ def success_by(rollouts: pd.DataFrame) -> pd.DataFrame:
 
 
 def difficulty_of_run(rollouts: pd.DataFrame) -> tuple[DifficultyTest, float]:
-    """Test the hypothesis that the prompts of a question are equally difficult, over all questions of a run.
+    """Test over all questions of a run whether the prompts of each question are equally difficult.
 
-    A question that occurs in a later iteration counts as another question, since the policy has changed in
-    between.
+    A question that occurs again in a later iteration counts as another question, because the policy has
+    changed by then.
 
     Returns:
-        The test; and the standard deviation of the true success rate over the prompts of a question, from 0
-        to 1. The standard deviation is the root of the mean of `difficulty_variance`, 0 if this mean is
+        The test, and the standard deviation of the true success rate over the prompts of a question, from 0
+        to 1. The standard deviation is the root of the mean of `difficulty_variance`: 0 if this mean is
         negative, NaN if no question has enough responses.
     """
     question = rollouts.groupby(["iteration", "question"], sort=False).ngroup().to_numpy()

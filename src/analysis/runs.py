@@ -61,7 +61,7 @@ class HydraSettings(Message):
 
     overrides: HydraOverrides
     runtime: HydraRuntime | None = None
-    """None in records without `runtime`; the command of the run can't be repeated then."""
+    """None in records without `runtime`; the command of such a run can't be repeated."""
     job: HydraJob
 
 
@@ -73,7 +73,7 @@ class HydraRecord(Message):
 
 @dataclass(frozen=True)
 class RunFiles:
-    """Run of one method and seed, and the files of its training and evaluation."""
+    """Run of one method with one seed, and the contents of the run's files."""
 
     method: str
     seed: int
@@ -84,7 +84,7 @@ class RunFiles:
 
     @cached_property
     def metrics(self) -> pd.DataFrame:
-        """Table with a row per training iteration, a column per scalar; empty if the run only evaluated."""
+        """Table with one row per training iteration and one column per scalar; empty without training."""
         path = self.path / "metrics.csv"
         frame = _read_table(path) if path.exists() else pd.DataFrame()
         if "rollout/reward" not in frame:
@@ -135,7 +135,7 @@ class RunFiles:
 
     @cached_property
     def evaluations(self) -> list[dict[str, Any]]:
-        """Sampled evaluations kept during the run, by iteration; if there are none, only `test.json`."""
+        """Sampled evaluations of the run, ordered by iteration; only `test.json` if no others were kept."""
         found = self._kept("[!e]*-*.json") or list(filter(None, [self._json("test.json")]))
         return sorted(
             found, key=lambda evaluation: (evaluation.get("iteration", 0), evaluation.get("stage") == "test")
@@ -143,11 +143,11 @@ class RunFiles:
 
     @cached_property
     def exact(self) -> list[dict[str, Any]]:
-        """Content of `exact.json` at each evaluation, by iteration; empty for runs without the file."""
+        """Exact evaluations of the run, as in `exact.json`, ordered by iteration; empty if there are none."""
         return self._kept("exact-*.json")
 
     def examples(self, stage: str, iteration: int) -> dict[str, Any]:
-        """Return the kept responses of an evaluation by split and question id; empty if none were kept."""
+        """Return the kept responses of an evaluation: split → question id → example; empty without a file."""
         return self._json(f"evaluations/examples-{stage}-{iteration:06d}.json") or {}
 
     def _kept(self, pattern: str) -> list[Any]:
@@ -158,13 +158,13 @@ class RunFiles:
 
     @cached_property
     def ledger(self) -> dict[str, int]:
-        """Totals of the training; zeros for a run without training."""
+        """Total prompts, responses (`rollouts`), tokens, updates and iterations of training; 0 without it."""
         nothing = dict.fromkeys(("prompts", "rollouts", "tokens", "updates", "iterations"), 0)
         return self._read(dict[str, Count], "ledger.json") or nothing
 
     @cached_property
     def diversity(self) -> pd.DataFrame:
-        """Table of iteration, question, pool, responses and distance, per measured question and pool."""
+        """Table with a row per measured question and pool: iteration, question, pool, responses, distance."""
         path = self.path / "embedding_diversity.csv"
         if not path.exists():
             return pd.DataFrame(columns=["iteration", "question", "pool", "responses", "distance"])
@@ -174,12 +174,12 @@ class RunFiles:
 
     @cached_property
     def diagnosis(self) -> Any:
-        """Results of `tagrpo-eval diagnose=` on the training questions; None if there are none."""
+        """Diagnosis of the training questions by `tagrpo-eval diagnose=`; None if there was no diagnosis."""
         return self._json("diagnose/diagnose.json")
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        """Resolved configuration; empty if none was written."""
+        """Resolved configuration; empty if no `config.yaml` was written."""
         path = self.path / "config.yaml"
         return read_config(path) if path.exists() else {}
 
@@ -201,7 +201,7 @@ class RunFiles:
 
     @property
     def overrides(self) -> list[str]:
-        """Overrides on the run's command line without the seed; empty if nothing was recorded."""
+        """Overrides on the run's command line, except the seed; empty if nothing was recorded."""
         task = self._hydra.overrides.task if self._hydra else []
         return [override for override in task if not override.startswith("seed=")]
 
@@ -229,7 +229,7 @@ class RunFiles:
         return 0.0 if seconds is None else float(seconds.sum())
 
     def scalar(self, column: str) -> pd.Series | None:
-        """Return a logged scalar by iteration; None if it was not logged."""
+        """Return the values of a scalar by iteration; None if the scalar was not logged."""
         return self.metrics[column].dropna() if column in self.metrics else None
 
     def counts(self, split: str) -> pd.DataFrame:
@@ -245,7 +245,7 @@ class RunFiles:
         return pd.Series(values.numpy(), counts.index)
 
     def _read(self, kind: type[T], name: str) -> T | None:
-        """Read a JSON file in the directory of the run as a `kind`. Return None if there is no such file.
+        """Read a JSON file of the run directory as an object of class `kind`; return None if it is missing.
 
         Raises:
             ForeignDataError: if the file is damaged or has other content.
@@ -257,7 +257,7 @@ class RunFiles:
         return read_json(kind, path.read_bytes(), source=str(path), remedy=remedy)
 
     def _json(self, name: str) -> Any:
-        """Read a JSON file in the directory of the run. Return None if there is no such file.
+        """Read a JSON file of the run directory; return None if there is no such file.
 
         Raises:
             ValueError: if the file is damaged.
@@ -275,7 +275,7 @@ def _read_table(path: Path, **text: type) -> pd.DataFrame:
     """Read a CSV file whose columns are numbers, except the columns in `text`.
 
     Raises:
-        ValueError: if the file can't be read so; the message names the file.
+        ValueError: if the file is not such a table. The message names the file.
     """
     try:
         return pd.read_csv(path, dtype=defaultdict(lambda: float, text))
@@ -286,7 +286,7 @@ def _read_table(path: Path, **text: type) -> pd.DataFrame:
 
 
 def find_runs(*roots: Path) -> list[RunFiles]:
-    """Return the runs of `find_directories` that have finished, that is, have a `test.json`.
+    """Return the finished runs below `roots`: the runs of `find_directories` with a `test.json`.
 
     Raises:
         FileNotFoundError: if no run has finished.
@@ -303,12 +303,13 @@ def find_runs(*roots: Path) -> list[RunFiles]:
 def find_directories(*roots: Path) -> list[RunFiles]:
     """Return all run directories below `roots` that have a log, responses, or an evaluation.
 
-    Method and seed are `name` and `seed` in the run's `config.yaml`; without that file, `<method>/seed<k>` of
-    its path, or seed 0. Runs with equal method and seed are distinguished by the settings of their commands,
-    or by path.
+    Method and seed are `name` and `seed` in the run's `config.yaml`. Without this file, they are read from a
+    path that ends with `<method>/seed<k>`; for another path, the method is the last folder, and the seed is
+    0. If runs have the same method and seed, the settings in which their commands differ are added to the
+    method, or the path if the commands do not differ.
 
     Raises:
-        FileNotFoundError: if a root does not exist, or there is nothing below the roots.
+        FileNotFoundError: if a root does not exist, or if there is no run below the roots.
     """
     found: dict[Path, RunFiles] = {}
     for root in roots:
@@ -330,7 +331,7 @@ def find_directories(*roots: Path) -> list[RunFiles]:
 
 
 def _told_apart(runs: Sequence[RunFiles]) -> Iterator[RunFiles]:
-    """Rename runs of equal name and seed by the differing settings of their commands, or by their paths."""
+    """Yield the runs; rename runs with equal method and seed by the commands' differences or the paths."""
     for method, alike in by_method(runs).items():
         labels = [method] * len(alike)
         if len({run.seed for run in alike}) < len(alike):
@@ -352,8 +353,8 @@ def _identify(path: Path) -> RunFiles:
 def evaluations_from(run: RunFiles, start: RunFiles | None) -> list[tuple[RunFiles, Mapping[str, Any]]]:
     """Return the evaluations of a run in the order of iterations, each with the run that made it.
 
-    `start` is the run of the untrained policy. The test of `start` comes first if the run has evaluations, but
-    none before training.
+    `start` is the run of the untrained policy. The test of `start` comes first if the run has evaluations but
+    was not evaluated before training.
     """
     kept: list[tuple[RunFiles, Mapping[str, Any]]] = [(run, evaluation) for evaluation in run.evaluations]
     if kept and start is not None and all(evaluation.get("iteration", 0) for _, evaluation in kept):
@@ -370,7 +371,7 @@ def by_method(runs: Iterable[RunFiles], order: Iterable[str] = ()) -> dict[str, 
 
 
 def pass_at_k_table(runs: Sequence[RunFiles], split: str, k: int) -> pd.DataFrame:
-    """Return unbiased pass@k: one row per seed, one column per question.
+    """Return a table of unbiased pass@k, with one row per seed and one column per question.
 
     Raises:
         ValueError: if seeds have different questions.

@@ -51,9 +51,9 @@ class Answer:
 
 
 def answer(methods: Methods) -> Answer:
-    """Return the verdict on the method against the baseline with as many samples, then a line for each method.
+    """Return the first lines of a report: the verdict on the pair of `pair_of`, then a line for each method.
 
-    For one method, return its pass@k.
+    If there is no pair, return the pass@k of each method.
     """
     part, k = methods.headline
     pair = pair_of(methods)
@@ -127,7 +127,7 @@ def about(runs: Sequence[RunFiles]) -> list[Section]:
 
 
 def markdown(methods: Methods, figures: Mapping[str, str] | None = None) -> str:
-    """Return the report as Markdown. `figures`: file name → caption."""
+    """Return the report as Markdown; `figures` maps file names of pictures to captions."""
     found = answer(methods)
     shown = [line for name, caption in (figures or {}).items() for line in (f"![{caption}]({name})", caption)]
     drawn = [Section("Figures", [], [], shown)] if shown else []
@@ -190,7 +190,7 @@ def _stopped_early(methods: Methods) -> Section:
 
 
 def _pass_at_k(methods: Methods) -> Section:
-    """Return one row for each split or average and method, one column for each k."""
+    """Return pass@k: one row for each method on each split or average, and one column for each k."""
     ks = [
         k for k in HEADLINE_KS if any(k in points for of in methods.curves.values() for points in of.values())
     ]
@@ -215,7 +215,7 @@ def _pass_at_k(methods: Methods) -> Section:
 
 
 def _differences(methods: Methods) -> Section:
-    """Return one row for each pair of methods and split or average, one column for each k."""
+    """Return the differences: a row for each pair of methods on a split or average, a column for each k."""
     found = {
         (c.method, c.baseline, c.quantity): MARKS[c.verdict] + c.difference.signed
         for c in methods.comparisons
@@ -242,7 +242,10 @@ def _differences(methods: Methods) -> Section:
 
 
 def _responses(methods: Methods) -> Section:
-    """Return length and agreement of the responses of each method's first seed to each split, if counted."""
+    """Return the length, the truncation and the majority's accuracy of responses to each split.
+
+    Only the first seed of each method is shown, if its responses were counted.
+    """
     rows = []
     for split in methods.splits:
         for method, seeds in methods.runs.items():
@@ -301,7 +304,7 @@ def _training_questions(methods: Methods) -> Section:
 
 
 def _settings(methods: Methods) -> Section:
-    """Return one row for each value of each setting in which the methods differ."""
+    """Return the settings in which the methods differ, with one row for each value of a setting."""
     rows = []
     for name, row in methods.differing_settings().items():
         having: dict[str, list[str]] = {}

@@ -1,9 +1,10 @@
 """Intervals over questions and seeds, paired differences, and the verdicts on them.
 
 Values are tables [seeds, questions]: all seeds on the same questions. Seeds and questions are both samples of
-a larger population, so both carry noise; with one seed, only the noise of questions is measured. Several
-tables, one per benchmark, stand for the mean of their means: each has the same weight, and their questions
-are different samples, while a seed is the same run in all of them.
+a larger population, so both carry noise; with one seed, only the noise of questions is measured. If there are
+several tables, one per benchmark, the estimated value is the mean of the tables' means, so that each
+benchmark has the same weight. Each table has its own sample of questions, but a seed is the same run in all
+tables.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from scipy import stats
 RESAMPLES = 4000
 LEVEL = 0.05
 Tables = pd.DataFrame | Sequence[pd.DataFrame]
-"""Table [seeds, questions] of one benchmark, or tables of several."""
+"""Table [seeds, questions] of one benchmark, or a sequence of such tables, one per benchmark."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Estimate:
 
     @property
     def signed(self) -> str:
-        """Estimate as a difference in percentage points.
+        """Text of the estimate, as a difference in percentage points.
 
         >>> Estimate(0.021, -0.004, 0.046).signed
         '+2.1 [−0.4, +4.6]'
@@ -77,11 +78,11 @@ class Comparison:
 
 
 def resampled_means(*tables: np.ndarray) -> np.ndarray:
-    """Return [RESAMPLES] means of tables [seeds, questions], resampling seeds and questions independently.
+    """Return bootstrap means of tables [seeds, questions], [RESAMPLES] float64.
 
-    Both are drawn with replacement. Of S seeds, S − 1 are drawn: with S draws, the variance between seeds
-    would be too small by the factor (S − 1) / S, which matters for two or three seeds (Rao and Wu, 1988).
-    With one seed, only questions vary.
+    Seeds and questions are resampled independently, with replacement. Of S seeds, S − 1 are drawn: with S
+    draws, the variance between seeds would be too small by the factor (S − 1) / S, which matters for two or
+    three seeds (Rao and Wu, 1988). With one seed, only questions vary.
     """
     rng = np.random.default_rng(0)
     num_seeds = len(tables[0])
@@ -98,10 +99,9 @@ def resampled_means(*tables: np.ndarray) -> np.ndarray:
 def estimate(tables: Tables) -> Estimate:
     """Estimate the mean of tables [seeds, questions], with a 95 % interval over questions and seeds.
 
-    The interval is a percentile interval.
-    The interval of values in [0, 1] stays in [0, 1]. With two or three seeds that differ by much more than
-    the noise of questions explains, the interval covers the truth less often than in 95 % of cases (about 90
-    %).
+    The interval is a percentile interval, so that it stays in [0, 1] if all values are in [0, 1]. If two or
+    three seeds differ by much more than the noise of questions explains, the interval contains the true mean
+    in about 90 % of cases instead of 95 %.
     """
     values = [table.to_numpy(dtype=float) for table in _several(tables)]
     low, high = np.quantile(resampled_means(*values), [LEVEL / 2, 1 - LEVEL / 2])
@@ -144,12 +144,12 @@ def difference(ours: Tables, theirs: Tables) -> Difference:
     """Return the paired difference of two methods: mean, 95 % t-interval and two-sided p-value.
 
     A pair is the same question under the same seed; seeds that only one method has are left out. The interval
-    is a t-interval, because a bootstrap of two or three seeds is too narrow: if seeds differ much, a nominal
-    95 % covers the truth in 80 to 90 % of cases; the t-interval does in 88 to 99 % with two seeds and 92 to
-    99 % with more.
+    is a t-interval, because a bootstrap of two or three seeds is too narrow. If seeds differ much, a 95 %
+    interval by bootstrap contains the true difference in 80 to 90 % of cases, and the t-interval in 88 to
+    99 % with two seeds and 92 to 99 % with more.
 
     Raises:
-        ValueError: if the methods have no seed in common, or not the same questions.
+        ValueError: if the methods have no seed in common, or have different questions.
     """
     tables = [_paired(*pair) for pair in zip(_several(ours), _several(theirs), strict=True)]
     values = [table.to_numpy() for table in tables]

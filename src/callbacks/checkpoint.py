@@ -1,4 +1,4 @@
-"""Checkpoints between iterations, and a clean exit when the process is told to stop."""
+"""Checkpoints between iterations, and a clean exit after a signal to stop."""
 
 import random
 from collections.abc import Sequence
@@ -23,28 +23,26 @@ from .shared import check_at_least_one, total_iterations
 
 
 class Checkpointer(Callback):
-    """Callback that writes a checkpoint every few iterations, and keeps the newest ones.
+    """Callback that writes a checkpoint every few iterations, and keeps the newest checkpoints.
 
-    Checkpoints are written to `<default_root_dir>/checkpoints`.
-    Lightning's `ModelCheckpoint` writes before the log and the validation of an iteration, so that a resumed
-    run lacks both; this callback writes between two iterations. In addition to Lightning's content, a
-    checkpoint contains the random states of torch, numpy and Python on every rank, and the state of each
-    `ResumableLogger`.
+    Checkpoints are written to `<default_root_dir>/checkpoints`, between two iterations. (Lightning's
+    `ModelCheckpoint` writes before the log and the validation of an iteration, so that a resumed run lacks
+    both.) In addition to Lightning's content, a checkpoint contains the random states of torch, numpy and
+    Python on every rank, and the state of each `ResumableLogger`.
 
     When any rank receives SIGTERM or SIGUSR1, all ranks finish their iteration, write a checkpoint, and exit
     with code 0. In a single process, an error while a batch is being sampled also leaves a checkpoint, with
     the state before that batch.
 
-    What servers have sampled since the last checkpoint is kept on disk, and used again if a resumed run has
-    the weights that sampled it (`CachedEngine`). On GPUs, where a repeated update is not bit-identical, only the
-    checkpoint's own weights recur: use `every=1` if rollouts are expensive.
+    Responses that servers have sampled since the last checkpoint are kept on disk. A resumed run uses them if
+    it has the weights that sampled them (`CachedEngine`). On GPUs, a repeated update is not bit-identical, so
+    that a resumed run has only the weights of the checkpoint again: use `every=1` if rollouts are expensive.
 
     Args:
-        every: Iterations between checkpoints; there is also one at the end of training.
+        every: Iterations between checkpoints; a checkpoint is also written at the end of training.
         keep: Number of newest checkpoints to keep. None keeps all.
         fractions: Shares of the run's iterations, above 0 and below 1, at which a checkpoint is also written
-            and always kept; see `tagrpo-eval diagnose=`. If a run is extended, they are shares of its new
-            length.
+            and always kept; see `tagrpo-eval diagnose=`. If a run is extended, its new length counts.
 
     Raises:
         ValueError: if `every` or `keep` is less than 1, or one of `fractions` is not between 0 and 1.
@@ -77,7 +75,9 @@ class Checkpointer(Callback):
             RECEIVED.clear()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Install signal handlers; set aside checkpoints of later iterations, which will not be reproduced.
+        """Install signal handlers, and set aside checkpoints of iterations that will be repeated.
+
+        The repeated iterations will not reproduce these checkpoints.
 
         Raises:
             RuntimeError: if the ranks have not resumed from the same checkpoint.
@@ -96,10 +96,11 @@ class Checkpointer(Callback):
         listen()
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
-        """Save a checkpoint if one is due, and stop if any rank was told to.
+        """Save a checkpoint if one is due, and stop if any rank has received a signal to stop.
 
         Raises:
-            SIGTERMException: if any rank was told to stop. Lightning then ends the run with exit code 0.
+            SIGTERMException: if any rank has received a signal to stop. Lightning then ends the run with exit
+                code 0.
         """
         if self._rng_to_restore is not None:
             _set_rng_state(self._rng_to_restore)
@@ -119,7 +120,7 @@ class Checkpointer(Callback):
             self._before = self._states(trainer)
 
     def _milestones(self, trainer: Trainer) -> set[int]:
-        """Return the iterations that `fractions` of the run stand for."""
+        """Return the iterations at which `fractions` of the run are done."""
         total = total_iterations(trainer, trainer.lightning_module)
         return set() if total is None else {round(fraction * total) for fraction in self.fractions}
 
@@ -137,12 +138,15 @@ class Checkpointer(Callback):
         }
 
     def on_test_batch_start(self, *_: Any) -> None:
-        """Exit if the process was told to stop; training has been saved."""
+        """Exit if any rank has received a signal to stop; training has been saved."""
         if max_over_ranks(asked_to_stop()) > 0:
             raise SIGTERMException
 
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
-        """Record the state of loops and loader; no later hook lets Lightning resume mid-epoch."""
+        """Record the state of loops and loader.
+
+        From the state in a later hook, Lightning could not resume in the middle of an epoch.
+        """
         self._done = trainer.fit_loop.total_batch_idx + 1
         self._progress = trainer.fit_loop.state_dict()
         self._before = None  # this state belongs to the weights before the batch
@@ -162,16 +166,16 @@ class Checkpointer(Callback):
             self._prune(trainer)
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Save a checkpoint after an error during sampling, when the policy is that of the last iteration."""
+        """Save a checkpoint after an error during sampling, since the policy has not changed in the batch."""
         batches: Any = trainer.fit_loop.epoch_loop.batch_progress.total
         sampling = trainer.training and batches.ready == self._done + 1 and batches.started == self._done
         if sampling and self._before is not None and self._states_to_save is None:
             self.save(trainer, self._before)
 
     def save(self, trainer: Trainer, states: dict[str, Any] | None = None) -> None:
-        """Write a checkpoint of the iterations done, unless it exists.
+        """Write a checkpoint after the iterations done so far, unless this checkpoint exists.
 
-        `states` replace the present states.
+        `states`, if given, replace the present states.
         """
         if self._progress is None or self._saved_at == self._done:
             return
@@ -186,7 +190,7 @@ class Checkpointer(Callback):
         self._prune(trainer)
 
     def _prune(self, trainer: Trainer) -> None:
-        """Delete the oldest checkpoints."""
+        """Delete all checkpoints except the newest `keep` and the checkpoints at `fractions`."""
         if trainer.is_global_zero and self.keep is not None:
             folder = Path(trainer.default_root_dir) / "checkpoints"
             for iteration, path in list(checkpoints_in(folder).items())[: -self.keep]:
@@ -196,7 +200,7 @@ class Checkpointer(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Save the loops' state at the end of the last batch; the next batch may have been fetched since."""
+        """Save the loops' state at the end of the last batch, before the next batch was fetched."""
         if self._states_to_save is not None:
             checkpoint["loops"]["fit_loop"] = self._progress
             checkpoint.update(self._states_to_save)
@@ -215,7 +219,7 @@ class Checkpointer(Callback):
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restore counters and loggers; random states are restored right before the next batch."""
+        """Restore counters and loggers; `on_train_batch_start` restores the random states."""
         self._done = self._saved_at = state_dict["iterations"]
         self._epoch = state_dict["epoch"]
         states = state_dict["rng"]

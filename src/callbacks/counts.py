@@ -15,7 +15,7 @@ from ..foreign import Count, ForeignDataError, Message, Text, read_json
 from ..metrics.evaluation import QuestionCounts, joined
 
 MOST = 2**53
-"""Exclusive upper limit of a count: a float represents every whole number below exactly."""
+"""Exclusive upper limit of a count: a float represents every smaller whole number exactly."""
 Key = tuple[str, str]
 """Split and id of a question."""
 
@@ -43,13 +43,13 @@ class StoredRecord(Message):
 class CountStore:
     """Store for the records of `count_batch`, with one folder per identity of an evaluation.
 
-    Each record is a line with a checksum. Each rank appends to `<rank>.counts`; all files are read, so that
-    the number of ranks may change in between. Checksums also depend on the identity: a line copied from the
-    counts of another evaluation counts as damaged.
+    Each record is a line with a checksum. Each rank appends to `<rank>.counts` and all files are read, so
+    that a continued evaluation may have another number of ranks. Checksums also depend on the identity: a
+    line copied from another evaluation is treated as damaged.
     """
 
     identify: Callable[[], Mapping[str, str]] | None = None
-    """Function that returns name → value of all that the counts depend on.
+    """Function that returns the identity of the evaluation: name → value of everything the counts depend on.
 
     If None, all evaluations share one folder.
     """
@@ -61,10 +61,10 @@ class CountStore:
     def resume(self) -> dict[Key, QuestionCounts]:
         """Read the counts that earlier attempts at this evaluation have stored.
 
-        Collective: rank 0 reads for all before any rank appends.
+        Collective: rank 0 reads for all ranks, before any rank appends.
 
         Raises:
-            FileExistsError: if the path of a file to be written is taken by something other than a file.
+            FileExistsError: if something other than a file is at the path of a file to be written.
         """
         first = rank() == 0
         self._name = gather_objects(self._begin() if first else "")[0]
@@ -88,7 +88,7 @@ class CountStore:
         return name
 
     def _nearest(self, identity: Mapping[str, str]) -> list[str]:
-        """Return the parts in which the most similar earlier evaluation differs; empty if there is none."""
+        """Return the parts of `identity` in which the most similar earlier evaluation differs, if any."""
         found = []
         for path in sorted(self.root.glob("*/identity.json")):
             try:
@@ -102,8 +102,8 @@ class CountStore:
         """Return the record of each question of this evaluation.
 
         Damaged lines, lines of other evaluations and duplicates are skipped with a warning. Questions of
-        damaged lines are sampled again. If a question has several records, the one with the most responses
-        counts.
+        damaged lines are sampled again. If a question has several records, the record with the most responses
+        is returned.
 
         Raises:
             ForeignDataError: if two records of a question differ but have the same number of responses.
@@ -150,8 +150,8 @@ class CountStore:
     def suffices(self, record: QuestionCounts, wanted: int) -> bool:
         """Return whether a record has all `wanted` responses to its question.
 
-        An evaluation with an identity always wants the same number; a record with more is from another
-        evaluation.
+        An evaluation with an identity always wants the same number of responses. A record with more responses
+        is from another evaluation: it is refused with a warning.
         """
         found = int(record["counts"]["n"])
         if self.identify is None or found <= wanted:

@@ -29,8 +29,8 @@ class AnswerDiversityMonitor(BatchDiagnostic):
     - `answer_diversity/distinct_wrong`: number of distinct wrong answers. It falls as accuracy rises, because
       there are fewer wrong responses.
     - `answer_diversity/distinct_wrong_share`: number of distinct wrong answers divided by the number of wrong
-      responses with an answer, over the questions that have such responses; 1 if no two wrong answers are
-      equal.
+      responses with an answer; 1 if no two wrong answers are equal. Questions without such responses are left
+      out.
     - `answer_diversity/entropy`: entropy of the distribution of final answers, in nats (`answer_entropy`).
 
     All values depend on the number of responses per question: compare only runs with equal numbers.
@@ -53,11 +53,11 @@ class AnswerDiversityMonitor(BatchDiagnostic):
 class EmbeddingDiversityMonitor(BatchDiagnostic):
     """Callback that logs the mean pairwise cosine distance of embedded responses, per question and pool.
 
-    The pools are the responses to the original question, the responses to its rephrasings, and all of these.
-    The mean over pairs has the same expectation for every size of a pool, so that pools can be compared.
+    The pools are the responses to the original question, the responses to its rephrasings, and both together.
+    The mean over pairs has the same expectation for pools of every size, so that pools can be compared.
 
-    Embedding is slow (about 50 sentences a second on one core). Therefore only `max_questions` are measured,
-    drawn uniformly from the questions of all ranks, which leaves the mean over questions unbiased.
+    Embedding is slow (about 50 sentences a second on one core). Therefore only `max_questions` questions are
+    measured. They are drawn uniformly from all ranks, so that the mean over questions stays unbiased.
 
     - `embedding_distance/{original,rephrasings,pool}`: mean distance in a pool, averaged over the measured
       questions; from 0 to 2.
@@ -70,8 +70,9 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
             Encoders truncate long texts (to 256 tokens for all-MiniLM-L6-v2), so only the beginnings of long
             responses are compared.
         every: Iterations between measurements; the first and the last iteration are always measured.
-        max_questions: Questions embedded per measurement, over all ranks; None takes all.
-        seed: Seed of the choice of questions.
+        max_questions: Questions whose responses are embedded in a measurement, over all ranks; None takes
+            all questions.
+        seed: Seed for choosing questions.
 
     Raises:
         ValueError: if `every` or `max_questions` is less than 1.
@@ -91,7 +92,7 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         _ = self.encoder
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Delete rows of later iterations, written by an earlier attempt."""
+        """Delete the rows that an earlier attempt wrote about iterations still to come."""
         path = Path(trainer.default_root_dir) / "embedding_diversity.csv"
         if trainer.is_global_zero and path.exists():
             kept = [row for row in read_csv(path)[1] if int(row["iteration"]) <= current_iteration(trainer)]
@@ -113,12 +114,14 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
     def distances(
         self, batch: Any, iteration: int, means: Mapping[str, MeanPairwiseDistance] | None = None
     ) -> list[dict[str, Any]]:
-        """Return a row of `COLUMNS` per chosen question of this rank and pool of at least two responses.
+        """Return the measured distances on this rank: a row of `COLUMNS` per chosen question and pool.
+
+        Pools of a single response have no row.
 
         Args:
             batch: Batch with responses.
-            iteration: Index of the training batch, which decides the choice of questions.
-            means: Metric of each pool, which is updated; None updates metrics that nothing reads.
+            iteration: Index of the training batch. The choice of questions depends on it.
+            means: Metric of each pool, updated with the batch; None if no metric is needed.
         """
         means = means or {pool: MeanPairwiseDistance() for pool in POOLS}
         rollouts = batch.rollouts
@@ -150,7 +153,7 @@ class EmbeddingDiversityMonitor(BatchDiagnostic):
         return self.make_encoder()
 
     def _choose(self, num_questions: int, iteration: int) -> Tensor:
-        """Choose questions from all ranks; return the rows of this rank's chosen questions."""
+        """Choose questions from all ranks; return the rows of the chosen questions of this rank."""
         counts = gather_objects(num_questions)
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "embedding_diversity", iteration))
         chosen = torch.randperm(sum(counts), generator=generator)[: self.max_questions]

@@ -1,4 +1,4 @@
-"""Responses to some evaluation questions, so that a question that was lost in training can be read."""
+"""Kept responses to evaluation questions, for reading questions that were solved only before training."""
 
 import zlib
 from itertools import chain
@@ -13,7 +13,7 @@ from ..types import Fields
 from .shared import check_at_least_one, current_iteration, delete_later, reference_texts
 
 SHOWN = 2000
-"""Characters kept of a response: the last ones, where the answer is."""
+"""Number of characters kept of a response, from its end, where the answer is."""
 Example = dict[str, Any]
 """JSON of a question: `split`, `id`, `prompt`, `reference`, `n`, `correct`, and `responses`."""
 
@@ -21,14 +21,14 @@ Example = dict[str, Any]
 class EvaluationExamples(Callback):
     """Callback that keeps some responses to some questions of each validation and test.
 
-    Writes `evaluations/examples-<stage>-<iterations trained>.json`: split → question id → `prompt`,
-    `reference` answers, the numbers `n` of responses and `correct` ones, and `responses`, each with `text`,
-    `answer` and `correct`. Only the last 2,000 characters of a response are kept. Every evaluation keeps the
-    same questions.
+    Writes `evaluations/examples-<stage>-<iterations trained>.json`: split → question id → example. An example
+    has `prompt`, the `reference` answers, the number `n` of responses, the number `correct` of correct
+    responses, and `responses`, each with `text`, `answer` and `correct`. Only the last 2,000 characters of a
+    response are kept. Every evaluation keeps the same questions.
 
     Args:
-        questions: Questions of each split whose responses are kept.
-        responses: Responses to a question that are kept, right and wrong ones in turn.
+        questions: Number of questions in each split whose responses are kept.
+        responses: Number of responses kept for each question; correct and wrong responses alternate.
 
     Raises:
         ValueError: if `questions` or `responses` is less than 1.
@@ -43,7 +43,7 @@ class EvaluationExamples(Callback):
         self._found: list[Example] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Delete the examples of later iterations, left by an earlier attempt."""
+        """Delete the examples that an earlier attempt left of iterations still to come."""
         delete_later(trainer, "evaluations/examples-*.json", current_iteration(trainer) + 1)
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -76,7 +76,7 @@ class EvaluationExamples(Callback):
     on_test_epoch_end = on_validation_epoch_end
 
     def _first(self, examples: list[Example]) -> list[Example]:
-        """Return the examples of the first questions of each split, in an order that depends on the ids alone."""
+        """Return the first examples of each split, in an order that depends only on the ids of questions."""
         kept: dict[str, list[Example]] = {}
         for example in sorted(examples, key=lambda example: (_place(example["id"]), example["id"])):
             of_split = kept.setdefault(example["split"], [])

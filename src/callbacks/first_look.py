@@ -19,15 +19,15 @@ SHOWN = 160  # characters of a response: the last ones, where the answer is
 class FirstLook(BatchDiagnostic):
     """Callback that warns once, early in training, if a run has nothing to learn from.
 
-    The warning has examples and the settings to change; it is also written to `warnings.md` of the run. There
-    are two cases:
+    The warning shows responses and names the settings to change. It is also written to `warnings.md` in the
+    run directory. There are two cases:
 
-    - In one of the first `patience` batches, no response of any rank has an answer, and all rewards follow
-      from verdicts. Graded rewards are excepted, since they may read something other than the answer.
+    - In one of the first `patience` batches, no response on any rank has an answer, and all rewards follow
+      from verdicts. Batches with graded rewards are excepted, because such rewards may not need an answer.
     - All rewards of the first `patience` batches are equal, so that no method has a gradient.
 
     Args:
-        patience: Batches of equal rewards before the warning.
+        patience: Number of batches with equal rewards before the warning.
 
     Raises:
         ValueError: if `patience` is less than 1.

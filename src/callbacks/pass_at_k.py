@@ -23,14 +23,14 @@ SCALARS = ("majority", "wrong_answers", "length", "truncated")
 
 
 class PassAtKEvaluator(Callback):
-    """Callback that counts correct responses per question in validation and test, and reports at the end.
+    """Callback that counts correct responses per question in validation and test, and reports pass@k.
 
-    Logs for each split, as means over its questions:
+    Logs for each split, as means over the split's questions:
 
     - `pass@k/<split>/<k>`: unbiased estimate of pass@k; at k = 1 this is the accuracy.
     - `cover@tau/<split>/<tau>`: Cover@τ, the share of the questions for which at least a share τ of the n
-      responses is correct (arXiv 2510.08325). As an estimate of the share of questions with a success
-      probability of at least τ, this is biased, most if many questions are near τ. The bias vanishes as n
+      responses is correct (arXiv 2510.08325). It is a biased estimate of the share of questions with a
+      success probability of at least τ. The bias is largest if many questions are near τ, and vanishes as n
       grows; no estimate from n responses is unbiased.
     - `majority/<split>`: accuracy of the majority among all responses to a question (`majority_vote`).
     - `wrong_answers/<split>`: distinct wrong answers to a question; `length/<split>`: tokens per response;
@@ -46,11 +46,11 @@ class PassAtKEvaluator(Callback):
 
     With a `store`, an interrupted test can be continued: questions whose responses are all in the store are
     removed from their batch before sampling. Batches are stored whole, so that the other questions keep their
-    seeds. All responses to a question are sampled again if the store has too few, or if a store with an
-    identity has too many. With a store, a question id must not occur in two batches.
+    seeds. All responses to a question are sampled again if the store has too few of them, or if it has too
+    many and an identity. With a store, a question id must not occur in two batches.
 
     Args:
-        ks: Values of k; values above the smallest number of samples are left out.
+        ks: Values of k; values above the smallest number of responses to a question are left out.
         averages: Name of a group → splits to average over; a group is left out if one of its splits is not
             evaluated.
         store: Folder for the counts of an interrupted test, for one evaluation of one model; None stores no
@@ -58,8 +58,8 @@ class PassAtKEvaluator(Callback):
         taus: Values of τ, from 0 to 1.
 
     Raises:
-        ValueError: if a k is less than 1, or none is given; if a τ is out of range; or if a group has no
-            splits.
+        ValueError: if `ks` is empty or contains a number below 1, if a τ is out of range, or if a group has
+            no splits.
     """
 
     shapes_learning = False
@@ -93,7 +93,7 @@ class PassAtKEvaluator(Callback):
         )
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Delete evaluations of later iterations, and `test.json` of the run that is continued."""
+        """Delete `test.json` and the evaluations that an earlier attempt left of iterations still to come."""
         delete_later(trainer, "evaluations/*.json", current_iteration(trainer) + 1)
         if trainer.is_global_zero:
             (Path(trainer.default_root_dir) / "test.json").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Progress of a run: a bar in a terminal, elsewhere one line every few seconds."""
+"""Progress of a run: a bar in a terminal; in a file or a notebook, one line every few seconds."""
 
 import math
 import sys
@@ -20,24 +20,25 @@ FIGURES = (
     ("zero_gradient/without_gradient", "without gradient {:.0f} %"),
     ("rollout/length", "{:.0f} tokens"),
 )
-"""Scalar → its format in a line; scalars that were not logged are left out."""
+"""Scalar → its format in a printed line; scalars that were not logged are left out."""
 BAR_FIGURES = (
     ("rollout/reward", "reward {:.2f}"),
     ("rollout/correct_original", "correct {:.2f}"),
     ("zero_gradient/without_gradient", "without gradient {:.0f} %"),
 )
-"""Scalar → its format beside a bar, which leaves room for the bar on 80 columns."""
+"""Scalar → its format beside a bar. There are fewer than in `FIGURES`, so that a bar fits into 80 columns."""
 
 
 class IterationProgress(ProgressBar):
     """Progress bar with the iteration, the time left and figures of the iteration; in a test, with the batch.
 
-    In a terminal a bar is drawn on one line. Elsewhere, as in a file or a notebook, lines are printed. A resumed run
-    continues the count. The time left is estimated from the mean duration of iterations in this process.
+    In a terminal, a bar is drawn on one line. If the output goes to a file or a notebook, lines are printed.
+    A resumed run continues the count. The time left is estimated from the mean duration of iterations in this
+    process.
 
     Args:
-        seconds: Seconds between two lines; the first and the last line are always printed. A bar is drawn at every
-            iteration.
+        seconds: Seconds between two printed lines; the first and the last line are always printed. A bar is
+            drawn at every iteration.
         bar: Whether to draw a bar; None draws one if standard output is a terminal.
     """
 

@@ -1,4 +1,4 @@
-"""Record of every rollout in Parquet files, for replay and for reading."""
+"""Record of every rollout in Parquet files, to be read or replayed."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,19 +21,20 @@ RETURNED = ("entropy", "ratio", "kl", "clipped", "score_logprob", "masked")
 class RolloutRecorder(BatchDiagnostic):
     """Callback that writes rollouts to `rollouts/<iteration>-<rank>.parquet` in the run directory.
 
-    One row per response, in the order of the responses: `iteration`, `step` (optimizer steps before the
-    batch), `question` (id), `reference` (accepted answers), `rephrasing, template, prompt, response, answer,
-    correct, reward`, `reward_term/<name>` of each shaped term, `advantage, length, truncated, logprob`
-    (engine log-prob of the whole response under its sample prompt, nats; the mean per token is `logprob /
-    length`), and with `tokens` the lists `token_ids` and `token_logprobs`.
+    A file has one row per response, in the order of the responses, with these columns: `iteration`, `step`
+    (optimizer steps before the batch), `question` (id), `reference` (accepted answers), `rephrasing,
+    template, prompt, response, answer, correct, reward`, a column `reward_term/<name>` for each shaped term,
+    `advantage, length, truncated`, and `logprob`, the engine's log-prob of the whole response under its
+    sample prompt in nats (`logprob / length` is the mean per token). With `tokens`, the lists `token_ids` and
+    `token_logprobs` are written too.
 
-    If the training step returns them: `score_logprob` (the trainer's log-prob under the score prompt),
-    `entropy`, `ratio`, `kl`, `clipped` (means per token), `masked`, and with `tokens` the list
-    `token_entropies`, null if there was no forward pass. These columns suffice to replay an advantage
-    strategy (`notebooks/replay.py`).
+    These columns are written if the training step returns them: `score_logprob` (the trainer's log-prob under
+    the score prompt), `entropy`, `ratio`, `kl`, `clipped` (means per token), `masked`, and, with `tokens`,
+    the list `token_entropies`, null for a response without forward pass. All columns together suffice to
+    replay an advantage strategy (`notebooks/replay.py`).
 
-    Files take about 10 bytes per token with `tokens`, otherwise about one. A resumed run rewrites the files
-    of its iterations.
+    Files take about 10 bytes per token with `tokens`, and about one byte per token without. A resumed run
+    rewrites the files of its iterations.
 
     Args:
         tokens: Whether to write the tokens and their log-probs.
@@ -67,8 +68,8 @@ def rollout_table(
 ) -> pa.Table:
     """Return the rollouts of a batch as a table with the columns of `RolloutRecorder`.
 
-    `outputs` has `advantages`, and any of the keys in `RETURNED`. `step` counts the optimizer steps before
-    the batch.
+    `outputs` has `advantages`, and may have the keys in `RETURNED` and `token_entropies`. `step` is the
+    number of optimizer steps before the batch.
     """
     rollouts = batch.rollouts
     prompts = [rollouts.prompts[row] for row in rollouts.prompt.tolist()]
@@ -103,7 +104,7 @@ def rollout_table(
 
 
 def _lists(values: Sequence[Tensor | None], kind: torch.dtype) -> pa.ListArray:
-    """Return one list per response, with null for None, without a Python object per token."""
+    """Return an array with one list per response and null for None, without making an object per token."""
     missing = pa.array([v is None for v in values])
     found = [torch.zeros(0) if v is None else v.cpu() for v in values] or [torch.zeros(0)]
     offsets = torch.tensor([0, *map(len, found[: len(values)])]).cumsum(0)

@@ -1,4 +1,4 @@
-"""Difficulty of rephrasings and templates (TA-GRPO, §1), and the update's statistics on their responses."""
+"""Difficulty of rephrasings and templates (TA-GRPO, §1), and statistics of the update for each of them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,23 +13,25 @@ RETURNED = ("ratio", "kl", "clipped", "entropy")
 
 
 class RephrasingSuccessMonitor(BatchDiagnostic):
-    """Callback that logs means over responses of each training batch, over all ranks, by sample prompt.
+    """Callback that logs means over the responses of each training batch, grouped by sample prompt.
+
+    The means include the responses of all ranks.
 
     - `rephrasing/<n>/{correct,length,truncated}` and `rephrasing/<n>/reward_term/<name>`: for the responses
       to the original questions (n = 0) or to the n-th rephrasings, share of correct responses, tokens per
       response, share of truncated responses, and mean of a shaped reward;
     - `rephrasing/<n>/{ratio,kl,clipped,entropy}`: policy ratio, divergence from the reference, share of
       clipped tokens and policy entropy, as means per token over the responses with a gradient, if the
-      training step returns them;
-    - `template/<name>/…` and `kind/<name>/…`: the same by template, and by kind (`original`, or the kind of a
-      rephrasing) if questions name the kinds of their rephrasings;
+      training step returns these values;
+    - `template/<name>/…` and `kind/<name>/…`: the same means by template, and by kind (`original`, or the
+      kind of a rephrasing) if questions name the kinds of their rephrasings;
     - `rephrasing/difficulty_variance`: unbiased estimate of the variance of the true success rate over the
-      prompts of one question (`difficulty_variance`), averaged over the questions that allow an estimate.
-      Zero, up to noise of either sign, if rephrasing does not change the difficulty of a question.
-      `tagrpo.analysis.rollouts` tests a run.
+      prompts of one question (`difficulty_variance`), averaged over the questions that allow an estimate. The
+      mean is zero, up to noise of either sign, if rephrasing does not change the difficulty of questions.
+      `tagrpo.analysis.rollouts` tests this for a whole run.
 
-    Means by rephrasing, template or kind are left out if there is only one of these, and any mean if the
-    batch has no value for it.
+    Means by rephrasing are left out if there is only one rephrasing; likewise for templates and kinds. A mean
+    without values in the batch is left out too.
     """
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:

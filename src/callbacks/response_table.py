@@ -23,7 +23,7 @@ class ResponseTable(BatchDiagnostic):
 
     Args:
         every: Iterations between two tables.
-        responses: Rows of a table.
+        responses: Number of responses in a table.
 
     Raises:
         ValueError: if `every` or `responses` is less than 1.
@@ -69,7 +69,7 @@ def response_rows(batch: Fields, iteration: int, count: int) -> list[list[Any]]:
 
 
 def _shown(text: str) -> str:
-    """Return the end of a text, with `?` for what UTF-8 cannot encode."""
+    """Return the end of a text, with `?` for characters that UTF-8 cannot encode."""
     return text[-SHOWN:].encode("utf-8", "replace").decode()
 
 
@@ -85,7 +85,7 @@ def log_table(logger: Logger, rows: Sequence[Sequence[Any]], step: int) -> None:
 
 
 def as_markdown(rows: Sequence[Sequence[Any]]) -> str:
-    r"""Return rows of `COLUMNS` as a Markdown table, in which texts cannot end a cell or begin HTML.
+    r"""Return rows of `COLUMNS` as a Markdown table, escaped so that no text ends a cell or begins HTML.
 
     >>> print(as_markdown([[0, "q1", 0, "1 + 1 = ?", "a | b\n<b>", None, False, 0.0]]).splitlines()[-1])
     | 0 | q1 | 0 | 1 + 1 = ? | a &#124; b<br>&lt;b&gt; | – | no | 0 |

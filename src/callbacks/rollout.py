@@ -21,21 +21,21 @@ from .shared import another_follows, updates_of
 class RolloutCallback(Callback):
     """Callback that sets `batch.rollouts` before each training, validation and test batch; logs statistics.
 
-    Works with any module whose batches are `QuestionBatch`-like (`groups`, `prompts`) and whose data module
-    has a `tokenizer`; `SampledPolicy` and `Chooser` name optional attributes. Writes `ledger.json` into the
-    run directory when training ends.
+    Works with any module whose batches have the fields `groups` and `prompts` of a `QuestionBatch`, and whose
+    data module has a `tokenizer`; `SampledPolicy` and `Chooser` name optional attributes. Writes
+    `ledger.json` into the run directory when training ends.
 
     Some options of the pipeline need more from the project:
 
-    - `dynamic_sampling`: a train dataloader with `draw()` and, with `trainer.max_epochs`, a data module with
-      `iterations_per_epoch`; a run has as many iterations as these epochs would have without draws.
+    - `dynamic_sampling`: a train dataloader with `draw()`. If `trainer.max_epochs` is set, also a data module
+      with `iterations_per_epoch`; the run then has as many iterations as these epochs have without draws.
     - `replay`: a train dataloader with `serve_by(chance)` and a module that is a `SampledPolicy`.
     - `ahead`: a train dataloader with `peek(count)`.
     - `reformulator`: a data module with `reformulated(groups)`.
 
     Args:
-        pipeline: Makes the pipeline from `decode` and `weights`: `partial(RolloutPipeline, engine, verifier,
-            …)`.
+        pipeline: Function of `decode` and `weights` that makes the pipeline: `partial(RolloutPipeline,
+            engine, verifier, …)`.
         policy: Name of the submodule that engines sample from, such as `model`, if the module is not a
             `SampledPolicy`. None uses the only trainable Hugging Face model in the module, or the whole
             module if there is none.
@@ -52,8 +52,8 @@ class RolloutCallback(Callback):
         """Create the memory of questions if it is needed, and mark the engine's weights as stale.
 
         Raises:
-            TypeError: if `replay` is used, but the module is not a `SampledPolicy`, which computes the
-                entropy of responses.
+            TypeError: if `replay` is used and the module is not a `SampledPolicy`. Replay needs the entropy
+                of responses from it.
             ValueError: if `ahead` is above 1 with a curriculum that reads earlier results.
         """
         if self.pipeline.replay is not None:
@@ -109,7 +109,10 @@ class RolloutCallback(Callback):
             self.pipeline.sample_next(following, pl_module, trainer.global_step, batch.rollouts.seconds)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        """Wait for responses to later batches; none is sampled during a validation or a checkpoint."""
+        """Wait for the responses to the next batch, and to all batches that the same weights sample.
+
+        With `ahead=1`, nothing is being sampled when a validation or a checkpoint follows.
+        """
         self.pipeline.following.wait(batch.rollouts.seconds)
 
     def on_validation_batch_start(
@@ -143,12 +146,12 @@ class RolloutCallback(Callback):
 
 
 def weights_of(module: nn.Module, policy: str | None = None) -> Iterable[tuple[str, Tensor]]:
-    """Return parameter names, without any prefix of the trainer's module, and full tensors. Collective.
+    """Return names and full tensors of the policy's parameters, without any prefix of the module. Collective.
 
     `policy` is the argument of `RolloutCallback`.
 
     Raises:
-        AttributeError: if `policy` names no submodule.
+        AttributeError: if there is no submodule `policy`.
         ValueError: if `policy` is None and several models are trained.
     """
     if isinstance(module, SampledPolicy):

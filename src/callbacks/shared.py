@@ -1,4 +1,4 @@
-"""Functions and classes that several diagnostics use."""
+"""Functions and classes shared by several callbacks."""
 
 import math
 import re
@@ -19,7 +19,7 @@ from ..types import Fields, SampledPolicy
 
 
 def check_at_least_one(callback: str, **settings: int | None) -> None:
-    """Raise a ValueError that names the first setting of a callback below 1; None is allowed."""
+    """Raise a ValueError if a setting of a callback is below 1; None is allowed."""
     for name, value in settings.items():
         if value is not None and value < 1:
             raise ValueError(
@@ -28,12 +28,15 @@ def check_at_least_one(callback: str, **settings: int | None) -> None:
 
 
 def current_iteration(trainer: Trainer) -> int:
-    """Return the index of the current training batch over all epochs and resumes; −1 before the first."""
+    """Return the index of the current training batch over all epochs and resumes; −1 before any batch."""
     return trainer.fit_loop.total_batch_idx
 
 
 def another_follows(trainer: Trainer, updates: int = 0, number: int = 1) -> bool:
-    """Return whether `number` more batches follow, with `updates` optimizer steps each and none skipped."""
+    """Return whether at least `number` batches follow the current one, if no optimizer step is skipped.
+
+    `updates` is the number of optimizer steps per batch; 0 if the current batch has made its steps.
+    """
     if 0 <= trainer.max_steps <= trainer.global_step + number * updates:
         return False
     if trainer.max_epochs is None or trainer.max_epochs < 0:
@@ -44,12 +47,12 @@ def another_follows(trainer: Trainer, updates: int = 0, number: int = 1) -> bool
 
 
 def updates_of(module: LightningModule) -> int:
-    """Return the number of a module's optimizer steps per batch, if none is skipped."""
+    """Return the number of optimizer steps that a module makes per batch, if no step is skipped."""
     return module.mini_batches if isinstance(module, SampledPolicy) else 1
 
 
 def total_iterations(trainer: Trainer, module: LightningModule) -> int | None:
-    """Return the iterations of the whole run if no update is skipped; None if there is no limit."""
+    """Return the number of iterations of the whole run, if no update is skipped; None without a limit."""
     limits = [math.ceil(trainer.max_steps / updates_of(module))] if trainer.max_steps >= 0 else []
     if trainer.max_epochs is not None and trainer.max_epochs >= 0:
         limits.append(trainer.max_epochs * int(trainer.num_training_batches))
@@ -69,7 +72,7 @@ def write_evaluation(
 
 
 def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
-    """Remove the questions whose `keep` is false from `batch`, in place, before rollouts are attached.
+    """Remove the questions whose `keep` is false from `batch`, in place, before it has rollouts.
 
     The batch and its prompts may be objects or mappings, as `Fields` reads them.
     """
@@ -89,7 +92,7 @@ def keep_questions(batch: Any, keep: Sequence[bool]) -> None:
 
 
 def _with_question(prompt: Any, question: int) -> Any:
-    """Return a copy of a prompt whose question has the row `question`."""
+    """Return a copy of a prompt that refers to the question in row `question`."""
     if isinstance(prompt, Mapping):
         return {**prompt, "question": question}
     if hasattr(prompt, "_replace"):
@@ -100,7 +103,7 @@ def _with_question(prompt: Any, question: int) -> Any:
 
 
 def batch_means(values: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the mean of each name over one batch of all ranks, as `MeanByName` does.
+    """Return the mean of each name's values over all ranks, as `MeanByName` computes it.
 
     Ranks may have different names. Collective.
     """
@@ -117,7 +120,7 @@ class BatchDiagnostic(Callback):
     shapes_learning = False
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> Mapping[str, float]:
-        """Compute scalars by name over all ranks, from a batch and the training step's output. Collective."""
+        """Compute scalars from a batch and the training step's output; return them by name. Collective."""
         raise NotImplementedError
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
@@ -125,9 +128,9 @@ class BatchDiagnostic(Callback):
 
 
 def delete_later(trainer: Trainer, pattern: str, after: int) -> None:
-    """Delete files whose names contain an iteration above `after`, left by an earlier attempt.
+    """Delete the files that an earlier attempt left of iterations above `after`.
 
-    The iteration has six or more digits in the name.
+    The iteration is read from the name of a file, where it has six or more digits.
     """
     for path in Path(trainer.default_root_dir).glob(pattern) if trainer.is_global_zero else ():
         if (number := re.search(r"\d{6,}", path.name)) and int(number[0]) > after:
@@ -135,7 +138,7 @@ def delete_later(trainer: Trainer, pattern: str, after: int) -> None:
 
 
 def advantages_of(outputs: Any) -> Tensor:
-    """Return the [R] advantages that the training step returned, on the CPU.
+    """Return the advantages in the training step's output, [R] on the CPU.
 
     Raises:
         TypeError: if the training step returned no advantages.
@@ -151,5 +154,5 @@ def advantages_of(outputs: Any) -> Tensor:
 
 
 def reference_texts(answer: Any) -> list[str]:
-    """Return reference answers as strings; in other projects `answer` may be a single value of any type."""
+    """Return reference answers as strings; `answer` may also be a single value of any type."""
     return [str(one) for one in answer] if isinstance(answer, tuple | list) else [str(answer)]

@@ -1,4 +1,4 @@
-"""Breakdown of an iteration's time."""
+"""Measurement of an iteration's time by phase."""
 
 import time
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ PEAKS = {
     "H200 NVL": 835e12, "H200": 989e12, "H100 NVL": 835e12, "H100 PCIe": 756e12, "H100": 989e12, "A100": 312e12,
     "L40S": 362e12,
 }  # fmt: skip
-"""Part of a GPU's name → dense bfloat16 FLOP/s by its maker. Lightning's table has some sparse rates."""
+"""Part of a GPU's name → dense bfloat16 FLOP/s stated by its maker. Some of Lightning's rates are sparse."""
 
 
 class ThroughputMonitor(BatchDiagnostic):
@@ -24,17 +24,17 @@ class ThroughputMonitor(BatchDiagnostic):
     - `seconds/sync`: sending weights to the engine; `seconds/generate`: sampling; `seconds/score`: scoring
       that continued after sampling; `seconds/update`: advantages, losses, optimizer steps;
       `seconds/validate`: the validation after the iteration.
-    - `seconds/wait`: time that the engine needed for the next batch beyond the update, if the engine samples
-      ahead; batches that were sampled ahead have no `generate`.
+    - `seconds/wait`: if the engine samples ahead, the time after the update until the next batch was sampled;
+      batches that were sampled ahead have no `generate`.
     - `seconds/iteration`: the whole iteration; `seconds/other`: diagnostics, logging, loading.
     - `throughput/tokens_per_second`: response tokens of all ranks per second of the iteration.
-    - `throughput/mfu`: share of the devices' peak rate that the update uses, over all of its seconds: the
-      minimum FLOP of the update (`UsefulFlop`) divided by the FLOP that the devices could do (`peak_rate`);
-      missing on unknown GPUs.
+    - `throughput/mfu`: share of the devices' peak rate that the update uses: the minimum FLOP of the update
+      (`UsefulFlop`) divided by the FLOP that the devices could do in the same time (`peak_rate`); missing on
+      unknown GPUs.
 
-    An iteration lasts from the start of its batch to the start of the next batch, so its figures are logged
-    one step late. A checkpoint keeps figures that are not logged yet, and a resumed run logs them. A trainer
-    must call this callback before the callbacks that it measures (`Stage.CLOCK`).
+    An iteration lasts from the start of its batch to the start of the next batch, so that its figures are
+    logged one step late. Figures that are not logged yet are kept in checkpoints, and a resumed run logs
+    them. A trainer must call this callback before the callbacks that it measures (`Stage.CLOCK`).
     """
 
     stage = Stage.CLOCK
@@ -56,7 +56,7 @@ class ThroughputMonitor(BatchDiagnostic):
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Log the previous iteration, which has now ended."""
+        """Log the figures of the previous iteration, which has now ended."""
         if self._start is not None:
             log_scalars(pl_module, self._figures())
         elif self._loaded:
@@ -84,7 +84,7 @@ class ThroughputMonitor(BatchDiagnostic):
         self._phases["validate"] = time.perf_counter() - self._validation_start
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the last iteration, after which no batch starts."""
+        """Log the figures of the last iteration, which no batch follows."""
         if self._start is not None:
             self._log_last(trainer, self._figures())
             self._start = None
@@ -100,7 +100,7 @@ class ThroughputMonitor(BatchDiagnostic):
             logger.log_metrics(dict(figures), step=current_iteration(trainer) + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the figures of the last iteration, still to be logged; empty if there are none."""
+        """Return the figures of the last iteration, which are not logged yet; empty before any iteration."""
         if self._start is None or not self._rollouts:
             return {}
         return {"figures": {name: float(x) for name, x in self._figures().items()}}
@@ -121,7 +121,7 @@ class ThroughputMonitor(BatchDiagnostic):
 def peak_rate(device: torch.device) -> float | None:
     """Return the peak FLOP/s of a device; None if unknown.
 
-    For a GPU, this is the rate in bfloat16 from `PEAKS`; for a CPU, the rate in float32, measured now.
+    For a GPU, return the bfloat16 rate in `PEAKS`. For a CPU, measure the float32 rate.
     """
     if device.type == "cuda":
         name = torch.cuda.get_device_name(device)

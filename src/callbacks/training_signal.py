@@ -1,4 +1,4 @@
-"""Learning signal in training questions, original and rephrasings compared (TA-GRPO, Figs. 3 and 4)."""
+"""Learning signal in the originals and the rephrasings of training questions (TA-GRPO, Figs. 3 and 4)."""
 
 from collections.abc import Callable
 from math import isnan
@@ -21,15 +21,15 @@ class TrainingSignal(Callback):
     """Callback that measures, for each question of a test, whether its responses give a training signal.
 
     The responses to the original, the responses to the rephrasings, and the pool of both are measured.
-    Nothing is logged: `questions` has a row per question. A row has `uniform_reward/…`, named as in
-    `ZeroGradientMonitor`, but computed from verdicts alone, since a test has no shaped terms. It also has
-    `embedding_distance/…`, as in `EmbeddingDiversityMonitor`, and `correct/{original,rephrasings}`, the
+    Nothing is logged; the attribute `questions` gets a row per question. A row has `uniform_reward/…` as in
+    `ZeroGradientMonitor`, but computed from verdicts alone, because a test has no shaped terms. A row also
+    has `embedding_distance/…`, as in `EmbeddingDiversityMonitor`, and `correct/{original,rephrasings}`, the
     percentage of correct responses. Missing values are left out.
 
     Args:
         diversity: Monitor that embeds the responses; None measures no distances.
-        known: Function that returns the rows of an earlier measurement of the same weights; called once the
-            weights are loaded. If there are rows, nothing is sampled.
+        known: Function that returns the rows of an earlier measurement of the same weights, if any. It is
+            called after the weights are loaded. If it returns rows, nothing is sampled.
     """
 
     shapes_learning = False

@@ -1,4 +1,4 @@
-"""Shares of questions without gradient, their causes, and their rescue by rephrasings (TA-GRPO, Fig. 3)."""
+"""Questions without gradient: their share, the causes, and the rescue by rephrasings (TA-GRPO, Fig. 3)."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -27,28 +27,28 @@ class ZeroGradientMonitor(BatchDiagnostic):
       iterations predicted the final accuracy of 245 runs of GRPO (R² = 0.617); reports show this mean as `at
       first`. Dynamic sampling replaces such questions before they are counted.
     - `zero_gradient/without_gradient`: the question contributes nothing to the policy term, for one of the
-      reasons that follow:
+      reasons in the next item.
     - `zero_gradient/{all_right,all_wrong,truncated,unpooled,masked,clipped,other}`: questions without
       gradient, by the first reason that applies (`zero_gradient_causes`); `masked` and `clipped` are zero if
       the training step does not return them.
     - `uniform_reward/original`: the rewards of the G responses to the original question are all equal.
     - `uniform_reward/rephrasings`: the rewards of the N·G responses to the rephrasings are all equal. TA-GRPO
-      (Fig. 3) compares this value with `uniform_reward/original`, although more responses are less often
-      equal merely because of their number.
+      (Fig. 3) compares this value with `uniform_reward/original`, although N·G rewards are less often equal
+      than G rewards merely because of their number.
     - `uniform_reward/rephrasings_matched`: G of the N·G responses have equal rewards, averaged over all
-      choices of G.
+      choices of G responses.
     - `uniform_reward/pool`: the rewards of all responses to the question are equal.
-    - `uniform_reward/rescued`: the rewards of the original are all equal, but not the rewards of the pool.
+    - `uniform_reward/rescued`: the rewards of the responses to the original are all equal, but not the
+      rewards of all responses.
 
-    - `reward_std/prompt`: standard deviation of the rewards of the responses to a prompt, mean over prompts; with
-      GRPO, whose groups are prompts, this is TRL's `reward_std`.
+    - `reward_std/prompt`: standard deviation of the rewards of the responses to a prompt, averaged over
+      prompts; with GRPO, whose groups are prompts, this is TRL's `reward_std`.
     - `reward_std/question`: standard deviation of the rewards of all responses to a question and its
-      rephrasings, mean over questions: the scale of TA-GRPO's advantages.
+      rephrasings, averaged over questions: the scale of TA-GRPO's advantages.
 
-    Each percentage is taken over the questions with responses of its kind; `rephrasings` and
-    `rephrasings_matched` are missing if no question has rephrasings. The rewards include shaped terms,
-    because these decide whether the gradient vanishes: under shaped rewards, the responses to a question may
-    all be correct and yet differ in reward.
+    Each percentage is taken over the questions with the responses that it needs; `rephrasings` and
+    `rephrasings_matched` are missing if no question has rephrasings. The rewards include shaped terms: even
+    if all responses to a question are correct, their shaped rewards may differ and give a gradient.
     """
 
     def measure(self, trainer: Trainer, batch: Any, outputs: Any) -> dict[str, float]:
@@ -64,10 +64,10 @@ class ZeroGradientMonitor(BatchDiagnostic):
 
 
 def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the metrics of `ZeroGradientMonitor` as [Q] float64 percentages of each question.
+    """Return the metrics of `ZeroGradientMonitor` for each question, [Q] float64 percentages by name.
 
-    A percentage is 100 or 0; only `rephrasings_matched` may lie between. It is NaN if the question has no
-    responses of the metric's kind, such as responses to rephrasings.
+    A percentage is 100 or 0, except `rephrasings_matched`, which may lie between. A percentage is NaN if the
+    question lacks the responses that the metric needs, such as responses to rephrasings.
     """
     advantages = advantages_of(outputs)
     index, _ = group_index(rollouts.question)
@@ -87,9 +87,9 @@ def question_percentages(rollouts: Any, outputs: Mapping[str, Any]) -> dict[str,
 
 
 def uniform_percentages(rollouts: Any) -> dict[str, Tensor]:
-    """Return the [Q] percentages `uniform_reward/{original,rephrasings,rephrasings_matched,pool}` by name.
+    """Return `uniform_reward/{original,rephrasings,rephrasings_matched,pool}` for each question, by name.
 
-    Values are those of `question_percentages`.
+    Values are [Q] float64 percentages, as in `question_percentages`.
     """
     index, questions = group_index(rollouts.question)
     original = rollouts.rephrasing == 0

@@ -1,1 +1,1 @@
-"""Shell: `tagrpo-train`, `tagrpo-export`, `tagrpo-diff`, and what all console scripts say."""
+"""Shell: `tagrpo-train`, `tagrpo-export`, `tagrpo-diff`, and the code that all commands share."""

@@ -1,4 +1,4 @@
-"""Entry and exit of every console script: `--help`, errors of settings, and results."""
+"""Start and end of every console script: `--help`, errors in settings, and results."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ SWEPT = ("train", "evaluate")
 """Configurations of commands that can be swept."""
 SWEEPS = """
 COMMAND -m seed=0,1,2                   a run for each value, one after the other"""
-"""What `--help` says of the commands that can be swept."""
+"""Lines that `--help` adds for commands that can be swept."""
 CARRIED = (
     "experiment", "recipe", "scale", "data", "data_path", "model", "template", "reward", "rollout", "protocol",
     "averages", "trainer", "strategy", "--config-dir", "hydra",
@@ -70,7 +70,10 @@ SHOWN = {"pass@k": ("pass@k", "exact_pass@k", "pass@k_average"), "Cover@τ": ("c
 
 
 def entry_point(config: str | None = None) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
-    """Turn a function into a console script that refuses secrets, and prints none, whatever error ends it.
+    """Turn a function into a console script that neither accepts nor prints secrets.
+
+    The script ends with an error if a command-line argument contains a secret. If any other error ends the
+    script, secrets are removed from the printed text.
 
     With a `config`, the function gets the composed configuration, and `--help` prints the configuration's
     help text.
@@ -124,7 +127,7 @@ def named_by_sweep(words: Sequence[str]) -> list[str]:
 
 
 def asked_for(words: Sequence[str]) -> list[str]:
-    """Return the words beside `--help` that may name groups: neither settings nor values of flags.
+    """Return the words beside `--help` that may name groups; settings and values of flags are left out.
 
     >>> asked_for(["--config-dir", "mine", "--help", "reward", "seed=1"])
     ['reward']
@@ -140,7 +143,7 @@ def asked_for(words: Sequence[str]) -> list[str]:
 
 
 def print_help(config: str, words: list[str]) -> None:
-    """Print the help of a command. A reader such as `head` may close the pipe before the end."""
+    """Print the help of a command; do not fail if a reader such as `head` closes the pipe early."""
     try:
         show_help(config, words)
         sys.stdout.flush()
@@ -151,7 +154,11 @@ def print_help(config: str, words: list[str]) -> None:
 
 
 def show_help(config: str, words: list[str]) -> None:
-    """Print the help of the command of a configuration, or the options of the groups among `words`."""
+    """Print the help of the command with the configuration `config`, or the options of groups in `words`.
+
+    Raises:
+        SystemExit: if one of `words` is not the name of a group.
+    """
     folder = Path(config).parent
     bases = bases_of(config)
     text = "\n".join(text_of(base) for base in bases)
@@ -190,7 +197,7 @@ def text_of(config: str) -> str:
 
 
 def record(cfg: DictConfig, run: Run, loggers: Sequence[Logger] = ()) -> None:
-    """Write settings, command, commit and package versions to files, and settings to `loggers`."""
+    """Write settings, commit and package versions to files and to `loggers`, and the command to a file."""
     save_resolved(cfg, run.directory)
     facts = redacted(OmegaConf.to_container(cfg, resolve=True)) | write_provenance(run.directory)
     for logger in loggers:
@@ -201,7 +208,7 @@ def record(cfg: DictConfig, run: Run, loggers: Sequence[Logger] = ()) -> None:
 
 @contextmanager
 def explained() -> Iterator[None]:
-    """Turn an error of settings into its message and an exit; HYDRA_FULL_ERROR=1 shows the traceback."""
+    """Exit with the message of an error in settings; if HYDRA_FULL_ERROR=1, show its traceback instead."""
     try:
         yield
     except WRONG_USE as error:
@@ -210,16 +217,16 @@ def explained() -> Iterator[None]:
 
 @contextmanager
 def explained_in_training(begun: Callable[[], bool]) -> Iterator[None]:
-    """Turn errors in the block into their message and an exit, as `explained` does.
+    """Exit with the message of an error in the block, as `explained` does.
 
-    Once sampling or training has begun, this is done only for errors that tagrpo raises. Errors of libraries
-    and third-party parts then keep their traceback, which shows their origin.
+    After sampling or training has begun, this is done only for errors that tagrpo raises. Errors of libraries
+    and third-party parts then keep their traceback, which shows where they come from.
 
-    A part that calls `sys.exit()` would end the run silently with exit code 0. This is an error too, unless
-    the run was asked to stop.
+    A part that calls `sys.exit()` would end the run silently with exit code 0. This is reported as an error
+    too, unless the run has received a signal to stop.
 
     Args:
-        begun: Returns whether sampling or training has begun.
+        begun: Function that returns whether sampling or training has begun.
     """
     try:
         yield
@@ -258,7 +265,7 @@ def _raised_here(error: Exception) -> bool:
 
 
 def show(metrics: Mapping[str, float]) -> None:
-    """Print pass@k, and Cover@τ if it was requested, by split."""
+    """Print a table of pass@k by split, and a table of Cover@τ if it was requested."""
     for title, shown in SHOWN.items():
         curves: dict[str, dict[str, float]] = defaultdict(dict)
         for name, value in metrics.items():
@@ -278,7 +285,7 @@ def show(metrics: Mapping[str, float]) -> None:
 def conclude(
     metrics: Mapping[str, float], directory: Path, overrides: Sequence[str], name: str, iterations: int | None
 ) -> None:
-    """Print the results of a training run of `iterations` iterations, its files, and next commands."""
+    """Print the results of a training run, its files, and the commands that may come next."""
     show(metrics)
     directory = directory.relative_to(Path.cwd()) if directory.is_relative_to(Path.cwd()) else directory
     found = sorted(path.name for path in directory.iterdir() if not path.name.startswith("."))

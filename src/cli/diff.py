@@ -1,4 +1,4 @@
-"""`tagrpo-diff A B`: show differences between the settings of two runs, composed and resolved.
+"""`tagrpo-diff A B`: show the differences between the composed and resolved settings of two runs.
 
 tagrpo-diff "experiment=pass_at_k" "experiment=pass_at_k recipe=common"
 tagrpo-diff "experiment=grpo recipe=common" "experiment=dapo recipe=common"

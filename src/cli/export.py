@@ -1,4 +1,4 @@
-"""`tagrpo-export`: a checkpoint, one file or a folder of shards, as a Hugging Face folder."""
+"""`tagrpo-export`: write a checkpoint (one file or a folder of shards) as a Hugging Face folder."""
 
 import argparse
 from collections.abc import Mapping
@@ -16,10 +16,10 @@ UPLOADED = {
 
 
 def push(folder: str | Path, repository: str, public: bool = False, kind: str = "model") -> str:
-    """Upload an exported folder, or a run's `rollouts` as a `dataset`, to the hub; return its address.
+    """Upload an exported folder, or a run's `rollouts` as a `dataset`, to the hub; return the address there.
 
-    A missing repository is created. The hub's client takes the token of `hf auth login` or of the variable
-    `HF_TOKEN`; this function neither reads nor shows the token.
+    A missing repository is created. The hub's client takes the token from `hf auth login` or from the
+    variable `HF_TOKEN`; this function neither reads nor shows the token.
 
     Raises:
         huggingface_hub.errors.HfHubHTTPError: if the hub refuses, for example because there is no token.
@@ -34,14 +34,15 @@ def push(folder: str | Path, repository: str, public: bool = False, kind: str = 
 
 
 def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any] | None = None) -> Path:
-    """Export a checkpoint's policy for `AutoModelForCausalLM.from_pretrained`; return the checkpoint.
+    """Export a checkpoint's policy for `AutoModelForCausalLM.from_pretrained`; return the checkpoint's path.
 
-    Needs no GPU and no process group, whatever the checkpoint was trained on; adapters are merged.
+    Neither a GPU nor a process group is needed, whatever machines the run trained on. Adapters are merged.
 
     `checkpoint` may be the directory of a run, whose newest complete checkpoint is taken. `folder` is created
     if missing. `config` is the run's resolved settings; None reads the run's `config.yaml`.
 
     Raises:
+        FileExistsError: if `folder` has the final policy of a run, or the model that the run began with.
         FileNotFoundError: if there is no checkpoint, or no `config.yaml` beside its folder.
         ValueError: if the checkpoint is damaged, or the settings are not of the form that a run writes.
         pickle.UnpicklingError: if loading the checkpoint could run code.
@@ -88,7 +89,7 @@ def export(checkpoint: str | Path, folder: str | Path, config: Mapping[str, Any]
 
 
 def _keep_models(folder: Path) -> None:
-    """Raise a FileExistsError if `folder` is `<run>/model` with the final policy of a run."""
+    """Raise a FileExistsError if `folder` has the final policy of a run (`<run>/model`)."""
     run = folder.absolute().parent
     if folder.name == "model" and (folder / "config.json").exists() and (run / "config.yaml").exists():
         raise FileExistsError(

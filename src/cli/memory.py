@@ -16,10 +16,10 @@ ADVICE = """The GPU's memory was exhausted. Each of these helps, the cheapest fi
 
 @contextmanager
 def advised_on_memory(token_budget: int) -> Iterator[None]:
-    """Warn if the block exhausts a GPU's memory, with settings that need less; re-raise the error.
+    """Warn if the block exhausts a GPU's memory, and name settings that need less; re-raise the error.
 
     Args:
-        token_budget: `policy.token_budget` of the run; the warning advises half of it.
+        token_budget: `policy.token_budget` of the run; the warning recommends half of this value.
     """
     try:
         yield

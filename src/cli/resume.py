@@ -1,4 +1,4 @@
-"""Two phases of a resume: compare the checkpoint with the built run, and write once training begins."""
+"""Two phases of a resume: compare the checkpoint with the built run; write files when training begins."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ TABLES = ("metrics.csv", "embedding_diversity.csv")
 """Tables in the directory of a run that a resume cuts back to its checkpoint."""
 
 MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer")
-"""Entries of the states of torch's optimizers that have the shape of their parameter."""
+"""Entries in the states of torch's optimizers that have the shape of the parameter."""
 
 
 def iterations_done(content: Mapping[str, Any]) -> int:
-    """Return the iterations done at a checkpoint; 0 if the checkpoint has no state of `Checkpointer`."""
+    """Return the number of iterations done at a checkpoint; 0 if it has no state of `Checkpointer`."""
     return int(value_at(content, "callbacks", "Checkpointer", "iterations") or 0)
 
 
 def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None:
-    """Check that a run can continue from an intact checkpoint. Write nothing.
+    """Check that a run can continue from a checkpoint, without writing anything.
 
     Args:
         run: The built run.
@@ -39,8 +39,8 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
         content: Result of `content_of` for the checkpoint.
 
     Raises:
-        ValueError: if the checkpoint belongs to a run with another model, tokenizer, seed or other questions,
-            if entries have other types, or if a table of the run can't be read.
+        ValueError: if the checkpoint belongs to a run with another model, tokenizer or seed, or with other
+            questions; if an entry has a wrong type; or if a table of the run can't be read.
     """
     import torch
 
@@ -90,7 +90,7 @@ def check_resume(run: Run, checkpoint: Path, content: Mapping[str, Any]) -> None
 
 
 def _check_shapes(checkpoint: Path, stored: Mapping[str, Any], built: Mapping[str, Any]) -> None:
-    """Check that a checkpoint's parameters have the policy's names, shapes and kinds of dtypes."""
+    """Check that a checkpoint has the names, shapes and dtypes of the policy's parameters (`_kind_of`)."""
     then = {name: _kind_of(tensor) for name, tensor in stored.items()}
     now = {name: _kind_of(tensor) for name, tensor in built.items()}
     differ = sorted(name for name in then.keys() | now.keys() if then.get(name) != now.get(name))
@@ -104,9 +104,9 @@ def _check_shapes(checkpoint: Path, stored: Mapping[str, Any], built: Mapping[st
 
 
 def _check_moments(checkpoint: Path, states: Sequence[Mapping[str, Any]], trained: Sequence[Tensor]) -> None:
-    """Refuse a checkpoint whose optimizer has values that are not finite, or moments of other shapes.
+    """Check that a checkpoint's optimizer has finite values, and moments in the shapes of the parameters.
 
-    The optimizer would accept such a state, and fail at its first step or make parameters NaN.
+    The optimizer would accept another state, and then fail at its first step or make parameters NaN.
     """
     import torch
 
@@ -127,7 +127,7 @@ def _check_moments(checkpoint: Path, states: Sequence[Mapping[str, Any]], traine
 
 
 def _kind_of(tensor: Any) -> str:
-    """Return the shape of a tensor, and its dtype unless it is floating point, which loading converts."""
+    """Return the dtype and shape of a tensor as text, with `float` for all dtypes that loading converts."""
     return f"{'float' if tensor.is_floating_point() else tensor.dtype} {list(tensor.shape)}"
 
 
@@ -155,7 +155,7 @@ def when_it_begins(trainer: Trainer, commit: Callable[[], None]) -> None:
 
 @contextmanager
 def restoring(checkpoint: Path | None, begun: Callable[[], bool]) -> Iterator[None]:
-    """Add the checkpoint's name to errors that arise while Lightning and the callbacks restore from it.
+    """Add the checkpoint's path to errors in the block, which restores the state from the checkpoint.
 
     Raises:
         RuntimeError: if the block raises an error before training has begun.
@@ -175,9 +175,9 @@ def restoring(checkpoint: Path | None, begun: Callable[[], bool]) -> Iterator[No
 
 @contextmanager
 def log_held_back() -> Iterator[Callable[[], None]]:
-    """Buffer log messages to files during the block, and yield a function that writes the buffer.
+    """Buffer messages for log files during the block, and yield a function that writes these messages.
 
-    The buffer is discarded if the function is not called.
+    The messages are discarded if the function is not called.
     """
     root = logging.getLogger()
     held = {

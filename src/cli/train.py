@@ -1,4 +1,4 @@
-"""`tagrpo-train`: compose, build, train, test. Only `main` knows Hydra."""
+"""`tagrpo-train`: compose, build, train and test a run. Only `main` uses Hydra."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def train(
     checkpoint: Path | None = None,
     export: str | Path | None = None,
 ) -> dict[str, float]:
-    """Fit, unless the trainer has `max_steps=0`; export; and evaluate on the test splits, if there are any.
+    """Train the policy, export it, and evaluate it on the test splits, if there are any.
+
+    If the trainer has `max_steps=0`, the policy is only evaluated.
 
     Args:
         module: The policy.
@@ -44,11 +46,11 @@ def train(
         trainer: A trainer with the rollout callback and the diagnostics.
         test: Whether to evaluate on the test splits.
         resume: `auto`, or the path of a checkpoint or run to continue; `resolve` checks it.
-        checkpoint: Checkpoint to continue from, already checked; use instead of `resume`.
+        checkpoint: Path of a checkpoint to continue from, already checked; it replaces `resume`.
         export: Folder for the trained policy in Hugging Face format; None exports nothing.
 
     Returns:
-        Last logged value of each name.
+        Last logged value of each metric, by name.
     """
     from ..runs.checkpoints import resolve
 
@@ -69,7 +71,11 @@ def train(
 
 
 def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None:
-    """Return the metric that a sweeper optimises; None if the setting `objective` is null."""
+    """Return the value of the metric that a sweeper optimises; None if `name` is None.
+
+    Raises:
+        ValueError: if the run logged no metric `name`, the value of the setting `objective`.
+    """
     if name is not None and name not in metrics:
         raise ValueError(
             f"Expected `objective` to name a metric that the run logs, but it does not log {name!r}. It has "
@@ -80,7 +86,7 @@ def objective_of(metrics: Mapping[str, float], name: str | None) -> float | None
 
 @entry_point("train")
 def main(cfg: DictConfig) -> float | None:
-    """Run `tagrpo-train`; return the objective to Hydra, for a sweeper that searches for its best value."""
+    """Run `tagrpo-train`; return the value of the metric `objective`, which a sweeper of Hydra optimises."""
     directory = Path(HydraConfig.get().runtime.output_dir)
     trains = cfg.iterations != 0
     with ExitStack() as stack:
@@ -148,7 +154,7 @@ def _checkpoint_of(cfg: DictConfig, directory: Path) -> Path | None:
 
 
 def _checked_iterations(run: Run, checkpoint: Path) -> int:
-    """Return the iterations of a checkpoint, after rank 0 has compared the checkpoint with the run."""
+    """Check on rank 0 that the run can continue from a checkpoint; return the iterations done there."""
     from ..runs.checkpoints import content_of
 
     content = content_of(checkpoint)

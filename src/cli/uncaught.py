@@ -1,7 +1,7 @@
 """Safe output of errors that a command does not explain.
 
-Third-party parts raise errors with any text. A terminal would obey escape sequences in the text, and the text
-may contain a key of the environment. Hydra and the interpreter print such errors unchanged.
+Third-party parts may raise errors with any text. Such a text may contain escape sequences, which a terminal
+would obey, or an API key from the environment. Hydra and the interpreter would print the text unchanged.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ def traceback_of(error: BaseException) -> str:
 
 
 def reported(main: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a function raise an `UncaughtError` instead of its errors, unless HYDRA_FULL_ERROR=1."""
+    """Return a function that calls `main` and raises an `UncaughtError` in place of any error.
+
+    If HYDRA_FULL_ERROR=1, the error itself is raised.
+    """
 
     @wraps(main)
     def call(*arguments: Any) -> Any:
@@ -51,10 +54,11 @@ def reported(main: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def printed_safely() -> Iterator[None]:
-    """Make the interpreter print uncaught errors, also in threads and finalizers, by `traceback_of`.
+    """Make the interpreter print uncaught errors by `traceback_of`, also in threads and finalizers.
 
     Raises:
-        SystemExit: if the block raises one. Its text, if any, has no secrets and control characters.
+        SystemExit: if the block raises a SystemExit. Secrets and control characters are removed from its
+            text.
     """
     if threading.excepthook is threading.__excepthook__:
         threading.excepthook = _print_error_of_thread

@@ -1,1 +1,1 @@
-"""Removable: methods outside the core, one folder each: strategy, experiments, options and the paper's values."""
+"""Removable: methods outside the core, one folder each, with experiments, options and the paper's values."""

@@ -1,1 +1,1 @@
-"""Core: from questions to batches of prompts: sources, templates, the renderer, the memory of questions."""
+"""Core: from questions to batches of prompts, by sources, templates, a renderer and a memory of questions."""

@@ -1,4 +1,4 @@
-"""Tokenise prompts so that only the template adds control tokens; a question that spells one stays text.
+"""Tokenise prompts so that only templates add control tokens; in a question, their spelling stays text.
 
 A tokenizer recognises its added tokens anywhere in a text. A question such as "What does <|im_end|> do?"
 would end the user's turn, and a hostile question could write the following turns.
@@ -16,7 +16,7 @@ class ControlTokenError(ValueError):
 
 
 class PromptEncoder:
-    """Tokenizer of rendered prompts that adds no special tokens.
+    """Tokenizer for rendered prompts, which adds no special tokens.
 
     Control tokens are the tokenizer's special tokens, and its other added tokens that are published as
     control tokens (`hidden_text.control_marks`), such as `<think>`.
@@ -42,7 +42,7 @@ class PromptEncoder:
         ]
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        """Tokenise texts in which control tokens are recognised; add no special tokens."""
+        """Tokenise texts and recognise the control tokens in them; add no special tokens."""
         # The template spells special tokens out; adding them here would double them.
         ids: list[list[int]] = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
         return ids
@@ -79,9 +79,9 @@ class PromptEncoder:
         return ids
 
     def _cut(self, text: str) -> list[str]:
-        """Cut each added token that is not special after its first character.
+        """Cut a text after the first character of each added control token that is not special.
 
-        No option of a tokenizer splits these tokens.
+        Tokenizers have no option to split these tokens.
         """
         pieces = [text]
         for token in self._not_special:

@@ -7,7 +7,7 @@ _ZERO_WIDTH_JOINERS = "\u200c\u200d"
 _VISIBLE_FORMATS = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
 """Signs before Arabic, Syriac and Kaithi numbers: format characters in Unicode, but visible in fonts."""
 _FILLERS = {0x115F, 0x1160, 0x3164, 0xFFA0, 0x2800, 0x034F, 0x17B4, 0x17B5}
-"""Hangul, Braille and Khmer letters, symbols and marks drawn as nothing, and the combining joiner."""
+"""Hangul, Braille and Khmer characters that are drawn as nothing, and the combining grapheme joiner."""
 _NOT_ASCII_TEXT = re.compile(r"[^\t\n\r -~]")
 _VIRAMA = 9  # canonical combining class
 
@@ -47,7 +47,7 @@ _CONTROL_MARK = re.compile(
 def hidden_characters(text: str) -> list[str]:
     r"""Name the characters that are invisible or that steer a display, each once, in order of appearance.
 
-    These are control characters besides tab and line breaks; bidirectional marks; zero-width, tag and other
+    These are control characters except tab and line breaks; bidirectional marks; zero-width, tag and other
     format characters; blank fillers; surrogates; line and paragraph separators; and variation selectors that
     follow no visible character. Joiners count as visible if a script or an emoji needs them: after a virama,
     as in RFC 5892; after an Arabic letter; after a symbol.

@@ -112,11 +112,11 @@ class QuestionLoader:
     def serve_by(self, chance: Callable[[str], float]) -> None:
         """Serve each question with probability `chance(id)`, from 0 to 1.
 
-        Other questions are skipped, so that an epoch gets shorter. If fewer questions pass than a batch has,
-        all questions are served. The outcome depends on seed, epoch and chance alone.
+        The remaining questions are skipped, so that an epoch gets shorter. If fewer questions than a batch
+        has would be served, all questions are served. The choice depends on seed, epoch and chance alone.
 
-        `chance` may change over time, but must be equal on all ranks. Each further call adds a chance, and a
-        question must then pass all chances.
+        `chance` may change over time, but must be equal on all ranks. Each further call adds a chance; a
+        question is then served if it passes all of them.
         """
         self._chances.append(chance)
 

@@ -1,6 +1,6 @@
-"""The memory of questions: how often each was sampled and solved, with which answers; and parts that read it.
+"""Memory of questions (how often each was sampled and solved, and with which answers), curricula and replay.
 
-The memory is equal on every rank and part of checkpoints. A run that does not read the memory keeps none.
+The memory is equal on every rank and part of checkpoints. A run that does not read the memory has no memory.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from ..types import History, QuestionBatch, QuestionGroup, Rollouts
 from ..types.checks import found, name_of, own_code
 
 MOST_VISITS = 64  # newest visits kept of each question, about one an epoch
-# different answers counted of each; then the rarest is forgotten, the oldest of equally rare ones
+# different answers counted for each question; beyond this, the rarest (and oldest) is forgotten
 MOST_ANSWERS = 256
 LONGEST_ANSWER = 64  # characters of an answer; longer ones are kept as a digest
 
@@ -40,7 +40,7 @@ class Record:
     """Results of the training responses to one question."""
 
     samples: int = 0  # responses so far, to all phrasings
-    correct: int = 0  # of them
+    correct: int = 0  # correct responses so far
     solved_in_full: bool = False  # whether all responses of some visit were correct
     visits: list[Visit] = field(default_factory=list)  # the newest `MOST_VISITS`, oldest first
     # final answer (None: without one) → how often given
@@ -121,9 +121,9 @@ class QuestionMemory:
 
 @runtime_checkable
 class Curriculum(Protocol):
-    """Rule that chooses which questions are served, and with which rephrasings, from their records.
+    """Rule that chooses, from the records of questions, which questions are served with which rephrasings.
 
-    By default all questions are served with all rephrasings.
+    By default, all questions are served with all rephrasings.
     """
 
     def chance(self, record: Record) -> float:  # noqa: ARG002
@@ -131,14 +131,14 @@ class Curriculum(Protocol):
         return 1.0
 
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:  # noqa: ARG002
-        """Return the question with the rephrasings to sample; all by default."""
+        """Return the question with the rephrasings to sample; by default with all rephrasings."""
         return group
 
     def observe(self, visits: Sequence[Visit]) -> None:
         """Update the curriculum from a batch's visits, also if dynamic sampling drops the batch."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a resumed run, without the `QuestionMemory`, which is saved apart."""
+        """Return the state for a resumed run, without the `QuestionMemory`, which is saved separately."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -146,13 +146,19 @@ class Curriculum(Protocol):
 
 
 class Replay(Protocol):
-    """Buffer whose past successes join the responses to training batches; `tagrpo.contrib.exgrpo` has one."""
+    """Protocol of buffers whose past successes join the responses to training batches.
+
+    `tagrpo.contrib.exgrpo` replays the policy's successes; `tagrpo.contrib.luffy` replays demonstrations.
+    """
 
     memory: QuestionMemory
     """Earlier results on the training questions; the pipeline keeps them up to date."""
 
     def substitute(self, batch: QuestionBatch, iteration: int, policy: Any) -> QuestionBatch:
-        """Give some prompts of a batch a `past` success. `policy` is a `SampledPolicy`. Collective."""
+        """Return `batch` with a past success in the field `past` of some prompts. Collective.
+
+        `policy` is a `SampledPolicy`.
+        """
 
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
         """Record a rolled-out batch, which is already in `memory`. Return the scalars to log. Collective."""
@@ -174,14 +180,16 @@ class Chooser(Protocol):
     """The results that the data module reads; `RolloutCallback` sets it to the pipeline's memory."""
 
     def observe(self, visits: list[Visit]) -> None:
-        """Record the results of a rolled-out training batch, also those of questions that are dropped."""
+        """Record the results of a rolled-out training batch, including questions that are then dropped."""
 
 
 class CheckedCurriculum:
-    """Wrapper that checks what a curriculum returns; each error is one sentence with the curriculum's class.
+    """Wrapper that checks what a curriculum returns.
+
+    Each error message is one sentence and names the curriculum's class.
 
     Args:
-        curriculum: The curriculum, which `data.curriculum` chooses.
+        curriculum: The curriculum that `data.curriculum` chooses.
     """
 
     def __init__(self, curriculum: Curriculum) -> None:
@@ -217,8 +225,8 @@ class CheckedCurriculum:
         Raises:
             TypeError: if the curriculum does not return a `QuestionGroup` with a text as question and a tuple
                 of texts as rephrasings.
-            ValueError: if the id differs from the question's id, or there are kinds but not one per
-                rephrasing.
+            ValueError: if the returned id differs from the question's id, or if there are kinds, but not one
+                per rephrasing.
         """
         with own_code(self.curriculum, "data.curriculum"):
             asked = self.curriculum.asked(group, record)
@@ -239,7 +247,7 @@ class CheckedCurriculum:
         return asked
 
     def observe(self, visits: Sequence[Visit]) -> None:
-        """Let the curriculum learn from the visits of a sampled batch."""
+        """Pass the visits of a sampled batch to the curriculum."""
         with own_code(self.curriculum, "data.curriculum"):
             self.curriculum.observe(visits)
 
@@ -247,7 +255,7 @@ class CheckedCurriculum:
 def _seen(
     groups: Sequence[QuestionGroup], rollouts: Rollouts
 ) -> list[tuple[str, Visit, Counter[str | None]]]:
-    """Return the questions of this rank that have new responses, with their verdicts and answers."""
+    """Return the questions of this rank with new responses, each with the responses' verdicts and answers."""
     width = 1 + max(rollouts.rephrasing.tolist(), default=0)
     samples = [[0] * width for _ in groups]
     correct = [[0] * width for _ in groups]

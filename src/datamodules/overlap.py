@@ -56,12 +56,12 @@ def words(question: str) -> tuple[str, ...]:
 
 
 def words_digest(text: Sequence[str]) -> str:
-    """Return the digest of the words of a text, `DIGITS` hexadecimal digits."""
+    """Return the digest of a text's words, `DIGITS` hexadecimal digits."""
     return hashlib.blake2b(" ".join(text).encode(), digest_size=DIGITS // 2).hexdigest()
 
 
 def seen(groups: Iterable[QuestionGroup], noted: str) -> list[QuestionGroup]:
-    """Return the groups whose question has the same words as a text with a digest in `noted`."""
+    """Return the groups whose question has its digest of words in `noted`, a string of joined digests."""
     known = {noted[start : start + DIGITS] for start in range(0, len(noted), DIGITS)}
     return [group for group in groups if words_digest(words(group.question)) in known]
 
@@ -75,12 +75,13 @@ def find_overlaps(
 ) -> dict[str, list[Overlap]]:
     """Find the test questions that overlap with training, each with the most similar training question.
 
-    Returns the overlaps of each split, in the order of its questions.
+    Return the overlaps of each split, in the order of the split's questions.
 
-    An overlap has at least `threshold` (0 … 1) of the question's distinct n-grams in one training question or
-    rephrasing. A question of fewer than n words overlaps only with exactly the same words. An n-gram in more
-    than 64 training texts and more than a tenth of them is part of a common layout and does not count. `note`
-    is called with the words of each training text.
+    A test question overlaps with a training question or rephrasing that has at least a share `threshold` (0 …
+    1) of the test question's distinct n-grams. A test question of fewer than n words overlaps only with a
+    text of exactly the same words. An n-gram in more than 64 training texts, and in more than a tenth of
+    them, is part of a common layout and does not count. `note` is called with the words of each training
+    text.
     """
     if n < 1 or not 0 < threshold <= 1:
         raise ValueError(f"Expected n ≥ 1 and a threshold above 0 and up to 1, but got {n} and {threshold}.")
@@ -177,7 +178,7 @@ class Index:
 
 
 def _ngrams(text: tuple[str, ...], n: int) -> set[tuple[str, ...]]:
-    """Return the distinct runs of n words; the whole text if it is shorter, none if it is empty."""
+    """Return the distinct n-grams of a text; the whole text if it is shorter than n words."""
     return {text[start : start + n] for start in range(max(1, len(text) - n + 1))} if text else set()
 
 

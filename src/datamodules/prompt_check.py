@@ -23,7 +23,7 @@ from .prompts import Fitting, unknown_tokens
 from .templates import ChatTemplate, Template
 
 QUESTION = 'Question of the check: is $\\frac{1}{2} < x$ & "y"?'
-"""Question with what a template may change: letter case, and characters that HTML and JSON escape."""
+"""Question with features that templates may change: letter case, and characters that HTML or JSON escapes."""
 REPLY = "REPLY-OF-THE-CHECK"
 NEXT = "NEXT-TURN-OF-THE-CHECK"
 MOST_UNKNOWN = 0.05
@@ -133,7 +133,7 @@ def turn_end(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[in
     """Return id and spelling of the control token that ends the assistant's reply; None if there is none.
 
     The token is found in a rendered conversation. If the last reply of a conversation ends without a token,
-    the token that begins the next turn counts.
+    the token that begins the next turn is returned.
     """
     if not isinstance(template, ChatTemplate):
         return None
@@ -153,7 +153,7 @@ def turn_end(template: Template, tokenizer: PreTrainedTokenizerBase) -> tuple[in
 def check_turn_end(
     template: Template, tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int]
 ) -> Iterator[str]:
-    """Yield a warning if the control token that ends the assistant's turn does not end a response.
+    """Yield a warning if the control token that ends the assistant's turn is not one of `stop_ids`.
 
     Args:
         template: The template.
@@ -173,7 +173,7 @@ def check_turn_end(
 
 
 def _check_options(template: ChatTemplate, tokenizer: PreTrainedTokenizerBase, setting: str) -> None:
-    """Refuse options that the chat template does not read."""
+    """Check that the chat template reads all options that are set."""
     own = template.source(tokenizer)
     environment = Environment(extensions=[_Generation, loopcontrols])
     try:

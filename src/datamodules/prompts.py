@@ -32,7 +32,7 @@ class Fitting(NamedTuple):
     prompt_tokens: list[int]  # of every prompt that is kept
     # id → control tokens that the question or a rephrasing spells, all as text
     control_tokens: Mapping[str, list[str]]
-    unreadable: Mapping[str, str]  # id → why a question can't be tokenised; in `kept` are none of them
+    unreadable: Mapping[str, str]  # id → why a question can't be tokenised; it is not in `kept`
     rephrasings_unreadable: int  # rephrasings left out for the same reason
     unknown_tokens: list[int]  # of every prompt that is kept: tokens that stand for unknown text
 
@@ -83,9 +83,9 @@ class PromptRenderer:
         return {name: self._encoder.controls(ids) for name, ids in zip(names, encoded, strict=True)}
 
     def prompts(self, groups: Sequence[QuestionGroup], epoch: int, num_samples: int) -> list[Prompt]:
-        """Return the prompts of `groups`, in order: for each the original question, then its rephrasings.
+        """Return the prompts of `groups` in order: for each group the original, then the rephrasings.
 
-        The draw of the templates depends on `epoch`; each phrasing gets `num_samples` responses, G.
+        Which templates are drawn depends on `epoch`. Each phrasing gets `num_samples` (G) responses.
         """
         prompts = []
         for row, group in enumerate(groups):
@@ -158,7 +158,7 @@ class PromptRenderer:
         return self._encoder.encode_as_text(before, inner, after)
 
     def fitting(self, groups: Sequence[QuestionGroup], limit: int) -> Fitting:
-        """Leave out questions, and rephrasings of other questions, with prompts of more than `limit` tokens.
+        """Leave out questions with prompts of more than `limit` tokens, and rephrasings with such prompts.
 
         With several templates, the template with the longest prompt counts. No prompt is truncated. Questions
         and rephrasings whose control tokens can't be read as text are left out too.
@@ -207,7 +207,7 @@ class PromptRenderer:
         )
 
     def _measure(self, questions: Sequence[str]) -> list[Measured]:
-        """Measure each question in the template that makes it longest."""
+        """Measure the prompt of each question in the template that makes the prompt longest."""
         measured = [Measured(0, [], "")] * len(questions)
         for name in self.templates.templates:
             for start in range(0, len(questions), CHUNK):

@@ -1,25 +1,20 @@
 """Report on the questions of a run, `data.json`: split → facts.
 
-| fact | meaning |
-|---|---|
-| `origin` | file, name on the hub, or generator |
-| `read`, `kept` | rows read, questions kept |
-| `fingerprint` | hash of the kept questions, rephrasings and answers; order is ignored (`sources.base.fingerprint`) |
-| `excluded` | reason → ids of questions left out |
-| `notes`, `warnings` | actions of the source, and differences from the expected content |
-| `rephrasings` | number of rephrasings → questions that have this number |
-| `rephrasings_too_long` | number of rephrasings left out for their length |
-| `rephrasings_unreadable` | number of rephrasings left out for control tokens that the tokenizer can't read as text |
-| `prompt_tokens` | tokens per prompt: minimum, mean and maximum |
-| `train_overlap` | of a test split: `overlap.Overlap`s with the training questions; missing where none were loaded |
-| `digests` | of the split `train`: `overlap.words_digest` of every question and rephrasing, joined in one string |
-| `repeated_questions` | ids of questions with the same text, in lists |
-| `contradictions` | lists of repeated questions that no single answer satisfies |
-| `control_tokens` | id → control tokens that the question or a rephrasing spells; they are tokenised as text |
-| `hidden_characters` | id → characters of the question or a rephrasing that readers can't see |
-| `reference_notes` | id → notes of the verifier on its reference answers (`Verifier.reference_notes`) |
-| `sample_prompt` | template → prompt of the first question |
-| `cautions` | the warnings that were given |
+| fact | meaning | |---|---| | `origin` | file, name on the hub, or generator | | `read`, `kept` | rows read,
+questions kept | | `fingerprint` | hash of the kept questions, rephrasings and answers; order is ignored
+(`sources.base.fingerprint`) | | `excluded` | reason → ids of questions left out | | `notes`, `warnings` |
+actions of the source, and differences from the expected content | | `rephrasings` | number of rephrasings →
+questions that have this number | | `rephrasings_too_long` | number of rephrasings left out for their length |
+| `rephrasings_unreadable` | number of rephrasings left out for control tokens that the tokenizer can't read
+as text | | `prompt_tokens` | tokens per prompt: minimum, mean and maximum | | `train_overlap` | of a test
+split: `overlap.Overlap`s with the training questions; missing if these were not loaded | | `digests` | of the
+split `train`: `overlap.words_digest` of every question and rephrasing, joined in one string | |
+`repeated_questions` | ids of questions with the same text, in lists | | `contradictions` | lists of repeated
+questions that no single answer satisfies | | `control_tokens` | id → control tokens that the question or a
+rephrasing spells; they are tokenised as text | | `hidden_characters` | id → characters of the question or a
+rephrasing that readers can't see | | `reference_notes` | id → notes of the verifier on its reference answers
+(`Verifier.reference_notes`) | | `sample_prompt` | template → prompt of the first question | | `cautions` |
+the warnings that were given |
 """
 
 from collections import Counter, defaultdict
@@ -78,7 +73,7 @@ def _contradict(same: Sequence[QuestionGroup]) -> bool:
 def _control_tokens(fitting: Fitting) -> dict[str, list[str]]:
     """Return for each question id the control tokens that the question or its rephrasings spell.
 
-    Control tokens of this tokenizer and published ones count.
+    These are the control tokens of the tokenizer, and all published control tokens.
     """
     found = {}
     for group in fitting.kept:
@@ -158,7 +153,7 @@ def _cautions_about_texts(split: str, report: Mapping[str, Any]) -> Iterator[str
 
 
 def caution_of_notes(split: str, notes: Mapping[str, Sequence[str]]) -> Iterator[str]:
-    """Yield one sentence that counts the references with notes by kind."""
+    """Yield a sentence that counts the references with each kind of note; nothing without notes."""
     if notes:
         kinds: Counter[str] = Counter()
         for of_question in notes.values():

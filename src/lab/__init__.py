@@ -1,1 +1,1 @@
-"""Removable: theory and the embedded tasks: exact objectives, expected updates, exact evaluation."""
+"""Removable: exact objectives, expected updates, exact evaluation, and the embedded tasks."""

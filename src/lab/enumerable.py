@@ -1,9 +1,9 @@
-"""Expected updates of whole methods, without sampling, on policies whose responses can be listed.
+"""Expected updates of whole methods, computed without sampling for policies whose responses can be listed.
 
-A policy is a table of logits, one row for each prompt and each prefix of a response; the responses are all
-words over a small vocabulary. The expectation over a batch then splits into two finite sums: over the
-responses to one prompt, and over the verdicts of all other responses, which `objectives` computes. The
-advantage strategy, the loss and the importance weights are those of training, in float64.
+A policy is a table of logits, with one row for each prompt and each prefix of a response. The responses are
+all words over a small vocabulary. The expectation over a batch then splits into two finite sums: a sum over
+the responses to one prompt, and a sum over the verdicts on all other responses, which `objectives` computes.
+The advantage strategy, the loss and the importance weights are those of training, in float64.
 """
 
 from dataclasses import replace
@@ -41,7 +41,7 @@ class Responses(NamedTuple):
 
 
 def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
-    """Return all responses of at most `max_length` tokens; token 0 or the length limit ends a response.
+    """Return all responses of at most `max_length` tokens. Token 0 or the length limit ends a response.
 
     Raises:
         ValueError: if there would be more than 4,096 responses.
@@ -70,24 +70,24 @@ def all_responses(vocabulary: int, max_length: int = 1) -> Responses:
 
 
 def token_logprobs(logits: Tensor, responses: Responses) -> Tensor:
-    """Return [P, T] log-probs of all tokens under policies `logits` [P, S, V], in nats."""
+    """Return the log-probs of all tokens for each prompt in nats, [P, T]; `logits` are [P, S, V]."""
     return logits.log_softmax(-1)[:, responses.states, responses.tokens]
 
 
 def token_entropies(logits: Tensor, responses: Responses) -> Tensor:
-    """Return [P, T] entropy of the policy at each token, in nats."""
+    """Return the policy's entropy at each token for each prompt in nats, [P, T]; `logits` are [P, S, V]."""
     logs = logits.log_softmax(-1)
     return -(logs.exp() * logs).sum(-1)[:, responses.states]
 
 
 def probabilities(logits: Tensor, responses: Responses) -> Tensor:
-    """Return [P, R] probability of each response; every row sums to 1."""
+    """Return the probability of each response to each prompt, [P, R]; every row sums to 1."""
     sums = logits.new_zeros(len(logits), len(responses.lengths))
     return sums.index_add(1, responses.response, token_logprobs(logits, responses)).exp()
 
 
 def success_rates(logits: Tensor, responses: Responses, correct: Tensor) -> Tensor:
-    """Return [P] probability of a correct response, with gradient; `correct` [R] bool.
+    """Return the probability of a correct response to each prompt, [P], with gradient; `correct` is [R] bool.
 
     >>> success_rates(torch.zeros(1, 2, 2), all_responses(2, 2), torch.tensor([True, False, True]))  # ½ + ¼
     tensor([0.7500])
@@ -96,7 +96,7 @@ def success_rates(logits: Tensor, responses: Responses, correct: Tensor) -> Tens
 
 
 class Policies(NamedTuple):
-    """Policies of an update, which differ in age. Each is [P, S, V] float64 logits; prompt 0 is q0."""
+    """Policies of different age in an update, each as logits [P, S, V] float64; prompt 0 is q0."""
 
     current: Tensor  # π_θ, which is updated
     old: Tensor  # before the first update of this batch, for ratios; `current` in a first mini-batch
@@ -128,11 +128,11 @@ def expected_update(
         strategy: Strategy that reads rewards alone.
         loss: Loss over single responses, such as `PolicyLoss`.
         samples: Responses per prompt, one number or [P] long.
-        options: `anchor`, `prompt_correction` and `staleness_cap` are used; the default is q0, without
-            correction.
+        options: Options of the update; `anchor`, `prompt_correction` and `staleness_cap` are used. By
+            default, responses are scored at q0 without correction.
 
     Returns:
-        [P, S, V] float64, in the direction of ascent.
+        The update in the direction of ascent, [P, S, V] float64.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> from tagrpo.modules.losses import PolicyLoss
@@ -168,7 +168,7 @@ def expected_update(
     )
 
     def gradients(advantages: Tensor) -> Tensor:
-        """Return [2, P·T] derivatives of the loss in the log-prob and in the entropy of each token.
+        """Return the derivatives of the loss in the log-prob and in the entropy of each token, [2, P·T].
 
         Each response counts once here, whatever its probability.
         """
@@ -187,9 +187,9 @@ def expected_update(
 def _importance_weights(
     policies: Policies, responses: Responses, score: Tensor, options: UpdateOptions
 ) -> Tensor:
-    """Return [P, T] truncated token weights, for staleness and for scoring prompt n at prompt `score[n]`.
+    """Return the truncated weights of tokens, [P, T], for staleness and for scoring at another prompt.
 
-    `score` is [P] long.
+    Responses to prompt n are scored at prompt `score[n]`; `score` is [P] long.
     """
     sampled = token_logprobs(policies.old, responses)
     weights = (sampled - token_logprobs(policies.sampler, responses)).exp().clamp(max=options.staleness_cap)
@@ -201,17 +201,17 @@ def _importance_weights(
 
 
 class PositivePart(BasedAdvantage):
-    """Strategy whose advantages are max(A, 0), the positive parts of its base's."""
+    """Strategy whose advantages are max(A, 0), where A are the advantages of its base."""
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:  # noqa: ARG002
-        """Return the [R] advantages of the base, with 0 for negative ones."""
+        """Return the advantages of the base, [R], with 0 in place of negative values."""
         return advantages.clamp(min=0)
 
 
 def _by_response(
     strategy: AdvantageStrategy, sampled: Tensor, correct: Tensor, samples: int | Tensor
 ) -> Tensor:
-    """Return [P·R] expected advantage of each response to each prompt."""
+    """Return the expected advantage of each response to each prompt, [P·R]."""
     success = (sampled @ correct.double()).clamp(0, 1)
     given = expected_advantages(strategy, success, samples)
     return torch.where(correct, given.correct[:, None], given.wrong[:, None]).flatten()

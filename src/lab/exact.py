@@ -1,9 +1,9 @@
 """Exact probability that a sampled response is correct, from scoring all correct responses without sampling.
 
-A response is the tokens up to and including a stop token, or the first `max_new_tokens`; the verifier reads
-its text without special tokens. The sum is complete if `EnumeratingVerifier.correct_responses` is complete
-and each text has one spelling in tokens (`build_answer_tokenizer`); with other tokenizers the sum is a lower
-bound.
+A response is the tokens up to and including a stop token, or the first `max_new_tokens` tokens. The verifier
+reads its text without special tokens. The sum is complete if `EnumeratingVerifier.correct_responses` is
+complete and if each text has a single spelling in tokens (`build_answer_tokenizer`); with other tokenizers,
+the sum is a lower bound.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ..types import EnumeratingVerifier, QuestionBatch, SamplingConfig
 def correct_tokens(
     texts: Sequence[str], tokenizer: PreTrainedTokenizerBase, stop_ids: Sequence[int], max_new_tokens: int
 ) -> list[Tensor]:
-    """Return every response, [T_r] long each, whose text is one of the correct `texts`.
+    """Return all responses with one of the correct `texts`, each as tokens [T_r] long.
 
     A text shorter than `max_new_tokens` gives one response for each stop token; a text of exactly this length
-    gives one response without a stop token; a longer text gives none.
+    gives one response without a stop token; a longer text gives no response.
 
     Raises:
         ValueError: if the tokens of a text decode to another text, so that no response has this text.
@@ -56,14 +56,14 @@ def correct_tokens(
 def exact_success(
     scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]], temperature: float = 1.0
 ) -> Tensor:
-    """Return [Q] float64 probability of a correct response to each prompt.
+    """Return the probability of a correct response to each prompt, [Q] float64.
 
-    Collective, also for ranks without prompts.
+    Collective: ranks without prompts must call it too.
 
     Args:
         scorer: Scorer of the policy.
-        prompts: [Q] of [L_q] long.
-        correct: [Q], all correct responses to each prompt; see `correct_tokens`.
+        prompts: Tokens of Q prompts, [L_q] long each.
+        correct: All correct responses to each of the Q prompts; see `correct_tokens`.
         temperature: Sampling temperature; the policy's temperature is restored afterwards.
 
     Raises:
@@ -85,7 +85,10 @@ def exact_success(
 def probabilities(
     scorer: Scorer, prompts: Sequence[Tensor], correct: Sequence[Sequence[Tensor]]
 ) -> Iterator[list[tuple[int, Tensor]]]:
-    """Yield lists of (prompt row, [] float64 probability with gradient) for correct responses. Collective."""
+    """Yield lists of (row of the prompt, probability) for correct responses. Collective.
+
+    Probabilities are [] float64 with gradient.
+    """
     responses = [ids for found in correct for ids in found]
     prompt = torch.repeat_interleave(torch.tensor([len(found) for found in correct], dtype=torch.long))
     scored = PromptedResponses(prompts=prompts, prompt=prompt, responses=responses)
@@ -104,12 +107,12 @@ class BatchSuccess:
     sampling: SamplingConfig
 
     def __call__(self, scorer: Scorer, batch: QuestionBatch) -> Tensor:
-        """Return [P] float64 probabilities, in the order of `batch.prompts`. Collective."""
+        """Return the probabilities in the order of `batch.prompts`, [P] float64. Collective."""
         correct = self.correct(batch)
         return exact_success(scorer, [p.token_ids for p in batch.prompts], correct, self.sampling.temperature)
 
     def correct(self, batch: QuestionBatch) -> list[list[Tensor]]:
-        """Return [P] lists of all correct responses to each prompt, in tokens."""
+        """Return for each of the P prompts a list of all correct responses, in tokens."""
         limit = self.sampling.max_new_tokens
         by_question = [
             correct_tokens(

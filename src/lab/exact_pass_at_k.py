@@ -1,4 +1,4 @@
-"""Exact pass@k and Cover@τ of evaluation splits whose correct responses can be listed, without sampling."""
+"""Exact pass@k and Cover@τ, without sampling, of evaluation splits whose correct responses can be listed."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -24,14 +24,14 @@ Success = dict[str, dict[str, float]]
 class ExactCallback(Callback):
     """Base class of callbacks that compute the exact success probability of every prompt of a batch.
 
-    A callback needs a module with `make_scorer` and a datamodule with `val_dataloader`, `tokenizer` and
-    `tokenizer_path`, such as `PolicyModule` and `QuestionDataModule`. Log-probs are computed by the trainer;
-    an engine of another precision samples from a slightly different distribution.
+    A callback needs a module with `make_scorer`, such as `PolicyModule`, and a datamodule with
+    `val_dataloader`, `tokenizer` and `tokenizer_path`, such as `QuestionDataModule`. Log-probs are computed
+    by the trainer; an engine of another precision samples from a slightly different distribution.
 
     Args:
         verifier: Verifier that lists the correct responses, such as `ShortestPathReward` and
             `CountdownReward`.
-        sampling: Sampling options with which responses are, or would be, drawn.
+        sampling: Options with which responses are sampled, or would be sampled.
 
     Raises:
         TypeError: if the verifier can't list correct responses.
@@ -58,27 +58,28 @@ class ExactCallback(Callback):
 class ExactPassAtK(ExactCallback):
     """Callback that sums the probabilities of all correct responses to each evaluation question.
 
-    It runs in validation and test, and logs for each split, as means over its questions:
+    It runs in validation and test, and logs for each split, as means over the split's questions:
 
     - `exact_pass@k/<split>/<k>`: 1 − (1 − p)^k;
     - `exact_cover@tau/<split>/<tau>`: Cover@τ, the share of the questions with p ≥ τ (arXiv 2510.08325);
-    - `support_gained/<split>/<k>`: share of the questions whose pass@k is above one half, but was not with
-      the untrained policy;
-    - `support_lost/<split>/<k>`: share of the questions whose pass@k was above one half with the untrained
-      policy, but is not now.
+    - `support_gained/<split>/<k>`: share of the questions whose pass@k is at least one half, but was below
+      one half with the untrained policy;
+    - `support_lost/<split>/<k>`: share of the questions whose pass@k was at least one half with the untrained
+      policy, but is below one half now.
 
     Writes `exact.json` to the run directory, and to `evaluations/exact-<iterations trained>.json`: p of every
     question, and pass@k and Cover@τ with 95 % t-intervals over questions.
 
     The untrained policy is the policy that training starts from. It is evaluated before the first batch, and
-    its p are part of checkpoints.
+    its success probabilities are part of checkpoints.
 
     Args:
         ks: Values of k.
         taus: Values of τ, from 0 to 1.
 
     Raises:
-        TypeError, ValueError: see `ExactCallback`; also if a τ is out of range.
+        TypeError: see `ExactCallback`.
+        ValueError: see `ExactCallback`; also if a τ is out of range.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class ExactPassAtK(ExactCallback):
         self.untrained: Success = {}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Evaluate the untrained policy, unless a checkpoint has its results."""
+        """Evaluate the untrained policy, unless its results were loaded from a checkpoint."""
         if not self.untrained:
             self.untrained = self.success(trainer, pl_module)
 

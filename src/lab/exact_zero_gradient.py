@@ -15,15 +15,16 @@ from .exact_pass_at_k import ExactCallback
 
 
 class ExactZeroGradient(ExactCallback):
-    """Callback that logs the expectation of `ZeroGradientMonitor` per iteration, from exact success rates.
+    """Callback that logs expected values of `ZeroGradientMonitor` per iteration, from exact success rates.
 
-    - `uniform_reward/original_expected`: percentage of questions whose G responses to the original are all
-      right or all wrong; the measured counterpart is `uniform_reward/original`;
-    - `uniform_reward/pool_expected`: the same for all responses to the question; the counterpart is
-      `uniform_reward/pool`.
+    - `uniform_reward/original_expected`: expected percentage of questions whose G responses to the original
+      are all right or all wrong; the measured counterpart is `uniform_reward/original`;
+    - `uniform_reward/pool_expected`: expected percentage of questions whose responses to the original and to
+      rephrasings are all right or all wrong; the measured counterpart is `uniform_reward/pool`.
 
-    Questions that dynamic sampling draws later, replayed responses and shaped rewards are not covered; with
-    `rollout.ahead` the responses come from older weights. Raises the errors of `ExactCallback`.
+    The expectation does not include questions that dynamic sampling draws later, replayed responses and
+    shaped rewards. With `rollout.ahead`, the responses come from older weights than the expectation. Raises
+    the errors of `ExactCallback`.
     """
 
     success: BatchSuccess

@@ -6,9 +6,9 @@ p_n. At ratio 1, with each response scored under its own prompt, the expected po
     E[ 1/(P·G) Σ_n Σ_g A_{n,g} ∇ log π(o_{n,g}|q_n) ] = Σ_n w_n ∇p_n,
     w_n = (E[A | correct at n] − E[A | wrong at n]) / P,
 
-because the sum of π ∇ log π over the correct responses to a prompt is ∇p_n, and −∇p_n over the wrong
-responses. Both expectations are sums over the number of correct responses to each prompt. Theory: arXiv
-2510.23049.
+because π ∇ log π, summed over the correct responses to a prompt, is ∇p_n, and summed over the wrong
+responses, it is −∇p_n. Both expectations are sums over the number of correct responses to each prompt.
+Theory: arXiv 2510.23049.
 """
 
 from itertools import combinations_with_replacement
@@ -25,13 +25,13 @@ from ..modules.advantages.pools import as_rewards, pool_index, pool_size, pool_s
 from ..types import AdvantageStrategy, RewardGroups
 
 MAX_RESPONSES = 2**26
-"""Limit on responses over all configurations of counts; the limit takes about ten seconds."""
+"""Largest number of responses over all configurations of counts; this number takes about ten seconds."""
 CHUNK = 2**20
 """Number of responses per call of a strategy."""
 
 
 class ByVerdict(NamedTuple):
-    """Advantages of a correct and of a wrong response to each of P prompts, both […, P] float64."""
+    """Advantage of a correct response and of a wrong response to each of P prompts, both […, P] float64."""
 
     correct: Tensor
     wrong: Tensor
@@ -40,17 +40,21 @@ class ByVerdict(NamedTuple):
 def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> Tensor:
     """Return w_n = (E[A | correct at n] − E[A | wrong at n]) / P, the expected gradient's weight of ∇p_n.
 
-    The P prompts are those of one question, or of the whole batch for strategies that look beyond a question.
+    The P prompts are those of one question, or of the whole batch if the strategy reads other questions too.
     With unequal samples, the expected gradient of a mean over all responses is Σ_n (P · G_n / Σ G) w_n ∇p_n.
     For strategies with random groups, the result is the expectation over the groups.
 
     Args:
-        strategy: Strategy that reads rewards alone; for others, a ValueError names the strategy.
-        success: [P] float, success rates, 0..1; at 0 and 1 the result is the limit.
+        strategy: Strategy that reads rewards alone.
+        success: Success rates, [P] float, 0..1; at 0 and 1, the result is the limit.
         samples: Responses per prompt, G: one number, or [P] long.
 
     Returns:
-        [P] float64.
+        Weight of each prompt, [P] float64.
+
+    Raises:
+        ValueError: if the strategy reads more than rewards, or makes random choices without `expected`; if
+            `success` or `samples` is out of range; or if there would be more than `MAX_RESPONSES` responses.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> expected_weights(GroupAdvantage("prompt", scale="none"), torch.tensor([0.3, 0.6]), 4)  # (1 − 1/4) / 2
@@ -64,7 +68,7 @@ def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int 
 
 
 def expected_advantages(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> ByVerdict:
-    """Return the [P] expectations E[A | correct] and E[A | wrong] of a response to each prompt.
+    """Return E[A | correct] and E[A | wrong] for a response to each prompt, [P] float64 each.
 
     Arguments and errors are those of `expected_weights`.
 
@@ -94,16 +98,15 @@ def expected_advantages(strategy: AdvantageStrategy, success: Tensor, samples: i
 
 
 def count_utility(strategy: AdvantageStrategy, num_samples: int) -> Tensor:
-    """Return H(c), the utility of c correct responses in a pool.
+    """Return the utility H(c) of c correct responses in a pool, for c from 0, [num_samples + 1] float64.
 
-    The strategy maximises E[H(C)] / num_samples.
-    H(0) = 0 and H(c + 1) − H(c) = A⁺(c + 1) − A⁻(c), where A⁺(c) and A⁻(c) are the advantages of a correct
-    and of a wrong response if c responses are correct. The gradient of E[H(C)] in a prompt's success rate is
-    the prompt's number of samples times E[A | correct] − E[A | wrong], for any rates of the prompts that
-    share the pool.
+    The strategy maximises E[H(C)] / num_samples, where C is the number of correct responses. H(0) = 0 and
+    H(c + 1) − H(c) = A⁺(c + 1) − A⁻(c), where A⁺(c) and A⁻(c) are the advantages of a correct and of a wrong
+    response if c responses are correct. The gradient of E[H(C)] in a prompt's success rate is the prompt's
+    number of samples times E[A | correct] − E[A | wrong], whatever the success rates of the prompts in the
+    pool.
 
-    The strategy must read rewards alone and pool all responses to a question. Returns [num_samples + 1]
-    float64.
+    The strategy must read rewards alone and pool all responses to a question.
 
     >>> from tagrpo.modules.advantages import GroupAdvantage
     >>> count_utility(GroupAdvantage(baseline="none", scale="none"), 3)  # the number of correct responses
@@ -115,12 +118,13 @@ def count_utility(strategy: AdvantageStrategy, num_samples: int) -> Tensor:
 
 
 def _advantages_of_counts(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) -> ByVerdict:
-    """Return [M, P] advantages if `counts` [M, P] of each prompt's responses are correct.
+    """Return the advantages if `counts` [M, P] of each prompt's responses are correct, [M, P] each.
 
-    A verdict without any response has the advantage 0.
+    If there is no correct (or no wrong) response to a prompt, the advantage of a correct (wrong) response is
+    0.
 
-    The strategy sees many configurations in one call, each as a separate question. A strategy that looks
-    beyond a question, as detected by a trial with 16 configurations, sees one configuration per call.
+    A call of the strategy has many configurations, each as a separate question. If a trial with 16
+    configurations shows that the strategy reads other questions too, a call has one configuration.
     """
     probes = counts[torch.linspace(0, len(counts) - 1, min(16, len(counts))).long()]
     alone = torch.cat([_advantages(strategy, row[None], samples) for row in probes])
@@ -140,7 +144,7 @@ def _advantages_of_counts(strategy: AdvantageStrategy, counts: Tensor, samples: 
 
 
 def _advantages(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) -> Tensor:
-    """Return [M, R] float64 advantages of all responses, with the responses to a prompt side by side."""
+    """Return the advantages of all responses, [M, R] float64, with the responses to a prompt side by side."""
     correct = _verdicts(counts, samples)
     groups = RewardGroups(
         rewards=correct.flatten().double(),
@@ -158,14 +162,14 @@ def _advantages(strategy: AdvantageStrategy, counts: Tensor, samples: Tensor) ->
 
 
 def _verdicts(counts: Tensor, samples: Tensor) -> Tensor:
-    """Return [M, R] bool verdicts: the first `counts` responses to each prompt are correct."""
+    """Return verdicts by which the first `counts` responses to each prompt are correct, [M, R] bool."""
     return torch.cat([torch.arange(g) for g in samples]) < counts.repeat_interleave(samples, 1)
 
 
 def _configurations(kind: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Return [M, P] long counts and the [M] float64 number of orders of each.
+    """Return all counts of correct responses, [M, P] long, and the number of orders of each, [M] float64.
 
-    Counts are sorted among prompts of one kind.
+    Prompts of the same kind are interchangeable: only the order with ascending counts is returned.
     """
     members = [(kind == value).nonzero()[:, 0] for value in range(int(kind.max()) + 1)]
     sizes = [comb(int(samples[places[0]]) + len(places), len(places)) for places in members]
@@ -190,16 +194,16 @@ def _configurations(kind: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _binomial(counts: Tensor, draws: Tensor, success: Tensor) -> Tensor:
-    """Return [M, P] float64 probabilities; 0 for counts outside 0..draws."""
+    """Return the probability of each count, [M, P] float64; 0 for counts outside 0..draws."""
     return torch.from_numpy(binom.pmf(counts.numpy(), draws.numpy(), success.numpy()))
 
 
 def averaged(strategy: AdvantageStrategy, groups: RewardGroups) -> Tensor:
-    """Return [R] advantages, averaged over the strategy's random choices, if any.
+    """Return the advantages, [R], averaged over the strategy's random choices, if any.
 
-    A strategy with random choices needs a method `expected`, which is called with the groups. A
-    `BasedAdvantage` changes the average of its base, which is exact if the change is linear in the
-    advantages.
+    A strategy with random choices needs a method `expected`, which is called with the groups. For a
+    `BasedAdvantage`, the strategy's change is applied to the average of its base. This is exact if the change
+    is linear in the advantages.
     """
     if hasattr(strategy, "expected"):
         found: Tensor = strategy.expected(groups)
@@ -219,7 +223,7 @@ def averaged(strategy: AdvantageStrategy, groups: RewardGroups) -> Tensor:
 
 
 def _of_pool(strategy: PassAtKAdvantage, n: int, c: int) -> float:
-    """Return A⁺ of a pool of n responses with c correct ones."""
+    """Return A⁺, the advantage of a correct response, in a pool with c correct responses among n."""
     if not 0 < c < n or n <= strategy.k:
         return 0.0
     if strategy.estimator == "full":
@@ -231,8 +235,9 @@ def bootstrap_expectation(n: int, c: int, k: int, num_groups: int, epsilon: floa
     """Return A⁺, the advantage of a correct response averaged over the random groups of `bootstrap`.
 
     Each of B groups succeeds independently with probability u = 1 − C(n−c, k) / C(n, k), and a successful
-    group has k·c / (n·u) correct responses on average: A⁺ = Σ_s Bin(s; B, u) · s / (B·u) · v(s), where v(s) =
-    (1 − s/B) / (σ + ε) is the advantage of a successful group among s of B, σ = √(s/B · (1 − s/B)).
+    group has k·c / (n·u) correct responses on average. Therefore A⁺ = Σ_s Bin(s; B, u) · s / (B·u) · v(s),
+    where v(s) = (1 − s/B) / (σ + ε) is the advantage of a successful group if s of B groups are successful,
+    and σ = √(s/B · (1 − s/B)).
 
     >>> round(bootstrap_expectation(4, 1, 2, 2, 0.0), 12)  # u = ½; one success of two has probability ½ and v = 1
     0.5
@@ -246,8 +251,8 @@ def bootstrap_expectation(n: int, c: int, k: int, num_groups: int, epsilon: floa
 def full_expectation(n: int, c: int, k: int, epsilon: float) -> float:
     """Return A⁺, the advantage of a correct response averaged over the random disjoint groups of `full`.
 
-    Of the C(n, c) ways to place the correct responses, C(m, s) · N(s, j) · C(n − m·k, c − j) make exactly s
-    of the m = ⌊n/k⌋ groups successful, with j correct responses in these groups; N(s, j) is the coefficient
+    There are C(n, c) ways to place the correct responses. In C(m, s) · N(s, j) · C(n − m·k, c − j) of them,
+    exactly s of the m = ⌊n/k⌋ groups are successful and have j correct responses. N(s, j) is the coefficient
     of x^j in ((1+x)^k − 1)^s.
 
     >>> full_expectation(4, 1, 2, 0.0)  # one of two groups always succeeds: v = 1
@@ -266,9 +271,9 @@ def full_expectation(n: int, c: int, k: int, epsilon: float) -> float:
 
 
 def successful_group(s: int, num_groups: int, epsilon: float) -> float:
-    """Return the advantage of a successful group among `s` successful groups of `num_groups`.
+    """Return the advantage of a successful group if `s` of `num_groups` groups are successful.
 
-    A group is successful if it has a correct response; 0 < s < num_groups.
+    A group is successful if it has a correct response. `s` is above 0 and below `num_groups`.
     """
     share = s / num_groups
     return (1 - share) / (sqrt(share * (1 - share)) + epsilon)

@@ -1,4 +1,4 @@
-"""Core: metrics: pure functions in `functional`, and torchmetrics classes that accumulate over batches and ranks."""
+"""Core: metrics as pure functions (`functional`), and as torchmetrics classes over batches and ranks."""
 
 from .means import MeanByName, MeanPairwiseDistance, PassAtK, ZeroGradientPercentage
 

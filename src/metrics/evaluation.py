@@ -1,4 +1,4 @@
-"""Counts of each question of an evaluation, and the report on these counts."""
+"""Counts of the responses to each question of an evaluation, and a report on these counts."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,18 +11,18 @@ from ..types import Fields
 from .functional import cover_at_tau, majority_vote, pass_at_k, t_intervals
 
 QuestionCounts = dict[str, Any]
-"""JSON of one question of one batch: `split`, `id`, and as `counts` what `count_batch` counts."""
+"""Record of one question in one batch, as JSON: `split`, `id` and `counts` (see `count_batch`)."""
 Splits = dict[str, dict[str, dict[str, Any]]]
 """Split → question id → the question's row of the report."""
 
 
 def count_batch(batch: Any) -> list[QuestionCounts]:
-    """Return the records of the questions of one batch that have any response.
+    """Return a record for each question in a batch that has responses.
 
-    `counts`: `metadata` of the question; `n`, number of responses; `correct` and `truncated`, how many of
-    them are correct, or were ended by the length limit; `right`, distinct answers of correct responses;
-    `wrong`, number of responses by wrong answer, without responses that gave no answer; `tokens` of all
-    responses.
+    `counts` has `metadata` of the question; `n`, the number of responses; `correct` and `truncated`, the
+    numbers of correct responses and of responses that the length limit ended; `right`, the distinct answers
+    of correct responses; `wrong`, the number of responses with each wrong answer, without responses that gave
+    no answer; and `tokens`, the number of tokens in all responses.
     """
     records = []
     batch = Fields("batch", batch)
@@ -47,7 +47,7 @@ def count_batch(batch: Any) -> list[QuestionCounts]:
 
 
 def joined(records: Iterable[QuestionCounts]) -> list[QuestionCounts]:
-    """Merge the records of each question into one: numbers are added, answers united.
+    """Merge the records of each question into one record: add the numbers, unite the answers.
 
     >>> counts = {"metadata": {}, "n": 2, "correct": 1, "right": ["7"], "wrong": {"8": 1}, "tokens": 9, "truncated": 0}
     >>> (one,) = joined([{"split": "test", "id": "q", "counts": counts}] * 2)
@@ -70,7 +70,7 @@ def joined(records: Iterable[QuestionCounts]) -> list[QuestionCounts]:
 
 
 def merge_counts(records: Iterable[QuestionCounts]) -> Splits:
-    """Return the row of each question, whose counts are summed over the records of all batches and ranks."""
+    """Sum each question's counts over the records of all batches and ranks; return a row per question."""
     parts: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for record in records:
         parts[record["split"], record["id"]].append(record["counts"])
@@ -103,8 +103,8 @@ def summarise(
 ) -> dict[str, Any]:
     """Return the report: pass@k and Cover@τ with intervals, means over questions, and a row per question.
 
-    There must be at least one question. Values of `ks` above the smallest n are left out; without `taus`
-    there is no `cover_at_tau`.
+    There must be at least one question. Values of `ks` above the smallest number of responses to a question
+    are left out. Without `taus`, there is no `cover_at_tau`.
     """
     # In order of the ids, so that sums do not depend on which rank had which question.
     rows = [questions[id] for id in sorted(questions)]
@@ -127,11 +127,12 @@ def summarise(
 def averages(
     report: Mapping[str, Mapping[str, Any]], groups: Mapping[str, Sequence[str]]
 ) -> dict[str, dict[str, Any]]:
-    """Return mean pass@k of groups of splits: `pass_at_k` weighs splits equally, `by_question` all questions.
+    """Return the mean pass@k of groups of splits.
 
-    `report` maps each split to the result of `summarise`; `groups` maps each group's name to its splits. A
-    group is left out if one of its splits was not evaluated. A k is left out of a group if one of its splits
-    lacks this k.
+    Each split has the same weight in `pass_at_k`, and each question in `by_question`. `report` maps each
+    split to the result of `summarise`, and `groups` maps each group's name to the group's splits. A group is
+    left out if one of its splits was not evaluated. A value of k is left out of a group if one of the group's
+    splits lacks it.
 
     >>> rows = [{"n": 1, "correct": 0}, {"n": 1, "correct": 0}, {"n": 1, "correct": 0}, {"n": 1, "correct": 1}]
     >>> report = {name: {"pass_at_k": {1: {}}, "questions": own} for name, own in (("a", rows[:3]), ("b", rows[3:]))}
@@ -156,7 +157,7 @@ def averages(
 
 
 def _curve(rows: Sequence[Mapping[str, Any]], ks: Sequence[int]) -> Tensor:
-    """Return [Q, K] pass@k of the questions with these `n` and `correct`."""
+    """Return pass@k of questions from their `n` and `correct`, [Q, K] float64."""
     if not ks:
         return torch.zeros(len(rows), 0)
     n = torch.tensor([row["n"] for row in rows])

@@ -13,10 +13,10 @@ from .functional import group_index, mean_pairwise_distance, pass_at_k, zero_gra
 
 
 class MeanByName(Metric):
-    """Mean of all values of each name. NaN does not count, and names without other values are left out.
+    """Mean of all values of each name. NaN does not count, and names that have only NaN are left out.
 
     Args:
-        names: All names that any rank may have values of, the same on every rank.
+        names: Names of all values that any rank may have; the same on every rank.
         kwargs: Options of `torchmetrics.Metric`.
 
     >>> metric = MeanByName(["uniform", "length"])
@@ -28,8 +28,9 @@ class MeanByName(Metric):
 
     full_state_update = False
     rows: list[Tensor]
-    """One [n, names] float64 of each update, NaN after the last value of a name; all in one while
-    synchronised.
+    """A tensor [n, names] float64 for each update, with NaN after the last value of a name.
+
+    While synchronised, a single tensor with all rows.
     """
 
     def __init__(self, names: Iterable[str], **kwargs: Any) -> None:
@@ -38,7 +39,7 @@ class MeanByName(Metric):
         self.add_state("rows", [], dist_reduce_fx="cat")
 
     def update(self, values: Mapping[str, Tensor]) -> None:
-        """Add the [n] values of each name; n may differ between names.
+        """Add the values of each name, [n]; n may differ between names.
 
         Raises:
             ValueError: if a name is not one of `names`.
@@ -67,7 +68,9 @@ class MeanByName(Metric):
 
 
 class PassAtK(MeanByName):
-    """Unbiased pass@k as `pass@<k>`, means over questions; each k is at most the samples per question.
+    """Mean over questions of unbiased pass@k, by the name `pass@<k>`.
+
+    Each k is at most the number of samples per question.
 
     >>> metric = PassAtK(ks=(1, 2))
     >>> metric.update(torch.tensor([True, False, False, False]), torch.tensor([0, 0, 1, 1]))
@@ -82,7 +85,11 @@ class PassAtK(MeanByName):
         self.ks = tuple(ks)
 
     def update(self, correct: Tensor, question: Tensor) -> None:  # type: ignore[override]
-        """Add [R] bool verdicts of all responses to each question; `question` [R] long."""
+        """Count the questions of a batch.
+
+        A call must have all responses to its questions: the verdicts `correct`, [R] bool, and the id of the
+        `question` of each response, [R] long.
+        """
         index, count = group_index(question)
         right = torch.bincount(index, weights=correct.double(), minlength=count)
         super().update({f"pass@{k}": pass_at_k(torch.bincount(index), right, k) for k in self.ks})
@@ -117,14 +124,18 @@ class ZeroGradientPercentage(_MeanOfGroups):
     higher_is_better = False
 
     def update(self, advantages: Tensor, question: Tensor) -> None:  # type: ignore[override]
-        """Add the [R] float advantages of all responses to each question; `question` [R] long."""
+        """Count the questions of a batch.
+
+        A call must have all responses to its questions: their advantages, [R] float, and the id of the
+        `question` of each response, [R] long.
+        """
         super().update({"mean": 100 * zero_gradient_groups(advantages, question).double()})
 
 
 class MeanPairwiseDistance(_MeanOfGroups):
-    """Mean over questions of the mean pairwise cosine distance of their embedded responses (TA-GRPO, Fig. 4).
+    """Mean pairwise cosine distance of a question's embedded responses, averaged over questions.
 
-    Questions with a single response do not count.
+    This is the distance in TA-GRPO, Fig. 4. Questions with a single response do not count.
 
     Args:
         kwargs: Options of `torchmetrics.Metric`.
@@ -138,5 +149,9 @@ class MeanPairwiseDistance(_MeanOfGroups):
     higher_is_better = None
 
     def update(self, embeddings: Tensor, question: Tensor) -> None:  # type: ignore[override]
-        """Add the [R, D] float embeddings of all responses to each question; `question` [R] long."""
+        """Count the questions of a batch.
+
+        A call must have all responses to its questions: their embeddings, [R, D] float, and the id of the
+        `question` of each response, [R] long.
+        """
         super().update({"mean": mean_pairwise_distance(embeddings, question)})

@@ -1,1 +1,1 @@
-"""Removable: the report of runs as one offline HTML file: did training help, tables, figures, every response."""
+"""Removable: the report on runs as one offline HTML file with verdicts, tables, figures and all responses."""

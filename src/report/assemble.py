@@ -1,4 +1,4 @@
-"""Write runs as one HTML page; a comparison of finished runs also as results.json, report.md and plots."""
+"""Write runs as one HTML page, and comparisons of finished runs also as results.json, report.md and plots."""
 
 import base64
 import hashlib
@@ -33,14 +33,14 @@ from .telling import repeated, starts_of, telling
 
 ASSETS = Path(__file__).with_name("assets")
 MARGIN = 200
-"""Bytes reserved per run, since the run's entry in the index grows with its number of kept responses."""
+"""Bytes reserved per run: a run's entry in the index gets longer with the number of kept responses."""
 
 
 def write_report(*roots: Path, order: Sequence[str] = ()) -> Path:
     """Compare the finished runs below `roots`, and write the report into the first of the roots.
 
-    The report is results.json, report.md, plots and the page. Methods come in the given order, and each is
-    compared with the methods before. Returns the path of report.html.
+    The report is results.json, report.md, plots and the page report.html, whose path is returned. Methods
+    come in the given order, and each method is compared with the methods before it.
     """
     methods = Methods(by_method(find_runs(*roots), order))
     write_json(roots[0] / "results.json", methods.results())
@@ -65,8 +65,8 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
             not.
         output: Path of the HTML file, which is returned.
         order: Methods in the order of tables and legends.
-        megabytes: Maximum size of the file, in 10⁶ bytes. The file always contains the numbers of all
-            responses, and their tokens if there is room; the page says how many are left out.
+        megabytes: Maximum size of the file, in 10⁶ bytes. The file always has the numbers of all responses,
+            and their tokens if there is room. The page says for how many responses the tokens are left out.
 
     Raises:
         FileNotFoundError: if there is nothing to show.
@@ -105,7 +105,7 @@ def explore(*roots: Path, output: Path, order: Sequence[str] = (), megabytes: fl
 
 
 def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
-    """Return the index of a page: `title`, `answer`, `tables`, `figures`, and `runs`, an entry per run."""
+    """Return the index of a page: `title`, `answer`, `tables`, `figures`, and `runs` with one entry each."""
     shown = Figures(methods)
     said, pictured, tables = without_evaluation(shown.runs), "", list[Section]()
     heading = f"Results of {', '.join(methods)}"
@@ -140,7 +140,7 @@ def page_content(methods: Mapping[str, Sequence[RunFiles]]) -> dict[str, Any]:
 
 
 def assembled(title: str, blocks: Sequence[str]) -> str:
-    """Return the HTML file, whose content security policy runs only its own scripts and loads nothing."""
+    """Return the HTML file. Its content security policy allows only its own scripts, and loads nothing."""
     sources = {
         f"report/{path.stem}": "data:text/javascript;base64," + base64.b64encode(path.read_bytes()).decode()
         for path in sorted(ASSETS.glob("*.js"))

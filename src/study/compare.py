@@ -28,12 +28,12 @@ from ..settings.choices import check_choices
 from ..settings.numbers import check_numbers
 from ..settings.schema import Compare, check_fields
 
-KEYS = ("overrides", "after", "longer", "demo", "paper")  # of a method that is given as a mapping
+KEYS = ("overrides", "after", "longer", "demo", "paper")  # keys of a method that is given as a mapping
 
 
 @dataclass
 class Method:
-    """Row of a comparison: overrides of `tagrpo-train`, and the row that this one continues, if any."""
+    """Row of a comparison: overrides of `tagrpo-train`, and the row that this row continues, if any."""
 
     overrides: list[str]
     after: str | None = None  # row whose trained policy this row starts from, in a separate run
@@ -44,8 +44,8 @@ def methods_of(methods: DictConfig | ListConfig | None, scale: str | None) -> di
     """Return the methods of a configuration, in order.
 
     The configuration has a list of experiments, or a mapping from names to methods. A name maps to a list of
-    overrides, or to a mapping with `KEYS`: `demo` and `paper` are overrides at that scale only, `after` and
-    `longer` name a method listed above.
+    overrides, or to a mapping with the keys `KEYS`: `demo` and `paper` are overrides at this scale only, and
+    `after` and `longer` name a method that is listed before.
 
     Raises:
         ValueError: if the configuration has any other form.
@@ -73,10 +73,10 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> dict[str, in
     """Check that the settings of all methods compose, before any run is started.
 
     Returns:
-        Number of responses that each method samples in training, without the extra draws of dynamic sampling.
+        Number of responses that each method samples in training, without extra responses by dynamic sampling.
 
     Raises:
-        ValueError: if there are no methods, or the settings of a method do not compose.
+        ValueError: if there are no methods, or if the settings of a method do not compose or lack a test.
     """
     if not methods:
         raise ValueError(
@@ -109,7 +109,11 @@ def check_methods(methods: dict[str, Method], shared: list[str]) -> dict[str, in
 
 
 def shared_overrides(cfg: DictConfig) -> list[str]:
-    """Return the overrides of all runs: chosen groups, the scale's preset, and the command line's."""
+    """Return the overrides of all runs: chosen groups, overrides of the scale, and `overrides`.
+
+    Raises:
+        ValueError: if a setting is missing that the preset needs at this scale.
+    """
     chosen = [f"{group}={cfg[group]}" for group in ("scale", "recipe", "model") if cfg[group] is not None]
     try:
         return [*chosen, *cfg.overrides_at_scale.get(cfg.scale or "demo", []), *cfg.overrides]
@@ -124,10 +128,11 @@ def shared_overrides(cfg: DictConfig) -> list[str]:
 
 
 def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides: list[str]) -> list[GridRun]:
-    """Return a run of every method and seed, ordered by seed.
+    """Return a run for every method and seed, ordered by seed.
 
-    The order ensures that an interrupted comparison has complete seeds. All runs get `overrides`, which a
-    method's own overrides replace. A run that another run starts from exports its policy.
+    Because of this order, an interrupted comparison has complete seeds. All runs get `overrides`; the
+    overrides of a method have precedence. If another run starts from the policy of a run, the run exports its
+    policy.
     """
     runs: dict[tuple[int, str | None], GridRun] = {}
     continued = {method.after for method in methods.values()}
@@ -148,7 +153,8 @@ def runs_of(root: Path, methods: dict[str, Method], seeds: list[int], overrides:
 def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
     """Return the environment of each parallel run on this machine.
 
-    Without `gpus_per_run` there are `workers` runs, or one per core, and each sees all GPUs of this process.
+    If `gpus_per_run` is 0, there are `workers` runs, or one per core, and each run sees all GPUs of this
+    process.
 
     Raises:
         ValueError: if there are too few GPUs.
@@ -175,7 +181,7 @@ def places_of(workers: int | None, gpus_per_run: int) -> list[Environment]:
 def compare(
     runs: list[GridRun], root: Path, launcher: Launcher, places: list[Environment], console: Console
 ) -> list[GridRun]:
-    """Run a grid, write the report on the finished runs, and return the failed runs."""
+    """Run all `runs`, write the report on the finished runs, and return the failed runs."""
     failed = run_grid(runs, launcher, places, console)
     from ..report.assemble import write_report  # imported late: it takes seconds, in which runs can begin
 

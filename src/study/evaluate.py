@@ -1,11 +1,11 @@
 """`tagrpo-eval`: pass@k of a model folder, a hub model or a Lightning checkpoint, without training.
 
-Counts are stored as they come in: the same command continues an interrupted evaluation. `exact=true` samples
-nothing and adds up the probabilities of all correct responses.
+Counts are stored after each batch, so that the same command continues an interrupted evaluation. With
+`exact=true`, nothing is sampled: the probabilities of all correct responses are added up.
 
 `diagnose=<run>` measures how much a run could learn from its training questions (TA-GRPO, Figs. 3 and 4). The
 initial policy, and the kept checkpoints nearest to each quarter of training, answer the training questions
-and their rephrasings again, sampled as in training. Nothing is learned, and the files of training are not
+and their rephrasings again, sampled as in training. Nothing is trained, and the files of training are not
 changed. A checkpoint that was measured before, on the same questions, is not measured again.
 """
 
@@ -49,9 +49,9 @@ AS_TRAINED = (
     "data.max_prompt_tokens",
     "rollout.sampling",
 )
-"""Settings, with all settings below them, that must be equal to the run's."""
+"""Settings that must be equal to those of the run, including all settings below them."""
 MAY_DIFFER = ("data.train.num_rephrasings", "data.train.rephrasings")
-"""Exceptions from `AS_TRAINED`: rephrasings can also be sampled for GRPO, which trains on none."""
+"""Exceptions from `AS_TRAINED`: a run of GRPO, without rephrasings, can be diagnosed with rephrasings."""
 
 
 def evaluate(
@@ -61,10 +61,10 @@ def evaluate(
     *,
     checkpoint: str | Path | None = None,
 ) -> dict[str, float]:
-    """Sample and score the evaluation splits; return all logged values, `pass@k/<split>/<k>` and more.
+    """Sample and score responses to the evaluation splits; return all logged values, such as pass@k, by name.
 
-    The trainer needs `RolloutCallback` and `PassAtKEvaluator`, which writes `test.json`. The weights of a
-    Lightning `checkpoint` replace the weights that the module loads.
+    The trainer needs `RolloutCallback` and `PassAtKEvaluator`, which writes `test.json`. If a Lightning
+    `checkpoint` is given, its weights replace the weights that the module loads.
     """
     safely = True if checkpoint else None
     trainer.test(module, datamodule=datamodule, ckpt_path=checkpoint, verbose=False, weights_only=safely)
@@ -109,7 +109,15 @@ def main(cfg: DictConfig) -> None:
 
 
 def prepare(cfg: DictConfig, run: Run, checkpoint: Path | None) -> None:
-    """Replace the callbacks if `exact=true`; otherwise set the evaluation's identity in stores of counts."""
+    """Prepare the callbacks for an evaluation.
+
+    If `exact=true`, `exact_evaluator` replaces all callbacks. Otherwise, each `CountStore` gets a function
+    that returns the identity of the evaluation.
+
+    Raises:
+        ValueError: if there is no `callbacks.pass_at_k` to count correct responses, and neither `exact` nor
+            `diagnose` is set.
+    """
     from hydra.utils import instantiate
 
     from ..callbacks import PassAtKEvaluator
@@ -150,11 +158,11 @@ def report(cfg: DictConfig, run: Run, checkpoint: Path | None) -> list[str]:
 
 
 def ask_training_questions(cfg: DictConfig) -> None:
-    """Turn the settings of an evaluation into settings of a diagnosis of the run `cfg.diagnose`.
+    """Change the settings of an evaluation, in place, so that it diagnoses the run `cfg.diagnose`.
 
     Raises:
         FileNotFoundError: if `cfg.diagnose` is not the directory of a run with checkpoints.
-        ValueError: if the settings differ from those that the run was trained with, or exclude a diagnosis.
+        ValueError: if the settings differ from those with which the run was trained, or exclude a diagnosis.
     """
     run = Path(cfg.diagnose)
     if not (run / "config.yaml").is_file() or not runs.checkpoints_in(run / "checkpoints"):
@@ -211,7 +219,7 @@ def kept_checkpoints(run: Path) -> dict[int, Path]:
 
 
 class Point(Message):
-    """Diagnosed checkpoint: the fields that the next diagnosis reads."""
+    """Diagnosed checkpoint in `diagnose.json`: the fields that the next diagnosis reads."""
 
     identity: dict[str, str]
     questions: list[dict[str, Any]]
@@ -224,7 +232,7 @@ class Diagnosis(Message):
 
 
 def measured_in(path: Path) -> list[Point]:
-    """Return the checkpoints of an earlier diagnosis. If the file is damaged, warn and return none."""
+    """Return the checkpoints of an earlier diagnosis; empty, with a warning, if the file is damaged."""
     if not path.exists():
         return []
     try:
@@ -240,8 +248,8 @@ def measured_in(path: Path) -> list[Point]:
 def diagnose(cfg: DictConfig, run: Run) -> list[str]:
     """Measure the untrained policy and checkpoints, print the table, and return the names of written files.
 
-    The files are in `run.directory`. `cfg` comes from `ask_training_questions`; the questions of `run` have
-    been read.
+    The files are in `run.directory`. `ask_training_questions` must have changed `cfg`, and the questions of
+    `run` must have been read.
     """
     from ..analysis.diagnosis import summarised, table_of
     from ..analysis.sections import table

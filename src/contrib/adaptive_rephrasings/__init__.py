@@ -1,1 +1,1 @@
-"""TA-GRPO with rephrasings only if the original is unlikely to give a gradient; not from a paper."""
+"""TA-GRPO that adds rephrasings if the original is unlikely to give a gradient. Not from a paper."""

@@ -1,4 +1,4 @@
-"""More rephrasings of questions whose original is unlikely to give a gradient; this rule is ours."""
+"""More rephrasings of questions whose original is unlikely to give a gradient. This rule is ours."""
 
 import math
 
@@ -30,7 +30,7 @@ class AdaptiveRephrasings(Curriculum):
 
     Args:
         low: Fewest rephrasings.
-        high: Most rephrasings; questions that have fewer use all they have. None samples all.
+        high: Most rephrasings; a question that has fewer uses all of them. None uses all rephrasings.
         samples: G, responses to the original in each batch.
         decay: Weight of the past in the running rate: 0 uses only the last batch, 1 only the first batch.
     """

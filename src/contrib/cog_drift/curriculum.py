@@ -1,4 +1,4 @@
-"""Curriculum of formats: a question's easiest first, a harder one once that is solved often (Cog-DRIFT)."""
+"""Curriculum that asks each question in its easiest format first and then in harder formats (Cog-DRIFT)."""
 
 from ...datamodules.memory import Curriculum, Record
 from ...types import QuestionGroup
@@ -7,17 +7,17 @@ from ...types import QuestionGroup
 class EasiestFirst(Curriculum):
     """Curriculum of one wording at a time: a question's rephrasings in order, then only the original.
 
-    The next wording follows after each visit whose share of correct responses is above `threshold`; order
-    rephrasings from easy to hard, such as four choices, ten choices and a gap to fill. The rule follows the
-    authors' code (dinobby/Cog-DRIFT, adaptive_sampler.py, with a window of one batch); the paper, arXiv
+    A question moves to its next wording after each visit with a share of correct responses above `threshold`.
+    Order rephrasings from easy to hard, such as four choices, ten choices and a gap to fill. The rule follows
+    the authors' code (dinobby/Cog-DRIFT, adaptive_sampler.py, with a window of one batch); the paper, arXiv
     2604.04767, was not read.
 
-    Departures: the share counts verdicts, without the authors' format reward of 0.2; and only the newest 64
-    visits of each question are remembered, so that a hard question may fall back when older visits are
-    forgotten.
+    Departures: the share is computed from verdicts, without the authors' format reward of 0.2; and only the
+    newest 64 visits of each question are remembered, so that a question may return to an easier wording when
+    older visits are forgotten.
 
     Args:
-        threshold: Share of correct responses, 0..1; the authors run 0.5.
+        threshold: Share of correct responses, 0..1; the authors use 0.5.
     """
 
     def __init__(self, threshold: float = 0.5) -> None:
@@ -28,7 +28,7 @@ class EasiestFirst(Curriculum):
         self.threshold = threshold
 
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:
-        """Return the question in the wording that its visits have reached, as its only wording."""
+        """Return the question with its current wording alone, which depends on the past visits."""
         formats = [*group.rephrasings, group.question]
         level = sum(visit.rate > self.threshold for visit in record.visits)
         return group._replace(question=formats[min(level, len(formats) - 1)], rephrasings=(), kinds=())

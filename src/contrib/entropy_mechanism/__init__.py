@@ -1,1 +1,1 @@
-"""Clip-Cov and KL-Cov (arXiv 2505.22617): tokens whose advantage and log-prob vary together move less."""
+"""Clip-Cov and KL-Cov (arXiv 2505.22617): restrain tokens whose advantage and log-prob covary most."""

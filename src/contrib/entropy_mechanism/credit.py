@@ -1,10 +1,10 @@
-"""Clip-Cov and KL-Cov: restrain the few tokens whose log-prob and advantage vary together most.
+"""Clip-Cov and KL-Cov: restrain the few tokens whose advantage and log-prob covary most.
 
-Such tokens cost entropy.
+Updates at such tokens reduce the policy's entropy.
 
-Departure: the authors rank the tokens of a micro-batch on one GPU under the current policy, and Clip-Cov
-leaves out those that are clipped. Here the tokens of the mini-batch on all ranks are ranked under the policy
-before the batch's first update, so that neither micro-batches nor ranks change the choice.
+Departure: the authors rank the tokens of a micro-batch on one GPU under the current policy, and their
+Clip-Cov leaves out clipped tokens. Here, the tokens of the mini-batch on all ranks are ranked under the
+policy before the batch's first update, so that the choice depends neither on micro-batches nor on ranks.
 """
 
 import json
@@ -21,9 +21,9 @@ from ...types import Credit, CreditInputs, TokenCredit
 
 
 def token_covariances(inputs: CreditInputs) -> tuple[Tensor, float]:
-    """Return [T] float64 (A_t − Ā)(log π_t − mean log π), and the number of tokens. Collective.
+    """Return (A_t − Ā)(log π_t − mean log π), [T] float64, and the number of tokens. Collective.
 
-    Means are over the tokens of all ranks. arXiv 2505.22617, Eq. 10.
+    Means and number are over the tokens of all ranks. arXiv 2505.22617, Eq. 10.
     """
     advantages, logprobs = inputs.advantages.double()[inputs.response], inputs.logprobs.double()
     sums = {
@@ -40,15 +40,16 @@ def token_covariances(inputs: CreditInputs) -> tuple[Tensor, float]:
 class ClipCovCredit(TokenCredit):
     """Credit of 0 for `share` of the tokens, drawn from the tokens with low < covariance < high.
 
-    arXiv 2505.22617, Eq. 11 and 12. At least one token is drawn if the range has any; all are if it has too
-    few. The normalisers count the tokens that are left out, as in the authors' code. Draws depend on `seed`,
-    training progress, prompt and response, so that ranks and resumed runs agree.
+    arXiv 2505.22617, Eq. 11 and 12. If the range has fewer tokens than `share` of all tokens, all of them are
+    drawn; otherwise at least one token is drawn. Tokens without credit still count in the normalisers, as in
+    the authors' code. The choice depends on `seed`, training progress, prompt and response, so that ranks and
+    resumed runs agree.
 
     Args:
         share: Share of all tokens of the mini-batch, above 0.
         low: Tokens with smaller covariances keep their credit.
         high: Tokens with larger covariances keep their credit.
-        seed: Seed of the draws.
+        seed: Seed for drawing tokens.
     """
 
     share: float = 2e-4
@@ -64,7 +65,7 @@ class ClipCovCredit(TokenCredit):
             )
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """Return [T] advantages, 0 for the tokens that were drawn."""
+        """Return the advantages, [T], with 0 at the tokens that were drawn."""
         covariances, tokens = token_covariances(inputs)
         candidates = ((covariances > self.low) & (covariances < self.high)).nonzero()[:, 0]
         lots = self._lots(inputs, candidates)
@@ -74,7 +75,7 @@ class ClipCovCredit(TokenCredit):
         return Credit(advantages)
 
     def _lots(self, inputs: CreditInputs, candidates: Tensor) -> Tensor:
-        """Return [c] float64 in 0..1: one number per candidate, from prompt, response and place."""
+        """Return a random number per candidate, [c] float64 in 0..1, seeded by prompt and response."""
         progress = round(inputs.groups.progress * 2**40)
         seen: Counter[str] = Counter()
         lots = torch.zeros(len(inputs.response), dtype=torch.float64)
@@ -89,9 +90,9 @@ class ClipCovCredit(TokenCredit):
 
 @dataclass(eq=False)
 class KLCovCredit(TokenCredit):
-    """Penalty β |log π_θ − log π_old| in the loss of the `share` of tokens with the largest covariances.
+    """Penalty β |log π_θ − log π_old| in the loss, for the `share` of tokens with the largest covariances.
 
-    arXiv 2505.22617, Eq. 13 and 14. Ties at the bound are all taken, and only positive covariances count. The
+    arXiv 2505.22617, Eq. 13 and 14. All ties at the bound are taken, and only positive covariances count. The
     penalty has no gradient if the ratio is exactly 1, so that it does not act in a first mini-batch: use at
     least two (`policy.mini_batches`).
 
@@ -109,7 +110,7 @@ class KLCovCredit(TokenCredit):
             raise ValueError(f"Expected credit.coef to be greater than 0, but got {self.coef}.")
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """Return [T] unchanged advantages, and the coefficients of the term."""
+        """Return the unchanged advantages, [T], and the coefficient of the penalty at each token, [T]."""
         covariances, tokens = token_covariances(inputs)
         bound = largest_over_ranks(covariances, max(int(self.share * tokens), 1))
         largest = (covariances >= bound) & (covariances > 0)

@@ -1,1 +1,1 @@
-"""Entropy-shaped advantages (arXiv 2506.14758): uncertain tokens count a little more."""
+"""Entropy-shaped advantages (arXiv 2506.14758): larger advantages at tokens where the policy is uncertain."""

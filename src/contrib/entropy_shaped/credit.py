@@ -11,10 +11,10 @@ from ...types import Credit, CreditInputs, TokenCredit
 class EntropyShapedCredit(TokenCredit):
     """Credit A_t = A + min(α H_t, |A| / κ), with H_t the entropy at token t (arXiv 2506.14758, Eq. 5 and 6).
 
-    The sign of A stays, since κ > 1; tokens of responses without an advantage have none. No gradient flows
-    through H_t. Departure: the paper takes the entropy of the policy that is being updated; this class takes
-    the entropy of the policy before the batch's first update, so that the advantages of a token do not change
-    within a batch.
+    The sign of A is kept, because κ > 1. Tokens of responses with advantage 0 have credit 0. No gradient
+    flows through H_t. Departure: the paper takes the entropy of the policy that is being updated; this class
+    takes the entropy of the policy before the batch's first update, so that the advantages of a token do not
+    change within a batch.
 
     Args:
         alpha: α, above 0; the paper's is 0.4 with GRPO.
@@ -31,6 +31,6 @@ class EntropyShapedCredit(TokenCredit):
             )
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """Return [T] advantages."""
+        """Return the advantages of the tokens, [T]."""
         advantages = inputs.advantages[inputs.response]
         return Credit(advantages + torch.minimum(self.alpha * inputs.entropy, advantages.abs() / self.kappa))

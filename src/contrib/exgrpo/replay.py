@@ -1,8 +1,8 @@
 """Replay of past successes (ExGRPO, arXiv 2510.02245).
 
-A part of each batch consists of questions that were solved in part before. These are drawn by their latest
-success rate, most often near one half. One response to each question is a past success: the success of lowest
-entropy under the current policy.
+A share of each batch's questions is replaced by recorded questions that had both correct and wrong responses
+before. Recorded questions are drawn by their latest success rate, most often near one half. For each of them,
+one response is not sampled: the past success with the lowest entropy under the current policy is replayed.
 """
 
 import math
@@ -20,7 +20,7 @@ from ...types import Completion, Prompt, QuestionBatch, QuestionGroup, SampledPo
 
 
 class Success(NamedTuple):
-    """A correct response, with the prompts of its question at the time."""
+    """Correct response, with the prompts that its question had when it was sampled."""
 
     prompts: list[Prompt]
     row: int
@@ -33,7 +33,7 @@ class Success(NamedTuple):
 
 @dataclass
 class SolvedQuestion:
-    """The responses to one question that can be replayed."""
+    """Question with its past successes, which can be replayed."""
 
     group: QuestionGroup
     successes: list[Success] = field(default_factory=list)
@@ -41,9 +41,9 @@ class SolvedQuestion:
 
 
 def latest_partial_rate(visits: Sequence[Visit]) -> float:
-    """Return the success rate of the latest visit that solved the question in part.
+    """Return the success rate of the latest visit with both correct and wrong responses.
 
-    Returns 0 if the memory has no such visit left.
+    Return 0 if there is no such visit.
     """
     return next((visit.rate for visit in reversed(visits) if 0 < visit.rate < 1), 0.0)
 
@@ -54,19 +54,20 @@ class SuccessReplay:
     Questions that were solved in full are retired: they leave the buffer permanently, and
     `QuestionLoader.serve_by` keeps them out of later batches.
 
-    Departures from the authors' code: successes before the start are recorded too; the success rate is that
-    of new responses alone; a question keeps only its `per_question` newest successes.
+    Departures from the authors' code: successes before replay begins are recorded too; the success rate is
+    that of new responses alone; a question keeps only its `per_question` newest successes.
 
     Args:
-        ratio: Share of each batch's questions that are replayed, 0 … 1 (the paper's 0.5).
-        start: Replay begins after the first batch with a larger share of correct responses (the authors'
-            0.35).
-        spread: σ of the weight by success rate.
-        per_question: Successes kept per question.
-        seed: Seed of the draws.
+        ratio: Share of each batch's questions that are replaced by recorded questions, 0 … 1 (0.5 in the
+            paper).
+        start: Replay begins after the first batch with a share of correct responses above `start` (0.35 in
+            the authors' code).
+        spread: σ of the weights by which success rates are drawn.
+        per_question: Number of successes kept per question.
+        seed: Seed for drawing questions.
 
     Attributes:
-        memory: Results on each question; shared with the pipeline, which keeps it up to date.
+        memory: Results on each question. The pipeline shares this memory and keeps it up to date.
     """
 
     def __init__(
@@ -91,9 +92,10 @@ class SuccessReplay:
     def draw(self, count: int, iteration: int, without: set[str]) -> list[str]:
         """Draw up to `count` distinct recorded questions outside `without`; return ids, equal on every rank.
 
-        A question's rate is the success rate at its latest visit with correct and wrong responses. Each draw
-        first chooses a rate with weight exp(−(rate − ½)² / 2σ²), then a question of that rate, uniformly and
-        without replacement. σ = 1/8 is the authors' code at G = 8 (one response out of eight).
+        The rate of a question is its success rate at the latest visit that had both correct and wrong
+        responses, or 0 if there is no such visit. Each draw first chooses a rate, with weight exp(−(rate −
+        ½)² / 2σ²), and then a question with this rate, uniformly and without replacement. Questions that were
+        solved in full are left out. The authors' code uses σ = 1/8 for G = 8, that is, one response of eight.
         """
         by_rate: dict[float, list[str]] = {}
         for id in self.records:
@@ -112,10 +114,11 @@ class SuccessReplay:
         return drawn
 
     def substitute(self, batch: QuestionBatch, iteration: int, policy: SampledPolicy) -> QuestionBatch:
-        """Replace the last ⌊ratio · B⌋ questions of `batch` by recorded ones, if there are any. Collective.
+        """Return `batch` with recorded questions in place of its last ⌊ratio · B⌋ questions. Collective.
 
-        The prompt of a replayed success has this success as `past`, and asks for one sample less. The draws
-        depend on `iteration`, the number of the batch.
+        If there are fewer recorded questions, fewer are replaced. The prompt of a replayed success has this
+        success as `past`, and requests one sample less. The choice depends on `iteration`, the number of the
+        batch.
         """
         if not (self.started and self.records):  # alike on every rank
             return batch
@@ -136,12 +139,14 @@ class SuccessReplay:
         )
 
     def observe(self, batch: QuestionBatch) -> dict[str, float]:
-        """Record the new successes of all ranks in a training batch that `memory` has seen. Collective.
+        """Record the new successes of all ranks, after `memory` has observed the training batch. Collective.
 
         Returns the values to log:
 
-        - `replay/questions`: questions with past successes; `replay/successes`: their past successes.
-        - `replay/retired`: questions that are left out because all responses of some visit were correct.
+        - `replay/questions`: number of questions with past successes; `replay/successes`: number of past
+          successes.
+        - `replay/retired`: number of questions that are left out because all responses of some visit were
+          correct.
         """
         for new in (record for part in gather_objects(_found(batch)) for record in part):
             if self.memory[new.group.id].solved_in_full:
@@ -185,7 +190,7 @@ class SuccessReplay:
 
 
 def _lowest_entropy(records: Sequence[SolvedQuestion], policy: SampledPolicy) -> list[Success]:
-    """Return the success in each record that has the lowest entropy under the policy."""
+    """Return, for each record, the success with the lowest entropy under the policy."""
     candidates = [success for record in records for success in record.successes]
     values = policy.response_entropy(
         [s.prompts[s.row] for s in candidates], [s.token_ids for s in candidates]

@@ -1,1 +1,1 @@
-"""GRESO (arXiv 2506.02177): questions without gradient are skipped by their history."""
+"""GRESO (arXiv 2506.02177): questions that had no gradient lately are often skipped."""

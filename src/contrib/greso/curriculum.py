@@ -1,4 +1,4 @@
-"""Curriculum that skips questions without gradient, judged by their history (GRESO)."""
+"""Curriculum that often skips questions whose latest visits had no gradient (GRESO)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,23 +9,23 @@ from ...datamodules.memory import Curriculum, Record, Visit
 class SkipUniform(Curriculum):
     """Curriculum that skips questions with some probability if they had no gradient before.
 
-    This is GRESO (arXiv 2506.02177). If all responses of a question's last z visits were correct, the
-    question is served with probability max(p^z, 0.01) with p = `easy`; if all were wrong, with p = `hard`. A
-    question whose last visit had both verdicts is always served. Both p adapt after each sampled batch: p
-    falls by `step` if the batch's share of such visits reached the target, else p rises by `step`, within
-    `least` and `most`.
+    This is GRESO (arXiv 2506.02177). A question is easy if all responses of its last z visits were correct,
+    and hard if all were wrong. It is then served with probability max(p^z, 0.01), where p begins at `easy` or
+    at `hard`. A question whose last visit had both correct and wrong responses is always served. Both p adapt
+    after each sampled batch: p falls by `step` if the share of easy (or hard) visits in the batch reaches its
+    target, and otherwise rises by `step`. It stays between `least` and `most`.
 
-    The rule follows the authors' code (Infini-AI-Lab/GRESO, presampling_selector.py and ray_trainer.py).
-    There and here, the target for easy questions is a third of the targeted share of questions without
+    The rule follows the authors' code (Infini-AI-Lab/GRESO, presampling_selector.py and ray_trainer.py). As
+    in this code, the target for easy questions is a third of the targeted share of questions without
     gradient, and the target for hard questions two thirds. The authors' code calls a question easy if at
-    least 98 % of its responses are right, and hard if at most 11 % are: the same rule for eight responses.
-    Departures: p adapts from the start, not from the second epoch; with dynamic sampling it adapts after each
-    batch that is drawn, and the size of the draws does not adapt.
+    least 98 % of its responses are right, and hard if at most 11 % are right: the same rule for eight
+    responses. Departures: p adapts from the start, not from the second epoch; with dynamic sampling, p adapts
+    after each drawn batch, and the size of the draws does not adapt.
 
     Args:
         easy: p of easy questions at the start.
         hard: p of hard questions at the start.
-        target: Targeted share of visits without gradient, easy and hard ones together.
+        target: Targeted share of visits without gradient, of easy and hard questions together.
         step: How much p changes after a batch.
         least: Smallest p.
         most: Largest p.
@@ -66,7 +66,7 @@ class SkipUniform(Curriculum):
         return max(self.chances[latest] ** count, 0.01)
 
     def observe(self, visits: Sequence[Visit]) -> None:
-        """Adapt p of easy and p of hard questions to their shares of visits; do nothing without visits."""
+        """Adapt p of easy and of hard questions to their shares of the visits; do nothing without visits."""
         if not visits:
             return
         for rate, target in self.targets.items():
@@ -75,7 +75,7 @@ class SkipUniform(Curriculum):
             self.chances[rate] = min(max(changed, self.least), self.most)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return both values of p."""
+        """Return p of easy and p of hard questions."""
         return {"chances": dict(self.chances)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,1 +1,1 @@
-"""GRPO-LEAD (arXiv 2504.09696): length and difficulty in the reward and its weights."""
+"""GRPO-LEAD (arXiv 2504.09696): rewards that depend on length, and advantages weighted by difficulty."""

@@ -1,4 +1,4 @@
-"""Larger weights for hard questions, smaller ones for easy questions (GRPO-LEAD).
+"""Larger weights for hard questions, and smaller weights for easy questions (GRPO-LEAD).
 
 The length reward of GRPO-LEAD is a reward term (`terms.py`).
 """
@@ -20,18 +20,20 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
     """Advantages of a base strategy, times a logistic weight of the pool's accuracy.
 
     This is the difficulty weight of GRPO-LEAD (arXiv 2504.09696). A' = A · w(ρ) if A > 0, else A · w(1 − ρ),
-    with ρ = c/n and w(ρ) = low + (high − low) / (1 + e^(s (ρ − ρ0))): correct responses to hard questions are
-    reinforced most, wrong responses to easy ones punished most.
+    with ρ = c/n and w(ρ) = low + (high − low) / (1 + e^(s (ρ − ρ0))). Correct responses to hard questions are
+    reinforced most, and wrong responses to easy questions are punished most.
 
-    Zero if the base strategy's advantage is zero. ρ counts `correct`, the base normalises the rewards.
+    An advantage is zero if the base strategy's is zero. ρ is computed from `correct`, and the base strategy
+    reads the rewards.
 
     Args:
-        low: Weight that w tends to at high accuracy.
-        high: Weight that w tends to at low accuracy.
-        midpoint: ρ0, the accuracy of medium weight.
+        low: Limit of w at high accuracy.
+        high: Limit of w at low accuracy.
+        midpoint: ρ0, the accuracy at which w is midway between `low` and `high`.
         steepness: s.
-        base: Strategy that is weighted; None is `GroupAdvantage` over `group_by`, the paper's.
-        group_by: The pool that ρ is taken over: `question` | `prompt` | `batch`.
+        base: Strategy whose advantages are weighted; None is `GroupAdvantage` over `group_by`, the paper's
+            choice.
+        group_by: The pool in which ρ is computed: `question` | `prompt` | `batch`.
 
     Raises:
         TypeError: if `base` is not a strategy.
@@ -66,16 +68,16 @@ class DifficultyWeightedAdvantage(BasedAdvantage):
         super().__post_init__()
 
     def weight(self, accuracy: Tensor) -> Tensor:
-        """Return w(ρ), of the shape of ρ."""
+        """Return the weight w(ρ) of each `accuracy` ρ, in the same shape."""
         return self.low + (self.high - self.low) * torch.sigmoid(-self.steepness * (accuracy - self.midpoint))
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """Return [R] weighted advantages."""
+        """Return the weighted advantages, [R]."""
         share = accuracy(groups, self.group_by)
         return advantages * torch.where(advantages > 0, self.weight(share), self.weight(1 - share))
 
     def expected(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages; if the base is random, those of a single draw.
+        """Return the advantages, [R]; if the base is random, the advantages of a single draw.
 
         An average over draws would not be exact, since the weight depends on the sign of the base's
         advantage.

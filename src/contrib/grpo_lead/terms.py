@@ -1,4 +1,4 @@
-"""The reward term of GRPO-LEAD: the length reward of the first stage."""
+"""Reward term of GRPO-LEAD: the length reward of the first stage."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -20,14 +20,15 @@ def length_reward(
 ) -> Tensor:
     """Compute GRPO-LEAD's length-dependent accuracy reward with its penalty (arXiv 2504.09696, second-hand).
 
-    R = exp(−α z) if correct, else `wrong`, with z = (length − μ) / (σ + ε); μ and σ (Bessel's correction, as
-    in the authors' code) are those of the *correct* responses of the group. z is 0, and R is 1, if a group
-    has a single correct response or correct responses of equal length. The authors' code does not change the
-    rewards of a group whose three shortest responses have less than 4,000 tokens on average. The paper does
-    not mention this exception, and this function does not make it.
+    R = exp(−α z) if correct, else `wrong`, with z = (length − μ) / (σ + ε). Here, μ and σ are the mean and
+    the standard deviation (with Bessel's correction, as in the authors' code) of the lengths of the group's
+    *correct* responses. z is 0, and R is 1, if a group has a single correct response or if its correct
+    responses have equal lengths. The authors' code does not change the rewards of a group whose three
+    shortest responses have less than 4,000 tokens on average. The paper does not mention this exception, and
+    this function does not make it.
 
-    `lengths` [R] and ε are in tokens. `correct` is [R] bool, and `group` is [R] long with any values. Returns
-    [R] float32.
+    `lengths` [R] and ε are in tokens. `correct` is [R] bool, and `group` is [R] long with any values. The
+    result is [R] float32.
 
     >>> length_reward(torch.tensor([10, 20, 30, 99]), torch.tensor([True, True, True, False]), torch.zeros(4))
     tensor([ 1.0513,  1.0000,  0.9512, -1.0000])
@@ -50,9 +51,9 @@ class LengthReward:
     Args:
         alpha: Strength of the preference for short correct responses.
         wrong: Reward of a wrong response.
-        group_by: Lengths are compared among the responses to a `question`, rephrasings included, or to one
-            `prompt`; without rephrasings both are the same.
-        weight: Factor.
+        group_by: Lengths are compared among the responses to a `question` and its rephrasings, or among the
+            responses to one `prompt`. Without rephrasings, both are the same.
+        weight: Factor of the term.
     """
 
     # Not a dataclass: Hydra would take it for settings, since reward terms are values of a mapping.
@@ -67,7 +68,7 @@ class LengthReward:
         self.alpha, self.wrong, self.group_by, self.weight = alpha, wrong, group_by, weight
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
-        """Return [R] float32."""
+        """Return the term of each response, [R] float32."""
         pool = rollouts.question if self.group_by == "question" else rollouts.prompt
         shaped = length_reward(rollouts.lengths, rollouts.correct, pool, self.alpha, self.wrong)
         return self.weight * (shaped - rollouts.correct.float())

@@ -1,1 +1,1 @@
-"""80/20 (arXiv 2506.01939): policy gradient at the tokens of highest entropy alone."""
+"""80/20 (arXiv 2506.01939): policy gradient only at the tokens with the highest entropy."""

@@ -1,6 +1,6 @@
-"""Credit for only the tokens at which the policy is least certain, the forks of its reasoning (80/20).
+"""Credit only for the tokens at which the policy is least certain, the forks of its reasoning (80/20).
 
-Departure: the authors take the highest entropies of a micro-batch on one GPU under the current policy; here,
+Departure: the authors take the highest entropies of a micro-batch on one GPU under the current policy. Here,
 the entropies are those of the mini-batch on all ranks, under the policy before the batch's first update.
 """
 
@@ -20,9 +20,9 @@ class HighEntropyCredit(TokenCredit):
 
     arXiv 2506.01939, Eq. 6.
 
-    The factor makes the chosen tokens the normaliser of the policy term under `loss.aggregation=token_mean`,
-    as in the equation; KL and entropy terms still count all tokens. Tokens of responses without an
-    advantage take part in the ranking. Equal entropies at the bound are all chosen.
+    With this factor, the policy term is a mean over the chosen tokens under `loss.aggregation=token_mean`, as
+    in the equation. KL and entropy terms are still means over all tokens. Tokens of responses with advantage
+    0 take part in the ranking. All tokens with an entropy equal to τ are chosen.
 
     Args:
         share: ρ, above 0 and at most 1; the paper's is 0.2.
@@ -34,7 +34,7 @@ class HighEntropyCredit(TokenCredit):
         check_share(self.share)
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """Return [T] advantages."""
+        """Return the advantages of the tokens, [T]."""
         tokens = sum_over_ranks({"tokens": float(len(inputs.entropy))})["tokens"]
         chosen = inputs.entropy >= largest_over_ranks(inputs.entropy, max(math.ceil(self.share * tokens), 1))
         count = sum_over_ranks({"chosen": float(chosen.sum())})["chosen"]

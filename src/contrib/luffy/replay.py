@@ -1,4 +1,4 @@
-"""Demonstrations that replace one sample, as past successes do in replay (LUFFY)."""
+"""Demonstrations, each of which replaces one sample, like a past success in replay (LUFFY)."""
 
 from dataclasses import replace
 from typing import Any
@@ -13,16 +13,18 @@ from ...types import Completion, QuestionBatch, QuestionGroup
 class Demonstrations:
     """Demonstrations of a stronger model, each in place of one sample (arXiv 2504.14945, Eq. 4).
 
-    Each original question that has a demonstration gets it. Demonstrations are verified and pooled like
-    samples. Their log-probs are 0, since the paper takes π_φ = 1 (section 3.1): the loss has A π/(π + γ) at
-    these tokens and no clip (Eq. 6); γ is `loss.replay_shaping`.
+    A demonstration replaces a sample of its question's original prompt, never of a rephrasing's prompt.
+    Demonstrations are verified and pooled like samples. Their log-probs are 0, because the paper takes π_φ =
+    1 (section 3.1). At their tokens, the loss has A π/(π + γ) and no clip (Eq. 6), where γ is
+    `loss.replay_shaping`.
 
     Args:
         tokenizer: Folder or hub name of the policy's tokenizer.
-        field: Field of a question's metadata that has the response as text, without an end token.
-        form: Response to a question without this field, with `{answer}` for the reference answer; None for no
-            response.
-        longest: Largest number of tokens of a demonstration, end token included; longer ones are left out.
+        field: Field of a question's metadata that has the demonstration as text, without an end token.
+        form: Demonstration for a question without this field, with `{answer}` for the reference answer; None
+            for no demonstration.
+        longest: Largest number of tokens in a demonstration, including the end token; longer demonstrations
+            are left out.
     """
 
     memory = None

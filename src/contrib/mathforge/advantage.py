@@ -1,4 +1,4 @@
-"""Advantages of equal magnitude for every question, weighted by its difficulty within the batch (DGPO)."""
+"""Advantages of equal mean magnitude in every pool, weighted by the pool's difficulty in the batch (DGPO)."""
 
 from dataclasses import dataclass
 
@@ -14,21 +14,21 @@ from ...types.checks import check_choice
 class DifficultyAwareAdvantage(AdvantageStrategy):
     """Advantages A_i = ν λ (R_i − r̄) / MAD over the pool of response i (arXiv 2601.20614, Eq. 4 to 6).
 
-    MAD is the mean of |R_i − r̄|, so that the |A_i / ν λ| of a pool have the mean 1 however hard it is. The
-    weights are λ = V exp(D/T) / Σ exp(D/T) over the batch's V pools whose rewards differ, D = −(share of
-    correct responses), or −1 if no response is (Eq. 25). ν is the batch's number of tokens over that of these
-    V pools: with `token_mean` and one mini-batch the loss is then a mean over their tokens alone. Without
-    `lengths` a response counts as one token.
+    MAD is the mean of |R_i − r̄|, so that |A_i / ν λ| has the mean 1 in every pool, however hard its question
+    is. The weights are λ = V exp(D/T) / Σ exp(D/T) over the batch's V pools whose rewards differ, where D =
+    −(share of correct responses), or −1 if no response is correct (Eq. 25). ν is the number of tokens in the
+    batch divided by the number of tokens in these V pools: with `token_mean` and one mini-batch, the loss is
+    then a mean over the tokens of these pools alone. Without `lengths`, a response counts as one token.
 
     For 0/1 rewards and G responses to one question, the expected gradient is (1 − p^G − (1−p)^G) / (2p (1−p))
     · ∇p: for many responses half the gradient of the log-odds of p.
 
-    Degenerate pools are exactly 0: rewards that are all equal, or a single response.
+    Advantages are exactly 0 in pools whose rewards are all equal, and in pools of a single response.
 
     Args:
         temperature: T, above 0; ∞ gives every pool the weight 1. The paper's is 2.
         group_by: The pool: `question` | `prompt` | `batch`.
-        epsilon: Added to the sum of the |R_i − r̄|; the authors' code has 1e-4, the paper none.
+        epsilon: Added to the sum of |R_i − r̄|; 1e-4 in the authors' code, 0 in the paper.
     """
 
     temperature: float = 2.0
@@ -44,7 +44,7 @@ class DifficultyAwareAdvantage(AdvantageStrategy):
         pools.check_epsilon(self.epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         index, num_pools = pools.pool_index(groups, self.group_by)
         deviation = groups.rewards.double() - pools.pool_mean(groups.rewards, index, num_pools)[index]
         valid = ~pools.uniform_pools(groups.rewards, index, num_pools)

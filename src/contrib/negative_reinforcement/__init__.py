@@ -1,1 +1,1 @@
-"""PSR, NSR and W-REINFORCE (arXiv 2506.01347): the verdict alone, without a baseline."""
+"""PSR, NSR and W-REINFORCE (arXiv 2506.01347): advantages from the verdict alone, without a baseline."""

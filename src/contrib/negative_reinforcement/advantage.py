@@ -22,15 +22,15 @@ class VerdictAdvantage(AdvantageStrategy):
 
     The table follows the authors' code (TianHongZXY/RLVR-Decomposed); the paper was not read. The expected
     gradient is (`correct` − `wrong`) · ∇p for every p: PSR and NSR differ in variance, and in their effect
-    under a clipped or token-averaged loss. There is no pool: a question whose responses are all wrong is
-    learned from too, unless `wrong` is 0. Shaped rewards are not read.
+    under a clipped or token-averaged loss. There is no pool: the policy learns also from a question whose
+    responses are all wrong, unless `wrong` is 0. Shaped rewards are not read.
 
     Args:
         correct: Advantage of a correct response.
         wrong: Advantage of a wrong response, less than `correct`.
 
     Raises:
-        ValueError: if `correct` does not exceed `wrong`, so that wrong answers would be learned.
+        ValueError: if `correct` does not exceed `wrong`: the policy would learn wrong answers.
     """
 
     reads_rewards = False
@@ -44,6 +44,6 @@ class VerdictAdvantage(AdvantageStrategy):
             )
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         values = torch.tensor([self.wrong, self.correct], dtype=torch.float64)
         return as_rewards(values[groups.correct.long()], groups)

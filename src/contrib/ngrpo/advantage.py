@@ -1,4 +1,4 @@
-"""Group advantages with a virtual success: the policy learns also from all-wrong pools (NGRPO)."""
+"""Group advantages with a virtual success, so that the policy learns also from all-wrong pools (NGRPO)."""
 
 from dataclasses import dataclass, replace
 
@@ -15,15 +15,15 @@ from ...types.checks import check_choice
 class VirtualSuccessAdvantage(AdvantageStrategy):
     """NGRPO's advantage calibration (arXiv 2509.18851): GRPO over the pool and one virtual best response.
 
-    A_i = (R_i − mean) / (σ + ε), mean and σ (with Bessel's correction) over the n rewards of the pool and
-    `reward`. For 0/1 rewards the advantages of an all-wrong pool are −1 / √(n + 1), those of mixed pools are
-    lowered, and those of an all-correct pool stay 0. The virtual response is not learned from: the advantages
-    of a pool sum to less than 0.
+    A_i = (R_i − mean) / (σ + ε), where mean and σ (with Bessel's correction) are over the n rewards of the
+    pool and `reward`. For 0/1 rewards, the advantages of an all-wrong pool are −1 / √(n + 1), the advantages
+    of mixed pools are lowered, and the advantages of an all-correct pool stay 0. The policy does not learn
+    from the virtual response, so that the advantages of an all-wrong or a mixed pool sum to less than 0.
 
-    Assumes that no reward exceeds `reward`. A shaped reward that does counts as more than a success.
+    No reward should exceed `reward`. A larger shaped reward counts as more than a success.
 
     Args:
-        reward: Reward of the virtual response: the largest that the task gives.
+        reward: Reward of the virtual response: the largest reward of the task.
         group_by: The pool: `question` | `prompt` | `batch`.
         epsilon: Added to σ.
     """
@@ -37,7 +37,7 @@ class VirtualSuccessAdvantage(AdvantageStrategy):
         self.base = GroupAdvantage("question", epsilon=self.epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.group_by)
         virtual = groups.rewards.new_full((num_pools,), self.reward)
         pools = torch.cat([index, torch.arange(num_pools)])

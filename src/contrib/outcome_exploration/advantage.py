@@ -1,7 +1,7 @@
 """Exploration by final answers: a bonus for answers that are rare in the run (arXiv 2509.06941).
 
-Only the paper's abstract was read; its formulas come from other sources, which do not say how responses
-without an answer are counted. Here, having no answer counts as an answer like any other.
+Only the paper's abstract was read. Its formulas come from other sources, which do not say how responses
+without an answer are counted. Here, all responses without an answer count as having the same answer.
 """
 
 from dataclasses import dataclass
@@ -19,16 +19,16 @@ from ...types.checks import check_choice
 class HistoricalExplorationAdvantage(BasedAdvantage):
     """Advantages of a base strategy plus c (b − b0), b = min(1, 1 / √N(q, a)) (arXiv 2509.06941, UCB).
 
-    N(q, a) counts the earlier responses to question q, its rephrasings included, whose final answer was a.
-    With b0 = ½ (UCB-Con) answers that were given more than four times are discouraged; `mean` (UCB-Mean)
-    takes the mean of b over the responses of the pool, so that equally frequent answers have no bonus; 0 is
-    plain UCB. Verdicts play no part: a pool whose rewards are all equal still has the bonus.
+    N(q, a) is the number of earlier responses with the final answer a to question q and its rephrasings. With
+    b0 = ½ (UCB-Con), answers that were given more than four times are discouraged. With `mean` (UCB-Mean), b0
+    is the mean of b over the responses of the pool, so that equally frequent answers have no bonus. With 0,
+    the bonus is plain UCB. The bonus does not depend on verdicts: it is also added in pools of equal rewards.
 
     Args:
         base: Strategy whose advantages get the bonus.
         coefficient: c, at least 0.
         baseline: b0, from 0 to 1, or `mean`.
-        group_by: The pool of `mean`: `question` | `prompt` | `batch`.
+        group_by: The pool in which `mean` is computed: `question` | `prompt` | `batch`.
     """
 
     needs_history = True
@@ -49,7 +49,7 @@ class HistoricalExplorationAdvantage(BasedAdvantage):
             )
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages of the base plus the bonus."""
+        """Return the base's advantages plus the bonus, [R]."""
         bonus = history_of(groups).same_answer.double().clamp(min=1).rsqrt()
         if self.baseline == "mean":
             index, num_pools = pool_index(groups, self.group_by)

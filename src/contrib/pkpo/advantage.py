@@ -1,6 +1,6 @@
 """Unbiased gradients of pass@k from n ≥ k responses, for binary rewards (PKPO).
 
-The paper's max@k is not covered.
+The paper's max@k is not implemented.
 """
 
 from dataclasses import dataclass
@@ -18,28 +18,29 @@ from ...types.checks import check_choice
 class PKPOAdvantage(AdvantageStrategy):
     """Marginal worth of a response for pass@k: the mean over its groups of k responses (arXiv 2505.15201).
 
-    With f_i the verdict on response i of n, c_i how many of the n − 1 others are correct, ρ(n, c, k) the
-    unbiased pass@k (Eq. 3), and the paper's sums over responses multiplied by n, since a loss here is their
-    mean:
+    f_i is the verdict on response i of n, c_i the number of correct responses among the n − 1 others, and
+    ρ(n, c, k) the unbiased pass@k (Eq. 3). The paper's values are multiplied by n, because the paper sums
+    over responses, and a loss here is a mean over responses:
 
     | baseline | advantage | source |
     |---|---|---|
     | none | k if f_i = 1, else k · ρ(n−1, c_i, k−1) | Eq. 8 |
-    | leave_one_out | the same − k n/(n−1) · ρ(n−1, c_i, k) | Eq. 29 |
+    | leave_one_out | the value of `none` − k n/(n−1) · ρ(n−1, c_i, k) | Eq. 29 |
     | fewer | k · (1 − ρ(n−1, c_i, k−1)) if f_i = 1, else 0 | Eq. 33, what the paper calls PKPO |
 
     `fewer` compares a group with and without the response. All three have the same expected gradient: the
     gradient of the probability that k of the pool's responses, drawn without replacement, include a correct
-    one. If all responses have the success rate p, this probability is pass@k (Theorem 2), and the gradient is
-    k (1 − p)^(k−1) · ∇p; with rephrasings of other rates it is the mean of 1 − ∏(1 − p_j) over the groups of
-    k. `PassAtKAdvantage` divides by the standard deviation of pass@k and is biased. Counts use `correct`.
+    response. If all responses have the success rate p, this probability is pass@k (Theorem 2), and the
+    gradient is k (1 − p)^(k−1) · ∇p. If rephrasings have different success rates, the probability is the mean
+    of 1 − ∏(1 − p_j) over the groups of k responses. `PassAtKAdvantage` divides by the standard deviation of
+    pass@k and is biased. `correct` decides which responses are correct, not the rewards.
 
-    Degenerate pools are 0. Pools of fewer than k responses, and pools of exactly k responses with
-    `leave_one_out`, have no unbiased estimate (Corollary 2). With `fewer`, pools without a correct response
-    and pools with fewer than k − 1 wrong ones are 0 too.
+    Advantages are 0 in pools of fewer than k responses, and in pools of exactly k responses with
+    `leave_one_out`: they have no unbiased estimate (Corollary 2). With `fewer`, advantages are also 0 in
+    pools without a correct response and in pools with fewer than k − 1 wrong responses.
 
     Args:
-        k: Responses per group, at least 1; k = 1 gives the verdict itself (less the baseline).
+        k: Responses per group, at least 1; k = 1 gives the verdict itself (minus the baseline).
         baseline: `none` | `leave_one_out` | `fewer`.
         group_by: The pool: `question` | `prompt` | `batch`.
     """
@@ -56,7 +57,7 @@ class PKPOAdvantage(AdvantageStrategy):
         check_choice("group_by", self.group_by, POOLS)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.group_by)
         n = pool_size(index, num_pools)[index]
         enough = n >= self.k + (self.baseline == "leave_one_out")

@@ -1,1 +1,1 @@
-"""QuestA (arXiv 2507.13266): a question with the beginning of its solution, later with less of it."""
+"""QuestA (arXiv 2507.13266): questions with the beginning of their solution, which gets shorter later."""

@@ -11,14 +11,14 @@ from ...types import QuestionGroup
 
 @dataclass(frozen=True, kw_only=True)
 class HintRephraser:
-    """Rephraser that appends the beginning of a question's solution to the question, without a model.
+    """Rephraser without a model, which appends the beginning of a question's solution to the question.
 
     Reasoning up to `</think>` is dropped.
 
     Args:
-        shares: Share of the solution's characters in each hint; a hint needs at least ten characters.
+        shares: For each hint, the share of the solution's characters; a hint needs at least ten characters.
         field: Field of a question's row that has the solution.
-        form: Text with `{question}` and `{hint}`.
+        form: Text of the new question, with `{question}` and `{hint}`.
         unchecked: Names of checks that a hint can't pass.
     """
 
@@ -60,9 +60,9 @@ class HintRephraser:
 
 @dataclass
 class Stages(Curriculum):
-    """Stages of a question: its rephrasings in their order, each for `visits` visits.
+    """Stages of a question: its rephrasings replace it in their order, each for `visits` visits.
 
-    Each rephrasing takes the place of the question; the last one stays.
+    The last rephrasing stays.
     """
 
     visits: int
@@ -70,7 +70,7 @@ class Stages(Curriculum):
     def asked(self, group: QuestionGroup, record: Record) -> QuestionGroup:
         """Return the question in the wording of its current stage.
 
-        The stage follows from the number of visits in `record`, which remembers at most 64.
+        The stage follows from the number of visits in `record`, which has at most the 64 newest visits.
         """
         stage = min(len(record.visits) // self.visits, len(group.rephrasings) - 1)
         return group._replace(

@@ -1,4 +1,4 @@
-"""Credit in pools whose rewards are all equal, by the entropy at each token (RL-ZVP)."""
+"""Credit in pools whose rewards are all equal, from the entropy at each token (RL-ZVP)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,14 +14,14 @@ from ...types.checks import check_choice
 class ZeroVarianceCredit(TokenCredit):
     """Credit in a pool of equal rewards: A_t = α H_t if correct, −α (max_k H_k − H_t) if wrong.
 
-    arXiv 2509.21880, Eq. 5; the maximum is over the response, and `correct` decides between the two cases.
-    Other pools keep their advantages. The entropies come from the policy before the batch's first update (in
-    the authors' code, from the forward of the update). A wrong response of one token, or of equal entropies,
-    has no gradient.
+    arXiv 2509.21880, Eq. 5. The maximum is over the tokens of the response, and `correct` decides between the
+    two cases. Other pools keep their advantages. The entropies come from the policy before the batch's first
+    update (in the authors' code, from the forward pass of the update). A wrong response has no gradient if it
+    has one token, or if its entropies are all equal.
 
     Args:
-        alpha: α, above 0; the paper tries 0.05 to 0.3 and runs 0.1.
-        group_by: The pool: `question` or `prompt`, as that of the advantages.
+        alpha: α, above 0; the paper tries 0.05 to 0.3 and uses 0.1.
+        group_by: The pool: `question` or `prompt`, the same as for the advantages.
     """
 
     alpha: float = 0.1
@@ -33,7 +33,7 @@ class ZeroVarianceCredit(TokenCredit):
         check_choice("group_by", self.group_by, ("question", "prompt"), group="credit")
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """Return [T] advantages."""
+        """Return the advantages of the tokens, [T]."""
         index, num_pools = pool_index(inputs.groups, self.group_by)
         uniform = uniform_pools(inputs.groups.rewards, index, num_pools)[index][inputs.response]
         largest = inputs.entropy.new_zeros(len(index)).scatter_reduce_(

@@ -1,4 +1,4 @@
-"""Advantages of a risk-seeking utility of the rewards, between their mean and their maximum (RS-GRPO)."""
+"""Advantages for a risk-seeking utility, which lies between the rewards' mean and maximum (RS-GRPO)."""
 
 import math
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ class RiskSensitiveAdvantage(AdvantageStrategy):
 
     This gives the gradient of the utility (1/β) ln E[e^{β R}], with the pool's mean as expectation. The
     utility tends to the mean reward for β → 0 (`GroupAdvantage` with scale none), and to the largest reward
-    for β → ∞. For rewards of 1 and 0 and a large pool the expected gradient is (e^β − 1) / (β (1 + p (e^β −
-    1))) · ∇p; a finite pool is biased, as every ratio of means is. The formula follows the authors' code
-    (Jackory/RS-GRPO, risk_sensitive_adv.py); the paper was not read.
+    for β → ∞. For rewards of 1 and 0 and a large pool, the expected gradient is (e^β − 1) / (β (1 + p (e^β −
+    1))) · ∇p. For a finite pool, the gradient is biased, as every ratio of means is. The formula follows the
+    authors' code (Jackory/RS-GRPO, risk_sensitive_adv.py); the paper was not read.
 
-    Degenerate pools are exactly 0: rewards that are all equal, or a single response (the authors' code leaves
-    (e^{β R} − 1) / β there).
+    Advantages are exactly 0 in pools whose rewards are all equal, and in pools of a single response (in the
+    authors' code, they are (e^{β R} − 1) / β there).
 
     Args:
-        beta: β, not 0; above 0 seeks risk, below 0 avoids it. The authors recommend 2.
+        beta: β, not 0. Positive values seek risk, and negative values avoid it. The authors recommend 2.
         group_by: The pool: `question` | `prompt` | `batch`.
     """
 
@@ -41,7 +41,7 @@ class RiskSensitiveAdvantage(AdvantageStrategy):
         check_choice("group_by", self.group_by, POOLS)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.group_by)
         exponent = self.beta * groups.rewards.double()
         # Relative to the pool's largest, which cancels in the quotient, so that no power overflows.

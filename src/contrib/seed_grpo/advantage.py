@@ -1,8 +1,8 @@
 """Smaller advantages for questions whose final answers disagree (SEED-GRPO, arXiv 2505.12346).
 
-The paper names the functions f of Eq. 6 linear, exponential and focal, and gives no formula of any. Here linear
-is 1 − x and exponential e^−x; focal is left out. Clusters are weighed by their number of responses (discrete
-semantic entropy), where Eq. 5 weighs them by likelihood.
+The paper has three functions f in Eq. 6, called linear, exponential and focal, but gives no formulas for
+them. Here, linear is 1 − x and exponential is e^−x; focal is left out. Clusters are weighted by their number
+of responses (discrete semantic entropy), whereas Eq. 5 weights them by likelihood.
 """
 
 from collections.abc import Callable
@@ -28,10 +28,11 @@ DAMPINGS: dict[Damping, Callable[[Tensor], Tensor]] = {
 
 
 def semantic_entropy(groups: RewardGroups, group_by: Literal["question", "prompt"]) -> Tensor:
-    """Return [num_pools] float64, the entropy −Σ_c (n_c / n) ln(n_c / n) of each pool's final answers, nats.
+    """Return the entropy −Σ_c (n_c / n) ln(n_c / n) of each pool's final answers, [num_pools] float64, nats.
 
-    Equal answers form a cluster of n_c of the n responses. Each response without an answer is a cluster of its
-    own: no other response agrees with it. The entropy is 0 if all answers are equal, and ln n if all differ.
+    The n_c responses with equal answers form a cluster c. Each response without an answer is a cluster of its
+    own, because no other response agrees with it. The entropy is 0 if all answers are equal, and ln n if all
+    differ.
 
     Raises:
         ValueError: if the groups have no answers.
@@ -62,17 +63,18 @@ def semantic_entropy(groups: RewardGroups, group_by: Literal["question", "prompt
 class SemanticEntropyAdvantage(BasedAdvantage):
     """Advantages of a base strategy, damped if the answers disagree (arXiv 2505.12346, Eq. 6).
 
-    A' = A · f(α · SE / SE_max): SE is the entropy of the pool's final answers (`semantic_entropy`), SE_max = ln n
-    its largest value for n responses. Verdicts play no part in the factor, which is the same for all responses of
-    a pool. Signs of advantages never change.
+    A' = A · f(α · SE / SE_max), where SE is the entropy of the pool's final answers (`semantic_entropy`), and
+    SE_max = ln n is its largest value for n responses. The factor f does not depend on verdicts, and is the
+    same for all responses of a pool. The signs of advantages never change.
 
-    Zero if the base strategy's advantage is zero. A pool whose answers are all equal, or of a single response,
-    has SE = 0 and is not damped.
+    An advantage is zero if the base strategy's is zero. A pool whose answers are all equal, or that has a
+    single response, has SE = 0 and is not damped.
 
     Args:
         base: Strategy whose advantages are damped.
-        alpha: α ≥ 0, strength of the damping; 0 is the base. At most 1 for `linear`, which is 0 at x = 1.
-        damping: f: `linear`, 1 − x; `exponential`, e^−x; `reciprocal`, 1 / (1 + x).
+        alpha: α ≥ 0, the strength of the damping; 0 gives the advantages of the base. At most 1 for `linear`,
+            because f is then 0 at x = 1.
+        damping: The function f: `linear`, 1 − x; `exponential`, e^−x; `reciprocal`, 1 / (1 + x).
         group_by: The pool whose answers are clustered: all responses to a `question` and its rephrasings, or to
             one `prompt`.
 
@@ -106,7 +108,7 @@ class SemanticEntropyAdvantage(BasedAdvantage):
             )
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """Return [R] damped advantages."""
+        """Return the damped advantages, [R]."""
         index, num_pools = pool_index(groups, self.group_by)
         largest = pool_size(index, num_pools).clamp(min=2).log()
         # Rounded, so that full disagreement is exactly 1 and a full damping exactly 0.

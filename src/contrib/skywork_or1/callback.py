@@ -11,12 +11,13 @@ from ...runs.scalars import log_scalars
 class AdaptiveEntropy(Callback):
     """Callback that sets the loss's `entropy_coef` for the next batch: γ if the entropy is low, else 0.
 
-    The entropy is low if this batch's is below `target`. After every batch, γ grows by `step` if the entropy
-    is low, and else shrinks by `step`, within its bounds; γ begins at 0. The rule follows the authors' code
-    (SkyworkAI/Skywork-OR1, core_algos.py, EntController); the report, arXiv 2505.22312, was not read. The
-    entropy is estimated as in that code, by the log-probs of the sampled tokens.
+    The entropy is low if that of the current batch is below `target`. γ begins at 0. After every batch, γ
+    grows by `step` if the entropy is low, and otherwise shrinks by `step`; it is kept between `least` and
+    `most`. The rule follows the authors' code (SkyworkAI/Skywork-OR1, core_algos.py, EntController); the
+    report, arXiv 2505.22312, was not read. As in this code, the entropy is estimated from the log-probs of
+    the sampled tokens.
 
-    - `adaptive_entropy/entropy`: −mean log-prob of the sampled tokens of all ranks, nats.
+    - `adaptive_entropy/entropy`: minus the mean log-prob of the sampled tokens of all ranks, in nats.
     - `adaptive_entropy/coef`: the coefficient for the next batch.
 
     Args:
@@ -37,7 +38,7 @@ class AdaptiveEntropy(Callback):
         self.gamma, self.coef = 0.0, 0.0
 
     def on_train_start(self, trainer: Trainer, pl_module: Any) -> None:
-        """Set the loss's `entropy_coef`: to the value of the checkpoint if the run is resumed, else to 0."""
+        """Set the loss's `entropy_coef` to the value in the checkpoint, or to 0 in a new run."""
         pl_module.loss.entropy_coef = self.coef
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:

@@ -1,4 +1,4 @@
 """SvS (arXiv 2508.14029): the policy writes variations of questions that it seldom solves.
 
-The policy is trained on these questions and their variations.
+The policy is trained on the questions, on the writing of variations, and on the variations.
 """

@@ -1,4 +1,4 @@
-"""Variations of questions that the policy writes from its correct responses, sampled at once (SvS)."""
+"""Variations of questions, which the policy writes from its correct responses (SvS)."""
 
 import re
 from collections.abc import Mapping
@@ -15,17 +15,18 @@ from ...types import Ask, QuestionBatch, QuestionGroup, Reformulator
 class SelfPlay(Reformulator):
     """Reformulator whose variations the policy writes from correct responses (arXiv 2508.14029, Eq. 4).
 
-    Each correct response gives a variation if its question has few correct responses. The prompts for
-    variations join the batch as questions of the kind `synthesis`. A response to such a prompt earns 1 if the
-    share of correct responses to its variation, a question of the kind `variation` with the same answer, is
-    in `useful`; else 0, also if the response has no variation, or one that can't be sampled. The verdict on
-    the response is this reward.
+    If the share of correct responses to a question is in `seldom`, each correct response gives a prompt for a
+    variation. These prompts join the batch as questions of the kind `synthesis`. A response to such a prompt
+    contains a variation: a question of the kind `variation` with the answer of the original question. The
+    response earns 1 if the share of correct responses to the variation is in `useful`, and otherwise 0. It
+    also earns 0 if it contains no variation, or one that can't be sampled. The verdict on the response equals
+    this reward.
 
     Args:
         instruction: Prompt for a variation, with `{response}` for the correct response.
         form: Regular expression whose first group is the variation in a response.
-        seldom, useful: Least and most share of correct responses, of a varied question and of a useful
-            variation.
+        seldom, useful: Smallest and largest share of correct responses: `seldom` for a question that is
+            varied, `useful` for a useful variation.
     """
 
     instruction: str
@@ -36,7 +37,7 @@ class SelfPlay(Reformulator):
     """Number of batches extended so far; part of the ids of questions, so that ids stay unique."""
 
     def extend(self, batch: QuestionBatch, ask: Ask) -> list[QuestionBatch]:
-        """Return two batches: the prompts for variations, with their rewards, and the variations."""
+        """Return a batch of the prompts for variations, with rewards, and a batch of the variations."""
         assert batch.rollouts is not None
         few = within(batch, self.seldom)[batch.rollouts.question] & batch.rollouts.correct
         solved = [(row, text) for row, text in enumerate(batch.rollouts.text) if few[row]]
@@ -68,7 +69,7 @@ class SelfPlay(Reformulator):
 
 
 def within(batch: QuestionBatch, share: tuple[float, float]) -> Tensor:
-    """Return [B] bool, true if a question's share of correct responses is within `share`."""
+    """Return whether each question's share of correct responses is within `share`, [B] bool."""
     assert batch.rollouts is not None
     correct, question = batch.rollouts.correct.double(), batch.rollouts.question
     found = torch.bincount(question, correct, len(batch.groups)) / torch.bincount(question)

@@ -11,7 +11,7 @@ from ...types import RewardGroups
 from ...types.checks import check_choice
 
 LEAST = 1e-6
-"""Smallest q that is inverted; smaller ones count as this."""
+"""Smallest q that is inverted; smaller values of q are replaced by this value."""
 
 
 @dataclass(eq=False)
@@ -20,14 +20,15 @@ class UniformCorrectAdvantage(BasedAdvantage):
 
     q is the softmax of the mean log-prob per token over the correct responses of the pool, so that the
     weights have the mean 1 and the pool keeps its positive advantage. The formula follows the authors' code
-    (AnamikaLochab/UCPO, core_algos.py); the paper, arXiv 2605.00365, was not read. In the code, all correct
-    responses get the advantage of the first, which is the same unless rewards are shaped.
+    (AnamikaLochab/UCPO, core_algos.py); the paper, arXiv 2605.00365, was not read. In the authors' code, all
+    correct responses get the advantage of the first correct response; this differs only if rewards are
+    shaped.
 
-    A pool with one correct response or none keeps its advantages.
+    A pool with fewer than two correct responses keeps its advantages.
 
     Args:
         base: Strategy whose advantages are changed; `GroupAdvantage` in the authors' code.
-        tau: τ, 0..1: 0 changes nothing, 1 makes the weights inverse to q. The authors run 0.2.
+        tau: τ, 0..1: 0 changes nothing, 1 makes the weights proportional to 1/q. The authors use 0.2.
         group_by: The pool: `question` | `prompt` | `batch`.
     """
 
@@ -42,7 +43,7 @@ class UniformCorrectAdvantage(BasedAdvantage):
             raise ValueError(f"Expected advantage.tau to lie between 0 and 1, but got {self.tau}.")
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, moved within the correct responses of each pool."""
+        """Return the advantages, [R], with those of correct responses redistributed within each pool."""
         if groups.logprob is None or groups.lengths is None:
             raise ValueError(
                 "Expected the policy's log-prob of every response in RewardGroups.logprob, and lengths, but "

@@ -16,7 +16,8 @@ class UnlikelinessAdvantage(BasedAdvantage):
     """Advantages of a base strategy for the rewards R (1 − β · rank(log π) / G) (arXiv 2506.02355).
 
     The rank of a response, 0 … G − 1, is the number of less likely responses in its pool of size G: the most
-    likely response loses most. Pools of equal rewards keep their rewards, as in the paper. R is at least 0.
+    likely response loses most. Pools of equal rewards keep their rewards, as in the paper. R must be at least
+    0.
 
     Departure: responses whose log-probs differ by at most `tolerance` share the mean of their ranks. In the
     authors' code, the ranks of equal responses depend on sorting and rounding.
@@ -26,8 +27,9 @@ class UnlikelinessAdvantage(BasedAdvantage):
         beta: β, 0..1; the paper's is 0.25.
         ranked_by: `sequence`, log π(o | q), in the paper; `token`, its mean per token, in the authors' code.
         group_by: The pool: `question` | `prompt` | `batch`.
-        tolerance: Largest difference of two responses that counts as equal, in nats of a whole response. With
-            `ranked_by="token"`, the difference of the means is multiplied by the longer response's length.
+        tolerance: Largest difference between the log-probs of two responses that count as equally likely, in
+            nats of a whole response. With `ranked_by="token"`, the difference between the means is multiplied
+            by the longer response's length.
     """
 
     needs_logprobs = True

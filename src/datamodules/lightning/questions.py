@@ -29,16 +29,17 @@ class QuestionDataModule(LightningDataModule):
     """Data module that serves `QuestionBatch`es; a question and its rephrasings share one batch and one rank.
 
     Questions and rephrasings whose prompts are too long are left out. A summary of `report` (see
-    `datamodules.report`) is logged, and the whole is written to `data.json` in the run directory.
+    `datamodules.report`) is logged, and the whole report is written to `data.json` in the run directory.
 
     Args:
         train: Source of the training questions; None if there is only evaluation.
         evaluation: Split name → source of its questions; used for validation and test. The split `train` is
             sampled as in training: with its rephrasings, and in the templates of training.
         tokenizer: Folder or hub name of the policy's tokenizer.
-        template: Renders questions as prompts, or draws a template for each question.
-        evaluation_template: Template for evaluation. None uses `template`, or its first one if it draws from
-            several.
+        template: Template that renders questions as prompts, or sampler that draws a template for each
+            question.
+        evaluation_template: Template for evaluation. None uses `template`, or the first template if
+            `template` draws from several.
         batch_size: Questions per iteration, over all ranks.
         samples_per_prompt: G, responses to a question, and to each of its rephrasings, in training.
         num_rephrasings: N: the first N rephrasings of each question are used, or all if a question has fewer.
@@ -49,8 +50,8 @@ class QuestionDataModule(LightningDataModule):
             `evaluation_samples`.
         evaluation_batch_size: Evaluation questions sampled at a time, over all ranks.
         max_prompt_tokens: Length limit of prompts.
-        curriculum: Chooses which training questions are served, and with which of their N rephrasings, from
-            the records in `memory`. None serves all.
+        curriculum: Curriculum that chooses, from the records in `memory`, which training questions are served
+            and with which of their N rephrasings. None serves all questions with all N rephrasings.
         shuffle: Whether each training epoch has a new order; otherwise all epochs keep the source's order.
         seed: Seed of the training order.
         max_evaluation_prompt_tokens: Length limit of evaluation prompts. None uses `max_prompt_tokens`.
@@ -275,7 +276,7 @@ class QuestionDataModule(LightningDataModule):
             self._warn(split, caution_of_notes(split, self.report[split]["reference_notes"]))
 
     def _worked_remedy(self, splits: Iterable[str]) -> str:
-        """Return the overrides that read answers as worked solutions; empty if no source of `splits` can."""
+        """Return a sentence with overrides that read answers as worked solutions; empty if no source can."""
         sources = {"train": self.train_source, **self.evaluation_sources}
         overrides = []
         for split in splits:
@@ -322,7 +323,7 @@ class QuestionDataModule(LightningDataModule):
         return self.curriculum is not None
 
     def observe(self, visits: list[Visit]) -> None:
-        """Pass the visits of a sampled batch to the curriculum, whether or not the batch is learned from."""
+        """Pass the visits of a sampled batch to the curriculum, even if dynamic sampling drops the batch."""
         if self._checked is not None:
             self._checked.observe(visits)
 

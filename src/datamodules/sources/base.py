@@ -11,7 +11,7 @@ from ...types import QuestionGroup
 
 @dataclass(frozen=True, kw_only=True)
 class SourceReport:
-    """Rows read, questions left out with reasons, and differences from the expected content."""
+    """Report of a source: rows read, questions left out, and differences from the expected content."""
 
     origin: str  # the file, or the name on the hub
     read: int  # rows
@@ -31,7 +31,7 @@ class Source(Protocol):
     """
 
     report: SourceReport | None = None
-    """Set by `load` if there is something to report; None otherwise."""
+    """Report on the last `load`; None if there is nothing to report."""
 
     def load(self) -> list[QuestionGroup]:
         """Return all questions, each with its rephrasings and reference answers.
@@ -49,9 +49,9 @@ class Source(Protocol):
 
 
 def fingerprint(groups: Iterable[QuestionGroup]) -> str:
-    """Return a sum of SHA-256 over the `plain` texts of questions, answers and rephrasings.
+    """Return a sum of SHA-256 digests of the `plain` texts of questions, answers and rephrasings.
 
-    Order and ids do not matter.
+    The ids of questions and their order do not change the sum.
     """
     total = 0
     for group in groups:

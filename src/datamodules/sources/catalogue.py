@@ -30,15 +30,14 @@ class Dataset:
     no_answer: frozenset[str] = frozenset()  # texts that stand for a missing answer
     deduplicate: bool = False  # leave out a question whose words have been read before
     rows: int  # on the hub
-    # distinct ones with an answer among these rows; None where they have not been counted
+    # distinct questions with an answer among these rows; None if they have not been counted
     questions: int | None
     fingerprint: str | None = None  # of these questions
 
 
 CATALOGUE: Mapping[str, Dataset] = {
-    # 7,498 questions in the papers. Two solutions end in an empty \boxed{}, which no verifier can score, and
-    # are left
-    # out. (Two others have the level `Level ?`, but do have an answer, and stay.)
+    # 7,498 questions in the papers. Two solutions end in an empty \boxed{}, which no verifier can score; they
+    # are left out. (Two other questions have the level `Level ?`, but they have an answer and are kept.)
     "math_train": Dataset(
         hub="DigitalLearningGmbH/MATH-lighteval",
         answer=("solution",), worked=True, metadata=("level", "type"),
@@ -64,11 +63,9 @@ CATALOGUE: Mapping[str, Dataset] = {
         rows=7473, questions=7473, fingerprint="f27db470b94e93f499e4f8c0dba3c69e",
     ),
     "gsm8k_test": Dataset(hub="openai/gsm8k", config="main", split="test", worked=True, rows=1319, questions=1319),
-    # MATH levels 3 to 5 as SimpleRL-Zoo and prompt augmentation train on it: all training questions, and
-    # those of the
+    # MATH levels 3 to 5, on which SimpleRL-Zoo and prompt augmentation train: all training questions, and the
     # test questions that are not in MATH-500. Two have no answer. The fingerprint is that of the copy in
-    # prompt
-    # augmentation's repository.
+    # prompt augmentation's repository.
     "simplerl_math": Dataset(
         hub="hkust-nlp/SimpleRL-Zoo-Data", folder="simplelr_qwen_level3to5",
         question=("question", "extra_info.question"), answer=("reward_model.ground_truth",), id="extra_info.index",

@@ -24,7 +24,7 @@ class ConcatenatedSource(Source):
 
     @property
     def setting(self) -> str:
-        """Name of the settings in messages; assigning a name also names each part `<name>.sources.<part>`."""
+        """Name of the settings in messages; assigning it sets the parts' names to `<name>.sources.<part>`."""
         return self._setting
 
     @setting.setter

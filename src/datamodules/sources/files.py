@@ -105,15 +105,15 @@ def read_rows(
 ) -> Iterator[Row]:
     """Yield the rows of a file, of a folder or, if `origin` is a text, of a dataset on the hub.
 
-    A folder has files of one format, which are read in the order of their names; or the layout of a dataset
-    of the hub; or a dataset written by `save_to_disk`. Empty lines are skipped, but counted.
+    A folder may have files of one format (read in the order of their names), the layout of a dataset on the
+    hub, or a dataset that `save_to_disk` wrote. Empty lines are skipped, but counted.
 
     Args:
         origin: File or folder; a text is the name of a dataset on the hub, `owner/name`.
         config: Configuration of the dataset; None takes the only one.
         split: Split of the dataset; None takes the only one.
-        folder: Folder of the dataset with its files; None for the whole dataset.
-        columns: Columns to read of Parquet files; None reads all.
+        folder: Folder inside the dataset whose files are read; None reads the whole dataset.
+        columns: Columns to read from Parquet files; None reads all columns.
         delimiter: Character between the cells of CSV files; None is a comma, and a tab for `.tsv`.
         setting: Name of the source's settings in messages, such as `data.train`.
 
@@ -411,7 +411,7 @@ def _numbered(rows: Iterable[Mapping[str, Any]]) -> Found:
 
 
 def table_rows(tables: Iterable[pa.Table]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of Arrow tables as Python objects; a narrow float has its shortest decimal form."""
+    """Yield the rows of Arrow tables as Python objects; narrow floats are converted by `_widened`."""
     for table in tables:
         columns = {}
         for name, column in zip(table.column_names, table.columns, strict=True):
@@ -421,9 +421,9 @@ def table_rows(tables: Iterable[pa.Table]) -> Iterator[dict[str, Any]]:
 
 
 def _widened(values: list[Any], kind: pa.DataType) -> list[Any]:
-    """Return float16 and float32 values as the float of their shortest text, also in lists.
+    """Return float16 and float32 values, also in lists, as floats of their shortest decimal form.
 
-    A float32 of 0.1 is 0.1 then, not 0.10000000149.
+    For example, a float32 of 0.1 becomes 0.1, not 0.10000000149.
     """
     import numpy as np
     import pyarrow as pa
@@ -508,7 +508,7 @@ def _folder_rows(
 
 
 def _data_files(folder: Path) -> list[Path]:
-    """Return the files with rows in a folder and below, without hidden files and metadata of `datasets`."""
+    """Return the files with rows in a folder and its subfolders, except hidden files and metadata."""
     found = []
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith((".", "__")) for part in path.relative_to(folder).parts)
@@ -518,7 +518,7 @@ def _data_files(folder: Path) -> list[Path]:
 
 
 def _check_one_format(folder: Path, files: Sequence[Path], setting: str) -> None:
-    """Refuse a folder with files of several formats."""
+    """Check that all files of a folder have the same format."""
     formats = {format_of(file.name) for file in files}
     if len(formats) > 1:
         raise ValueError(
@@ -554,7 +554,7 @@ def _hub_rows(
     delimiter: str | None,
     setting: str,
 ) -> Iterator[Row]:
-    """Yield the rows of a dataset on the hub. JSON and CSV files are downloaded and read as local ones."""
+    """Yield the rows of a dataset on the hub. JSON and CSV files are downloaded and read like local files."""
     import datasets
 
     unreachable = (ConnectionError, FileNotFoundError, datasets.exceptions.DatasetNotFoundError)

@@ -35,13 +35,13 @@ class HubSource(Source):
     `report` names the rows that are left out: rows without an answer and, if the catalogue says so,
     duplicates. It also warns if a copy is incomplete or of another version. The choices of a multiple-choice
     question are shuffled by `seed` and the row's id, and follow the question as `A) …`; the answer is the
-    letter.
+    letter of the correct choice.
 
     Args:
         dataset: Name in the catalogue.
-        path: None reads from the hub; otherwise a file (JSON lines, JSON, Parquet, CSV), a folder that
-            contains the file `<dataset>.jsonl` or the like, or a copy of the hub's repository. Ids and
-            content are equal in all cases.
+        path: A file (JSON lines, JSON, Parquet, CSV), a folder that contains the file `<dataset>.jsonl` or
+            the like, or a copy of the hub's repository. None reads from the hub. Ids and content are equal in
+            all cases.
         rephrasings: File of JSON lines with `question` and `rephrasings`, as written by `tagrpo-rephrase`.
             Each question gets the rephrasings listed for its text. None for no rephrasings.
         within: Field of the metadata → its smallest and largest value; see `rows.select`. `{level: [3, 5]}`
@@ -121,7 +121,7 @@ class HubSource(Source):
     def _read(
         self, table: Iterable[Row], origin: str | Path
     ) -> tuple[list[QuestionGroup], dict[str, list[str]], dict[str, str]]:
-        """Return the usable questions; reason → ids of the others; and id → row.
+        """Return the usable questions, the ids of the others by reason, and the places of usable rows by id.
 
         Raises:
             ValueError: if an answer or an id has the wrong type; the message lists the first such rows.
@@ -158,7 +158,7 @@ class HubSource(Source):
         return list(kept.values()), dict(excluded), places
 
     def _group(self, number: int, row: Mapping[str, Any]) -> QuestionGroup:
-        """Return the question of a row; its text or answer is empty if the row has none."""
+        """Return the question of a row; its text or its answer is empty if the row lacks it."""
         known = self.known
         name = row_id(row.get(known.id)) if known.id else None
         metadata = {field: plain_value(row[field]) for field in known.metadata if field in row}

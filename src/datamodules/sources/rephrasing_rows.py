@@ -1,4 +1,4 @@
-"""Data as published by the authors of TA-GRPO: one row per prompt; rows with one index are one question."""
+"""Data as published by the authors of TA-GRPO: a row per prompt; the rows of a question share an index."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -27,18 +27,19 @@ class RephrasingRowsSource(Source):
     `index` and perhaps `sub_index`), and the table that they are made from (`question`, `answer`, `index`,
     `sub_index`).
 
-    - Rows of one index are ordered by `sub_index`, or as in the file. The first row is taken as the original
-      question: the layout does not mark it, so look at a few questions of a file that you did not make.
+    - Rows with the same index are ordered by `sub_index` or, without this field, as in the file. The first
+      row is taken as the original question. The layout does not mark the original, so look at a few questions
+      of a file that you did not make.
     - Lines that every prompt begins with are the instruction. They are removed, since templates add an
       instruction, and `report.notes` quotes them.
-    - Rows without a question or an index pad groups to one size; they are left out. Questions whose rows have
-      different answers are left out and named under `answers_differ`, those without an answer under
-      `without_answer`.
+    - Rows without a question or an index only pad groups to the same size, and are left out. Questions whose
+      rows have different answers are left out and listed under `answers_differ`; questions without an answer
+      are left out and listed under `without_answer`.
 
     Args:
-        path: None reads `DATASET` from the hub; otherwise a file, or a folder as for `HubSource`.
-        config: Configuration on the hub; `MATH-A9-U` is the authors' training set, `MATH` the same without
-            rephrasings.
+        path: A file, or a folder as for `HubSource`. None reads `DATASET` from the hub.
+        config: Configuration on the hub; `MATH-A9-U` is the authors' training set, and `MATH` is the same set
+            without rephrasings.
         split: `train` or `test`.
     """
 
@@ -96,7 +97,7 @@ class RephrasingRowsSource(Source):
 
 
 def _position(field: Any) -> float:
-    """Return a row's place among the rows of its question, 0 if unknown; text with a number counts."""
+    """Return a row's position among the rows of its question, from a number or its text; 0 if unknown."""
     if not is_known(field) or field == "":
         return 0.0
     try:

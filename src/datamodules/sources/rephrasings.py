@@ -19,8 +19,9 @@ def read_rephrasings(path: str | Path) -> Rephrasings:
     The fields are `question`, `rephrasings` (a list of texts) and perhaps `kinds`. Other fields are ignored.
 
     Raises:
-        ValueError: if rows are malformed, or repeat a question with other rephrasings; the message names
-            them.
+        FileNotFoundError: if there is no such file.
+        ValueError: if a row is malformed, or repeats a question with other rephrasings; the message lists the
+            first ten such rows.
     """
     path = Path(path)
     if not path.is_file():
@@ -58,7 +59,7 @@ def with_rephrasings(
     """Attach rephrasings to questions. Return the questions, and a sentence on how many have rephrasings.
 
     Raises:
-        ValueError: if no question has any.
+        ValueError: if no question has rephrasings.
     """
     joined = [group._replace(**rephrasings.get(plain(group.question), {})) for group in groups]
     count = sum(bool(group.rephrasings) for group in joined)

@@ -13,7 +13,7 @@ from ...types import QuestionGroup
 from .files import EXACT, FORMATS, Row, RowError, take_rows
 
 Ranges = Mapping[str, Sequence[float]]
-"""Field → its smallest and largest value, both included."""
+"""Field → smallest and largest value of a range, both included."""
 Columns = Mapping[str, Sequence[str]]
 """Field → names of the columns in which the field may be."""
 MISSING = object()
@@ -23,10 +23,12 @@ MISSING = object()
 def locate(path: str | Path, name: str, repository: str = "") -> Path:
     """Return the file or folder at `path` that contains the dataset `name`.
 
-    - If `path` is a file, this file.
-    - In a folder, the first that exists: the file `<name>.jsonl`, `.json`, `.parquet` or `.csv`; the folder
-      `<name>`, a copy of the hub's repository; or the folder itself as such a copy. With a `repository`
-      (`owner/name`), the folder itself is accepted only if its path names the dataset or the repository.
+    If `path` is a file, return `path`. If `path` is a folder, return the first of these that exists:
+
+    1. the file `<name>.jsonl` in `path`, or `<name>` with another suffix of `FORMATS`;
+    2. the folder `<name>` in `path`, a copy of the dataset's repository on the hub;
+    3. `path`, if it is a copy of this repository. If a `repository` (`owner/name`) is given, `path` must
+       contain the name of the dataset or of the repository.
 
     Raises:
         FileNotFoundError: if there is no such file or folder.
@@ -53,7 +55,7 @@ def locate(path: str | Path, name: str, repository: str = "") -> Path:
 
 
 def cell(row: Mapping[str, Any], column: str) -> Any:
-    """Return the value of a column, `MISSING` if the row lacks it; `a.b` is key b of column a.
+    """Return the value of a column, or `MISSING` if the row lacks it; `a.b` is key b of column a.
 
     >>> cell({"a": {"b": 1}}, "a.b"), cell({"a.b": 2}, "a.b"), cell({"a": 3}, "a.b") is MISSING
     (1, 2, True)
@@ -68,9 +70,10 @@ def cell(row: Mapping[str, Any], column: str) -> Any:
 def read_fields(
     rows: Iterable[Row], origin: str | Path, required: Columns, optional: Columns
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return place and fields of each row; the field `a.b` is key b of column a.
+    """Return the place and the fields of each row.
 
-    Each field is read from the first of its columns that a row has.
+    A field is read from the first of its columns that occurs in the table; the column `a.b` is key b of
+    column a.
 
     Raises:
         ValueError: if a row can't be read, or no row has a column of a `required` field; the message names
@@ -164,12 +167,12 @@ def _shown(value: Any) -> str:
 
 
 def texts_of(field: Any, column: str) -> list[str]:
-    """Return a field with a list of texts, such as rephrasings; a CSV cell may have the list as JSON.
+    """Return the list of texts in a field, such as rephrasings; in a CSV cell, the list is written as JSON.
 
     A missing or empty field gives an empty list.
 
     Raises:
-        RowError: if the field is anything else, or a text is blank.
+        RowError: if the field has other content, or if a text is blank.
 
     >>> texts_of('["a", "b"]', "rephrasings"), texts_of("", "rephrasings"), texts_of(None, "rephrasings")
     (['a', 'b'], [], [])
@@ -252,7 +255,7 @@ def row_id(field: Any) -> str | None:
 
 
 def kinds_of(field: Any, count: int, column: str = "kinds") -> tuple[str, ...]:
-    """Return the kinds of `count` rephrasings; empty if the field has none.
+    """Return the kinds of `count` rephrasings; empty if the field has no kinds.
 
     Raises:
         RowError: if the field is not a list of `count` names.
@@ -267,7 +270,11 @@ def kinds_of(field: Any, count: int, column: str = "kinds") -> tuple[str, ...]:
 
 
 def check_ranges(within: Ranges) -> None:
-    """Check that all ranges are [smallest, largest]; raise a ValueError otherwise."""
+    """Check that all ranges are [smallest, largest].
+
+    Raises:
+        ValueError: if a range has another form. The message names the field.
+    """
     for field, bounds in within.items():
         if len(bounds) != 2 or not bounds[0] <= bounds[1]:
             raise ValueError(
@@ -280,11 +287,11 @@ def select(
 ) -> tuple[list[QuestionGroup], dict[str, list[str]]]:
     """Select the questions whose fields all lie `within` their ranges.
 
-    Returns these questions, and `outside_<field>` → ids of the others, each under the first field that
-    excludes it.
+    Return these questions, and the ids of the excluded questions by `outside_<field>`, where `field` is the
+    first field that excludes a question.
 
     A field is a number, or a text with a number, such as `Level 3`. A text without a number (`Level ?`) lies
-    outside.
+    outside every range.
     """
     kept = list(groups)
     excluded = {}

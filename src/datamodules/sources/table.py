@@ -46,13 +46,13 @@ class TableSource(Source):
     - A question is text, or a list of turns (`role`, `content`): one user turn, optionally after a system
       turn, whose text then precedes the question.
     - An answer is text, a number (142.0 reads as 142), a date, or a list of accepted answers.
-    - Rephrasings are a list of texts, and `kinds` may name for each how it changes the question. In a CSV
+    - Rephrasings are a list of texts, and `kinds` may name how each rephrasing changes the question. In a CSV
       cell, a list is written as JSON. Rows may lack both fields.
     - A row without an id is called `<file name>-<row>`.
 
     Args:
-        path: File; folder with files of one format, in the order of their names; or copy of a dataset of the
-            hub. None reads `dataset` from the hub.
+        path: File, folder with files of one format (read in the order of their names), or copy of a dataset
+            on the hub. None reads `dataset` from the hub.
         dataset: Name on the hub, `owner/name`. With a `path`, a copy of the dataset is looked for there
             (`rows.locate`).
         config: Configuration of the dataset; None takes the only one.
@@ -61,8 +61,8 @@ class TableSource(Source):
             the field out. A field that is not named is read from the column of its own name.
         worked: Whether the answer is a worked solution; its last `\boxed{}`, or the text after `####`, is the
             answer.
-        within: Column → its smallest and largest value; see `rows.select`. For a curriculum, such as
-            `{success_rate: [0, 0.75]}`.
+        within: Column → smallest and largest value in the questions to select (`rows.select`). For example,
+            `{success_rate: [0, 0.75]}` leaves out questions that are too easy.
         delimiter: Character between the cells of a CSV file; None is a comma, and a tab for `.tsv`.
     """
 
@@ -126,9 +126,9 @@ class TableSource(Source):
         """Read the table.
 
         Raises:
-            ValueError: if rows are malformed, lack a required field, or repeat an id; the message lists the
-                first ten by file and row. Also if a question lacks a column of `within`; the message names
-                the first such question.
+            ValueError: if rows are malformed, lack a required field, or repeat an id (the message lists the
+                first ten by file and row), or if a question lacks a column of `within` (the message names the
+                first such question).
             RuntimeError: if the hub can't be reached.
         """
         origin = self.origin

@@ -20,7 +20,7 @@ class PromptAugmentation:
         draw: `question`: one template for all phrasings of a question (as in the paper); `prompt`: one for
             each phrasing; `response`: one for each response, so that a phrasing has one prompt for each
             template that was drawn.
-        seed: Seed of the draws.
+        seed: Seed for drawing templates.
     """
 
     def __init__(

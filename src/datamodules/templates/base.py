@@ -18,7 +18,7 @@ class Template(Protocol):
 
 
 class PlainTemplate:
-    """Format string with one field, `{question}`; by default the question alone.
+    """Format string with one field, `{question}`; by default, the string is this field alone.
 
     If the tokenizer begins every text with a special token, the prompt begins with that token once.
 
@@ -50,7 +50,7 @@ class ChatTemplate:
     """Chat template of the tokenizer, around the question and an instruction.
 
     Args:
-        instruction: Text after the question and a line break; empty for none.
+        instruction: Text after the question and a line break; empty for no instruction.
         system: System prompt; None uses the chat template's default.
         prefill: Beginning of the assistant's turn. It is part of the prompt, and the response continues it.
         name: Recorded with every prompt and response.
@@ -83,7 +83,7 @@ class ChatTemplate:
             ) from error
 
     def render(self, question: str, tokenizer: PreTrainedTokenizerBase) -> str:
-        """Return the conversation up to where the response begins.
+        """Return the conversation up to the beginning of the response.
 
         Raises:
             ValueError: if the tokenizer has no chat template, or if the template refuses the question or the
@@ -109,7 +109,7 @@ class ChatTemplate:
     ) -> str:
         """Render a conversation with the chat template.
 
-        `generation_prompt` adds the beginning of the assistant's turn.
+        If `generation_prompt` is true, the beginning of the assistant's turn is added.
 
         Raises:
             Exception: whatever the chat template raises.

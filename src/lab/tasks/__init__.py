@@ -1,4 +1,4 @@
-"""Embedded tasks: sources and verifiers, one file or folder each."""
+"""Embedded tasks: sources and verifiers, with one file or folder per task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def question_data(
 ) -> Any:
     """Build a `QuestionDataModule` from `settings`.
 
-    The other arguments are not read here: sources and verifiers in `settings` refer to them, as in
+    The other arguments are not used here; the settings of sources and verifiers refer to them, as in
     `${data.options}`.
 
     Args:
@@ -29,8 +29,8 @@ def question_data(
         load_seconds: Time limit in seconds for a taskset to load its tasks, for each scoring process to
             start, and for a generator of reasoning-gym to make an item.
         variables: Names of environment variables to pass to a taskset, such as `[HF_HOME]`, besides PATH,
-            HOME, LANG, TMPDIR, PYTHONPATH and numbers of threads. No others are passed, so that keys stay in
-            this process.
+            HOME, LANG, TMPDIR, PYTHONPATH and numbers of threads. No other variables are passed, so that API
+            keys stay in this process.
         settings: Arguments of `QuestionDataModule`.
     """
     from ...datamodules.lightning.questions import QuestionDataModule

@@ -1,18 +1,18 @@
-"""Lines that a child process with third-party code writes, each complete or refused by name."""
+"""Lines that a child process with third-party code writes; an incomplete line is an error that names it."""
 
 from ...foreign import ForeignDataError
 from ...rewards.sandbox import next_line
 
 
 def complete_line(reading: int, buffer: bytearray, deadline: float, source: str, remedy: str) -> bytes | None:
-    """Return the next line of a child process without its end; None if the output has ended.
+    """Return the next line of a child process, without the line break; None if the output has ended.
 
     Args:
         reading: Descriptor of the pipe.
         buffer: Bytes read beyond the previous line; the same object in each call.
-        deadline: Time of `time.monotonic` to wait until.
+        deadline: Time to wait until, on the clock of `time.monotonic`.
         source: Name of the line in messages.
-        remedy: Sentence that ends a message.
+        remedy: Last sentence of a message, which says what to do.
 
     Raises:
         TimeoutError: if the deadline passes before the line is complete.

@@ -15,7 +15,7 @@ from ...types import QuestionGroup
 
 NUM_BUCKETS = 10
 PATIENCE = 10_000
-"""Number of draws without a new problem after which a split counts as exhausted."""
+"""Number of successive draws without a new problem after which a split is regarded as exhausted."""
 
 
 class Reformulation(NamedTuple):
@@ -35,8 +35,11 @@ REFORMULATIONS: Mapping[str, Reformulation] = {
     "template_2": Reformulation("template", "Solve this task. {question}"),
     "template_3": Reformulation("template", "{question} Give the solution:"),
 }
-"""Reformulations other than wordings: an easier format (one of three given answers), a hint (a part of the
-solution), a harder text (with irrelevant facts), a template. Equal layouts have different facts."""
+"""Name → reformulation that adds text to a question instead of changing its wording.
+
+The added text is an easier format (a choice of three answers), a hint (a part of the solution), irrelevant
+facts, which make the question harder, or a template. Reformulations with equal layouts have different facts.
+"""
 
 
 class Asked(NamedTuple):
@@ -53,21 +56,21 @@ class Split:
     """Hash buckets of a split's problems, and families of its original questions."""
 
     buckets: range
-    """Hash buckets of the problems; splits with different buckets have no problem in common."""
+    """Hash buckets of the problems; splits without a common bucket have no problem in common."""
     originals: Mapping[str, Sequence[str]]
     """Regime → families of its original questions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """Family of wordings that phrase a list in any order, with its share of the supervised examples."""
+    """Family of wordings for a list in any order, and the family's share of the supervised examples."""
 
     layout: str  # has words by name, and the list as {items}, or as {first} and {others}
     link: str = ", "  # joins the items
     share: float = 0.0  # 0 for a family that is never trained
 
     def tell(self, asked: Asked, rng: random.Random) -> str:
-        """Fill in the layout; `rng` orders the list."""
+        """Fill in the layout, with the list in an order that `rng` draws."""
         items, words = asked.told
         items = rng.sample(items, len(items))
         told = {"items": self.link.join(items), "first": items[0], "others": self.link.join(items[1:])}
@@ -75,9 +78,11 @@ class Family:
 
 
 def splits_of(unseen: Sequence[str], **originals: Sequence[str]) -> Mapping[str, Split]:
-    """Return training, validation and three tests: the same kind, `unseen` families, and a larger size.
+    """Return splits for training, for validation and for three tests.
 
-    `originals` maps regimes to the families of their original questions.
+    The tests have the same kind of questions as training (`test_id`), questions in `unseen` families
+    (`test_phrasing`), and larger questions (`test_size`). `originals` maps each regime to the families of its
+    original questions.
     """
     hidden = dict.fromkeys(originals, unseen)
     return {
@@ -90,17 +95,18 @@ def splits_of(unseen: Sequence[str], **originals: Sequence[str]) -> Mapping[str,
 
 
 def bucket(asked: Asked) -> int:
-    """Return a hash of the problem, in 0..9."""
+    """Return the bucket of a problem, a hash in 0..9."""
     return zlib.crc32(asked.key.encode()) % NUM_BUCKETS
 
 
 class GeneratedSource(Source):
     """Base class of sources of generated questions with rephrasings.
 
-    `metadata` of a question has `split`, `regime`, `family` (of the original), `rephrasing_families`, and the
-    facts of its problem. Originals cycle through their families, with equal shares. With a smaller `size`,
-    the source has the first questions of a larger source. If a regime has rephrasings other than wordings,
-    each question lists the `kinds` of its rephrasings.
+    The `metadata` of a question has `split`, `regime`, `family` (of the original), `rephrasing_families`, and
+    the facts of the problem. Originals cycle through their families, with equal shares. A source with a
+    smaller `size` has the first questions of a source with a larger size. If some rephrasings of a question
+    are `REFORMULATIONS`, such as a hint or an easier format, the question lists the `kinds` of its
+    rephrasings.
 
     Args:
         split: One of `splits`.
@@ -108,7 +114,7 @@ class GeneratedSource(Source):
         size: Number of distinct questions; at most `largest_size`.
         num_rephrasings: N rephrasings, each in a different family; None is the largest N that the regime
             allows.
-        seed: Seed for drawing problems within the split's part of all problems.
+        seed: Seed for drawing the problems of the split.
     """
 
     splits: ClassVar[Mapping[str, Split]]
@@ -143,18 +149,18 @@ class GeneratedSource(Source):
 
     @abstractmethod
     def sample(self, rng: random.Random) -> Asked:
-        """Draw a problem that suits the split and the regime, of any hash bucket."""
+        """Draw a problem for the split and the regime; `load` skips problems of other splits' buckets."""
 
     @abstractmethod
     def phrase(self, asked: Asked, family: str, rng: random.Random) -> str:
-        """Phrase a problem; `rng` picks if the family has alternatives."""
+        """Phrase a problem; `rng` chooses among the alternatives of a family."""
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:  # noqa: ARG002
         """Return the fields of `REFORMULATIONS` (`hint`, `choices`, `noise`); empty by default."""
         return {}
 
     def reformulate(self, asked: Asked, question: str, name: str, rng: random.Random) -> str:
-        """Phrase a rephrasing of `question`, in the family or by the reformulation called `name`."""
+        """Return a rephrasing of `question`: `name` is a family of wordings or one of `REFORMULATIONS`."""
         if name not in REFORMULATIONS:
             return self.phrase(asked, name, rng)
         return REFORMULATIONS[name].layout.format(question=question, **self.aids(asked, rng))
@@ -205,7 +211,7 @@ class GeneratedSource(Source):
 
 
 def choices(answers: Sequence[str], wrong: Iterator[str], rng: random.Random) -> str:
-    """Return one of the answers and two wrong answers from `wrong`, in random order.
+    """Return one of the correct `answers` and two answers from `wrong`, in random order.
 
     >>> choices(["up left"], iter(["up up", "up left", "up up", "left up"]), random.Random(0))
     'up up or up left or left up'

@@ -1,10 +1,10 @@
-"""Mazes in text, the task of Pass@k training (arXiv 2508.10751, A.1, Table 4 and Fig. 14), generated here.
+"""Mazes in text: the task of Pass@k training (arXiv 2508.10751, A.1, Table 4 and Fig. 14), generated here.
 
-From the paper: n × n characters, where `S` is the start, `E` the end, `.` free and `*` a wall, as in Fig. 14
-and in the authors' verifier (A.1 swaps the last two); the sizes and numbers of `data=maze`. The paper does
-not say how the mazes are made; here rooms at odd places are joined by a random tree, and half of all other
-passages are open (5 of 9 in the paper's only example). The paper's mazes are RUC-AIBOX/Passk_Training_Maze on
-the hub.
+The format is the paper's: n × n characters, where `S` is the start, `E` the end, `.` a free cell and `*` a
+wall, as in Fig. 14 and in the authors' verifier (A.1 swaps `.` and `*`). `data=maze` has the paper's sizes
+and numbers of mazes. The paper does not say how its mazes are made. Here, a random tree joins rooms at odd
+coordinates, and each other passage is open with probability one half (5 of 9 are open in the paper's only
+example). The paper's mazes are RUC-AIBOX/Passk_Training_Maze on the hub.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ...rewards.response import split_response
 from ...types import QuestionGroup, Score, Verifier
 
 LOOPS = 0.5
-"""Share of open passages among those outside the tree."""
+"""Probability that a passage outside the tree is open."""
 STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
-"""Letter → (rows, columns) of its step."""
+"""Letter → its step, as (rows, columns)."""
 
 
 class MazeSource(Source):
     """Source of mazes. Question and reference are the maze alone; the template states the task.
 
     Args:
-        split: Name of the split; training and tests have no maze in common, whatever the seeds.
+        split: Name of the split. The splits have no maze in common, whatever their seeds.
         width: Characters per line, and number of lines; odd, at least 5.
         size: Number of mazes, all different.
         seed: Seed for drawing the mazes.
@@ -59,7 +59,7 @@ class MazeSource(Source):
 
 
 def draw_maze(rng: random.Random, width: int) -> str:
-    """Draw a maze whose rooms can all be reached."""
+    """Draw a maze in which all rooms can be reached."""
     rooms = [(row, column) for row in range(1, width, 2) for column in range(1, width, 2)]
     inside = range(1, width - 1)
     doors = [(row, column) for row in inside for column in inside if (row + column) % 2]
@@ -84,13 +84,14 @@ class MazeReward(Verifier):
     r"""Verifier that accepts a walk from `S` to `E` inside the maze, through no wall (arXiv 2508.10751, A.1).
 
     The reference is the maze: lines of `*` (wall), `.`, one `S` and one `E`. The answer is the last box
-    within the last `<answer>…</answer>`, else all text between these tags, else, without tags, the last box.
-    The answer's letters U, D, L and R are the steps, in either case; all other characters are skipped. Any
-    walk is correct, even one that passes E and comes back. Thoughts (`split_response`) are not read.
+    between the last tags `<answer>…</answer>`, or all text between these tags if there is no box. Without
+    tags, it is the last box of the response. The steps are the answer's letters U, D, L and R, in upper or
+    lower case; all other characters are skipped. Any walk is correct, even if it passes E and comes back.
+    Thoughts (`split_response`) are not read.
 
-    The authors' verifier (`code/maze_verifier.py` of RUCAIBox/Passk_Training) judges such answers alike. In a
-    response with neither tags nor box, it reads every letter; here, such a response has no answer and is
-    wrong.
+    The authors' verifier (`code/maze_verifier.py` of RUCAIBox/Passk_Training) judges such answers in the same
+    way. If a response has neither tags nor box, the authors' verifier reads every letter; here, such a
+    response has no answer and is wrong.
 
     >>> reward, maze = MazeReward(), "*****\n*S.E*\n*****"
     >>> reward("It is to the right: <answer> RR </answer>", maze)

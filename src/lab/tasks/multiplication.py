@@ -29,16 +29,16 @@ _TRAINED = {"mixed": TRAINED}
 class MultiplicationSource(ListSource):
     """Source of questions such as "What is 7 times 12?", each in several wordings.
 
-    With factors up to 15, there are 54 products for training and 36 for tests; a product and its mirror image
-    are one problem. Originals and rephrasings use eight wordings; the split `test_phrasing` has the products
-    of `test_id` in two other wordings.
+    With factors up to 15, there are 54 products for training and 36 for tests; a · b and b · a are the same
+    problem. Originals and rephrasings use eight wordings. The split `test_phrasing` has the products of
+    `test_id` in two other wordings.
 
     Args:
         split: One of `splits`.
         regime: None, or `mixed`.
         size: Number of distinct questions.
         num_rephrasings: N rephrasings, each in a different family; None is 7.
-        seed: Seed for drawing products within the split's part of all products.
+        seed: Seed for drawing the products of the split.
         largest_factor: Factors are 2 … `largest_factor`, in every split.
 
     >>> group = MultiplicationSource("train", size=1, num_rephrasings=1).load()[0]

@@ -1,8 +1,7 @@
 """Questions of reasoning-gym's generators (https://pypi.org/project/reasoning-gym), with verifiers of tagrpo.
 
-`reasoning_gym.yaml` has the form of the answer to each task, or the reason why a task is left out. The
-package's
-scorers are never called: several evaluate the answer as Python.
+`reasoning_gym.yaml` has the form of the answer to each task, or the reason why a task is not supported. The
+package's scorers are never called, because several of them evaluate the answer as Python.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from .verifiers import check_seconds
 TASKS: dict[str, dict[str, Any]] = yaml.safe_load(
     Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8")
 )
-"""Task → the `form` of its answer and more arguments of its verifier, or `unsupported`: the reason."""
+"""Task → arguments of its verifier, such as the `form` of the answer, or why the task is `unsupported`."""
 PARTS = 10
 """Number of parts into which questions are divided by a hash."""
 SPLITS = {"train": range(7), "test": range(7, PARTS)}
-"""Split → its parts."""
+"""Split → parts of the questions that belong to it."""
 REMEDY = "Correct data.options, or set data.task to another."
 PROGRAM = """
 import json, os, random, sys
@@ -71,7 +70,7 @@ class Item(Message):
 
 
 class ItemLine(Message):
-    """Line of the output of `PROGRAM`: an item, or the end."""
+    """Line in the output of `PROGRAM`: an item, or the mark of the end."""
 
     item: Item | None
     """An item; None marks the end."""
@@ -90,23 +89,25 @@ def verifier(task: str) -> PlainAnswerReward:
 
 
 class ReasoningGymSource(Source):
-    """Source of questions of one task. A smaller `size` gives the first questions of a larger one.
+    """Source of questions of one task. A smaller source has the first questions of a larger source.
 
-    Questions of the two splits differ in words and symbols, even in another order. Questions whose answer
-    lacks the task's form, for example because it is empty, are left out. `metadata` has `task`, `split` and
-    the generator's `difficulty`.
+    No question of one split has the same words and symbols as a question of the other split, even in another
+    order. Questions whose answer does not have the task's form, for example because it is empty, are left
+    out. `metadata` has `task`, `split` and the generator's `difficulty`.
 
     Args:
         task: A supported task.
         split: `train` or `test`.
-        size: Number of questions; the report warns if 20 items for each are too few to find them.
+        size: Number of questions. At most 20 · `size` + 100 items are generated; the report warns if fewer
+            than `size` of them are suitable.
         options: Settings of the generator.
-        seed: Chooses the questions within the split's own part.
-        load_seconds: Time limit for each item.
+        seed: Seed for generating the questions.
+        load_seconds: Time limit for each item, in seconds.
 
     Raises:
-        ValueError: if the split is unknown or the task is not supported; on loading, if the generator fails.
-        ForeignDataError: on loading, if an item is malformed, or takes too long.
+        ValueError: if the split is unknown or the task is not supported; when loading, if the generator
+            fails.
+        ForeignDataError: when loading, if an item is malformed or takes too long.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class ReasoningGymSource(Source):
         return list(found.values())
 
     def _items(self, count: int) -> Generator[Item]:
-        """Yield items from a process with a fixed hash seed and its own numpy state."""
+        """Yield items from a separate process, which has a fixed hash seed and its own random states."""
         job = json.dumps(
             [self.task, self.options, derive_seed(self.seed, "reasoning_gym", self.task) % 2**31, count]
         )

@@ -1,9 +1,9 @@
 """Single-turn environments of the package verifiers (https://pypi.org/project/verifiers), with their rewards.
 
-The package needs another version of openai than this project, and an environment is third-party code. Both
-are installed in a separate Python (`data.python`), whose processes load tasks and score responses within
-limits. No code of an environment runs in the present process. The other processes have no terminal, and only
-the environment variables of `child_environment` and `data.variables`.
+The package needs another version of openai than this project, and an environment is third-party code. The
+package and the environment are installed in a separate Python (`data.python`), whose processes load tasks and
+score responses within limits. No code of an environment runs in the present process. The separate processes
+have no terminal, and only the environment variables of `child_environment` and `data.variables`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def interpreter(python: str | None) -> str:
 
 
 class TaskLine(Message):
-    """Line of the output of `verifiers_program`: a task, why there are no tasks, or the end."""
+    """Line in the output of `verifiers_program`: a task, the reason for a refusal, or the mark of the end."""
 
     question: Text | None = None
     """Text of the question."""
@@ -50,7 +50,7 @@ class TaskLine(Message):
 
 
 class TaskData(Message):
-    """Fields of a task's data that are read here; the environment's rewards read all fields."""
+    """Data of a task: the fields that this package reads. The environment's rewards read all fields."""
 
     idx: Annotated[int, Field(ge=0, lt=10**9)]
     """Position of the task in the taskset."""
@@ -103,7 +103,8 @@ def check_seconds(load_seconds: float) -> float:
 class VerifiersSource(Source):
     """Source of an environment's tasks. A reference answer is the task's data as JSON, for the rewards.
 
-    A system prompt precedes the question. `metadata` has `environment` and the task's `id` and `name`.
+    If a task has a system prompt, it precedes the question. `metadata` has `environment`, and the task's `id`
+    and `name`.
 
     Args:
         environment: Installed taskset.
@@ -112,11 +113,12 @@ class VerifiersSource(Source):
         options: Settings of the taskset.
         python: Interpreter in which the taskset is installed; None is the current interpreter.
         load_seconds: Time limit for loading the tasks, in seconds.
-        variables: Names of environment variables to pass on, such as `HF_HOME`, besides `child_environment`.
+        variables: Names of environment variables to pass on, such as `HF_HOME`, besides those of
+            `child_environment`.
 
     Raises:
-        ValueError: on loading, if the environment is not installed or not single-turn, or has no task.
-        ForeignDataError: on loading, if a task is malformed, or loading takes too long.
+        ValueError: when loading, if the environment is not installed, is not single-turn, or has no task.
+        ForeignDataError: when loading, if a task is malformed, or if loading takes too long.
     """
 
     def __init__(
@@ -159,7 +161,7 @@ class VerifiersSource(Source):
         return list(groups.values())
 
     def _lines(self) -> list[TaskLine]:
-        """Run `verifiers_program`, and return its output lines without the last one, which marks the end."""
+        """Run `verifiers_program`; return the lines of its output, without the line that marks the end."""
         command = [self.python, "-P", str(PROGRAM), str(self.start), str(self.size)]
         surroundings = {**child_environment(self.variables), **taskset(self.environment, self.options)}
         try:
@@ -183,7 +185,7 @@ class VerifiersSource(Source):
             child.end()
 
     def _read(self, reading: int) -> list[TaskLine] | None:
-        """Read lines of `verifiers_program` up to the one that marks the end; None if it is missing."""
+        """Read the lines before the one that marks the end; return None if the mark of the end is missing."""
         buffer, lines, deadline = bytearray(), list[TaskLine](), time.monotonic() + self.load_seconds
         expected = f"Expected {self.python} to load the tasks of {self.environment} with {self.options}"
         while True:
@@ -225,25 +227,25 @@ class VerifiersSource(Source):
 class VerifiersReward(BackgroundVerifier):
     """Verifier that accepts a response if the weighted sum of the environment's rewards reaches `threshold`.
 
-    Worker processes of the environment's Python compute the rewards, each response within limits. A response
-    that exceeds a limit counts as wrong, with the reason in `Score.failure`. Rewards get whole responses,
-    including thoughts, since environments have their own parsers. The answer is the result of
-    `extract_answer`.
+    Worker processes of the environment's Python compute the rewards, with limits for each response. A
+    response that exceeds a limit counts as wrong, with the reason in `Score.failure`. Rewards read whole
+    responses, including thoughts, because environments have their own parsers. `Score.answer` is the result
+    of `extract_answer`.
 
     Args:
         environment: Name of the environment, the same as in the source.
         options: Options of the environment, the same as in the source.
         python: Python interpreter in which the environment is installed, the same as in the source.
-        threshold: Minimum reward of a correct response. Smaller rewards are not learned from.
+        threshold: Smallest sum of rewards of a correct response. The policy learns from verdicts alone.
         workers: Number of scoring processes.
         cpu_seconds: CPU time limit per response.
         memory_bytes: Memory limit for scoring one response.
-        load_seconds: Time limit for loading in each worker, in seconds.
+        load_seconds: Time limit for loading the environment in each worker, in seconds.
         variables: Names of environment variables to pass to the workers, the same as in the source.
 
     Raises:
-        ForeignDataError: on waiting for scores, if a reward is not a finite number.
-        RuntimeError: on waiting for scores, if a worker can't load the environment within `load_seconds`.
+        ForeignDataError: when waiting for scores, if a reward is not a finite number.
+        RuntimeError: when waiting for scores, if a worker can't load the environment within `load_seconds`.
     """
 
     reads_response = True
@@ -319,5 +321,5 @@ class VerifiersReward(BackgroundVerifier):
         )
 
     def close(self) -> None:
-        """End the workers; the next call starts new ones."""
+        """End the workers; the next call starts new workers."""
         self._pool.close()

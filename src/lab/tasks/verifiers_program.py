@@ -1,10 +1,11 @@
 """Program that runs a taskset of the package verifiers in a separate Python, without importing tagrpo.
 
 `python verifiers_program.py START COUNT` prints lines of JSON: `{"question": …, "data": …}` for each task,
-with the data as JSON within a text, then `{"end": number of tasks}`; or `{"refused": …}`. The lines go to a
-copy of standard output that child processes do not inherit; their standard output is standard error. For
-`WorkerPool` the file defines `compare([data, response])`, the weighted sum of the task's rewards. The
-variable `TAGRPO_TASKSET` names the taskset and its options, as JSON.
+with the data as JSON within a text, and then `{"end": number of tasks}`. If the taskset is refused, the line
+is `{"refused": …}`. The lines go to a copy of standard output that child processes do not inherit; the
+standard output of child processes is standard error. For `WorkerPool`, the file defines `compare([data,
+response])`, the weighted sum of the task's rewards. The environment variable `TAGRPO_TASKSET` has the taskset
+and its options, as JSON.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HOOKS = ("setup", "finalize", "stage_verifier")
 def refusal(taskset: Any, task: Any) -> str | None:
     """Return the reason why an environment is refused; None if it is accepted.
 
-    An accepted environment has one turn, and rewards that read the question and the response alone.
+    An environment is accepted if it has one turn, and if its rewards read only the question and the response.
     """
     import verifiers.v1 as vf
     from verifiers.v1.envs.single_agent import SingleAgentEnv
@@ -95,7 +96,7 @@ def main(start: str, count: str) -> None:
 
 
 def compare(job: list[Any]) -> float:
-    """Return the weighted sum of the rewards of a response to a task, given as `[data, response]`."""
+    """Return the weighted sum of a response's rewards; `job` is `[data of the task, response]`."""
     import verifiers.v1 as vf
     from verifiers.v1.state import state_cls
 

@@ -1,8 +1,8 @@
 """Metrics as pure functions of tensors.
 
-Arguments are per response: `group` is [R] long, ids of any numbers, `correct` [R] bool, `answers` [R]
-normalised final answers, None if none was found. Values of groups are [num_groups], in ascending order of the
-ids.
+Arguments have one value per response: `group` is [R] long, with any numbers as ids; `correct` is [R] bool;
+`answers` are R normalised final answers, None for a response without an answer. Results for groups are
+[num_groups], in ascending order of the ids.
 """
 
 from .diversity import answer_diversity, answer_entropy, majority_vote, mean_pairwise_distance

@@ -1,4 +1,4 @@
-"""Diversity of a group's responses, in final answers and in an encoder's embeddings; majority votes."""
+"""Diversity of the final answers and of the embedded responses in a group, and majority votes."""
 
 from collections.abc import Sequence
 
@@ -9,9 +9,9 @@ from .groups import group_index
 
 
 def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tensor) -> Tensor:
-    """Return [num_groups] long on the CPU, distinct wrong answers (Pass@k training, Fig. 7a).
+    """Return the number of distinct wrong answers in each group, [num_groups] long on the CPU.
 
-    Missing answers do not count.
+    This is the answer diversity of Pass@k training (Fig. 7a). Missing answers do not count.
 
     >>> answer_diversity(["1", "2", "2", "7"], torch.tensor([False, False, False, True]), torch.tensor([0, 0, 0, 0]))
     tensor([2])
@@ -23,7 +23,7 @@ def answer_diversity(answers: Sequence[str | None], correct: Tensor, group: Tens
 
 
 def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
-    """Return [num_groups] float64 on the CPU, entropy of the final answers, nats.
+    """Return the entropy of each group's final answers in nats, [num_groups] float64 on the CPU.
 
     A missing answer counts as an answer.
 
@@ -43,10 +43,10 @@ def answer_entropy(answers: Sequence[str | None], group: Tensor) -> Tensor:
 
 
 def majority_vote(correct: int, rivals: Sequence[int]) -> float:
-    """Return maj@n: 1 if the correct answer wins a question's vote, 1 / (1 + t) if it ties with t others.
+    """Return maj@n: 1 if the correct answer wins the vote, 1 / (1 + t) in a tie with t other answers, or 0.
 
-    Responses judged correct vote together, however they write their answer; those without an answer do not
-    vote. `correct` responses have the correct answer, each of `rivals` one of the wrong answers.
+    `correct` is the number of correct responses, which vote together, however they write their answer. Each
+    of `rivals` is the number of responses with one wrong answer. Responses without an answer do not vote.
 
     >>> majority_vote(2, [1, 1]), majority_vote(1, [1, 1]), majority_vote(1, [2]), majority_vote(0, [])
     (1.0, 0.3333333333333333, 0.0, 0.0)
@@ -55,13 +55,13 @@ def majority_vote(correct: int, rivals: Sequence[int]) -> float:
 
 
 def mean_pairwise_distance(embeddings: Tensor, group: Tensor) -> Tensor:
-    """Return [num_groups] float64 in 0..2, mean of 1 − cosine over all pairs of a group; NaN for one.
+    """Return the mean of 1 − cosine over all pairs in each group, [num_groups] float64 in 0..2.
 
-    The distance is that of TA-GRPO, Fig. 4.
+    The result is NaN for a group of one response. This is the distance in TA-GRPO, Fig. 4.
 
-    The expectation does not depend on the group's size. The cost is linear in the number of responses, as
-    Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u. `embeddings`: [R, D] float of any length; a zero vector
-    counts as orthogonal to all others.
+    The expectation does not depend on the group's size. The cost is linear in the number of responses,
+    because Σ_{i≠j} cos = |Σ_i u_i|² − n for unit vectors u. `embeddings` are [R, D] float, vectors of any
+    length; a zero vector counts as orthogonal to all others.
 
     >>> mean_pairwise_distance(torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]]), torch.tensor([0, 0, 0]))
     tensor([0.6667], dtype=torch.float64)

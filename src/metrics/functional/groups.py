@@ -1,4 +1,4 @@
-"""Rewards and advantages within groups: which groups give a gradient, and why others give none."""
+"""Rewards and advantages in groups: which groups give a gradient, and why other groups give no gradient."""
 
 import torch
 from torch import Tensor
@@ -8,15 +8,15 @@ CAUSES = ("all_right", "all_wrong", "truncated", "unpooled", "masked", "clipped"
 
 
 def group_index(group: Tensor) -> tuple[Tensor, int]:
-    """Return [R] long index of each id in 0..num_groups-1, in ascending order of ids, and num_groups."""
+    """Return the index of each id among the distinct ids in ascending order, [R] long, and num_groups."""
     ids, index = torch.unique(group, return_inverse=True)
     return index, len(ids)
 
 
 def uniform_groups(values: Tensor, group: Tensor) -> Tensor:
-    """Return [num_groups] bool, true if all values of a group are equal, in ascending order of ids.
+    """Return whether all values of each group are equal, [num_groups] bool, in ascending order of ids.
 
-    NaN equals nothing.
+    NaN does not equal any value.
 
     >>> uniform_groups(torch.tensor([1.0, 1.0, 0.0, 1.0]), torch.tensor([0, 0, 1, 1]))
     tensor([ True, False])
@@ -28,7 +28,7 @@ def uniform_groups(values: Tensor, group: Tensor) -> Tensor:
 
 
 def group_std(values: Tensor, group: Tensor) -> Tensor:
-    """Return [num_groups] float64, the sample standard deviation of each group; NaN for a group of one value.
+    """Return the sample standard deviation of each group, [num_groups] float64; NaN for a single value.
 
     The divisor is n − 1, as in the scale of GRPO's advantages and in TRL's `reward_std`.
 
@@ -44,7 +44,7 @@ def group_std(values: Tensor, group: Tensor) -> Tensor:
 
 
 def zero_gradient_groups(advantages: Tensor, group: Tensor) -> Tensor:
-    """Return [num_groups] bool, true if all advantages of a group are zero, in ascending order of ids.
+    """Return whether all advantages of each group are zero, [num_groups] bool, in ascending order of ids.
 
     >>> zero_gradient_groups(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([0, 0, 1, 1]))
     tensor([ True, False])
@@ -54,7 +54,7 @@ def zero_gradient_groups(advantages: Tensor, group: Tensor) -> Tensor:
 
 
 def zero_gradient_percentage(advantages: Tensor, group: Tensor) -> Tensor:
-    """Return [] float64, percentage of groups whose advantages are all zero, and give no gradient.
+    """Return the percentage of groups without gradient, whose advantages are all zero; [] float64.
 
     >>> zero_gradient_percentage(torch.tensor([0.0, 0.0, -1.0, 1.0]), torch.tensor([0, 0, 1, 1]))
     tensor(50., dtype=torch.float64)
@@ -75,15 +75,20 @@ def zero_gradient_causes(
 ) -> dict[str, Tensor]:
     """Find the groups that contribute nothing to the policy term, by the first cause that applies.
 
-    - `all_right`: all rewards are equal, and all responses correct;
+    If all advantages of a group are zero, the cause is one of these:
+
+    - `all_right`: all rewards are equal, and all responses are correct;
+    - `truncated`: all rewards are equal, no response is correct, and the length limit ended all responses;
     - `all_wrong`: all rewards are equal, and no response is correct;
-    - `truncated`: as `all_wrong`, and the length limit ended all responses;
-    - `unpooled`: rewards are equal within each prompt, but differ between prompts, and all advantages are
-      zero: pooling the prompts would give a gradient;
-    - `masked`: every response with an advantage is left out of the loss;
-    - `clipped`: in all responses with an advantage that are in the loss, every token is clipped;
-    - `other`: all advantages are zero although rewards differ (as in Pass@k with fewer than k wrong
-      responses), or although equal rewards go to right and wrong responses.
+    - `unpooled`: rewards are equal within each prompt, but differ between prompts, so that pooling the
+      prompts would give a gradient;
+    - `other`: advantages are zero although rewards differ (as in Pass@k with fewer than k wrong responses),
+      or right and wrong responses have equal rewards.
+
+    If some advantages are not zero, the cause is one of these:
+
+    - `masked`: every response with a nonzero advantage is left out of the loss;
+    - `clipped`: every token is clipped in all responses with a nonzero advantage that are in the loss.
 
     All arguments have one value per response. `advantages` and `rewards` are float, `correct` and `truncated`
     bool. `group` is the id of the question, and `prompt` the id of the sampled prompt; a prompt belongs to
@@ -91,7 +96,7 @@ def zero_gradient_causes(
     share of tokens whose gradient was removed by clipping, NaN if no forward was made. None for `masked` or
     `clipped` stands for zeros.
 
-    Returns [num_groups] bool by cause; a group has at most one cause.
+    Return by cause whether each group has this cause, [num_groups] bool. A group has at most one cause.
 
     >>> rewards = torch.tensor([1.0, 1.0, 0.0, 0.0, 1.0, 0.0])
     >>> advantages, group = torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0, -1.0]), torch.tensor([0, 0, 1, 1, 2, 2])
@@ -124,13 +129,13 @@ def zero_gradient_causes(
 
 
 def uniform_subset_probability(values: Tensor, group: Tensor, size: Tensor) -> Tensor:
-    """Return [num_groups] float64, the exact probability that s responses of a group are all equal.
+    """Return the exact probability that s random responses of a group are equal, [num_groups] float64.
 
-    Responses are drawn without replacement.
+    The s responses are drawn without replacement.
 
-    For a group of m responses, m_v of them with the value v, the probability is Σ_v C(m_v, s) / C(m, s); NaN
-    if m < s. The probability makes groups of unequal size comparable: 24 responses are less often
-    uniform than 8, merely because there are more of them.
+    For a group of m responses, m_v of which have the value v, the probability is Σ_v C(m_v, s) / C(m, s), or
+    NaN if m < s. The probability makes groups of unequal size comparable: 24 responses are less often uniform
+    than 8, merely because there are more of them.
 
     `values` are [R] float, and `group` is [R] long. `size` is [num_groups] long: s of each group, at least 1.
 
@@ -156,13 +161,14 @@ def zero_gradient_probability(success: Tensor, samples: int | Tensor, pooled: bo
 
     Normalised advantages of such a pool have no gradient.
 
-    ∏ p_n^{G_n} + ∏ (1 − p_n)^{G_n} over the prompts of a pool, for binary rewards and independent responses:
-    the expected share of `uniform_groups`.
+    For binary rewards and independent responses, the probability is ∏ p_n^{G_n} + ∏ (1 − p_n)^{G_n} over the
+    prompts of the pool. It is the expected share of `uniform_groups`.
 
     Args:
-        success: [P] float, success rate of each prompt.
+        success: Success rate of each prompt, [P] float.
         samples: Responses per prompt, at least 1: one number, or [P] long.
-        pooled: Whether the prompts share a pool (TA-GRPO, gives [] float64), or each is its own (GRPO, [P]).
+        pooled: Whether all prompts share one pool (TA-GRPO; the result is [] float64), or each prompt is a
+            pool (GRPO; the result is [P] float64).
 
     Raises:
         ValueError: if a success rate is outside 0..1, or a number of samples below 1.

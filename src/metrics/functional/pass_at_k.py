@@ -1,4 +1,4 @@
-"""Pass@k: from samples without bias, and from exact success probabilities."""
+"""Pass@k: unbiased estimates from samples, and exact values from success probabilities."""
 
 from collections.abc import Sequence
 
@@ -60,19 +60,19 @@ def exact_pass_at_k(success: Tensor, ks: Sequence[int]) -> Tensor:
 
 
 def cover_at_tau(success: Tensor, taus: Sequence[float]) -> Tensor:
-    """Return 1 if a question's success rate p is at least τ, else 0: 1[p ≥ τ].
+    """Return 1[p ≥ τ] for each question and each τ: 1 if the success rate p is at least τ, otherwise 0.
 
     The mean over questions is Cover@τ (arXiv 2510.08325, abstract): breadth at a required reliability. Pass@k
     is a mean of Cover@τ, k ∫ (1 − τ)^(k−1) Cover@τ dτ, with most of its weight at small τ.
 
-    If `success` is correct / samples, the mean is the share of questions to which at least a share τ of the
-    completions is correct, as the abstract defines it. This is not an unbiased estimate of Cover@τ for the
+    If `success` is correct / samples, the mean is the share of questions for which at least a share τ of the
+    completions is correct, as the abstract defines Cover@τ. It is not an unbiased estimate of Cover@τ for the
     true p. No unbiased estimate exists: the mean of any statistic of n draws is a polynomial of p, but 1[p ≥
     τ] is not.
 
     Args:
-        success: [Q] float, p of each question, 0..1.
-        taus: Values of τ, 0..1; τ = 0 covers every question.
+        success: Success rate p of each question, [Q] float, 0..1.
+        taus: Values of τ, 0..1. Every question has p ≥ 0, so that the result for τ = 0 is 1.
 
     Returns:
         [Q, len(taus)] float64.

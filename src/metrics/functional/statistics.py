@@ -1,4 +1,4 @@
-"""Confidence intervals over questions, and a test whether a question's prompts differ in difficulty."""
+"""Confidence intervals over questions, and a test of whether a question's prompts differ in difficulty."""
 
 from collections.abc import Callable
 from math import fsum
@@ -12,7 +12,7 @@ from .groups import group_index
 
 
 class Interval(NamedTuple):
-    """A mean and the bounds of its confidence interval."""
+    """Mean with the bounds of its confidence interval."""
 
     value: float
     low: float
@@ -20,16 +20,17 @@ class Interval(NamedTuple):
 
 
 def t_intervals(*sets: Tensor) -> list[Interval]:
-    """Return Student's 95 % t-interval of each column's mean over questions, within the values' range.
+    """Return the mean of each column over questions, with Student's 95 % t-interval.
 
     Args:
         sets: [Q, K] float, one row per question. For several sets, such as benchmarks, the mean is the mean
             of the sets' means. The degrees of freedom are those of the smallest set, which is conservative.
 
     Returns:
-        Mean and bounds of each column. All are NaN if there are no questions; the bounds equal the mean if
-        there is one question. With ten questions, or if most have the same value, the bounds cover up to
-        three percentage points less than 95 %.
+        Mean and bounds of each column. Bounds are cut off at the smallest and the largest value. All are NaN
+        if there are no questions; the bounds equal the mean if there is one question. With ten questions, or
+        if most questions have the same value, the probability that the bounds contain the true mean is up to
+        three percentage points below 95 %.
 
     >>> t_intervals(torch.tensor([[0.0, 1.0], [0.0, 1.0]]))
     [Interval(value=0.0, low=0.0, high=0.0), Interval(value=1.0, low=1.0, high=1.0)]
@@ -52,15 +53,17 @@ def t_intervals(*sets: Tensor) -> list[Interval]:
 
 
 def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Tensor:
-    """Return the variance of the true success rate over the prompts of each question, without bias.
+    """Return an unbiased estimate of the variance of the true success rate over each question's prompts.
 
     The variance of the observed rates p̂ also contains their sampling noise, which is subtracted: var(p̂) −
-    mean p̂ (1 − p̂) / (G − 1), for G responses to a prompt. The result is zero on average if rephrasings
-    change nothing (single questions may come out negative); it is at most ½ with two prompts, ¼ with many.
-    TA-GRPO assumes that it is positive (§1): then a pool can be mixed although its original is not.
+    mean p̂ (1 − p̂) / (G − 1), for G responses to a prompt. The estimate is zero on average if rephrasings do
+    not change the success rate (for a single question, it may be negative). It is at most ½ with two prompts,
+    and at most ¼ with many prompts. TA-GRPO assumes that the variance is positive (§1): a pool can then have
+    both correct and wrong responses although the responses to the original are all correct or all wrong.
 
-    `correct` is [R] bool; `prompt`, the sampled prompt, and `question` are [R] long ids. Returns
-    [num_questions] float64, NaN for fewer than two prompts, or if a prompt has a single response.
+    `correct` is [R] bool; `prompt`, the sampled prompt, and `question` are [R] long ids. The result is
+    [num_questions] float64, NaN for a question with fewer than two prompts or with a single response to a
+    prompt.
 
     >>> correct = torch.tensor([True, True, False, False])  # one prompt always right, the other never: var(1, 0)
     >>> difficulty_variance(correct, torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 0]))
@@ -77,7 +80,7 @@ def difficulty_variance(correct: Tensor, prompt: Tensor, question: Tensor) -> Te
 def _by_prompt(
     correct: Tensor, prompt: Tensor, question: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Callable[[Tensor], Tensor]]:
-    """Return responses, correct ones and question per prompt, and a function that sums by question."""
+    """Return responses, correct responses and question of each prompt, and a function summing by question."""
     row, prompts = group_index(prompt)
     owner, questions = group_index(question)
     owner = owner.new_zeros(prompts).scatter(0, row, owner)
@@ -96,7 +99,7 @@ class DifficultyTest(NamedTuple):
     p_value: float
     """One-sided p-value; 1 without any informative question."""
     questions: int
-    """Number of informative questions: two prompts or more, right and wrong responses."""
+    """Number of informative questions: they have two prompts or more, and both right and wrong responses."""
 
     def __str__(self) -> str:
         p_value = f"p = {self.p_value:.3f}" if self.p_value >= 0.001 else "p < 0.001"

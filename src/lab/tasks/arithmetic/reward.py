@@ -1,4 +1,4 @@
-"""Exact match with one of the listed chains of values."""
+"""Verifier that compares a response with a list of correct chains of values."""
 
 from __future__ import annotations
 

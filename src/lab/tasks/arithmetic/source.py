@@ -1,8 +1,8 @@
 """Embedded task: word problems whose difficulty depends on their phrasing.
 
-Supervised training sees the families of phrasing with very unequal frequency, so that a starter policy often
-fails in rare families; a rephrasing into a common family makes a hopeless question solvable. A problem starts
-from a number and applies operations (+ b, − b, double) from left to right; every value lies in 0..99.
+Families of phrasing have very unequal frequencies in supervised training, so that a starter policy often
+fails in rare families. A rephrasing into a common family makes a hopeless question solvable. A problem starts
+from a number and applies operations (+ b, − b, double) from left to right. Every value lies in 0..99.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ..generated import REFORMULATIONS, Asked, GeneratedSource, Split, choices
 
 MAX_VALUE, LARGEST_DOUBLED = 99, 30
 DOUBLING_SHARE = 0.4
-"""Share of drawn problems with one operation replaced by a doubling; such problems are valid less often."""
+"""Share of drawn problems in which a doubling replaces an operation; such problems are valid less often."""
 OPERATORS = {"+": operator.add, "-": operator.sub, "*": operator.mul}
 
 PEOPLE = (
@@ -41,7 +41,7 @@ class Operation(NamedTuple):
         return int(OPERATORS[self.symbol](value, self.operand))
 
     def valid_for(self, value: int) -> bool:
-        """Return whether the result is in 0..99, and no number above 30 is doubled."""
+        """Return whether the result is in 0..99 and, for a doubling, `value` is at most 30."""
         return 0 <= self(value) <= MAX_VALUE and (self.symbol != "*" or value <= LARGEST_DOUBLED)
 
 
@@ -61,12 +61,12 @@ class Problem:
 
     @property
     def values(self) -> tuple[int, ...]:
-        """Start, intermediate values and answer."""
+        """Starting number, intermediate values and answer."""
         return tuple(accumulate(self.operations, lambda value, apply: apply(value), initial=self.start))
 
     @property
     def answer(self) -> int:
-        """Last value."""
+        """Answer: the last of `values`."""
         return self.values[-1]
 
     @property
@@ -84,9 +84,9 @@ class Problem:
 
     @property
     def chains(self) -> tuple[str, ...]:
-        """All solutions, each as the values after its operations, such as `27 54`.
+        """All solutions; each lists the values after the operations, such as `27 54`.
 
-        The operations may be in any valid order with the same answer.
+        In a solution, the operations may be in any valid order that gives the same answer.
         """
         orders = (replace(self, operations=order) for order in permutations(self.operations))
         right = {order.values[1:] for order in orders if order.valid and order.answer == self.answer}
@@ -94,13 +94,13 @@ class Problem:
 
     @property
     def asked(self) -> Asked:
-        """Content of the question; the facts are the number of operations, and the expression."""
+        """Content of the question; its facts are the number of operations and the expression."""
         facts = {"num_operations": len(self.operations), "expression": self.expression}
         return Asked(self.expression, (str(self.answer),), facts, self)
 
 
 def sample_problem(rng: random.Random, num_operations: Sequence[int], start: tuple[int, int]) -> Problem:
-    """Draw a valid problem; `start` is the inclusive range of its first number."""
+    """Draw a valid problem; `start` is the range of its first number, both ends included."""
     while True:
         operations = [
             Operation(rng.choice("+-"), rng.randint(2, 9)) for _ in range(rng.choice(num_operations))
@@ -118,8 +118,8 @@ class Family:
     """Family of wordings: templates that phrase a problem, and their share in supervised training.
 
     `layout` has the fields {name} {he} {him} {start} {things} {events}; the clauses have {he} {him} {n}. If
-    there are several clauses for an operation, each event picks one. The first letters of sentences are
-    capitalised afterwards.
+    there are several clauses for an operation, each event uses one of them. The first letters of sentences
+    are capitalised afterwards.
     """
 
     layout: str
@@ -127,10 +127,10 @@ class Family:
     add: Sequence[str]
     subtract: Sequence[str]
     double: Sequence[str]
-    backward: bool = False  # events are told from the last to the first
+    backward: bool = False  # whether the text has the events from the last to the first
     share: float = 0.0  # of the supervised examples; 0 for a family that is never trained
     strategies: tuple[float, float, float] = (1.0, 0.0, 0.0)
-    """Shares of solutions from left to right, with additions first, and with the direct answer."""
+    """Shares of three kinds of solutions: from left to right, additions first, and the answer alone."""
 
 
 _BUYS, _SELLS = ("{he} buys {n}", "{he} finds {n}"), ("{he} sells {n}", "{he} loses {n}")
@@ -185,7 +185,7 @@ FAMILIES: Mapping[str, Family] = {
 
 
 def phrase(problem: Problem, family: Family, rng: random.Random) -> str:
-    """Phrase `problem` in the words of `family`; `rng` picks among synonyms.
+    """Phrase `problem` in the words of `family`; `rng` chooses among synonyms.
 
     >>> problem = Problem(23, (Operation("+", 4), Operation("*", 2)), person=0, thing=0)
     >>> phrase(problem, FAMILIES["passive"], random.Random(0))
@@ -208,7 +208,7 @@ _HARD = ("passive", "reversed", "start_last")
 _COMMON = ("narrative", "question_first", "list", "symbol")
 
 REFORMULATED = "reformulated"
-"""Regime whose answers are chains of values, and whose rephrasings are of five kinds."""
+"""Regime whose answers are chains of values and which has five kinds of rephrasings."""
 REPHRASINGS: Mapping[str, Sequence[str]] = {
     "mixed": _TRAINED,
     "hard": _COMMON,
@@ -223,7 +223,7 @@ class ArithmeticSplit(Split):
 
     num_operations: Sequence[int] = (3,)
     start: tuple[int, int] = (2, 30)
-    """Inclusive range of the first number."""
+    """Range of the first number, both ends included."""
 
 
 _TRAIN_ORIGINALS = {"mixed": _TRAINED, "hard": _HARD, REFORMULATED: ("passive",)}
@@ -242,14 +242,16 @@ SPLITS: Mapping[str, ArithmeticSplit] = {
 class ArithmeticSource(GeneratedSource):
     """Generated word problems with rephrasings.
 
-    `train` and `validation` share one distribution. All problems of the tests have three operations, so that
-    Pass@k can rise up to k = 32. `test_id` uses rare families of training, `test_phrasing` a family that is
-    never trained, `test_size` the families of `test_id`, with larger starting numbers than in training
-    (31..60 instead of 2..30). The regime `mixed` uses the six trained families for originals and rephrasings.
-    `hard` uses two rare families and one that is never trained for originals, and the four others for
-    rephrasings. `reformulated` has two operations, one family of questions, and rephrasings of five kinds:
-    three other wordings, and `REFORMULATIONS`. Its answers are the values after each operation, in any valid
-    order, so that all answers can be listed.
+    Splits: `train` and `validation` have the same distribution. All problems of the tests have three
+    operations, so that Pass@k can rise up to k = 32. `test_id` uses the rare families of training,
+    `test_phrasing` a family that is never trained, and `test_size` the families of `test_id` with larger
+    starting numbers than in training (31..60 instead of 2..30).
+
+    Regimes: `mixed` uses the six trained families for originals and rephrasings. For originals, `hard` uses
+    two rare families and a family that is never trained; for rephrasings, it uses the four other families.
+    `reformulated` has problems of two operations, one family of originals, and rephrasings of five kinds:
+    wordings in three other families, and the four kinds in `REFORMULATIONS`. Its answers are the values after
+    each operation, in any valid order of the operations, so that all answers can be listed.
 
     >>> group = ArithmeticSource("train", num_rephrasings=1).load()[3]
     >>> group.metadata["family"], group.question
@@ -268,14 +270,14 @@ class ArithmeticSource(GeneratedSource):
         return problem.asked._replace(answers=problem.chains) if chained else problem.asked
 
     def phrase(self, asked: Asked, family: str, rng: random.Random) -> str:
-        """Phrase a problem; `rng` picks among the family's synonyms."""
+        """Phrase a problem; `rng` chooses among the family's synonyms."""
         return phrase(asked.told, FAMILIES[family], rng)
 
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
         """Return the fields of `REFORMULATIONS` for a problem.
 
-        `hint` is the first value, `choices` a correct chain and two wrong ones, `noise` two unrelated numbers
-        of things.
+        `hint` is the first value of a solution, `choices` a correct chain and two wrong chains, and `noise`
+        two unrelated numbers of things.
         """
 
         def others() -> Iterator[str]:

@@ -5,8 +5,8 @@ No text of a model is evaluated. The language is small on purpose, so that all c
     expression = operand operator operand          operator = + | - | * | /
     operand    = number | ( expression )           one space between any two of these
 
-Every number is used exactly once, and every operation gives a whole number above zero: the rules of the game,
-except that no number may be left out.
+Every number is used exactly once, and every operation gives a whole number above zero. These are the rules of
+the game, except that no number may be left out.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def operate(left: int, operator: str, right: int) -> int | None:
 def value_of(expression: str) -> int | None:
     """Return the value of an expression; None if it is malformed or a result is not a positive integer.
 
-    The caller must ensure that the numbers have few digits.
+    The caller must ensure that the numbers in the expression have few digits.
 
     >>> value_of("( 9 - 3 ) * 4"), value_of("9 - 3 * 4"), value_of("( 3 - 9 ) * 4"), value_of("8 +- 2")
     (24, None, None, None)
@@ -80,7 +80,7 @@ def solutions(numbers: Sequence[int], target: int) -> list[str]:
 
 
 def _operations(numbers: tuple[int, ...]) -> Iterator[tuple[int, Sequence[str], str, Sequence[str]]]:
-    """Yield (value, left operand's spellings, operator, right operand's spellings) of each last operation."""
+    """Yield (value, left operand's texts, operator, right operand's texts) of each last operation."""
     for left, right in _parts(numbers):
         for (one, these), (other, those) in product(_operands(left).items(), _operands(right).items()):
             for operator in OPERATORS:
@@ -91,7 +91,7 @@ def _operations(numbers: tuple[int, ...]) -> Iterator[tuple[int, Sequence[str], 
 
 @lru_cache(maxsize=1024)
 def _operands(numbers: tuple[int, ...]) -> Mapping[int, Sequence[str]]:
-    """Return value → all operands of these numbers with the value."""
+    """Return value → all operands that use exactly these numbers and have this value."""
     if len(numbers) == 1:
         return {numbers[0]: [str(numbers[0])]}
     found: dict[int, set[str]] = {}
@@ -101,7 +101,7 @@ def _operands(numbers: tuple[int, ...]) -> Mapping[int, Sequence[str]]:
 
 
 def _parts(numbers: tuple[int, ...]) -> set[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return all splits of sorted numbers into two non-empty sides; equal numbers are interchangeable."""
+    """Return all divisions of sorted numbers into two non-empty parts; equal numbers are interchangeable."""
     rows = range(len(numbers))
     chosen = [left for size in rows[1:] for left in combinations(rows, size)]
     return {
@@ -123,7 +123,7 @@ class CountdownReward(EnumeratingVerifier):
     """
 
     def __call__(self, response: str, reference: Reference) -> Score:
-        """Score one response; `answer` is None unless the response is a valid expression of the numbers."""
+        """Score one response; `answer` is None if the response is not a valid expression of the numbers."""
         scores = [self._compare(response, correct) for correct in references_of(reference)]
         return max(scores, key=lambda score: (score.correct, score.answer is not None))
 
@@ -164,5 +164,5 @@ def _target_of(reference: str) -> int:
 
 
 def _operands_of(expression: str) -> list[str]:
-    """Return all tokens but the operators, sorted; equal for expressions of the same numbers."""
+    """Return all tokens except operators, sorted; they are equal for expressions of the same numbers."""
     return sorted(token for token in expression.split(" ") if token not in OPERATORS)

@@ -1,7 +1,8 @@
 """Embedded task: make a target from all of the given numbers. Many expressions are correct.
 
-Modelled on `countdown` of reasoning-gym, but not with its verifier, which evaluates the text of a model as
-Python. Questions have a few words instead of eighty, in several phrasings, and no two splits share a problem.
+The task is modelled on `countdown` of reasoning-gym, but does not use its verifier, which evaluates the text
+of a model as Python. Questions have a few words instead of eighty, in several phrasings. No two splits share
+a problem.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from .reward import INNERMOST, OPERATORS, operate, solutions
 
 LARGEST_TARGET, SMALLEST = 99, 2
 LARGEST = {"usual": 15, "test_size": 20}
-"""Largest number by split: numbers are 2..15; in the split `test_size` at least one is 16..20."""
+"""Largest number by split: numbers are 2..15; in the split `test_size`, at least one number is 16..20."""
 COUNTS = {"easy": 3, "medium": 4, "hard": 4, "reformulated": 3}
 """Regime → number of numbers in a problem."""
 FEW_ANSWERS = 16
-"""Maximum number of answers of a `hard` problem; problems of four numbers have thirty on average."""
+"""Maximum number of answers to a `hard` problem; problems of four numbers have thirty answers on average."""
 
 ONES = [
     "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
@@ -57,13 +58,15 @@ REPHRASINGS = {
 class CountdownSource(ListSource):
     """Source of countdown problems: three or four numbers 2..15, all to be used, and a target of at most 99.
 
-    Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md: `easy` has
-    three numbers and `medium` four, phrased in the trained families. `hard` has four numbers that can be
-    combined in few ways, with originals in two rarely trained families, and rephrasings in common families.
-    `reformulated` has three numbers, one family of questions, whose target is spelled out, and rephrasings of
-    five kinds: three other wordings, and `REFORMULATIONS`. `examples/starters/exposed.py` makes policies for
-    which these kinds are easier to different degrees. The tests are `test_id`, of the same kind as training;
-    `test_phrasing`, in a family that is never trained; and `test_size`, with at least one number in 16..20.
+    Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md. `easy` has
+    three numbers and `medium` has four, phrased in the trained families. `hard` has four numbers that can be
+    combined in few ways; its originals are in two rarely trained families, and its rephrasings in common
+    families. `reformulated` has three numbers, one family of originals with the target spelled out in words,
+    and rephrasings of five kinds: wordings in three other families, and the four kinds in `REFORMULATIONS`.
+    `examples/starters/exposed.py` makes policies for which these kinds are easier to different degrees.
+
+    The tests are `test_id`, of the same kind as training; `test_phrasing`, in a family that is never trained;
+    and `test_size`, with at least one number in 16..20.
 
     >>> group = CountdownSource("train", "easy", num_rephrasings=1).load()[0]
     >>> group.question, group.rephrasings, group.answer
@@ -76,7 +79,7 @@ class CountdownSource(ListSource):
     largest_size = 600
 
     def sample(self, rng: random.Random) -> Asked:
-        """Draw a problem with as many numbers as the regime has; in `hard`, one with few answers."""
+        """Draw a problem of the regime's size; in `hard`, a problem with few answers."""
         while True:
             problem = sample_problem(rng, COUNTS[self.regime], large=self.split == "test_size")
             # Answers are counted only where the problem is of use: that takes a millisecond.
@@ -87,7 +90,8 @@ class CountdownSource(ListSource):
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
         """Return the fields of `REFORMULATIONS` for a problem.
 
-        `hint` is a first step, `choices` a solution and two wrong expressions, `noise` two unrelated numbers.
+        `hint` is a first step of a solution, `choices` a solution and two wrong expressions, and `noise` two
+        unrelated numbers.
         """
         numbers, target = asked.facts["numbers"], asked.facts["target"]
         answers = solutions(numbers, target)
@@ -117,9 +121,9 @@ def spelled(number: int) -> str:
 
 
 def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> Asked:
-    """Draw a problem of `count` numbers; if `large`, at least one of them is 16..20.
+    """Draw a problem of `count` numbers; if `large`, at least one of the numbers is 16..20.
 
-    The facts are the `numbers`, ascending, and the `target`; the answer is one of the expressions.
+    The facts are the `numbers`, ascending, and the `target`. The answer is one of the correct expressions.
     """
     while True:
         numbers = [rng.randint(SMALLEST, LARGEST["test_size" if large else "usual"]) for _ in range(count)]
@@ -133,7 +137,7 @@ def sample_problem(rng: random.Random, count: int, *, large: bool = False) -> As
 
 
 def _combined(rng: random.Random, numbers: list[int]) -> tuple[int, str]:
-    """Combine numbers two at a time by random operations; return 0 as value if the rules allow no result."""
+    """Combine numbers by random operations; return value and text, or 0 and "" if there is no result."""
     made = [(number, str(number)) for number in numbers]
     while len(made) > 1:
         rng.shuffle(made)

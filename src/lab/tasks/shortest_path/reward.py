@@ -22,10 +22,10 @@ def move(cell: Cell, direction: str) -> Cell:
 class ShortestPathReward(EnumeratingVerifier):
     """Verifier that accepts a walk to the goal if all of its steps belong to shortest paths.
 
-    The references are shortest paths between two cells, such as `right right down`. A walk from the start
-    whose steps all belong to shortest paths gets nearer to the goal with each step, so it is a shortest path.
-    If the references contain every such step, every shortest path is correct. Directions are separated by one
-    space, and there is no other text, so that `correct_responses` is complete.
+    The references are shortest paths between two cells, such as `right right down`. If all steps of a walk
+    from the start belong to shortest paths, each step leads nearer to the goal, so that the walk is a
+    shortest path. If the references contain every such step, every shortest path is accepted. Directions must
+    be separated by one space, without other text, so that `correct_responses` is complete.
 
     >>> reward = ShortestPathReward()
     >>> reward("right down", ("right down", "down right"))
@@ -35,7 +35,7 @@ class ShortestPathReward(EnumeratingVerifier):
     """
 
     def __call__(self, response: str, reference: Reference) -> Score:
-        """Score one response; `answer` is None unless the response is a walk of the references' length."""
+        """Score one response; `answer` is None if the response is not a walk of the references' length."""
         steps, goal, length = _shortest(reference)
         walk = response.split(" ", length)
         if len(walk) != length or not DIRECTIONS.keys() >= set(walk):
@@ -66,7 +66,7 @@ class ShortestPathReward(EnumeratingVerifier):
 
 
 def _shortest(reference: Reference) -> tuple[set[tuple[Cell, str]], Cell, int]:
-    """Return the references' steps as (cell, direction), their end, and their number of steps."""
+    """Return the steps in the references as (cell, direction), the last cell, and the number of steps."""
     steps, ends = set(), set()
     for path in (text.split(" ") for text in references_of(reference)):
         if not DIRECTIONS.keys() >= set(path):

@@ -1,7 +1,7 @@
 """Embedded task: the shortest path through a small grid with walls. Most questions have several answers.
 
-Modelled on `shortest_path` of reasoning-gym, but with twenty words instead of two hundred, an answer to every
-question, and no grid in two splits.
+The task is modelled on `shortest_path` of reasoning-gym, but a question has twenty words instead of two
+hundred, every question has an answer, and no two splits share a grid.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ WIDTH = {"usual": 5, "test_size": 6}
 NUM_WALLS = (3, 6)
 """Inclusive range of the number of walls."""
 LENGTHS = {"easy": range(3, 6), "medium": range(7, 9), "hard": range(2, 5), "reformulated": range(2, 5)}
-"""Regime → steps of a shortest path."""
+"""Regime → numbers of steps in a shortest path."""
 
 FAMILIES: Mapping[str, Family] = {
     "plain": Family(layout="From {start} to {goal}. Walls: {items}.", share=0.40),
@@ -64,13 +64,15 @@ class Grid(NamedTuple):
 class ShortestPathSource(ListSource):
     """Source of grids of 5 × 5 cells with three to six walls; cells are named a1..e5, where a1 is top left.
 
-    Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md: paths have 3 to
-    5 steps in `easy` and 7 or 8 in `medium`, phrased in the trained families. `hard` has paths of 2 to 4
-    steps, but originals in two rarely trained families, and rephrasings in common families. `reformulated`
-    has paths of this length, one family of questions, and rephrasings of five kinds: three other wordings,
-    and `REFORMULATIONS`. `examples/starters/exposed.py` makes policies for which these kinds are easier to
-    different degrees. The tests are `test_id`, of the same kind as training; `test_phrasing`, in a family
-    that is never trained; and `test_size`, of 6 × 6 cells.
+    Regimes differ in how much the policy of `examples/starters` can solve, see docs/tasks.md. Paths have 3 to
+    5 steps in `easy` and 7 or 8 steps in `medium`, phrased in the trained families. `hard` has paths of 2 to
+    4 steps, but its originals are in two rarely trained families, and its rephrasings in common families.
+    `reformulated` has paths of 2 to 4 steps, one family of originals, and rephrasings of five kinds: wordings
+    in three other families, and the four kinds in `REFORMULATIONS`. `examples/starters/exposed.py` makes
+    policies for which these kinds are easier to different degrees.
+
+    The tests are `test_id`, of the same kind as training; `test_phrasing`, in a family that is never trained;
+    and `test_size`, with grids of 6 × 6 cells.
 
     >>> group = ShortestPathSource("train", "easy", num_rephrasings=1).load()[0]
     >>> group.question, group.answer
@@ -88,8 +90,8 @@ class ShortestPathSource(ListSource):
     def aids(self, asked: Asked, rng: random.Random) -> Mapping[str, str]:
         """Return the fields of `REFORMULATIONS` for a problem.
 
-        `hint` is half a shortest path, `choices` a shortest path and two wrong walks, `noise` two unrelated
-        cells.
+        `hint` is the first half of a shortest path, `choices` a shortest path and two wrong walks, and
+        `noise` two unrelated cells.
         """
         length = asked.facts["length"]
 
@@ -109,7 +111,7 @@ class ShortestPathSource(ListSource):
 
 
 def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Asked:
-    """Draw a problem by `sample_grid`; facts are the `grid`, and the `length` of a shortest path."""
+    """Draw a problem by `sample_grid`; its facts are the `grid` and the `length` of a shortest path."""
     grid = sample_grid(rng, lengths, large=large)
     start, goal, *walls = map(name_of, (grid.start, grid.goal, *grid.walls))
     key = f"{grid.width}: {start} > {goal} # {' '.join(walls)}"
@@ -118,7 +120,7 @@ def sample_problem(rng: random.Random, lengths: Sequence[int], *, large: bool = 
 
 
 def sample_grid(rng: random.Random, lengths: Sequence[int], *, large: bool = False) -> Grid:
-    """Draw a grid whose shortest paths have one of `lengths`; walls are sorted."""
+    """Draw a grid whose shortest paths have one of the `lengths`; the walls are sorted."""
     width = WIDTH["test_size" if large else "usual"]
     cells = [(column, row) for column in range(width) for row in range(width)]
     while True:
@@ -132,7 +134,7 @@ def sample_grid(rng: random.Random, lengths: Sequence[int], *, large: bool = Fal
 
 
 def shortest_paths(width: int, start: Cell, goal: Cell, walls: Sequence[Cell]) -> tuple[str, ...]:
-    """Return all shortest paths on a square grid, in alphabetical order; none if the goal is unreachable.
+    """Return all shortest paths on a square grid, in alphabetical order; empty if the goal is unreachable.
 
     >>> shortest_paths(2, (0, 0), (1, 1), []), shortest_paths(2, (0, 0), (1, 1), [(1, 0)])
     (('down right', 'right down'), ('down right',))

@@ -48,15 +48,16 @@ class ExceedingPassAtKAdvantage(AdvantageStrategy):
 class CombinationAdvantage(AdvantageStrategy):
     """Mixture of Pass@1, for hard questions, and Pass@k, for easy ones (arXiv 2508.10751, Eq. 18).
 
-    A = c/n · A_pass@k + (1 − c/n) · A_pass@1, c of the pool's n responses being correct. A_pass@k is
-    `PassAtKAdvantage` (analytic) and counts `correct`; A_pass@1 is `GroupAdvantage` with mean and standard
+    A = c/n · A_pass@k + (1 − c/n) · A_pass@1, where c of the pool's n responses are correct. A_pass@k is
+    `PassAtKAdvantage` (analytic) and counts `correct`. A_pass@1 is `GroupAdvantage` with mean and standard
     deviation, on the rewards. Both divide by the population's σ (Eq. 12).
 
-    Zero if both are zero. A pool with fewer than k wrong responses keeps the share 1 − c/n of A_pass@1.
+    A is zero if both advantages are zero. A pool with fewer than k wrong responses keeps the share 1 − c/n of
+    A_pass@1.
 
     Args:
         k: Responses per group of Pass@k.
-        group_by: The pool of both: `question` | `prompt` | `batch`.
+        group_by: The pool for both advantages: `question` | `prompt` | `batch`.
         epsilon: Added to both standard deviations.
 
     >>> from tagrpo.modules.advantages.pools import verdicts
@@ -89,7 +90,8 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
         epsilon: Added to both standard deviations.
 
     Raises:
-        ValueError: if an option is out of its range, or the groups carry no finite entropy.
+    Raises:
+        ValueError: if an option is out of its range, or the groups have no finite entropies.
 
     >>> from dataclasses import replace
     >>> from tagrpo.modules.advantages.pools import verdicts
@@ -140,8 +142,7 @@ class WithoutEasyAdvantage(BasedAdvantage):
     easy.
 
     Args:
-        base: Strategy whose advantages are kept: `GroupAdvantage(unbiased=False)` for the paper's Pass@1
-            training.
+        base: Base strategy: `GroupAdvantage(unbiased=False)` for the paper's Pass@1 training.
         threshold: Accuracy from 0 to 1; 1 keeps all.
         group_by: The pool whose accuracy counts: `question` | `prompt` | `batch`.
 

@@ -86,7 +86,7 @@ class TokenColumns:
 
 
 class Experience(PromptedResponses):
-    """R responses of one rank under their score prompts, at which log-probs, ratios and KL are computed.
+    """R responses of one rank with their score prompts, under which log-probs, ratios and KL are computed.
 
     All tensors are on the CPU. Anchors that are the same question in the same template become one prompt,
     which is encoded once per update.
@@ -98,7 +98,7 @@ class Experience(PromptedResponses):
     """
 
     scores: ResponseScores | None = None
-    """Scores by the policy before the batch's first update; None if no response needs any.
+    """Scores by the policy before the batch's first update; None if no response needs scores.
 
     Only the responses that need scores are scored."""
     mismatch: Corrected | None = None
@@ -112,7 +112,7 @@ class Experience(PromptedResponses):
     columns: TokenColumns
     """Columns of all tokens of the R responses."""
     mini_batches: list[Tensor]
-    """Rows of each mini-batch's responses. No question is in two mini-batches. The default has only one."""
+    """Rows of each mini-batch's responses, which share no question; the default is one mini-batch."""
 
     def __init__(self, rollouts: Rollouts, anchor: Anchor) -> None:
         own = anchor == "own"

@@ -389,7 +389,7 @@ def check_outputs(outputs: object, inputs: LossInputs, loss: Loss) -> LossOutput
     Raises:
         TypeError: if `outputs` is not a `LossOutputs` of tensors, or its loss has no gradient although the
             log-probs have.
-        ValueError: if the loss is not a scalar, or a sum has another shape than its field says.
+        ValueError: if the loss is not a scalar, or a sum has a shape that differs from its field's.
     """
     expected = f"Expected {name_of(loss)} (loss) to return"
     if not isinstance(outputs, LossOutputs):

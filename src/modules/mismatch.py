@@ -182,7 +182,7 @@ def check_corrected(corrected: object, size: int, correction: object) -> Correct
 
     Raises:
         TypeError: if `corrected` is not a `Corrected` with a tensor of weights.
-        ValueError: if the weights have another shape, or are not on the CPU.
+        ValueError: if the weights have a wrong shape, or are not on the CPU.
         FloatingPointError: if a weight is negative or not finite.
     """
     if not isinstance(corrected, Corrected):

@@ -34,7 +34,7 @@ class Paths(NamedTuple):
     """Tokens of r sequences in a tree of prefixes, with the sequences in lexicographic order. On the CPU."""
 
     rows: Tensor
-    """[N] long: packed rows of the tokens of all sequences, including the tokens that a sequence shares."""
+    """[N] long: packed rows of the tokens of all sequences, including tokens that sequences share."""
     lengths: Tensor
     """[r] long: tokens per sequence."""
     shared: Tensor

@@ -43,7 +43,7 @@ if "recompile_limit" not in inspect.signature(torch.compile).parameters:
 
 
 class Targets(NamedTuple):
-    """T response tokens, and the state that predicts each of them, one of S. Made by `of`."""
+    """T response tokens, and the number of the state, of S states, that predicts each. Made by `of`."""
 
     tokens: Tensor
     """[T] long."""

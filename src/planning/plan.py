@@ -59,7 +59,7 @@ def workload_of(cfg: DictConfig, ranks: int) -> dict[str, Any]:
 
 
 def model_of(cfg: DictConfig) -> dict[str, int]:
-    """Return the sizes of the configured model, read from a model on the meta device, without memory."""
+    """Return the sizes of the configured model, by making it on the meta device, without memory."""
     import torch
     from hydra.utils import instantiate
 

@@ -65,7 +65,7 @@ def sample_groups(reviewed: Sequence[Reviewed], size: int, seed: int) -> list[Re
 def listing(sample: Iterable[Reviewed]) -> str:
     """Format questions with their answers, candidates and verdicts as Markdown.
 
-    No text of a model becomes markup.
+    Texts are escaped, so that nothing that a model wrote becomes markup.
     """
     parts = ["# Is each rephrasing the same problem as its question?"]
     for item in sample:

@@ -164,7 +164,7 @@ def run(cfg: DictConfig) -> None:
 
 
 def finished(cfg: DictConfig) -> bool:
-    """Execute the command, and exit with the server's reason if it refuses all calls."""
+    """Execute the command, and exit with the server's reason if the server refuses all calls."""
     from .client import ServerRefusedError
 
     try:

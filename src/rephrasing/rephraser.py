@@ -181,7 +181,7 @@ class Judge:
         )  # fmt: skip
 
     async def review(self, reviewed: Sequence[Reviewed], client: Client) -> None:
-        """Add the judge's verdict to every candidate that no text check refused; drop its earlier verdicts.
+        """Judge every candidate that no text check refused, and drop earlier verdicts of the judge.
 
         The verdict is undecided (None), and the candidate not accepted, if the judge does not reply or is
         unclear. A text that spells a verdict is refused without a call, since the judge may quote it.

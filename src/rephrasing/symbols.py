@@ -108,6 +108,6 @@ def _spoken(text: str) -> set[str]:
 
 
 def differences(missing: set[str], new: set[str]) -> str:
-    """List missing and new items for a message; empty if there are none."""
+    """List missing and new items for a message; empty if there are no such items."""
     found = {"missing": missing, "new": new}
     return "; ".join(f"{name}: {', '.join(sorted(items))}" for name, items in found.items() if items)

@@ -613,8 +613,8 @@ def _power_terms(terms: Polynomial, exponent: Any) -> Polynomial:
 def _root_terms(terms: Polynomial, index: int) -> Polynomial:
     r"""Return a root of one term, for positive variables.
 
-    No root is taken of a sum, none with an absolute value, such as `\sqrt{x^2}`, and only square roots of
-    coefficients.
+    Roots of sums, and roots with an absolute value, such as `\sqrt{x^2}`, are refused. Of coefficients, only
+    square roots are taken.
     """
     if len(terms) != 1:
         raise _UnreadableError

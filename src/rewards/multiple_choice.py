@@ -1,4 +1,4 @@
-"""Verifiers of multiple-choice letters, as in GPQA, and of benchmarks that also have free answers."""
+"""Verifiers for multiple-choice letters, as in GPQA, and for benchmarks that also have free answers."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -171,7 +171,7 @@ class MixedReward(BackgroundVerifier):
         return finish
 
     def check_reference(self, reference: Reference) -> None:
-        """Let `free` check references that are not letters."""
+        """Let the verifier `free` check a reference, unless it is a letter of a choice."""
         if not self._is_choice(reference):
             self.free.check_reference(reference)
 

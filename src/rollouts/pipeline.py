@@ -72,8 +72,8 @@ class RolloutPipeline:
         ledger: Numbers of prompts, rollouts, tokens and discarded questions so far, whether learned from or
             not.
         following: The generations of the next batches, complete or under way.
-        scalars: Name → value to log for the last training batch, over all ranks: `means_of`, those of
-            `replay`, and
+        scalars: Name → value to log for the last training batch, over all ranks: the scalars of
+            `means_of` and `replay`, and
             - `budget/{prompts,rollouts,tokens,discarded_questions}`: totals so far; `budget/updates`:
               optimizer steps.
             - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without

@@ -122,7 +122,7 @@ class GridRun:
     """Run of one method and seed in a separate directory, with its state in `run.json` and files in `job/`.
 
     With `after`, the run starts from the policy of the run `after`, and waits for that run. With `longer`,
-    the run starts as a copy of the run `longer`.
+    the run starts as a copy of the run `after`.
     """
 
     method: str

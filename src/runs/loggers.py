@@ -118,7 +118,7 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue after a checkpoint's step.
 
-        Before the next row, TensorBoard is told to discard later steps.
+        Before the next row, TensorBoard is made to discard the steps after the checkpoint.
         """
         self._last_step = state_dict["step"]
         self._began = False

@@ -228,7 +228,7 @@ class Rollouts:
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
     reward_parts: Mapping[str, Tensor] = field(default_factory=dict)
-    """name → [R] float32: `Score.parts`, such as the values of reward functions; NaN if a score lacks one."""
+    """name → [R] float32: `Score.parts`, such as the values of reward functions; NaN for missing parts."""
     history: History | None = None
     """Results on the questions before this batch; None in evaluation, or if nothing reads them."""
     seconds: Seconds = field(default_factory=Seconds)

@@ -159,7 +159,7 @@ class Verifier(Protocol):
         return ()
 
     def close(self) -> None:
-        """End worker processes. The next scoring starts new ones."""
+        """End worker processes. The next scoring starts new processes."""
 
 
 @runtime_checkable

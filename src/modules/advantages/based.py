@@ -47,5 +47,5 @@ class BasedAdvantage(AdvantageStrategy):
         return advantages
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         return as_rewards(self.changed(self.base(self.shaped(groups)), groups), groups)

@@ -38,7 +38,7 @@ class ExceedingPassAtKAdvantage(AdvantageStrategy):
         self.pass_at_k = PassAtKAdvantage(k, group_by=group_by, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.pass_at_k.group_by)
         correct = pool_sum(groups.correct, index, num_pools).clamp(min=1)
         factor = 4 / (10 * torch.log(correct + 0.5))
@@ -71,7 +71,7 @@ class CombinationAdvantage(AdvantageStrategy):
         self.pass_at_1 = GroupAdvantage(group_by, unbiased=False, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         share = accuracy(groups, self.group_by)
         return as_rewards(share * self.pass_at_k(groups) + (1 - share) * self.pass_at_1(groups), groups)
 
@@ -85,7 +85,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
 
     Args:
         k: Responses per group of Pass@k.
-        fraction: Share of pools with Pass@1, 0..1; the paper's is one half.
+        fraction: Share of pools with Pass@1, 0..1; one half in the paper.
         group_by: The pool to rank: `question` | `prompt`.
         epsilon: Added to both standard deviations.
 
@@ -117,7 +117,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
         self.pass_at_1 = GroupAdvantage(group_by, unbiased=False, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         if groups.entropy is None or not torch.isfinite(groups.entropy).all():
             raise ValueError(
                 "Expected a finite policy entropy for every response in RewardGroups.entropy, but got "
@@ -166,5 +166,5 @@ class WithoutEasyAdvantage(BasedAdvantage):
             )
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, 0 in easy pools."""
+        """Return the advantages, [R], with 0 in easy pools."""
         return advantages.masked_fill(accuracy(groups, self.group_by) > self.threshold, 0.0)

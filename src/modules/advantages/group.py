@@ -71,7 +71,7 @@ class GroupAdvantage(AdvantageStrategy):
         check_epsilon(self.epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         rewards = groups.rewards.double()
         index, num_pools = pool_index(groups, self.group_by)
         advantages = rewards

@@ -86,7 +86,7 @@ class PassAtKAdvantage(AdvantageStrategy):
     - `full`: ⌊n/k⌋ random disjoint groups; responses have their group's advantage, left-over responses 0
       (§2.2).
 
-    A pool has n responses, c of them correct by `correct`. k = 1 is GRPO on `correct` with the population's
+    A pool has n responses, of which c are `correct`. k = 1 is GRPO on `correct` with the population's
     σ. The responses of a pool are assumed to be exchangeable. Advantages are exactly 0 if all responses of a
     pool are wrong, fewer than k are wrong, or n ≤ k.
 
@@ -131,7 +131,7 @@ class PassAtKAdvantage(AdvantageStrategy):
             )
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.group_by)
         if self.estimator == "analytic":
             n = pool_size(index, num_pools)

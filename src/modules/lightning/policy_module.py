@@ -46,7 +46,7 @@ class PolicyOptions(UpdateOptions):
     schedule_options: Mapping[str, Any] | None = None
     """Further arguments of the schedule, such as `{min_lr_rate: 0.1}` for `cosine_with_min_lr`.
 
-    None if there are none."""
+    None if there are no further arguments."""
     warmup: float | int = 0.1
     """Length of the warm-up: a share of all optimizer steps if below 1, otherwise a number of steps.
 

@@ -195,7 +195,7 @@ def prepare(
 
 
 def gradient_sync(strategy: Strategy, last: bool) -> AbstractContextManager[None]:
-    """Return a context for a backward. Gradients stay on this rank if not `last`, or are reduced over ranks.
+    """Return a context for a backward; with DDP, gradients are reduced over ranks only if it is the `last`.
 
     DDP reduces whole gradients once, in the `last` backward of a step. FSDP2 reduces in every backward, since
     unreduced gradients are as large as the whole model. Lightning's `toggle_model(sync_grad=False)` does

@@ -1,4 +1,4 @@
-"""Digests of contents, tokenizers and weights: equal ones have equal digests in every process."""
+"""Digests of contents, tokenizers and weights. Equal contents have equal digests in every process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def json_digest(content: Any) -> str:
 
 
 def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a digest of a tokenizer: how it splits texts, its special tokens and its chat template."""
+    """Return a digest of a tokenizer's splitting rules, special tokens and chat template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     how = json.loads(backend.to_str()) if backend is not None else tokenizer.get_vocab()
     # set by each call
@@ -31,14 +31,14 @@ def tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def bit_sums(module: nn.Module) -> list[tuple[str, int]]:
-    """Return the name and the sum of the bits, as integers, of each parameter of this rank.
+    """Return the name and the `bit_sum` of each parameter's shard on this rank.
 
-    A hash would take seconds.
+    `bit_sum` reads the bits of each element as an integer and adds the integers. A hash would take seconds.
     """
     return [(name, bit_sum(own_part(parameter))) for name, parameter in module.named_parameters()]
 
 
 def bit_sum(tensor: Tensor) -> int:
-    """Return the sum of the bits of a tensor as integers of the width of its elements."""
+    """Read the bits of each element of a tensor as an integer of the same width, and return the sum."""
     integers = tensor.detach().contiguous().view(getattr(torch, f"int{8 * tensor.element_size()}"))
     return int(integers.sum(dtype=torch.int64))

@@ -1,7 +1,7 @@
 """Collectives over the default process group; in a single process they do nothing.
 
-Collectives carry a handful of numbers per optimizer step; gathering these as objects costs milliseconds and
-adds them in rank order, so that every rank computes the same float.
+The few numbers of an optimizer step are gathered as objects, which costs milliseconds, and added in rank
+order, so that every rank computes the same float.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def rank() -> int:
 
 
 def gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
-    """Return [world] the picklable `value` of every rank, in rank order.
+    """Return the picklable `value` of every rank, [world], in rank order.
 
     With a `group`, only the values of the ranks of this group are returned.
     """
@@ -37,7 +37,7 @@ def gather_objects(value: T, group: dist.ProcessGroup | None = None) -> list[T]:
 
 
 def sum_over_ranks(sums: Mapping[str, float]) -> dict[str, float]:
-    """Return sums over ranks by name; a rank that lacks a name counts as zero."""
+    """Sum the values of each name over all ranks; a rank that lacks a name counts as zero."""
     parts = gather_objects(dict(sums))
     return {name: sum(part.get(name, 0.0) for part in parts) for name in sorted(set().union(*parts))}
 

@@ -30,7 +30,7 @@ def partial_path(path: Path) -> Path:
 
 
 def check_kind(path: Path, kind: Literal["file", "folder"], remedy: str = "Move it away.") -> None:
-    """Check that `path` is free or of this kind.
+    """Check that `path` is free or is a file or folder, as `kind` says.
 
     Raises:
         FileExistsError: if something else is there, such as a pipe or a broken link.
@@ -54,7 +54,7 @@ def written_whole(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def folder_written_whole(path: Path) -> Iterator[Path]:
-    """Yield an empty folder to write to, and rename it to `path` at the end.
+    """Yield an empty folder to write to; rename it to `path` if the block succeeds.
 
     If `path` exists, its other files stay in it.
     """
@@ -126,7 +126,9 @@ def append_csv(path: Path, columns: Sequence[str], rows: Sequence[Mapping[str, A
 
 
 def read_csv(path: Path, most: int | None = None) -> tuple[Sequence[str], list[dict[str, str]]]:
-    """Return the columns of a CSV file, and its first `most` rows without rows that a dying process cut off.
+    """Return the columns of a CSV file and its first `most` rows, except rows that a dying process cut off.
+
+    Both are empty if there is no file.
 
     Raises:
         ValueError: if the file is not a CSV file.

@@ -21,7 +21,7 @@ from pydantic import (
 
 T = TypeVar("T")
 _SHOWN = 120
-"""Characters of a wrong value that an error shows."""
+"""Number of characters of a wrong value that an error shows."""
 
 
 def _without_surrogates(text: str) -> str:
@@ -38,9 +38,9 @@ Text = Annotated[str, AfterValidator(_without_surrogates)]
 
 
 class ForeignDataError(ValueError):
-    """Data from outside that breaks its contract.
+    """Error for data from outside that breaks its contract.
 
-    The message names the source, the place, both values and a remedy.
+    The message names the source, the place, the expected value, the value found and a remedy.
     """
 
 
@@ -129,7 +129,7 @@ def read_json(kind: type[T], text: str | bytes, *, source: str, remedy: str) -> 
 
 
 def printable(text: str) -> str:
-    r"""Escape the characters of a text that a terminal would obey or could not show; put it on one line.
+    r"""Escape characters of a text that a terminal would obey or could not show, line ends included.
 
     Every text from a model, a server or a file is escaped in this way before it is printed or logged.
 

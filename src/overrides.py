@@ -1,13 +1,15 @@
-"""A setting as an argument of a command."""
+"""Settings as command-line arguments that Hydra reads."""
 
 import re
 
 WORDS = ("inf", "nan", "null", "true", "false")
-"""What Hydra reads as no text, in any case."""
+"""Words that Hydra does not read as text, in upper or lower case."""
 
 
 def override(setting: str, value: object) -> str:
-    r"""Return an argument that Hydra reads as `value`, a text. A shell needs it quoted (`shlex.quote`).
+    r"""Return a command-line argument by which Hydra sets `setting` to the text `value`.
+
+    In a shell, the argument must be quoted (`shlex.quote`).
 
     >>> override("name", "grpo"), override("root", "runs/a, ü"), override("name", "inf")
     ('name=grpo', 'root="runs/a, ü"', 'name="inf"')

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 REMOVED = "<removed>"
 SHORTEST = 8
-"""Length of the shortest value that is searched for within texts, in characters; shorter ones occur in words."""
+"""Smallest length, in characters, of a value that is searched for in texts; shorter values occur in words."""
 _SECRET_NAME = re.compile(
     r".*(secrets?(_value)?|passwords?|passwd|passphrase|api_?keys?)|(.*_)?(pwd|credentials?|cookies?|authorization)"
     r"|(.*_)?(access|account|auth|encryption|private|secret|service|session|shared|signing|storage|subscription)_?keys?"
@@ -74,7 +74,7 @@ def is_secret(name: str, value: object) -> bool:
 
 
 def redacted(content: Any, name: str = "") -> Any:
-    """Return a copy without secrets.
+    """Return a copy of `content` without secrets.
 
     Secrets are found by the name of a setting, by their format, or as the value of an environment variable.
     Names are matched in any spelling and at any depth: everything below `credentials` is secret. Values of
@@ -133,9 +133,9 @@ def without_secrets(text: str, *known: str) -> str:
 
 @lru_cache(maxsize=1)
 def _of_environment(variables: frozenset[tuple[str, str]]) -> set[str]:
-    """Return the values of secret variables, and each line of a value.
+    """Return the values of secret environment variables, and each line of these values.
 
-    PWD is the shell's working directory.
+    PWD is not secret: it is the shell's working directory.
     """
     named = [(name, value) for name, value in variables if name != "PWD"]
     secret = [value for name, value in named if _named_secret(name, value) or name.upper().endswith("TOKEN")]
@@ -182,6 +182,6 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def secret_pairs(text: str) -> list[str]:
-    """Return the names, among all `name=value` and `name: value` in a text, whose values are secrets."""
+    """Return the name of each `name=value` or `name: value` in a text whose value is a secret."""
     pairs = [(match["name"].lstrip("+~"), match[match.lastgroup or "bare"]) for match in _PAIR.finditer(text)]
     return [name for name, value in pairs if is_secret(name, value)]

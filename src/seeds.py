@@ -6,7 +6,7 @@ import numpy as np
 
 
 def derive_seed(*parts: int | str) -> int:
-    """Return a seed in 0 … 2^62 − 1 that depends on every part and on their order, by numpy's `SeedSequence`.
+    """Derive a seed in 0 … 2^62 − 1 from all parts and their order, by numpy's `SeedSequence`.
 
     Different parts give streams that are independent for all practical purposes, even if the parts are
     neighbours such as 1 and 2. `hash` of a tuple is not a substitute: its value is an accident of CPython.

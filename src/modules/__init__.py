@@ -1,1 +1,1 @@
-"""Core: the policy, and what turns rollouts into an update of it: advantages, log-probs, loss, step."""
+"""Core: the policy and its update from rollouts, with advantages, log-probs, loss and optimizer steps."""

@@ -26,7 +26,7 @@ Anchor = Literal["original", "own"]
 class TokenColumns:
     """Columns of T tokens, the tokens of concatenated responses.
 
-    Columns of all responses are on the CPU, those of a micro-batch on the device of the policy.
+    Columns of all responses are on the CPU, columns of a micro-batch on the device of the policy.
     """
 
     engine_logprobs: Tensor
@@ -34,7 +34,7 @@ class TokenColumns:
     old_logprobs: Tensor
     """[T] float32, log-probs under the score prompt before the batch's first update, nats.
 
-    Valid if `old_known`."""
+    Valid only where `old_known` is true."""
     old_known: Tensor
     """[T] bool; if false, the policy has not been updated yet, and its current log-probs are the old ones."""
     on_score_prompt: Tensor
@@ -57,7 +57,7 @@ class TokenColumns:
     terms: dict[str, Tensor] = field(default_factory=dict)
     """name → [T] float32, see `LossInputs.token_terms`."""
     reference_logprobs: Tensor | None = None
-    """[T] float32 under the reference policy; None without a reference.
+    """[T] float32, log-probs under the reference policy, nats; None without a reference.
 
     Also None for tokens that are in no micro-batch yet."""
 
@@ -67,18 +67,18 @@ class TokenColumns:
         return TokenColumns(**columns, terms={name: change(x) for name, x in self.terms.items()})
 
     def old(self, logprobs: Tensor) -> Tensor:
-        """Return [T] log-probs before the batch's first update, given the current ones."""
+        """Return the log-probs before the batch's first update, [T], given the current log-probs."""
         return torch.where(self.old_known, self.old_logprobs, logprobs.detach())
 
     def log_ratio(self, old: Tensor) -> Tensor:
-        """Return [T] log π − log μ, zero for tokens that the current weights have sampled."""
+        """Return log π − log μ of each token, [T]; zero for tokens that the current weights have sampled."""
         here = self.on_score_prompt & self.stale
         return torch.where(here, old - self.engine_logprobs, self.log_ratio_since_sampling)
 
     def weights(self, old: Tensor, staleness_log_cap: float) -> Tensor:
-        """Return [T] weights of the policy terms.
+        """Return the weights of the policy terms, [T].
 
-        The weights correct for the change of prompt, and for the engine or for staleness.
+        The weights correct for the change of prompt, and for the engine mismatch or staleness.
         """
         if self.mismatch_weights is not None:
             return self.prompt_weights * self.mismatch_weights
@@ -86,32 +86,33 @@ class TokenColumns:
 
 
 class Experience(PromptedResponses):
-    """R responses of one rank under the prompts at which log-probs, ratios and KL are computed. On the CPU.
+    """R responses of one rank with their score prompts, under which log-probs, ratios and KL are computed.
 
-    Anchors that are the same question in the same template become one prompt, encoded once per update.
+    All tensors are on the CPU. Anchors that are the same question in the same template become one prompt,
+    which is encoded once per update.
 
     Args:
-        rollouts: The sampled responses. Replayed responses have their old log-probs here, in every
+        rollouts: The sampled responses. The `logprobs` of replayed responses are their old log-probs in every
             mini-batch.
         anchor: The score prompts: `original` is q0 (TA-GRPO, Eq. 4), `own` the sampled prompt (GRPO, Eq. 2).
     """
 
     scores: ResponseScores | None = None
-    """Scores by the policy before the batch's first update; None if no response needs any.
+    """Scores by the policy before the batch's first update; None if no response needs scores.
 
     Only the responses that need scores are scored."""
     mismatch: Corrected | None = None
-    """Engine-mismatch correction of the tokens that it weighs; None without a `MismatchCorrection`."""
+    """Result of the engine-mismatch correction; None without a `MismatchCorrection`."""
     advantages: Tensor
-    """[R] float32, zero until the strategy has run; with token credit the means over a response's tokens."""
+    """[R] float32, zero until the strategy has run; with token credit, means over each response's tokens."""
     in_loss: Tensor
-    """[R] bool, responses that the loss is normalised by, with or without a gradient of their own."""
+    """[R] bool, true for responses that count in the normaliser of the loss, with or without a gradient."""
     has_gradient: Tensor
-    """[R] bool, responses that can have a gradient; other responses are left out of every forward."""
+    """[R] bool, true for responses that can have a gradient; others are left out of every forward."""
     columns: TokenColumns
     """Columns of all tokens of the R responses."""
     mini_batches: list[Tensor]
-    """Rows of the responses of each mini-batch, of different questions; all in one if not set."""
+    """Rows of each mini-batch's responses, which share no question; the default is one mini-batch."""
 
     def __init__(self, rollouts: Rollouts, anchor: Anchor) -> None:
         own = anchor == "own"
@@ -146,11 +147,11 @@ class Experience(PromptedResponses):
         return PromptedResponses(prompts=prompts, prompt=self.rollouts.prompt, responses=self.responses)
 
     def take_advantages(self, strategy: AdvantageStrategy, progress: float) -> None:
-        """Set `advantages`, which `strategy` computes from the rewards of all ranks. Collective.
+        """Set `advantages` to what `strategy` computes from the rewards of all ranks. Collective.
 
         Raises:
             TypeError: if the strategy returns no tensor.
-            ValueError: if the strategy returns a tensor of another shape or device.
+            ValueError: if the strategy returns a tensor of a wrong shape or device.
             FloatingPointError: if an advantage is not finite.
         """
         parts = gather_objects(reward_groups(self.rollouts, self.scores, progress))
@@ -162,19 +163,22 @@ class Experience(PromptedResponses):
         self.advantages = advantages[start : start + len(self.rollouts)]
 
     def any_token(self, *flags: Tensor) -> Tensor:
-        """Return [R] bool, true if any of `flags` ([T] bool each) is true at any token of the response."""
+        """Return whether any of `flags` ([T] bool each) is true at any token of each response, [R] bool."""
         flagged = torch.stack(flags).any(0)
         return torch.zeros(len(self.lengths)).index_add(0, self.response, flagged.float()) > 0
 
     def learns(self) -> Tensor:
-        """Return [R] bool, true if a response or any of its tokens has a nonzero advantage or coefficient."""
+        """Return whether a response or any of its tokens has a nonzero advantage or coefficient, [R] bool."""
         columns = [
             column for column in (self.columns.advantages, *self.columns.terms.values()) if column is not None
         ]
         return self.any_token((self.advantages != 0)[self.response], *(column != 0 for column in columns))
 
     def take_old_logprobs(self, scorer: Scorer) -> None:
-        """Store old log-probs that later mini-batches need, before the first optimizer step. Collective."""
+        """Store the old log-probs that all mini-batches but the first need. Collective.
+
+        Call this before the first optimizer step.
+        """
         first, *others = self.mini_batches
         if others and self.scores is None:
             later = torch.cat(others)
@@ -190,8 +194,8 @@ class Experience(PromptedResponses):
     def correct_prompts(self, scorer: Scorer, cap: float | None) -> None:
         """Set importance weights of responses that were not sampled from their score prompt. Collective.
 
-        `cap` is `UpdateOptions.prompt_correction`. If None, only the log-ratios of stale responses are
-        computed.
+        `cap` is `UpdateOptions.prompt_correction`. If `cap` is None, only the log-ratios of stale responses
+        are computed.
         """
         columns = self.columns
         elsewhere = (self.has_gradient & ~self.rollouts.replayed)[self.response] & ~columns.on_score_prompt
@@ -211,10 +215,10 @@ class Experience(PromptedResponses):
         """Set importance weights π/μ under the sampled prompt, whatever the score prompt is. Collective.
 
         For stale responses, μ is the earlier policy in the engine, so that staleness is not corrected again.
-        Replayed responses are left out: the loss has their ratio to μ.
+        Replayed responses are left out, since the loss computes their ratio to μ.
 
-        Returns [R] bool, responses with a token that is kept, or that has a loss term, which the weights do
-        not affect.
+        Return whether each response has a token that is kept or has a loss term, [R] bool. The weights do not
+        affect loss terms.
         """
         rows = (self.has_gradient & ~self.rollouts.replayed).nonzero()[:, 0]
         if self.anchor == "own":
@@ -235,7 +239,7 @@ class Experience(PromptedResponses):
 
 @dataclass
 class MicroBatch:
-    """Micro-batch of r responses in one forward; a call returns the loss of tokens, given their log-probs."""
+    """Micro-batch of r responses in one forward. A call returns the loss of given tokens."""
 
     experience: Experience
     """Experience that contains the responses."""
@@ -269,7 +273,7 @@ class MicroBatch:
         self.old_logprobs = self.log_ratio = self.columns.engine_logprobs[:0]
 
     def loss_of(self, scores: TokenScores) -> Tensor:
-        """Return the [] loss of the whole micro-batch, given the scores of its forward.
+        """Return the loss of the whole micro-batch, [], given the scores of its forward.
 
         If the forward has computed the loss part by part, that loss is returned.
         """
@@ -280,7 +284,7 @@ class MicroBatch:
         return self(slice(None), scores.logprobs, scores.entropy)
 
     def __call__(self, part: slice | Tensor, logprobs: Tensor, entropy: Tensor | None) -> Tensor:
-        """Return the [] loss of the tokens `part`, given their log-probs and entropies."""
+        """Return the loss of the tokens `part`, [], given their log-probs and entropies."""
         tokens = self.columns.map(lambda column: column[part])
         old = tokens.old(logprobs)
         inputs = LossInputs(
@@ -305,16 +309,16 @@ class MicroBatch:
 
 
 def truncated_weights(target: Tensor, sampled: Tensor, cap: float) -> Tensor:
-    """Return [T] importance weights per token, min(π_target / π_sampled, cap), from log-probs [T] in nats."""
+    """Return the importance weights min(π_target / π_sampled, cap) of T tokens, from log-probs in nats."""
     return (target - sampled).clamp(max=math.log(cap)).exp()
 
 
 def split_by_question(question: Tensor, num_questions: int, num_mini_batches: int) -> list[Tensor]:
     """Return the ascending rows of each mini-batch's responses; questions are never split.
 
-    `question` is [R] long, in 0..num_questions-1. The mini-batches of a rank differ by at most one question.
-    If all ranks have equally many questions, the same is true of the mini-batches over all ranks: the larger
-    mini-batches of a rank begin where those of the previous rank end.
+    `question` is [R] long, in 0..num_questions-1. The numbers of questions in a rank's mini-batches differ by
+    at most one. If all ranks have equally many questions, the same is true of the mini-batches over all
+    ranks: the larger mini-batches of a rank begin where those of the previous rank end.
 
     >>> [rows.tolist() for rows in split_by_question(torch.tensor([0, 0, 1, 2, 2]), 3, 2)]
     [[0, 1, 2], [3, 4]]
@@ -325,7 +329,7 @@ def split_by_question(question: Tensor, num_questions: int, num_mini_batches: in
 
 
 def reward_groups(rollouts: Rollouts, scores: ResponseScores | None, progress: float) -> RewardGroups:
-    """Return a strategy's input for the responses of one rank; `scores`, if given, cover all of them."""
+    """Return a strategy's input for all responses of one rank, with their `scores` if given."""
     names = ("rewards", "correct", "question", "prompt", "lengths", "answers", "history")
     columns = {name: getattr(rollouts, name) for name in names}
     if scores is not None:

@@ -1,9 +1,9 @@
 """Policy losses on packed tokens: a policy term, the divergence from the reference, entropy.
 
 Policy terms per token are PPO-style clipping over token, sequence or geometric-mean ratios, CISPO, and
-replay. Every normaliser is an argument counted over the whole mini-batch, so that micro-batches and ranks add
-up to one large batch. Token losses (`by_token`) take any part of a response's tokens; for the others a
-response is never split.
+replay. Every normaliser is an argument that counts the whole mini-batch, so that micro-batches and ranks add
+up to one large batch. Token losses (`by_token`) accept any part of a response's tokens. Other losses need
+whole responses.
 """
 
 import math
@@ -25,23 +25,23 @@ zero."""
 
 
 def bounded_exp(log_ratio: Tensor) -> Tensor:
-    """Return the exp of `log_ratio` clamped to ±`MAX_LOG_RATIO`: no overflow reaches a gradient."""
+    """Return the exponential of `log_ratio`, clamped to ±`MAX_LOG_RATIO` so that no gradient overflows."""
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
 
 def response_sum(values: Tensor, inputs: LossInputs) -> Tensor:
-    """Return [R] float sums of `values` [T], numbers or flags, over each response."""
+    """Return the sum of `values` [T], numbers or flags, over each response, [R] float."""
     values = values.to(inputs.logprobs.dtype)
     return values.new_zeros(len(inputs.lengths)).index_add(0, inputs.response, values)
 
 
 def response_mean(values: Tensor, inputs: LossInputs) -> Tensor:
-    """Return [T] means of `values` [T] over each token's response."""
+    """Return the mean of `values` [T] over each token's response, [T]."""
     return (response_sum(values, inputs) / inputs.lengths)[inputs.response]
 
 
 class Surrogate(NamedTuple):
-    """A policy term per token, to be maximised, before weights and aggregation. All fields are [T]."""
+    """Policy term of each token, to maximise, before weights and aggregation. All fields are [T]."""
 
     value: Tensor
     """Value of the term. A response-level term is repeated at each of the response's tokens."""
@@ -110,7 +110,7 @@ SURROGATES: dict[tuple[str, str], Callable[[LossInputs, Tensor, Tensor, float, f
     ("clip", "geometric"): gmpo_surrogate,
     ("cispo", "token"): cispo_surrogate,
 }
-"""(objective, ratio) → function of inputs, [T] log-ratios and advantages, and bounds to a policy term."""
+"""(objective, ratio) → function from inputs, log-ratios [T], advantages [T] and bounds to a policy term."""
 
 
 def replace_replayed(
@@ -130,12 +130,12 @@ KL_ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
 """Estimators of KL(p ‖ q) from one token drawn from p; d = log q − log p (Schulman, "Approximating KL").
 
 In the loss, p is π_θ and q the reference; in k3, d is at most `MAX_LOG_RATIO` (see `token_kl`). In
-expectation, k2 then has the gradient of the divergence, k3 that of KL(π_ref ‖ π_θ), and k1 none.
-"""
+expectation, the gradient of k2 is that of the divergence, the gradient of k3 is that of KL(π_ref ‖ π_θ), and
+the gradient of k1 is zero."""
 
 
 def token_kl(inputs: LossInputs, estimator: str) -> Tensor:
-    """Return [T] estimated divergence from the reference.
+    """Return the estimated divergence from the reference at each token, [T].
 
     With d = log π_ref − log π, k3 is constant if d exceeds `MAX_LOG_RATIO`; verl clamps k3 to ±10, which
     removes larger gradients.
@@ -156,11 +156,10 @@ TOKEN_TERMS: dict[str, Callable[[LossInputs], Tensor]] = {
     "log_ratio": lambda inputs: (inputs.logprobs - inputs.old_logprobs).abs(),
     "nll": lambda inputs: -inputs.logprobs,
 }
-"""Name → [T] loss term, multiplied by its coefficient in `LossInputs.token_terms` and added to the loss.
+"""Name → loss term, [T], multiplied by its coefficient in `LossInputs.token_terms` and added to the loss.
 
 `log_ratio`: |log π_θ − log π_old|, without gradient if the ratio is exactly 1 (KL-Cov); `nll`: −log π_θ, to
-learn tokens whatever their ratio.
-"""
+learn tokens regardless of their ratio."""
 
 
 def inverse(count: float) -> float:
@@ -192,10 +191,10 @@ AGGREGATIONS: dict[str, Callable[[LossInputs, int | None], Tensor]] = {
         (len(inputs.lengths),), inverse((max_length or 1) * inputs.num_responses)
     ),
 }
-"""Name → [R] factors of each response's token terms in the sum over tokens; 0 if no response counts.
+"""Name → function that returns the factor of each response's token terms in the loss, [R].
 
 `sequence_mean`: 1 / (|o| · responses), GRPO; `token_mean`: 1 / tokens, DAPO (arXiv 2503.14476, Eq. 8);
-`constant`: 1 / (max_length · responses), Dr. GRPO (arXiv 2503.20783).
+`constant`: 1 / (max_length · responses), Dr. GRPO (arXiv 2503.20783). The factor is 0 if no response counts.
 """
 
 
@@ -215,16 +214,16 @@ class PolicyLoss(Loss):
     | CISPO | token | cispo | token_mean | none, 3 (ours) | arXiv 2506.13585 |
     | ExGRPO | token | clip | constant | none, none | arXiv 2510.02245, Appendix D.4 |
 
-    Tokens of replayed responses (ExGRPO, arXiv 2510.02245) have A ρ/(ρ + δ) instead, ρ being the token's
-    ratio to the policy that sampled it and δ `replay_shaping`: bounded without a clip.
+    At tokens of replayed responses (ExGRPO, arXiv 2510.02245), the surrogate is A ρ/(ρ + δ), which is bounded
+    without a clip. ρ is the token's ratio to the policy that sampled it, and δ is `replay_shaping`.
 
-    The aggregation gives w_t (`AGGREGATIONS`). v_t is `LossInputs.weights`, which weigh the policy term
-    alone; a term of a whole response takes their mean. c_nt is the coefficient in `LossInputs.token_terms` of
-    term n in `TOKEN_TERMS`.
+    The aggregation gives w_t (`AGGREGATIONS`). v_t is `LossInputs.weights`, which multiply only the policy
+    term; a term of a whole response is multiplied by their mean. c_nt is the coefficient in
+    `LossInputs.token_terms` of term n in `TOKEN_TERMS`.
 
-    `sums` and `response_sums` of the outputs, over tokens: `tokens`; `ratio`; `clip_low` and `clip_high` (see
-    `Surrogate`); `clip_dual` with `dual_clip`; `clipped`, tokens whose gradient the bounds removed, of either
-    kind; `old_logprob`; `kl` and `entropy` where the inputs have them.
+    The outputs' `sums` and `response_sums` are sums over tokens: `tokens`; `ratio`; `clip_low` and
+    `clip_high` (see `Surrogate`); `clip_dual` with `dual_clip`; `clipped`, the tokens whose gradient any of
+    these bounds removed; `old_logprob`; `kl` and `entropy` if the inputs have them.
 
     Args:
         clip_low: ε_low; the range is (1 − ε_low, 1 + ε_high), for geometric ratios (e^−ε_low, e^ε_high). None
@@ -235,7 +234,7 @@ class PolicyLoss(Loss):
         kl_coef: β; 0 needs no reference.
         kl_estimator: `k1` | `k2` | `k3`.
         entropy_coef: γ; positive values reward entropy.
-        entropy_aggregation: Aggregation of the entropy term; None is `aggregation`. ExGRPO's code:
+        entropy_aggregation: Aggregation of the entropy term; None takes `aggregation`. ExGRPO's code has
             `token_mean`.
         dual_clip: c > 1: if A < 0, the policy term is at least c · A (arXiv 1912.09729). None sets no such
             bound.
@@ -329,8 +328,8 @@ class PolicyLoss(Loss):
         """Return the loss of one micro-batch, and the sums of its metrics.
 
         Raises:
-            ValueError: if the inputs lack a reference or an entropy that is needed, or name an unknown term
-                of tokens.
+            ValueError: if the inputs lack the reference's log-probs or the entropy that the loss needs, or
+                name an unknown token term.
         """
         per_token = inputs.token_advantages
         advantages = inputs.advantages[inputs.response] if per_token is None else per_token
@@ -390,7 +389,7 @@ def check_outputs(outputs: object, inputs: LossInputs, loss: Loss) -> LossOutput
     Raises:
         TypeError: if `outputs` is not a `LossOutputs` of tensors, or its loss has no gradient although the
             log-probs have.
-        ValueError: if the loss is not a scalar, or a sum has another shape than its field says.
+        ValueError: if the loss is not a scalar, or a sum has a shape that differs from its field's.
     """
     expected = f"Expected {name_of(loss)} (loss) to return"
     if not isinstance(outputs, LossOutputs):

@@ -7,9 +7,11 @@ Plain torch, for any project whose sampler returns log-probs:
     loss = -(advantages * ratio * corrected.weights)[mask].mean()
     self.log_dict(corrected.metrics())
 
-Both log-probs are under the sampled prompt. Departures from verl (docs/algo/rollout_corr.md): bounds apply to
-π/μ, where verl compares μ/π with its own; rejected tokens have weight 0 and stay in the normalisers, as in
-the papers' formulas (verl leaves them out); the effective sample size is that of the weights in use.
+Both log-probs are under the sampled prompt. Departures from verl (docs/algo/rollout_corr.md):
+
+- Bounds apply to π/μ. verl's bounds apply to μ/π.
+- Rejected tokens have weight 0 and stay in the normalisers, as in the papers' formulas. verl leaves them out.
+- The effective sample size is computed from the weights after truncation and rejection.
 """
 
 import math
@@ -48,14 +50,14 @@ class Corrected:
 
 @dataclass(frozen=True, kw_only=True)
 class MismatchCorrection:
-    """Weights w_t = min(ρ_t, cap), and 0 if a ratio is not between `low` and `high` (rejected).
+    """Correction with weights w_t = min(ρ_t, cap), or 0 if a ratio is outside `low` and `high` (rejected).
 
-    π is the trainer's policy before the batch's first update, μ the engine's, d_t = log π − log μ of a token.
-    ρ by level: `token` e^{d_t}; `sequence` e^{Σ d}, the same for all tokens of a response; `geometric`
-    e^{mean d}, likewise. Log-ratios are clamped to ± `MAX_LOG_RATIO` before the exponential.
+    π is the trainer's policy before the batch's first update, μ is the engine's policy, and d_t = log π − log
+    μ at a token. ρ by level: `token` e^{d_t}; `sequence` e^{Σ d} and `geometric` e^{mean d}, both the same
+    for all tokens of a response. Log-ratios are clamped to ± `MAX_LOG_RATIO` before the exponential.
 
-    Weights per token have little variance, but leave the bias from the tokens before. Weights per sequence
-    have no bias except that of the cap, but much variance.
+    Weights per token have little variance, but leave a bias, since the preceding tokens were sampled from μ.
+    Weights per sequence have no bias except that of the cap, but much variance.
 
     Args:
         weight: Level of the weights; None gives every token weight 1, so that only rejection acts.
@@ -167,7 +169,7 @@ class MismatchCorrection:
 
     @staticmethod
     def _at(level: Level, values: Tensor, response: Tensor) -> Tensor:
-        """Return [T] `values`, or their sum or mean over the token's response."""
+        """Return `values` [T], or the sum or mean over each token's response, as `level` says."""
         if level == "token":
             return values
         rows = int(response.max()) + 1 if len(response) else 0
@@ -180,7 +182,7 @@ def check_corrected(corrected: object, size: int, correction: object) -> Correct
 
     Raises:
         TypeError: if `corrected` is not a `Corrected` with a tensor of weights.
-        ValueError: if the weights have another shape, or are not on the CPU.
+        ValueError: if the weights have a wrong shape, or are not on the CPU.
         FloatingPointError: if a weight is negative or not finite.
     """
     if not isinstance(corrected, Corrected):

@@ -53,7 +53,7 @@ class UpdateOptions:
     staleness_cap: float = 2.0
     """Cap of the importance weights of stale responses, at least 1. See `PolicyUpdate`."""
     skip_grad_norm: float | None = None
-    """Largest gradient norm; optimizer steps with a larger one are skipped. None sets no limit.
+    """Largest gradient norm; optimizer steps with a larger norm are skipped. None sets no limit.
 
     Steps whose gradient is not finite are always skipped."""
     max_skipped: int = 5
@@ -88,9 +88,9 @@ class PolicyUpdate:
 
     Responses with `rollouts.staleness` > 0 come from μ, the weights before an earlier update. The policy term
     of each of their tokens is multiplied by the truncated importance weight min(π(o_t|q, o_<t) / μ(o_t|q,
-    o_<t), cap), where π is the policy before this update, against which the policy ratio is taken too
-    (decoupled PPO, arXiv 2505.24298), and q the prompt that was sampled. Weights per token leave a bias,
-    since the prefix of each token was sampled from μ too.
+    o_<t), cap) (decoupled PPO, arXiv 2505.24298). π is the policy before this update, which is also the
+    denominator of the policy ratio, and q is the sampled prompt. Weights per token leave a bias, since the
+    prefix of each token was sampled from μ too.
 
     Args:
         scorer: The policy and, if the loss has a KL term, its reference.
@@ -102,9 +102,10 @@ class PolicyUpdate:
             advantage.
         mismatch: Correction of the engine mismatch, stale responses included; replaces the weights above.
         scheduler: Learning-rate schedule over optimizer steps; None keeps the rate.
-        backward: Runs the backward of a loss; Lightning's does more than `Tensor.backward`.
-        gradient_sync: Returns a context for backward passes, given whether these reduce gradients over ranks.
-        useful_flop: Returns the least FLOP of an update, for the share of peak performance; see
+        backward: Function that runs the backward of a loss, such as Lightning's `manual_backward`.
+        gradient_sync: Function that returns a context for a backward, given whether the backward reduces
+            gradients over ranks.
+        useful_flop: Function that returns the least FLOP of an update, for the share of peak performance; see
             `UsefulFlop.of`.
 
     Raises:
@@ -137,9 +138,9 @@ class PolicyUpdate:
 
         Raises:
             TypeError: if the strategy, the credit or the loss returns something other than its protocol says.
-            ValueError: if one of these returns a tensor of another shape or device.
-            FloatingPointError: if the strategy returns advantages that are not finite, or too many steps were
-                skipped.
+            ValueError: if one of the returned tensors has a wrong shape or device.
+            FloatingPointError: if the strategy returns advantages that are not finite, or too many steps in a
+                row were skipped.
         """
         start = time.perf_counter()
         experience = self._experience(rollouts, num_questions, progress)
@@ -192,8 +193,8 @@ class PolicyUpdate:
     ) -> Iterator[tuple[PackedBatch, MicroBatch | None, bool]]:
         """Yield the micro-batches of the mini-batch `rows`, each with whether it is the last one. Collective.
 
-        FSDP2 gathers in the forward and reduces in the backward: ranks without work get None, and dummy
-        tokens for both passes.
+        FSDP2 gathers in the forward and reduces in the backward. Therefore a rank without responses gets None
+        and a micro-batch of dummy tokens for both passes.
         """
         experience = result.experience
         in_loss, learned = (rows[flags[rows]] for flags in (experience.in_loss, experience.has_gradient))
@@ -206,7 +207,7 @@ class PolicyUpdate:
             yield packed, MicroBatch(*given) if len(packed.rows) else None, last
 
     def _apply_gradient(self) -> GradientStep:
-        """Clip the gradient, step, and advance the schedule.
+        """Clip the gradient, make the optimizer step, and advance the schedule.
 
         Steps whose gradient is not finite or too large are skipped.
         """
@@ -239,7 +240,7 @@ class PolicyUpdate:
 def check_parts(
     advantage: AdvantageStrategy, loss: Loss, credit: TokenCredit | None, mismatch: MismatchCorrection | None
 ) -> None:
-    """Check that the parts of an update have the members that it needs, and that the loss fits the credit.
+    """Check that the parts have the members that an update needs, and that the loss fits the credit.
 
     Raises:
         TypeError: if a part lacks a member of its protocol, or `mismatch` is no `MismatchCorrection`.

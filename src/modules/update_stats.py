@@ -105,7 +105,7 @@ class UpdateResult:
         )
 
     def metrics(self) -> dict[str, float]:
-        """Return the scalars of an update to log, over all ranks. Collective.
+        """Return the scalars that describe the update in the log, over all ranks. Collective.
 
         Means over response tokens:
 

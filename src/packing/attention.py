@@ -1,11 +1,13 @@
-"""Attention over packed tokens, and which models can use it: FlexAttention on GPUs, SDPA in blocks elsewhere.
+"""Attention over packed tokens that share prefixes: FlexAttention on GPUs, SDPA in blocks on other devices.
 
-The function is registered through transformers' `AttentionInterface`; no library code is changed. A model
-reaches it with `model.set_attn_implementation(PREFIX_ATTENTION)`, and its backbone must be called with
-`packed=batch`, which transformers hands on to every layer, under gradient checkpointing too.
+`supports_prefix_sharing` checks whether a model can use this attention.
 
-Queries are [1, H, L, D], keys and values [1, H_kv, L, D], where H is a multiple of H_kv; `scaling` is the
-factor of the dot products, None means 1/√D. There is no dropout.
+`prefix_shared_attention` is registered with transformers' `AttentionInterface`; no library code is changed.
+Call `model.set_attn_implementation(PREFIX_ATTENTION)` to select it, and call the backbone with
+`packed=batch`, which transformers passes to every layer, also under gradient checkpointing.
+
+Queries are [1, H, L, D], keys and values [1, H_kv, L, D], where H is a multiple of H_kv. `scaling` is the
+factor of the dot products; None means 1/√D. There is no dropout.
 """
 
 from typing import Any
@@ -56,10 +58,10 @@ ABSOLUTE_POSITIONS = frozenset({"gpt2", "hunyuan_v1_dense"})
 
 PREFIX_ATTENTION = "tagrpo_prefix_shared"
 FLEX_KERNEL = {"FORCE_USE_FLEX_ATTENTION": True}
-"""Options of FlexAttention's kernel, which keep Inductor from using its kernel for decoding.
+"""Options that keep Inductor from using its decoding kernel for FlexAttention.
 
-For fewer than 128 tokens Inductor would take that kernel, which has no valid block size for many ratios of
-query heads to key heads (pytorch issue 185349)."""
+For fewer than 128 tokens, Inductor would use the decoding kernel, which has no valid block size for many
+ratios of query heads to key heads (pytorch issue 185349)."""
 
 
 def supports_prefix_sharing(model: PreTrainedModel) -> tuple[bool, str]:
@@ -111,7 +113,7 @@ def _head_obstacle(model: PreTrainedModel) -> str | None:
 
 
 def length_dependent_rope(config: PreTrainedConfig) -> str | None:
-    """Return the type of a rotary embedding that depends on a batch's longest sequence; None for others."""
+    """Return the type of the rotary embedding if it depends on a batch's longest sequence, otherwise None."""
     rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type")
     return rope if rope in ("dynamic", "longrope") else None
 
@@ -127,7 +129,7 @@ def prefix_shared_attention(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
-    """Return [1, L, H, D], and None for the attention weights; `packed` replaces the mask."""
+    """Return the attention's output, [1, L, H, D], and None for its weights; `packed` replaces the mask."""
     attention = sparse_attention if compiles_attention(value) else blocked_attention
     return attention(query, key, value, packed, scaling).transpose(1, 2), None
 
@@ -135,8 +137,8 @@ def prefix_shared_attention(
 def compiles_attention(value: Tensor) -> bool:
     """Return whether FlexAttention compiles to one fused kernel for tensors like `value`.
 
-    The kernel needs CUDA, Triton, elements of two bytes, and D ≥ 16.
-    In float32 its backward can outgrow a GPU's shared memory. `TORCH_COMPILE_DISABLE=1` leads to SDPA.
+    The kernel needs CUDA, Triton, elements of two bytes, and D ≥ 16. In float32, its backward can exceed a
+    GPU's shared memory. With `TORCH_COMPILE_DISABLE=1`, SDPA is used.
     """
     fits = value.is_cuda and value.element_size() == 2 and value.shape[-1] >= 16
     return fits and is_triton_available() and not torch._dynamo.config.disable
@@ -145,7 +147,7 @@ def compiles_attention(value: Tensor) -> bool:
 def sparse_attention(
     query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None, fused: bool = True
 ) -> Tensor:
-    """Return [1, H, L, D] by FlexAttention over the packed tokens.
+    """Return the attention's output for the packed tokens, [1, H, L, D], by FlexAttention.
 
     `fused=False` stores all scores; it is meant for tests.
     """
@@ -168,13 +170,13 @@ def sparse_attention(
 def blocked_attention(
     query: Tensor, key: Tensor, value: Tensor, packed: PackedBatch, scaling: float | None
 ) -> Tensor:
-    """Return [1, H, L, D] by SDPA, block by block."""
+    """Return the attention's output for the packed tokens, [1, H, L, D], by SDPA, block by block."""
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     outputs = []
     blocks, slots = packed.blocks
 
     def gathered(x: Tensor, rows: Tensor) -> Tensor:
-        """Return [n, heads, rows, D] of [L, heads, D]."""
+        """Return the given `rows` of `x` ([L, heads, D]) as [n, heads, rows, D]."""
         return x.index_select(0, rows.flatten()).view(*rows.shape, *x.shape[1:]).transpose(1, 2)
 
     for queries, keys, mask in blocks:
@@ -190,10 +192,10 @@ def blocked_attention(
 def grouped_attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float | None, repeat_heads: bool
 ) -> Tensor:
-    """Return [n, H, Lq, D] by SDPA, in which H / H_kv adjacent query heads share a key head.
+    """Return the attention's output, [n, H, Lq, D], by SDPA. H / H_kv adjacent query heads share a key head.
 
-    `query` is [n, H, Lq, D], `key` and `value` [n, H_kv, Lk, D], `mask` [n or 1, 1, Lq, Lk] bool; None is
-    causal. `repeat_heads` copies the key heads.
+    `query` is [n, H, Lq, D], `key` and `value` are [n, H_kv, Lk, D]. `mask` is [n or 1, 1, Lq, Lk] bool; None
+    is the causal mask. `repeat_heads` copies the key heads.
     """
     groups = query.shape[1] // key.shape[1]
     if repeat_heads:

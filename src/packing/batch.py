@@ -1,10 +1,9 @@
-"""Packing: each distinct prefix of prompts with their responses once, without padding.
+"""Packing of prompts and responses: each distinct prefix once, without padding.
 
-The packed tokens are a walk through a tree of prefixes: a token attends to the tokens before it in its
-sequence and to itself, in the two forms that attention kernels take. `padded_blocks` is for SDPA: runs of
-about one length, side by side. `block_mask` is for FlexAttention: a sparse grid over the packed tokens.
-
-The last token of a response predicts nothing and is not packed.
+The packed tokens are a walk through a tree of prefixes. A token attends to itself and to the tokens before it
+in its sequence. Attention kernels take this mask in two forms: `padded_blocks`, runs of similar length side
+by side, is for SDPA; `block_mask`, a sparse grid over the packed tokens, is for FlexAttention. The last token
+of a response predicts nothing and is not packed.
 """
 
 from __future__ import annotations
@@ -28,29 +27,29 @@ MANY = 16
 """Smallest number of runs that get a separate block, to save memory for masks."""
 
 STEP = 4 / 3
-"""Ratio of each padded length to the next smaller one. Padding adds cost in attention alone."""
+"""Ratio of each padded length to the next smaller one. Padding adds cost only in attention."""
 
 
 class Paths(NamedTuple):
-    """The tokens of r sequences in a tree of prefixes, sequences in lexicographic order. On the CPU."""
+    """Tokens of r sequences in a tree of prefixes, with the sequences in lexicographic order. On the CPU."""
 
     rows: Tensor
-    """[N] long: packed rows of the tokens of all sequences, each from its first token on."""
+    """[N] long: packed rows of the tokens of all sequences, including tokens that sequences share."""
     lengths: Tensor
     """[r] long: tokens per sequence."""
     shared: Tensor
-    """[r] long: tokens shared with the previous sequence; the rest is the run of new tokens."""
+    """[r] long: tokens shared with the previous sequence; the other tokens of a sequence are its run."""
     of_response: Tensor
     """[r] long: sequence of each response of the batch."""
 
 
 class AttentionBlock(NamedTuple):
-    """n runs as queries, padded to one length; indices are rows of the packed tokens."""
+    """n runs as queries, padded to the same length; indices are rows of the packed tokens."""
 
     queries: Tensor
     """[n, Lq] long; padding repeats a row, whose output is never read."""
     keys: Tensor
-    """[n, Lk] long, from the first token of each sequence on."""
+    """[n, Lk] long, beginning with the first token of each sequence."""
     mask: Tensor | None
     """[n or 1, 1, Lq, Lk] bool, true if a query sees a key; None if Lq = Lk and the mask is causal."""
 
@@ -68,7 +67,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PackedBatch:
-    """r responses of T tokens, in L distinct prefixes of prompts and responses."""
+    """r responses of T tokens, packed with their prompts into L distinct prefixes."""
 
     input_ids: Tensor
     """[1, L] long."""
@@ -79,13 +78,13 @@ class PackedBatch:
     states: Tensor
     """[S] long, ascending: packed rows whose hidden states predict response tokens."""
     predicted: Targets
-    """Response tokens and the states that predict them, responses end to end in the order of `rows`."""
+    """Response tokens, concatenated in the order of `rows`, and the states that predict them."""
     response: Tensor
     """[T] long, non-decreasing: row of each response token's response in `rows`."""
     lengths: Tensor
     """[r] long, on the CPU: tokens per response."""
     rows: Tensor
-    """[r] long, on the CPU: rows of these responses among the caller's."""
+    """[r] long, on the CPU: row of each response among the caller's responses."""
     paths: Paths
     """Packed rows of each prompt with its response, without the last token of the response."""
 
@@ -115,7 +114,7 @@ class PackedBatch:
 
     @cached_property
     def blocks(self) -> tuple[list[AttentionBlock], Tensor]:
-        """Attention blocks for SDPA, and [L] long, each token's place in the concatenated block outputs."""
+        """Attention blocks for SDPA, and the place of each token in their concatenated outputs, [L] long."""
         blocks, slots = padded_blocks(self.paths)
         device = self.input_ids.device
         moved = [AttentionBlock._make(x if x is None else x.to(device) for x in block) for block in blocks]
@@ -141,7 +140,7 @@ def pack(
         prompt: [R] long, row of each response's prompt.
         responses: [R] of [T_r] long, none empty, on the CPU.
         rows: [r] long, responses to pack, at least one; None packs all.
-        device: Where the batch is needed.
+        device: Device of the batch.
 
     Raises:
         ValueError: if there are no rows, or a prompt or response is empty.
@@ -183,20 +182,20 @@ def pack(
 
 
 def dummy(device: torch.device | str = "cpu") -> PackedBatch:
-    """Return a batch of a few tokens without rows, for a rank that only takes part in the forwards of others."""
+    """Return a batch of a few tokens without rows, for a rank that only joins the forwards of other ranks."""
     tokens = torch.zeros(2, dtype=torch.long)
     return replace(pack([tokens], tokens[:1], [tokens], device=device), rows=tokens[:0])
 
 
 class Sequences(NamedTuple):
-    """Concatenated prompts and responses; each response lacks its last token."""
+    """Concatenated prompts and responses, without the last token of each response."""
 
     tokens: Array
     """[N] tokens."""
     heads: Array
     """[r] tokens per prompt."""
     bodies: Array
-    """[r] tokens per response, with the last one."""
+    """[r] tokens per response, including the last token."""
 
     @classmethod
     def of(cls, prompts: Sequence[Tensor], responses: Sequence[Tensor]) -> Sequences:
@@ -228,7 +227,8 @@ def plan_micro_batches(
         prompts: [S] of [L_s] long, on the CPU.
         prompt: [R] long, row of each response's prompt.
         responses: [R] of [T_r] long, on the CPU.
-        token_budget: Distinct prefixes of prompts and responses. Without sharing: tokens of a padded batch.
+        token_budget: Largest number of distinct prefixes of prompts and responses, or of tokens of a padded
+            batch if prefixes are not shared.
         share_prefix: Whether each distinct prefix is encoded once.
 
     >>> prompts, responses = [torch.tensor([7, 8, 9])], [torch.tensor([1, 2]), torch.tensor([4, 5, 6]), torch.tensor([1, 3])]
@@ -249,7 +249,7 @@ def plan_micro_batches(
 
 
 def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:
-    """Cut rows, longest first, so that the number of rows times the longest is within the budget."""
+    """Group rows, longest first, so that each group's number of rows times its longest fits the budget."""
     bins: list[list[int]] = []
     for row in sorted(range(len(lengths)), key=lambda row: (-lengths[row], row)):
         if bins and (len(bins[-1]) + 1) * lengths[bins[-1][0]] <= budget:
@@ -260,7 +260,7 @@ def _rectangles(lengths: Sequence[int], budget: int) -> list[list[int]]:
 
 
 def padded_lengths(lengths: Tensor) -> Tensor:
-    """Return for each of `lengths` ([n] long) the least grid length, 8, 11, 15, 20, …, that is not smaller.
+    """Round each of `lengths` ([n] long) up to a length of the grid 8, 11, 15, 20 and so on.
 
     Each grid length is `STEP` times the previous grid length, rounded up.
 
@@ -275,7 +275,7 @@ def padded_lengths(lengths: Tensor) -> Tensor:
 
 
 def padded_blocks(paths: Paths) -> tuple[list[AttentionBlock], Tensor]:
-    """Return attention blocks in which every token is a query exactly once, and the places of tokens.
+    """Return attention blocks in which every token is a query exactly once, and each token's place.
 
     Places are [L] long: the index of each token in the concatenated outputs of the blocks.
     """
@@ -299,7 +299,7 @@ def padded_blocks(paths: Paths) -> tuple[list[AttentionBlock], Tensor]:
 
 
 def _parts_by_mask(runs: Tensor) -> list[Tensor]:
-    """Split off the runs that share the most common length if they are many: one mask serves them all."""
+    """Separate the runs with the most common shared length, if there are many: they need only one mask."""
     values, counts = runs[:, 1].unique(return_counts=True)
     most = counts.argmax()
     if len(values) == 1 or counts[most] < MANY:
@@ -309,10 +309,10 @@ def _parts_by_mask(runs: Tensor) -> list[Tensor]:
 
 
 def _block(rows: Tensor, runs: Tensor, query_size: int, key_size: int) -> tuple[AttentionBlock, Tensor]:
-    """Return a block of runs, and [n, Lq] bool, false at padding.
+    """Return a block of runs, and a [n, Lq] bool mask that is false at padding.
 
-    `runs` has for each path the place of its first token in `rows`, its number of tokens before the run, and
-    its length.
+    The columns of `runs` are the place of a sequence's first token in `rows`, the number of tokens before its
+    run, and its length.
     """
     first, shared, lengths = runs.T[:, :, None]
     columns = torch.arange(key_size)
@@ -367,9 +367,9 @@ def visible_blocks(ends: Tensor, block_size: int) -> tuple[Tensor, Tensor]:
 
 
 def _rows_of_blocks(dense: Tensor) -> tuple[Tensor, Tensor]:
-    """Return [1, 1, M] int32 counts of true columns per row of `dense`, and [1, 1, M, M] int32 columns.
+    """Return the number of true columns in each row of `dense`, and all columns, with true columns first.
 
-    The true columns of a row come first.
+    Numbers are [1, 1, M] int32, columns [1, 1, M, M] int32.
     """
     columns = dense.int().argsort(dim=-1, descending=True, stable=True)
     return dense.sum(-1, dtype=torch.int32)[None, None], columns.int()[None, None]

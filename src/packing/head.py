@@ -1,8 +1,8 @@
-"""The output head: log-probs, entropies and losses of tokens without all of their logits in memory.
+"""Output head: log-probs, entropies and losses of tokens, without all of their logits in memory.
 
-Logits exist for one chunk of tokens at a time. A loss that is a sum over tokens is taken with its gradient
-chunk by chunk. For any other use, the backward computes the logits again, unless a batch has so few that they
-are kept.
+Logits exist for one chunk of tokens at a time. If a loss is a sum over tokens, its gradient is computed with
+it, chunk by chunk. For any other use, the backward computes the logits again, unless a batch has so few
+logits that they are kept.
 
 With z = ln Σ exp xᵥ and p = exp(x − z): ∂(log pₜ)/∂xᵥ = [v = t] − pᵥ and ∂H/∂xᵥ = −pᵥ (ln pᵥ + H), all in
 float32.
@@ -25,17 +25,17 @@ EntropyMode = Literal["none", "detached", "grad"]
 """Entropy of each token's distribution: not computed; without gradient; with gradient."""
 
 KEPT = 2**26
-"""Most logits that a batch keeps for its backward: 256 MiB."""
+"""Largest number of logits that a batch keeps for its backward: 256 MiB."""
 
 TokenLoss = Callable[[Tensor, Tensor, Tensor | None], Tensor]
-"""Function of [t] tokens, ascending, their [t] log-probs and [t] entropies to the [] loss of these tokens.
+"""Function from tokens [t], ascending, with their log-probs [t] and entropies [t], to their loss [].
 
 The losses of all tokens add up."""
 
 GRAPHS: dict[str, Any] = {"recompile_limit": 16}
-"""Limit of compiled forms per function (torch's is 8).
+"""Largest number of compiled forms of a function (torch's default is 8).
 
-Torch's own setting does not reach the threads of a backward."""
+Torch's own setting does not apply in the threads of a backward."""
 # before torch 2.13, where it reaches them
 if "recompile_limit" not in inspect.signature(torch.compile).parameters:
     GRAPHS.clear()
@@ -43,7 +43,7 @@ if "recompile_limit" not in inspect.signature(torch.compile).parameters:
 
 
 class Targets(NamedTuple):
-    """T response tokens, and which of S states predicts each. Made by `of`."""
+    """T response tokens, and the number of the state, of S states, that predicts each. Made by `of`."""
 
     tokens: Tensor
     """[T] long."""
@@ -52,11 +52,11 @@ class Targets(NamedTuple):
     order: Tensor
     """[T] long: tokens ordered by their states."""
     before: Tensor
-    """[S + 1] long, on the CPU: number of tokens that earlier states predict, for each state and the end."""
+    """[S + 1] long, on the CPU: number of tokens predicted by the states before each; the last is T."""
 
     @classmethod
     def of(cls, tokens: Tensor, predictors: Tensor) -> tuple[Tensor, Targets]:
-        """Return [S] long, the distinct rows in `predictors`, ascending, and the targets of these S states.
+        """Return the distinct rows in `predictors`, ascending, [S] long, and the targets of these S states.
 
         Args:
             tokens: [T] long, on the CPU.
@@ -80,13 +80,16 @@ class TokenScores(NamedTuple):
     logprobs: Tensor
     """[T] float32, log π(token | prompt, tokens before), nats."""
     entropy: Tensor | None
-    """[T] float32, entropy of the distribution that the token was drawn from, nats."""
+    """[T] float32, entropy of the distribution that predicts the token, nats."""
     loss: Tensor | None = None
     """[] float32 with gradient, if a loss was given; the scores then have no gradient."""
 
 
 def token_scores(logits: Tensor, targets: Tensor, temperature: float, entropy: EntropyMode) -> TokenScores:
-    """Return float32 log-probs of `targets` [T], and entropies, of softmax(logits [T, V] / temperature)."""
+    """Return the log-probs of `targets` [T] and the entropies [T] under softmax(logits / temperature).
+
+    Both are float32. `logits` are [T, V]. The entropies are None if `entropy="none"`.
+    """
     logprobs = F.log_softmax(logits.float() / temperature, dim=-1)
     selected = logprobs.gather(-1, targets[:, None])[:, 0]
     if entropy == "none":
@@ -116,12 +119,12 @@ def head_scores(
         hidden: [S, d] states.
         weight: [V, d], of the same type as `hidden` outside autocast.
         targets: The T tokens and the states that predict them.
-        temperature: Divides the logits.
+        temperature: Divisor of the logits.
         entropy: Whether entropies are computed, and have a gradient.
         chunk_size: Rows of logits computed at a time. None limits a chunk to 2^22 logits on a CPU, which fit
-            in its caches, else to 2^27.
+            in its caches, and to 2^27 on other devices.
         loss: Called once per chunk, with the tokens of the chunk. The summed loss is returned with its
-            gradient; the scores then have none.
+            gradient; the scores then have no gradient.
     """
     device = hidden.device.type
     if torch.is_autocast_enabled(device):
@@ -137,7 +140,10 @@ def head_scores(
 
 
 class _HeadScores(torch.autograd.Function):
-    """[T] log-probs, [T] entropies and the sum of the losses; with a loss, only the sum has a gradient."""
+    """Autograd function for log-probs [T], entropies [T] and the sum of the losses [].
+
+    With a loss, only the sum has a gradient.
+    """
 
     @staticmethod
     def forward(
@@ -198,7 +204,7 @@ class HeadConfig(NamedTuple):
 
 
 def fuses(weight: Tensor) -> bool:
-    """Return whether elementwise work is compiled: on GPUs, unless `TORCH_COMPILE_DISABLE=1`."""
+    """Return whether elementwise work is compiled: true on GPUs, unless `TORCH_COMPILE_DISABLE=1`."""
     return weight.is_cuda and not torch._dynamo.config.disable
 
 
@@ -209,7 +215,7 @@ class Chunk(NamedTuple):
     tokens: Tensor
     """[t] long, ascending."""
     rows: Tensor
-    """[t] long: state of each token, counted from the chunk's first."""
+    """[t] long: state of each token, counted from the chunk's first state."""
     targets: Tensor
     """[t] long."""
 
@@ -217,7 +223,7 @@ class Chunk(NamedTuple):
 def chunks_of(targets: Targets, size: int) -> list[Chunk]:
     """Cut the states into chunks of nearly equal size, at most `size`.
 
-    A remainder of a single row would have to be compiled separately.
+    With a fixed size, a remainder of a single row would have to be compiled separately.
     """
     states = len(targets.before) - 1
     count = -(-states // size)
@@ -230,7 +236,10 @@ def chunks_of(targets: Targets, size: int) -> list[Chunk]:
 
 
 def sum_by(index: Tensor, values: Tensor, size: int) -> Tensor:
-    """Return [size] sums of `values` [n] by `index` [n] long, added in a reproducible order."""
+    """Sum the `values` [n] that have the same `index` [n] long; return [size] sums.
+
+    Values are added in a reproducible order.
+    """
     sums = values.new_zeros(size)
     if values.is_cuda:  # where `index_add_` adds in any order, and on CPUs this
         return sums.index_put_((index,), values, accumulate=True)
@@ -256,9 +265,9 @@ class Head:
         return self.x if self.entropy == "none" else torch.empty_like(self.x)
 
     def _multiply(self, rows: slice) -> Tensor:
-        """Return [rows, V] float32, hidden · weightᵀ.
+        """Return hidden · weightᵀ, [rows, V] float32.
 
-        CUDA makes it from two-byte types directly, without a copy.
+        CUDA computes float32 from two-byte types directly, without a copy.
         """
         hidden = self.hidden[rows]
         weight = self.weight.t()
@@ -274,7 +283,7 @@ class Head:
         return x if self.temperature == 1 else x.div_(self.temperature)
 
     def score(self, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor]:
-        """Return a chunk's [t] log-probs, [s] log-normalisers and [s] entropies (zeros if not computed)."""
+        """Return a chunk's log-probs [t], log-normalisers [s] and entropies [s] (zeros if not computed)."""
         x = self._logits(chunk.states)
         top = x.amax(1)
         chosen = x[chunk.rows, chunk.targets]
@@ -297,7 +306,7 @@ class Head:
     def _gradient(
         self, chunk: Chunk, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor
     ) -> Tensor:
-        """Return [s, V] in the weight's type: gradient at `_multiply`'s output for the last chunk."""
+        """Return the gradient of `_multiply`'s output for the last chunk, [s, V] in the weight's dtype."""
         size = len(entropies)
         p = self.p[:size]  # in proportion to the probabilities
         x = self.x[:size]  # ln p
@@ -315,7 +324,7 @@ class Head:
     def backward(
         self, chunk: Chunk, grad_logprobs: Tensor, entropies: Tensor, grad_entropies: Tensor
     ) -> None:
-        """Add the gradient through the chunk scored last.
+        """Add the gradient that flows through the chunk scored last.
 
         Args:
             chunk: The chunk.
@@ -338,7 +347,7 @@ class Head:
             total.add_(gradient.t() @ hidden)
 
     def learn(self, chunk: Chunk, loss: TokenLoss, logprobs: Tensor, entropies: Tensor) -> Tensor:
-        """Return the [] loss of the chunk scored last, and add the gradient of this loss.
+        """Return the loss of the chunk scored last, [], and add the gradient of this loss.
 
         Args:
             chunk: The chunk.
@@ -356,7 +365,7 @@ class Head:
         return value.detach()
 
     def gradients(self) -> tuple[Tensor | None, ...]:
-        """Return gradients of `hidden` and `weight`, in the types of these; None if not needed."""
+        """Return the gradients of `hidden` and `weight` in their dtypes; None if a gradient is not needed."""
         total = self.grad_weight
         return self.grad_hidden, total if total is None else total.to(self.weight.dtype)
 
@@ -406,7 +415,7 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def score(x: Tensor, temperature: float, with_entropy: bool) -> tuple[Tensor, Tensor]:
-    """Return [s] log-normalisers and [s] entropies of softmax(x / temperature).
+    """Return the log-normalisers [s] and entropies [s] of softmax(x / temperature).
 
     `x` are logits, [s, V] float32. The entropies are zeros if `with_entropy` is false.
     """
@@ -428,7 +437,7 @@ def gradient_of_logits(
     temperature: float,
     dtype: torch.dtype,
 ) -> Tensor:
-    """Return [s, V] in `dtype`, the gradient of the logits before the division by the temperature.
+    """Return the gradient of the logits before the division by the temperature, [s, V] in `dtype`.
 
     The term of each log-prob at its own token's logit is left out. `x` are the logits, [s, V] float32, and
     `grad_logprobs` [s] the sums of the gradients of each state's log-probs. `spread` has the entropies [s]

@@ -9,10 +9,10 @@ _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropo
 
 
 def noise_rates(model: nn.Module) -> Iterator[tuple[str, nn.Module, str, float]]:
-    """Yield the rates above 0 of dropout, layer drop and jitter: dotted name, module, its attribute, rate.
+    """Yield each rate above 0 of dropout, layer drop or jitter, as (dotted name, module, attribute, rate).
 
-    Rates are read from torch's modules for dropout, and from module attributes of these names, as in
-    transformers.
+    Rates are read from torch's dropout modules, and from module attributes whose names contain `drop` or
+    `jitter`, as in transformers.
     """
     for path, module in model.named_modules():
         for name, value in _rates(module):

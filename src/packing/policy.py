@@ -1,8 +1,8 @@
 """Token log-probs and entropies of packed responses under any Hugging Face causal language model.
 
 Prefixes are shared if the model allows it (`supports_prefix_sharing`); large [tokens, vocabulary] tensors are
-then never kept (`head.py`). Other models run one padded forward, slower and with the same result, which makes
-all logits.
+then never kept (`head.py`). Other models run one padded forward, which computes all logits. It is slower and
+has the same result.
 """
 
 import inspect
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class CausalPolicy(nn.Module):
-    """A causal language model that scores packed responses. The root of FSDP2 sharding.
+    """Causal language model that scores packed responses. It is the root of FSDP2 sharding.
 
     Args:
         model: Any causal language model of transformers, with or without adapters of peft.
@@ -51,8 +51,8 @@ class CausalPolicy(nn.Module):
     ) -> TokenScores:
         """Score the response tokens of `batch`, which is on the device of the model.
 
-        If given, a `loss` is computed over all tokens, part by part in their order, with its gradient. The
-        prefix-shared path then makes each logit once, not twice.
+        If `loss` is given, it is computed over all tokens with its gradient, part by part in the order of the
+        tokens. The prefix-shared path then computes each logit once, not twice.
 
         Raises:
             ValueError: if prefixes are shared in training mode and the model has dropout: responses would
@@ -76,7 +76,7 @@ class CausalPolicy(nn.Module):
         return head_scores(hidden, weight, batch.predicted, temperature, entropy, self.chunk_size, loss)
 
     def _padded_logits(self, batch: PackedBatch) -> Tensor:
-        """Return [T, V] logits of the model's own forward on whole, right-padded sequences."""
+        """Return the logits of the model's own forward on whole, right-padded sequences, [T, V]."""
         tokens = batch.input_ids[0]
         paths = batch.paths.rows.to(tokens.device).split(batch.paths.lengths.tolist())
         whole = [tokens[paths[place]] for place in batch.paths.of_response.tolist()]
@@ -135,9 +135,9 @@ def cache_argument(model: nn.Module) -> str:
 
 
 def predicting_states(model: Any, batch: PackedBatch) -> Tensor:
-    """Return [S, d] last hidden states of `batch.states`.
+    """Return the last hidden states of `batch.states`, [S, d].
 
-    `model` attends by `PREFIX_ATTENTION`.
+    `model` must use the attention `PREFIX_ATTENTION`.
     """
     # Adapters of peft live inside the wrapped model's layers.
     backbone = (model.get_base_model() if hasattr(model, "get_base_model") else model).base_model

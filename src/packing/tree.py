@@ -1,4 +1,4 @@
-"""Tree of prefixes: which tokens sequences share at their beginnings, and how a tree is cut into parts.
+"""Tree of the prefixes that sequences share, and its cuts into parts.
 
 Sequences in lexicographic order are a depth-first walk through their tree: each sequence shares its first
 tokens with the previous sequence, and adds the rest as a run of new tokens. Loops run over sequences, never
@@ -40,11 +40,11 @@ class PrefixTree:
     lengths: Array
     """[n] tokens per sequence."""
     depths: Array
-    """[N] tokens before each token in its sequence."""
+    """[N] number of tokens before each token in its sequence."""
     shared: Array
-    """[n] tokens that a sequence has in common with the previous sequence; 0 for the first."""
+    """[n] number of tokens that a sequence shares with the previous sequence; 0 for the first sequence."""
     starts: Array
-    """[n + 1] distinct prefixes of all sequences before each sequence; the last entry is L."""
+    """[n + 1] number of distinct prefixes in all sequences before each sequence; the last entry is L."""
 
     def __init__(self, tokens: Array, lengths: Array) -> None:
         ends = lengths.cumsum()
@@ -62,11 +62,11 @@ class PrefixTree:
         return len(self.order)
 
     def is_new(self) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        """Return [N] bool, true for the L tokens that end a prefix which no earlier sequence has."""
+        """Return whether each token ends a prefix that no earlier sequence has, [N] bool; true L times."""
         return self.depths >= self.shared.repeat(self.lengths)
 
     def paths(self) -> Array:
-        """Return [N] long, the index 0..L−1 of each token's prefix, in the order of the sequences."""
+        """Return the index 0..L−1 of each token's prefix, [N] long, in the order of the sequences."""
         places = np.empty(len(self.tokens), dtype=np.int64)
         path = np.empty(self.lengths.max(initial=0), dtype=np.int64)
         numbers = np.arange(self.starts[-1])
@@ -80,7 +80,7 @@ class PrefixTree:
         return places
 
     def subtree_ends(self, paths: Array) -> Array:
-        """Return [L] ends: the tokens at places i to ends[i] − 1 are those whose prefix contains token i."""
+        """Return the end of each prefix's subtree, [L]: prefixes i to ends[i] − 1 begin with prefix i."""
         last = np.empty(self.starts[-1], dtype=np.int64)
         last[paths] = np.arange(len(self)).repeat(self.lengths)  # of several sequences, the last one stays
         ends: Array = self.starts[last + 1]
@@ -101,7 +101,7 @@ class PrefixTree:
 
         Returns:
             Sequences of each group, ascending. The fullest group is first, so that ranks which step together
-            have groups of about one size.
+                have groups of similar size.
         """
         if not self.order:
             return []
@@ -150,7 +150,7 @@ class PrefixTree:
 
 
 def within(lengths: Array) -> Array:
-    """Return [N] numbers 0, 1, … that begin again for each of the `lengths`, whose sum is N.
+    """Return the numbers 0, 1, …, length − 1 for each of `lengths`, concatenated, [N].
 
     >>> within(np.array([2, 3])).tolist()
     [0, 1, 0, 1, 2]
@@ -160,7 +160,7 @@ def within(lengths: Array) -> Array:
 
 
 def common_prefixes(tokens: Array, lengths: Array) -> Array:
-    """Return [n] lengths of the common prefix of each sequence and the previous sequence; 0 for the first.
+    """Return the length of the prefix that each sequence shares with the previous one, [n]; 0 for the first.
 
     `tokens` are concatenated sequences of `lengths`, each at least 1.
 

@@ -1,12 +1,12 @@
 """Prefix sharing in TRL's trainers: each distinct prefix of a micro-batch is encoded once. For TRL 1.16.
 
-TRL takes all log-probs (of the policy, before the update, of the reference) from one method, which
-`share_prefixes` replaces on one trainer. Losses and masks stay TRL's. The models get a second way through
-their forward, for packed tokens, so that adapters, DDP and FSDP2 are called as before. When transformers
-samples, `generate` of the policy begins with the keys and values of the prompts.
+TRL computes all log-probs (of the policy, of the old policy, of the reference) in one method, which
+`share_prefixes` replaces on one trainer. Losses and masks stay TRL's. The forwards of the models also accept
+packed tokens, so that adapters, DDP and FSDP2 are called as before. When transformers samples, `generate` of
+the policy begins with the keys and values of the prompts.
 
-The changes of a model are kept on the model itself: a deep copy (a reference, a teacher, an average of
-weights) scores and samples with its own weights.
+The changes are kept on each model itself, so that a deep copy (a reference, a teacher, an average of weights)
+scores and samples with its own weights.
 """
 
 import inspect
@@ -41,15 +41,15 @@ _PLAIN_GENERATE = "_generate_before_sharing"
 
 
 def share_prefixes(trainer: Any) -> None:
-    """Make a TRL trainer, before training begins, encode each distinct prefix of a micro-batch once.
+    """Make a TRL trainer encode each distinct prefix of a micro-batch once.
 
-    Log-probs, entropies and gradients are TRL's up to rounding. When transformers samples, responses are
-    drawn with TRL's probabilities too: `generate`, called as TRL calls it, encodes each distinct prompt once.
+    Call this function before training begins. Log-probs, entropies and gradients are TRL's up to rounding.
+    When transformers samples, responses have TRL's probabilities too: `generate`, called as TRL calls it,
+    encodes each distinct prompt once.
 
     TRL shuffles the rows that it generated and then cuts them into micro-batches. After this call, the rows
-    of an optimizer step are ordered by their tokens, unless the loss of a row depends on the others in its
-    micro-batch. The logged metrics that are means of micro-batch means change with the order; the loss does
-    not.
+    of an optimizer step are ordered by their tokens, unless the loss of a row depends on other rows of its
+    micro-batch. Logged metrics that are means of micro-batch means change with the order; the loss does not.
 
     A batch that can't be packed (inputs beside tokens, an auxiliary loss, masked tokens in the middle of a
     row) is passed to TRL's own method, with one warning for each reason. Another version of TRL is accepted
@@ -106,7 +106,7 @@ def share_prefixes(trainer: Any) -> None:
 
 
 def _mixes_rows(trainer: Any) -> bool:
-    """Return whether the loss of a row depends on the others in its micro-batch."""
+    """Return whether the loss of a row depends on other rows of its micro-batch."""
     off = {
         "aux_loss_enabled": False,
         "entropy_coef": 0.0,
@@ -157,7 +157,7 @@ def order_by_tokens(parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _unserved(trainer: Any, plain: Any) -> str | None:
-    """Return why no batch of `trainer` could be packed; None if batches can be."""
+    """Return why no batch of `trainer` can be packed; None if batches can be packed."""
     args = trainer.args
     old_fsdp = trainer.is_fsdp_enabled and trainer.accelerator.state.fsdp_plugin.fsdp_version == 1
     reasons = {
@@ -222,10 +222,10 @@ def is_attention(module: nn.Module) -> bool:
 
 
 def _forward_before_sharing(model: Any) -> Any:
-    """Return the forward that `model` had before the call; if `model` is a later copy, that of its class.
+    """Return the forward that `model` had before `share_prefixes`; for a later copy, that of its class.
 
     TRL 1.16 adds a fused head by a closure over the model, so that the forward of a copy computes with the
-    weights of the model that was copied.
+    weights of the original.
     """
     owner, forward = getattr(model, _PLAIN_FORWARD)
     if owner == id(model):
@@ -304,11 +304,11 @@ class SharedLogProbs:
         self.warned = set[str]()
 
     def __call__(self, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return [B, C] float32 log-probs, [B, C] entropies if requested, and no auxiliary loss.
+        """Return log-probs, entropies (None if not requested), and None for the auxiliary loss.
 
-        Values are zero where masked.
+        Log-probs are [B, C] float32, entropies [B, C]. Both are zero where masked.
 
-        Takes the arguments of `plain`, by position or by name: `model`; `input_ids` [B, P + C], prompts
+        The arguments are those of `plain`, by position or by name: `model`; `input_ids` [B, P + C], prompts
         padded on the left and completions padded on the right; `attention_mask`, 1 for tokens;
         `logits_to_keep`, which is C; options.
         """
@@ -344,7 +344,7 @@ class SharedLogProbs:
     def _score(
         self, model: nn.Module, ids: Tensor, mask: Tensor, width: int, entropy: bool
     ) -> tuple[Any, Any]:
-        """Return [b, C] log-probs and entropies of some rows."""
+        """Return the log-probs and entropies of some rows, each [b, C]."""
         if not mask[:, -width:].any():  # zeros that have a gradient
             return self.plain(model, ids, mask, width, compute_entropy=entropy)[:2]  # type: ignore[no-any-return]
         batch = pack_rows(ids.cpu(), mask.cpu().bool(), width).to(ids.device)
@@ -373,7 +373,7 @@ def pack_rows(ids: Tensor, mask: Tensor, width: int) -> PackedBatch:
 
 
 def _obstacle(mask: Tensor, width: int, options: Mapping[str, Any], model_type: str) -> str | None:
-    """Return why a batch can't be packed; None if it can."""
+    """Return why a batch can't be packed; None if it can be packed."""
     prompts = mask[:, :-width]
     completions = mask[:, -width:]
     given = [name for name, value in options.items() if value is not None and value is not False]

@@ -1,4 +1,4 @@
-"""Compute memory and time of a run from the sizes of its model, for `tagrpo-plan`, without running anything.
+"""Forecast of a run's memory and time from the sizes of its model, for `tagrpo-plan`.
 
 Activations are counted for a usual decoder (two norms, attention, a gated MLP) whose layers are not compiled.
 For mixtures of experts, the memory of weights is exact; activations and hours are computed as for a dense
@@ -71,21 +71,22 @@ class Setup:
     kept: int = 0  # checkpoints that are kept; 0 if the run writes none
 
     def tokens(self) -> float:
-        """Return the number of distinct tokens of one iteration over all ranks."""
+        """Return the number of distinct tokens of all ranks in one iteration."""
         return self.responses * self.mean + self.prompts * self.prompt / 2
 
     def fullest(self) -> int:
-        """Return the number of tokens of the largest possible micro-batch: the longest responses that fit."""
+        """Return the number of tokens in the largest micro-batch, with the longest responses that fit."""
         own = max(self.responses // self.ranks // self.mini_batches, 1)
         prompt = max(self.prompt // 2, 1)
         return prompt + min(max(self.token_budget - prompt, self.longest), own * self.longest)
 
     def activation_bytes(self) -> float:
-        """Return the bytes for the backward pass of the fullest micro-batch, including what one layer adds.
+        """Return the bytes of activations for the backward pass of the fullest micro-batch.
 
         For each token, a layer keeps the inputs of its products and of its rotary embedding, queries, keys,
         values, the output of attention, and gate, up, their activation and product; norms keep a copy in
-        float32. A recomputed layer keeps only its input until its backward pass.
+        float32. A recomputed layer keeps only its input until its backward pass. The temporary tensors of one
+        layer are included.
         """
         size = 2 if self.reduced else 4
         wide = 4 * self.hidden + 3 * self.queries + 4 * self.keys + 4 * self.inner
@@ -165,7 +166,7 @@ class Setup:
         )
 
     def forward_flop(self) -> float:
-        """Return the FLOP per token: two per weight, and attention to half of prompt and response."""
+        """Return a forward's FLOP per token: two per weight, and attention to half of prompt and response."""
         return 2 * self.parameters + 2 * self.layers * self.queries * (self.prompt / 2 + self.mean)
 
     def update_flop(self) -> float:
@@ -184,8 +185,8 @@ class Setup:
     def sampling_seconds(self) -> float:
         """Return the seconds of sampling.
 
-        A decoding step reads the weights and the cache of its rows; at the end, the longest response is
-        decoded as the only one.
+        A decoding step reads the weights and the cache of its rows. At the end, the longest response is
+        decoded alone.
         """
         wanted = self.responses * self.team / (self.servers or self.ranks)
         row = (self.prompt + self.mean) / 2 * self.token
@@ -215,7 +216,7 @@ def total(s: Setup) -> float:
 
 
 def needed(s: Setup) -> list[str]:
-    """Return changes that help if a run does not fit, the cheapest first; empty if it fits."""
+    """Return changes that help if a run does not fit, the cheapest first; empty if the run fits."""
     after = {line: total(replace(s, **change)) for line, change in for_update(s).items()}
     helps = [f"{line}: then {size:.1f} GiB" for line, size in after.items() if size < 0.99 * total(s)]
     lines = (helps or ["GPUs with more memory, or a smaller model"]) if total(s) > s.memory else []

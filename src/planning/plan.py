@@ -59,7 +59,7 @@ def workload_of(cfg: DictConfig, ranks: int) -> dict[str, Any]:
 
 
 def model_of(cfg: DictConfig) -> dict[str, int]:
-    """Return the sizes of the model in the settings, from a model on the meta device, without memory."""
+    """Return the sizes of the configured model, by making it on the meta device, without memory."""
     import torch
     from hydra.utils import instantiate
 
@@ -84,7 +84,7 @@ def model_of(cfg: DictConfig) -> dict[str, int]:
 
 
 def engine_of(cfg: DictConfig, gpu: DictConfig, model: dict[str, int]) -> dict[str, Any]:
-    """Return the memory of the engine; engines other than vLLM and transformers have separate GPUs."""
+    """Return the engine's memory and GPUs; engines other than vLLM and transformers have separate GPUs."""
     import torch
     from hydra.utils import get_class
 
@@ -120,7 +120,12 @@ def engine_of(cfg: DictConfig, gpu: DictConfig, model: dict[str, int]) -> dict[s
 
 
 def plan(cfg: DictConfig) -> Setup:
-    """Return the run of a checked configuration, and its GPUs."""
+    """Return the forecast's input for a checked configuration: model, workload, engine and GPUs.
+
+    Raises:
+        ValueError: if `gpu` is not one of `gpus`, `data.num_rephrasings` is null, or `response_tokens` is out
+            of its range.
+    """
     if cfg.gpu not in cfg.gpus:
         raise ValueError(f"Expected gpu to be one of {', '.join(cfg.gpus)}, but got {cfg.gpu!r}.")
     gpu, devices, model = cfg.gpus[cfg.gpu], cfg.trainer.devices, model_of(cfg)

@@ -1,1 +1,1 @@
-"""Removable: rephrasings, made, checked and audited before training. Import from the modules."""
+"""Removable: rephrasings, which are made, checked and audited before training. Import from the submodules."""

@@ -1,4 +1,4 @@
-"""Check rephrasings again, count the verdicts of each check, and draw a sample for a human to read."""
+"""Audit of rephrasings: repeated checks, counts of verdicts, and a random sample for a human to read."""
 
 import random
 import textwrap
@@ -19,7 +19,7 @@ def read_reviewed(path: str | Path) -> list[Reviewed]:
 
 
 def recheck(reviewed: Iterable[Reviewed], checks: Checks) -> None:
-    """Replace the verdicts of these checks; keep verdicts under other names (`judge`)."""
+    """Replace the verdicts of `checks`; keep the verdicts of other checks (`judge`)."""
     for item in reviewed:
         before: list[str] = []
         for candidate in item.candidates:
@@ -52,10 +52,10 @@ def coverage(reviewed: Iterable[Reviewed]) -> dict[int, int]:
 
 
 def sample_groups(reviewed: Sequence[Reviewed], size: int, seed: int) -> list[Reviewed]:
-    """Draw a random sample of the questions that have candidates, in the file's order; reproducible by seed.
+    """Draw a random sample of at most `size` questions that have candidates, in the file's order.
 
-    Every such question has equal probability, so that shares found by reading the sample estimate those of
-    the file.
+    The same `seed` gives the same sample. Each of these questions has equal probability, so that shares found
+    by reading the sample estimate the shares in the file.
     """
     eligible = [index for index, item in enumerate(reviewed) if item.candidates]
     chosen = random.Random(seed).sample(eligible, min(size, len(eligible)))
@@ -65,7 +65,7 @@ def sample_groups(reviewed: Sequence[Reviewed], size: int, seed: int) -> list[Re
 def listing(sample: Iterable[Reviewed]) -> str:
     """Format questions with their answers, candidates and verdicts as Markdown.
 
-    No text of a model becomes markup.
+    Texts are escaped, so that nothing that a model wrote becomes markup.
     """
     parts = ["# Is each rephrasing the same problem as its question?"]
     for item in sample:

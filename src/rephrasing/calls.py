@@ -1,4 +1,7 @@
-"""Calls of a chat model and their replies, which are untrusted: reading raises only `NoCompletionError`."""
+"""Calls of a chat model and their replies.
+
+Replies are untrusted: reading a reply raises no error but `NoCompletionError`.
+"""
 
 import hashlib
 import json
@@ -70,7 +73,7 @@ class Reply:
     fault: str = ""
     """Reason for a missing text, in printable characters; empty if there is a text."""
     model: str = ""
-    """Name that the server gives the model that replied."""
+    """Name of the model that replied, as the server gives it."""
     usage: Usage = Usage()  # noqa: RUF009 (a tuple, which nobody can change)
     time: str = ""
     """Time of arrival of the reply: UTC, ISO 8601."""
@@ -85,10 +88,10 @@ def read_reply(body: str, time: str = "") -> Reply:
 
     Args:
         body: The body of a response of status 200.
-        time: When the body arrived.
+        time: Time at which the body arrived.
 
     Raises:
-        NoCompletionError: if the body is not a chat completion: an error, other content, or empty.
+        NoCompletionError: if the body is not a chat completion, but an error, other content, or empty.
 
     >>> read_reply('{"choices": [{"message": {"content": "Add 1 \\ud83d"}}]}').text
     'Add 1 \ufffd'
@@ -113,7 +116,7 @@ def valid_unicode(text: str) -> str:
 
 
 def _or(empty: Any) -> WrapValidator:
-    """Return a validator that replaces a value of a wrong type by `empty`: a paid reply must be read."""
+    """Return a validator that replaces values of a wrong type by `empty`: a paid reply must be read."""
 
     def validated(value: object, validate: ValidatorFunctionWrapHandler) -> Any:
         try:
@@ -203,7 +206,7 @@ def _completion(body: str) -> _Completion:
 
 
 def _choice(completion: _Completion, body: str) -> _Choice:
-    """Return the first choice; an empty choice if the server charged for tokens without sending one."""
+    """Return the first choice; an empty choice if the server charged for tokens without sending a choice."""
     first = completion.choices[0] if completion.choices else None
     try:
         choice = read(_Choice, first, source="a choice", remedy="Check server.base_url.")
@@ -221,7 +224,7 @@ def _choice(completion: _Completion, body: str) -> _Choice:
 
 
 def _fault(choice: _Choice, parts: ResponseParts, body: str) -> str:
-    """Return why a choice has no usable text; empty if it has one."""
+    """Return why a choice has no usable text; empty if its text is usable."""
     reason, message = choice.finish_reason.casefold(), choice.message
     if reason in _CUT:
         return "it was cut off at its limit of tokens"

@@ -1,4 +1,4 @@
-"""Rephrasings with provenance and verdicts, and the rows of their file."""
+"""Rephrasings with their provenance and verdicts, and the rows of a file of rephrasings."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Reviewed:
         return [c for c in self.candidates if accepted(c.verdicts)]
 
     def to_row(self) -> dict[str, Any]:
-        """Return a row for `TableSource`: accepted rephrasings with provenance, and refused ones."""
+        """Return a row for `TableSource`: accepted rephrasings with provenance, and refused rephrasings."""
         kept = self.kept()
         row = {
             **self.group.metadata,

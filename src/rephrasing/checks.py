@@ -1,7 +1,7 @@
-r"""Check whether a rephrasing states the same problem, judged by its text. Each verdict gives a reason.
+r"""Checks by text whether a rephrasing states the same problem as its question. Each verdict gives a reason.
 
-These checks can refuse a good rephrasing (one that writes a condition in words) and accept a bad one (one
-that asks for something else with the same numbers). `judge` consults a model instead.
+These checks can refuse a good rephrasing, such as one that writes a condition in words, and accept a bad
+rephrasing, such as one that asks for something else with the same numbers. `judge` consults a model instead.
 """
 
 import re
@@ -65,7 +65,7 @@ def well_formed(pair: Pair, control_tokens: Collection[str] = ()) -> Verdict:
 
     Args:
         pair: The question and its rephrasing.
-        control_tokens: Control tokens of the policy's tokenizer; the published ones are always refused.
+        control_tokens: Control tokens of the policy's tokenizer. Published control tokens are always refused.
 
     >>> well_formed(Pair("What is $1+1$?", "Find $x+1$ if $x=1.")).reason
     'a dollar sign or brace without its partner'

@@ -1,6 +1,6 @@
-"""Client of an OpenAI-compatible server, which also adds up costs.
+"""Client of an OpenAI-compatible server, and sums of costs.
 
-The `openai` client waits and retries; no reply is paid for twice.
+The `openai` client waits and retries. No reply is paid for twice.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ _LONGEST = 500
 CHARACTERS_PER_TOKEN = 3.5  # about 4 in English, fewer in LaTeX
 
 _LONGEST_WORD = 6
-"""Maximum length of a parameter that counts only in quotes: `stop`, `n` and `seed` are common words."""
+"""Maximum length of a name that is searched for only in quotes: `stop` and `seed` are common words."""
 _TOO_LONG = re.compile(
     r"context[ _](?:length|window|size)|input tokens|prompt is too long|reduce the (?:length|size|prompt|messages)",
     re.IGNORECASE,
 )
-"""Error texts about a question that is too long, which concern that question alone."""
+"""Pattern of errors about a question that is too long; other questions may still fit."""
 _LIMIT = re.compile(r"context (?:length|window|size)\D{0,20}(\d{1,9})", re.IGNORECASE)
 _INSTEAD = re.compile(r"\buse\W{1,3}(\w{1,64})\W{1,3}instead", re.IGNORECASE)
 _JSON_TEXT = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
@@ -81,7 +81,7 @@ class Server:
         return os.environ.get(self.api_key_env, "")
 
     def connect(self) -> openai.AsyncOpenAI:
-        """Connect to the server; errors in bodies of status 200 are retried like errors with another status.
+        """Return a connection to the server, which also retries errors in bodies of status 200.
 
         Raises:
             ValueError: if the server is OpenAI's and there is no key.
@@ -111,7 +111,7 @@ class Server:
 
 
 async def _give_errors_their_status(response: Any) -> None:
-    """Give a successful response without a chat completion its error's status, so that the client retries."""
+    """Give a success without a chat completion the status of its error, so that the client retries."""
     if response.is_success:
         await response.aread()
         try:
@@ -127,12 +127,11 @@ class _Row(Message):
 
 
 class ReplyCache(dict[str, Reply]):
-    """Cache of call key → reply, in an append-only file of JSON lines; a context manager.
+    """Cache of replies by the key of their call, in an append-only file of JSON lines; a context manager.
 
-    The body of a response is saved unchanged, except for secrets in it, and parsed afterwards, so that a
-    malformed body is not paid for again. People can read the file, unlike a database (`diskcache`). Broken
-    lines, left by a kill or an editor, and bodies without a reply are skipped with a warning. A second
-    process, which would pay too, is refused.
+    Bodies of responses are saved unchanged, except for secrets in them, and parsed again in each session.
+    People can read the file, unlike a database (`diskcache`). Broken lines, left by a kill or an editor, and
+    bodies without a reply are skipped with a warning. A second process, which would pay too, is refused.
 
     Args:
         path: Path of the file, which is created if missing.
@@ -158,7 +157,7 @@ class ReplyCache(dict[str, Reply]):
             self._file.write(b"\n")
 
     def add(self, key: str, body: str) -> None:
-        """Save the body of a response, then parse it.
+        """Parse the body of a response, and save it.
 
         Raises:
             NoCompletionError: if the body has no reply; nothing is saved then.
@@ -197,8 +196,8 @@ class Client:
     """Client that answers calls from the cache or by concurrent requests to the server.
 
     A call whose reply never arrived (a dropped connection, a timeout, a kill) is sent again with the same
-    `Idempotency-Key`, by which servers may charge once. Until a model has answered, its calls are sent one at
-    a time, so that a server refuses a wrong key, model or parameter only once.
+    `Idempotency-Key`, so that servers can charge for it only once. Until a model has answered, its calls are
+    sent one at a time, so that a server refuses a wrong key, model or parameter only once.
     """
 
     def __init__(self, server: Server, cache: ReplyCache) -> None:
@@ -266,7 +265,7 @@ class Client:
         self._failed_in_a_row = 0
 
     def _refused(self, error: openai.APIError, call: ApiCall, shown: str) -> ServerRefusedError | None:
-        """Return a refusal of all further calls; None if the error `shown` concerns this call alone."""
+        """Return the error for all further calls; None if the error `shown` concerns only this call."""
         status, said = 500, ApiError(message="")
         if isinstance(error, openai.APIStatusError):
             status, said = error.status_code, read_error(error.response.text)
@@ -292,10 +291,10 @@ class Client:
 
 
 def _refused_parameter(said: ApiError, call: ApiCall) -> str | None:
-    """Return the parameter that a server refuses in this call, and hence in all calls; None if there is none.
+    """Return the parameter that a server refuses in this and hence in all calls; None if it refuses none.
 
-    If a question is too long for the model, other questions may still fit, unless the limit of the reply
-    alone reaches the model's limit.
+    If a question is too long for the model, other questions may still fit, unless the reply's limit alone
+    reaches the model's limit.
     """
     if _TOO_LONG.search(f"{said.message} {said.code}"):
         limit = _LIMIT.search(said.message)
@@ -337,7 +336,7 @@ class Prices(NamedTuple):
 
 
 def expected(calls: Iterable[ApiCall], answered: Container[str]) -> list[tuple[ApiCall, Usage]]:
-    """Return calls with their expected usage, without duplicates and without `answered` keys."""
+    """Return each distinct call whose key is not in `answered`, with its expected usage."""
     distinct = {call.key: call for call in calls if call.key not in answered}.values()
     tokens = [round((len(call.system) + len(call.user)) / CHARACTERS_PER_TOKEN) for call in distinct]
     return [
@@ -346,7 +345,7 @@ def expected(calls: Iterable[ApiCall], answered: Container[str]) -> list[tuple[A
 
 
 def account(usages: Iterable[tuple[ApiCall, Usage]], prices: Mapping[str, Prices]) -> str:
-    """Describe the table of `costs` and their sum in words."""
+    """Return the result of `costs` as text: the table, and a line with the total cost."""
     table = costs(usages, prices)
     if table.empty:
         return "nothing is asked of a model"
@@ -356,7 +355,7 @@ def account(usages: Iterable[tuple[ApiCall, Usage]], prices: Mapping[str, Prices
 
 
 def costs(usages: Iterable[tuple[ApiCall, Usage]], prices: Mapping[str, Prices]) -> pd.DataFrame:
-    """Return calls, tokens and cost, summed per purpose and model; a cost is NaN if the price is unknown."""
+    """Return a table of calls, tokens and cost by purpose and model; cost is NaN if a price is unknown."""
     rows = []
     for call, usage in usages:
         price = prices.get(call.model, Prices(nan, nan))

@@ -1,10 +1,11 @@
-"""`tagrpo-rephrase`: write rephrasings of questions with provenance and the checks' verdicts; audit them.
+"""`tagrpo-rephrase`: write rephrasings of questions with provenance and the checks' verdicts, and audit them.
 
     tagrpo-rephrase input=questions.jsonl output=rephrased.jsonl rephraser.model=<model> --dry-run
     tagrpo-rephrase input=questions.jsonl output=rephrased.jsonl rephraser.model=<model>
     tagrpo-rephrase audit input=rephrased.jsonl output=filtered.jsonl
 
-Paid replies are kept in `<output>.work/replies.jsonl`: the same command continues after an interruption.
+Paid replies are kept in `<output>.work/replies.jsonl`, so that the same command continues after an
+interruption.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ def check_parts(cfg: DictConfig) -> None:
     """Compare the settings of the parts that the command builds with the arguments of their classes.
 
     Raises:
-        ValueError: if a setting is of another type, or not an argument. The message names the setting.
+        ValueError: if a setting has a wrong type, or is not an argument. The message names the setting.
     """
     parts = cfg.copy()
     with open_dict(parts):
@@ -115,7 +116,12 @@ def execute(cfg: DictConfig) -> bool:
 
 
 def check_rephrasing(cfg: DictConfig) -> None:
-    """Refuse settings that can't work, before questions are read or calls sent; errors name the remedy."""
+    """Check settings before questions are read or calls are sent; errors name the remedy.
+
+    Raises:
+        FileNotFoundError: if there is no file of questions.
+        ValueError: if a setting is missing, unknown or contradicts another.
+    """
     if cfg.command not in ("generate", "audit"):
         raise ValueError(f"Expected command to be generate or audit, but got {cfg.command!r}.")
     if cfg.command == "audit" and (cfg.dry_run or cfg.limit is not None):
@@ -158,7 +164,7 @@ def run(cfg: DictConfig) -> None:
 
 
 def finished(cfg: DictConfig) -> bool:
-    """Execute the command, and exit with the server's reason if it refuses all calls."""
+    """Execute the command, and exit with the server's reason if the server refuses all calls."""
     from .client import ServerRefusedError
 
     try:

@@ -9,7 +9,7 @@ from typing import Any
 from ..foreign import ForeignDataError, printable
 
 _UNREADABLE = 502
-"""Status for a body that is neither a chat completion nor an error with a status; retried."""
+"""Status for a body that is neither a chat completion nor an error with a status; the call is retried."""
 _LONGEST = 300
 _STATUS_OF_WORD = {
     "rate_limit": 429, "ratelimit": 429, "quota": 429, "exhausted": 429, "too_many": 429, "throttl": 429,
@@ -18,11 +18,10 @@ _STATUS_OF_WORD = {
     "permission": 403, "forbidden": 403, "not_found": 404, "invalid_request": 400, "invalid_argument": 400,
     "unsupported": 400, "context_length": 400, "bad_request": 400, "validation": 400,
 }  # fmt: skip
-"""Word in an error's code or type → HTTP status that APIs send with the word; the first occurrence counts.
+"""Word in an error's code or type → HTTP status that APIs send with the word; the first word found counts.
 
-If the code and the type have none of these words, the message is searched for the words of 429 and 503 only,
-which only cause a retry.
-"""
+If the code and the type have none of these words, the message is searched, but only for words of 429 and 503,
+which only cause a retry."""
 
 _PASSING = (429, 503)
 _MESSAGES = (
@@ -37,9 +36,9 @@ class ApiError:
     """Error message of a server for a call without an answer. All texts are printable."""
 
     message: str
-    """Message of the server; the beginning of the body if there is none."""
+    """Message of the server; the beginning of the body if there is no message."""
     status: int | None = None
-    """HTTP status in the body, 400 to 599; None if there is none."""
+    """HTTP status in the body, 400 to 599; None if the body has no status."""
     code: str = ""
     """Codes and types of the server: `insufficient_quota invalid_request_error`."""
     parameter: str = ""
@@ -47,7 +46,7 @@ class ApiError:
 
 
 class NoCompletionError(ForeignDataError):
-    """Error for a body without a chat completion; nothing was paid for, and the call may be sent again.
+    """Error for a body without a chat completion. Nothing was paid for, and the call may be sent again.
 
     Args:
         error: Error in the body.
@@ -101,7 +100,7 @@ def is_error(value: object) -> bool:
 
 
 def _first(content: Any, names: tuple[str, ...], accept: Callable[[Any], bool]) -> Any:
-    """Return the least nested accepted value under one of the names; None if there is none."""
+    """Return the least nested accepted value under one of the names; None if no value is accepted."""
     waiting = deque([content])
     while waiting:
         value = waiting.popleft()
@@ -120,14 +119,14 @@ def _is_text(value: object) -> bool:
 
 
 def _is_status(value: object) -> bool:
-    """Check for an error status, 400 to 599, as a number or in digits."""
+    """Check whether a value is an error status, 400 to 599, as a number or in digits."""
     if isinstance(value, str):
         return len(value) == 3 and value.isascii() and value.isdecimal() and 400 <= int(value) <= 599
     return type(value) is int and 400 <= value <= 599
 
 
 def _is_place(value: object) -> bool:
-    """Check for an error location in the form of pydantic and FastAPI: `["body", "max_tokens"]`."""
+    """Check whether a value is an error location as in pydantic and FastAPI: `["body", "max_tokens"]`."""
     return isinstance(value, list) and bool(value) and _is_text(value[-1])
 
 

@@ -1,4 +1,4 @@
-"""Proposals of rephrasings by a model, their checks by text, and the judge."""
+"""Rephrasings that a model proposes, checks of their text, and the judge."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ _LONGEST_REASON = 300
 
 @dataclass(frozen=True, kw_only=True)
 class Instruction:
-    """Instruction to rephrase or reformulate; TA-GRPO's and others are in `configs/rephraser`."""
+    """Instruction to rephrase or reformulate questions; `configs/rephraser` has TA-GRPO's and others."""
 
     count: int
     """Number of rephrasings wanted per question."""
@@ -55,7 +55,7 @@ class Instruction:
     kind: str = "wording"
     """Kind of change to the question, for `data.kinds`."""
     unchecked: Sequence[str] = ()
-    """Checks that this kind can't pass, such as `numbers_kept` if numbers are replaced; also `judge`."""
+    """Checks to leave out, since this kind can't pass them, such as `numbers_kept`; also `judge`."""
 
     def system(self, count: int) -> str:
         """Return the system prompt that requests `count` rephrasings of the following question."""
@@ -71,12 +71,12 @@ class Rephraser(Protocol):
         """Number of rephrasings wanted per question."""
 
     def calls(self, groups: Sequence[QuestionGroup]) -> list[ApiCall]:
-        """Return the calls that are made whatever the replies; none if the rephraser uses no model."""
+        """Return the calls that are made whatever the replies are; empty if the rephraser uses no model."""
 
     async def propose(
         self, groups: Sequence[QuestionGroup], checks: Checks, client: Client
     ) -> list[Reviewed]:
-        """Return all candidates with the verdicts of `checks`, question by question."""
+        """Return all candidates of each question, with the verdicts of `checks`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class ModelRephraser:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Sampling parameters, passed to the server."""
     seed: int | None = None
-    """Sent with each call, increased by the number of the attempt; None sends no seed."""
+    """Seed that is sent with each call, plus the number of the attempt; None sends no seed."""
 
     def __post_init__(self) -> None:
         counts = {name: instruction.count for name, instruction in self.instructions.items()}
@@ -117,7 +117,7 @@ class ModelRephraser:
     async def propose(
         self, groups: Sequence[QuestionGroup], checks: Checks, client: Client
     ) -> list[Reviewed]:
-        """Request, parse and check rephrasings; request missing ones again."""
+        """Request, parse and check rephrasings; request missing rephrasings again."""
         reviewed = [Reviewed(group) for group in groups]
         wanted = [(item, name, i.count) for item in reviewed for name, i in self.instructions.items()]
         for attempt in range(self.attempts):
@@ -157,7 +157,7 @@ def _candidate(text: str, name: str, instruction: Instruction, call: ApiCall, re
 
 
 def read_rephrasings(text: str) -> list[str]:
-    """Return the texts between the tags, stripped, without empty ones and without mentions of the tags.
+    """Return the stripped texts between the tags, without empty texts and mentions of the tags.
 
     >>> read_rephrasings("Sure! <rephrasing>Add 1 to 1.</rephrasing>"), read_rephrasings("Add 1 to 1.")
     (['Add 1 to 1.'], [])
@@ -181,7 +181,7 @@ class Judge:
         )  # fmt: skip
 
     async def review(self, reviewed: Sequence[Reviewed], client: Client) -> None:
-        """Add the judge's verdict to every candidate that no text check refused; drop earlier verdicts.
+        """Judge every candidate that no text check refused, and drop earlier verdicts of the judge.
 
         The verdict is undecided (None), and the candidate not accepted, if the judge does not reply or is
         unclear. A text that spells a verdict is refused without a call, since the judge may quote it.
@@ -213,7 +213,7 @@ _CONTRADICTION = re.compile(
     r"|\bequivalent\b[\s,;*_]{1,4}(?:(?:but|and|only)\s){0,2}(?:if|unless|except|provided|when)\b",
     re.IGNORECASE,
 )
-"""Denial of equivalence elsewhere in a reply, which makes the last line unclear."""
+"""Denial of equivalence in the reason, which makes a reply unclear."""
 _CLAUSE_END = re.compile(
     r"[,;:!?\n]|\.(?!\d)|\b(?:and|but|so|while|whereas|hence|thus|therefore|which|making)\b", re.IGNORECASE
 )
@@ -274,7 +274,7 @@ def read_judgement(text: str) -> tuple[bool | None, str]:
 
 
 def _last_word(text: str) -> tuple[bool | None, str]:
-    """Return the verdict in the last line, or in a JSON object, and the text before it."""
+    """Return the verdict in the last line with the text before it, or a JSON object's verdict and reason."""
     if text.lstrip().startswith("{") and text.count('"equivalent"') == 1:
         try:
             said = read_json(_Judgement, text, source="the judge's reply", remedy="")
@@ -289,7 +289,7 @@ def _last_word(text: str) -> tuple[bool | None, str]:
 
 
 def _is_doubtful(before: str) -> bool:
-    """Check whether the text before a `yes` denies it, or introduces it as a quotation."""
+    """Check whether the text before a `yes` denies the equivalence, or introduces a quotation."""
     lines = before.split("\n")
     fenced = before.count("```") % 2 == 1
     quoted = any(line.count('"') % 2 == 1 or line.count("“") > line.count("”") for line in lines)
@@ -313,7 +313,7 @@ def _denies(clause: str) -> bool:
 async def rephrase(
     groups: Sequence[QuestionGroup], rephraser: Rephraser, checks: Checks, judge: Judge | None, client: Client
 ) -> list[Reviewed]:
-    """Propose rephrasings, check their text, and judge those that passed; return all questions, in order.
+    """Propose rephrasings, check their text, and judge those that passed. Return all questions, in order.
 
     Questions with the same `plain` text share their rephrasings, since `with_rephrasings` joins by this text.
     """

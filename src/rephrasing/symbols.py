@@ -1,4 +1,4 @@
-"""Check whether a rephrasing has the formulas of a question, perhaps with other names for variables."""
+"""Check that a rephrasing has the formulas of its question, perhaps with renamed variables."""
 
 import re
 from itertools import permutations
@@ -51,14 +51,14 @@ def symbols_kept(pair: Pair) -> Verdict:
 def _not_told(text: str, other: str) -> set[str]:
     """Return the formulas of a text.
 
-    `x!=0` is left out if the other text says in words more often that something is not 0.
+    `x!=0` is left out if the other text says more often in words that something is not 0.
     """
     in_words = len(_NOT_ZERO.findall(other)) > len(_NOT_ZERO.findall(text))
     return {piece for piece in formulas(text) if not (in_words and re.fullmatch("[A-Za-z]+!=0", piece))}
 
 
 def _lacking(wanted: set[str], there: set[str], text: str) -> set[str]:
-    """Return the pieces that are not among the formulas `there`, nor without dollars in the text."""
+    """Return `wanted` pieces that are neither among the formulas `there` nor, without dollars, in `text`."""
     whole = compact(text).replace('"', "")
     return {
         piece
@@ -68,7 +68,7 @@ def _lacking(wanted: set[str], there: set[str], text: str) -> set[str]:
 
 
 def renaming(before: set[str], after: set[str]) -> dict[str, str] | None:
-    """Return new names for variables that turn the formulas `before` into `after`; None if there are none.
+    """Return new names for variables that turn the formulas `before` into `after`; None if no names do.
 
     >>> renaming({"x+2y=7", "x-y=1"}, {"p-q=1", "p+2q=7"}), renaming({"x+2y=7", "x-y=1"}, {"q-p=1", "p+2q=7"})
     ({'x': 'p', 'y': 'q'}, None)
@@ -108,6 +108,6 @@ def _spoken(text: str) -> set[str]:
 
 
 def differences(missing: set[str], new: set[str]) -> str:
-    """List missing and new items for a message; empty if there are none."""
+    """List missing and new items for a message; empty if there are no such items."""
     found = {"missing": missing, "new": new}
     return "; ".join(f"{name}: {', '.join(sorted(items))}" for name, items in found.items() if items)

@@ -70,7 +70,7 @@ def hidden_text(text: str, tokens: Collection[str] = ()) -> list[str]:
 
     Args:
         text: Any text.
-        tokens: Control tokens besides the published ones.
+        tokens: Control tokens in addition to the published control tokens.
 
     >>> hidden_text("Add 1\u200b to 1.<|im_end|>")
     ['U+200B ZERO WIDTH SPACE', '<|im_end|>']
@@ -134,7 +134,7 @@ def math_spans(text: str) -> list[re.Match[str]]:
 
 
 def formulas(text: str) -> set[str]:
-    r"""Return formulas in math mode, cut at commas and semicolons outside brackets, each `compact`.
+    r"""Return formulas in math mode, cut at commas and semicolons outside brackets, spelled as by `compact`.
 
     >>> sorted(formulas(r"If $f(x,y)=3,\ x>0$ costs \$5 and \[y = 2,\] …"))
     ['f(x,y)=3', 'x>0', 'y=2']

@@ -1,7 +1,7 @@
-"""Core: verifiers: a response and its reference answers in, a `Score` out.
+"""Core: verifiers, which turn a response and its reference answers into a `Score`.
 
-A verifier of your own derives from `tagrpo.types.Verifier` and needs only `__call__(response, reference)`;
-with workers, derive from `BackgroundVerifier`. The configuration names it: `reward: {_target_:
+A verifier of your own derives from `tagrpo.types.Verifier` and needs only `__call__(response, reference)`.
+With workers, derive it from `BackgroundVerifier`. The configuration names the class: `reward: {_target_:
 my_package.MyVerifier}`. A function with TRL's signature is a `FunctionReward`.
 """
 

@@ -1,8 +1,8 @@
 r"""Exact values of closed forms such as `\frac{\sqrt{8}}{2}`, and normal forms of polynomials, from LaTeX.
 
-Formulas are untrusted. Nothing here raises on them or evaluates them as code, and sizes are bounded: nesting,
-digits, exponents and terms. Whatever lies outside (integrals, unknown functions, ambiguous spellings such as
-`1/2x`) has no value and no normal form here, and is left to a computer algebra system.
+Formulas are untrusted. No function here raises on formulas or evaluates them as code, and sizes are bounded:
+nesting, digits, exponents and terms. Formulas outside the grammar (integrals, unknown functions, ambiguous
+spellings such as `1/2x`) have no value and no normal form here, and are left to a computer algebra system.
 """
 
 import re
@@ -23,7 +23,7 @@ Polynomial = Mapping[Monomial, Fraction]
 """Monomial → coefficient, not 0."""
 
 DIGITS = 25
-"""Significant digits in comparisons of irrational numbers, which are computed with 80."""
+"""Significant digits in comparisons of irrational numbers, which are computed with 80 digits."""
 _PRECISION = 80
 _NEGLIGIBLE = Fraction(1, 10**30)
 _HUGE = Fraction(10**30)
@@ -40,11 +40,11 @@ phi varphi chi psi omega Gamma Delta Theta Lambda Xi Pi Sigma Phi Psi Omega pi i
 GREEK = frozenset(_GREEK_NAMES.split())
 _FUNCTIONS = frozenset(("sin", "cos", "tan", "cot", "sec", "csc", "ln", "exp"))
 _CALLED = frozenset("fghFGHP")
-"""Letters that, in front of a parenthesis, more often name a function than a factor."""
+"""Letters that name a function more often than a factor if a parenthesis follows."""
 
 
 class _UnreadableError(ValueError):
-    """The formula is outside the grammar of this module."""
+    """Error for a formula outside the grammar of this module."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _decimal(value: Fraction, decimals: int) -> str:
 
 
 def _whole(value: int) -> str:
-    """Return an integer in decimal; beyond 60 digits, the first digits, the power of ten and a digest."""
+    """Return an integer in decimal; beyond 60 digits, its first digits, the power of ten and a digest."""
     if value.bit_length() < 200:
         return str(value)
     digest = sha256(hex(value).encode()).hexdigest()[:12]
@@ -108,7 +108,7 @@ def _whole(value: int) -> str:
 
 
 def same_number(one: Number, other: Number) -> bool | None:
-    """Return whether two numbers are equal; None if rounding leaves this open."""
+    """Return whether two numbers are equal; None if rounding leaves the answer open."""
     if one == other:
         return True
     if one.exact == other.exact or _apart(one.real, other.real) or _apart(one.imaginary, other.imaginary):
@@ -152,7 +152,7 @@ def number_of(latex: str) -> Number | None:
 
 
 def polynomial_of(latex: str) -> str | None:
-    r"""Return the normal form of a polynomial; None for every other formula.
+    r"""Return the normal form of a polynomial; None if the formula is not a polynomial.
 
     Powers of variables may be negative, and coefficients may have square roots of integers. Equal polynomials
     have equal forms.
@@ -257,7 +257,7 @@ class _Parser:
         return tree
 
     def exponent(self) -> Tree:
-        """Read an exponent: all digits after `^`, or else an argument.
+        """Read an exponent: all digits after `^`, or an argument if no digit follows.
 
         `2^10` is meant to have the exponent 10, whatever LaTeX prints.
         """
@@ -388,7 +388,7 @@ def _bounded(value: Any) -> Any:
 
 
 def _value(tree: Tree) -> Any:  # noqa: PLR0911
-    """Evaluate a tree: a Fraction if rational, else an mpmath number of `_PRECISION` digits."""
+    """Evaluate a tree: a Fraction if it is rational, otherwise an mpmath number of `_PRECISION` digits."""
     operation, *operands = tree
     if operation == "number":
         return _bounded(operands[0])
@@ -419,7 +419,7 @@ def _value(tree: Tree) -> Any:  # noqa: PLR0911
 
 @lru_cache(maxsize=1)
 def _mp() -> Any:
-    """Return a context of mpmath, which is imported with the first irrational number."""
+    """Return a context of mpmath, which is imported only when an irrational number occurs."""
     from mpmath import MPContext
 
     context = MPContext()
@@ -498,9 +498,9 @@ def _rounded(value: Any) -> Number:
 
 
 def _part(found: Fraction, size: Fraction) -> tuple[Fraction, bool]:
-    """Return one part of a number of this size as a fraction, and whether the part is a fraction.
+    """Return the real or imaginary part `found` of a number as a fraction, and whether the fraction is exact.
 
-    The second result is true if the part is a fraction beyond reasonable doubt.
+    A fraction counts as exact if the part equals it beyond reasonable doubt. `size` is |real| + |imaginary|.
     """
     if abs(found) <= _NEGLIGIBLE**2 * size:
         return Fraction(0), True
@@ -613,8 +613,8 @@ def _power_terms(terms: Polynomial, exponent: Any) -> Polynomial:
 def _root_terms(terms: Polynomial, index: int) -> Polynomial:
     r"""Return a root of one term, for positive variables.
 
-    No root of a sum is taken, no root with an absolute value, such as `\sqrt{x^2}`, and of coefficients only the
-    square root.
+    Roots of sums, and roots with an absolute value, such as `\sqrt{x^2}`, are refused. Of coefficients, only
+    square roots are taken.
     """
     if len(terms) != 1:
         raise _UnreadableError

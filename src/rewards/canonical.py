@@ -1,7 +1,7 @@
 """Canonical spelling of an answer, from its text.
 
-Answers are untrusted. No function here raises on them, backtracks or converts digits to a number; the cost is
-proportional to the length.
+Answers are untrusted. No function here raises on answers, backtracks or converts digits to a number. The cost
+is proportional to the length.
 """
 
 import re
@@ -43,7 +43,7 @@ def references_of(reference: Reference) -> tuple[str, ...]:
 
 
 def is_container(text: str) -> bool:
-    """Check whether a text begins like a list or an object of Python or JSON with texts in it.
+    """Check whether a text begins like a list or object of Python or JSON that contains texts.
 
     >>> is_container("['4', '5']"), is_container('{"value": 4}'), is_container("[4, 5]")
     (True, True, False)
@@ -52,10 +52,11 @@ def is_container(text: str) -> bool:
 
 
 def canonical_number(text: str) -> str | None:
-    r"""Return the canonical spelling of a plain decimal number; None for anything else.
+    r"""Return the canonical spelling of a plain decimal number; None for any other text.
 
     Surrounding spaces, `$` and `%` signs, thousands separators, a trailing full stop, a plus sign, leading
-    zeros and trailing zeros of the fraction are dropped. Works on digits, so that no size is too large.
+    zeros and trailing zeros of the fraction are dropped. The function works on digits, so that no number is
+    too large.
 
     >>> [canonical_number(text) for text in (" $1,234.50. ", "-0.0", r"15\%", "4 2", "1,23", "1/2")]
     ['1234.5', '0', '15', None, None, None]
@@ -76,12 +77,12 @@ def canonical_number(text: str) -> str | None:
 
 
 def normalize_answer(answer: str) -> str:
-    r"""Return a spelling that most equal answers have in common, and that no two different answers share.
+    r"""Return a spelling that most equal answers share, and that no two different answers share.
 
-    Drops `\left`, `\right`, dollars, spacing commands, a final full stop or comma and spaces that separate
-    nothing; unwraps `\text{…}`, `\mbox{…}` and the like; writes `\dfrac`, `\tfrac` and `\frac12` as
-    `\frac{1}{2}`, `(B)` as `B`, plain numbers as `canonical_number` does. No algebra: `1/2` and `\frac{1}{2}`
-    stay two spellings.
+    Drops `\left`, `\right`, dollars, spacing commands, a final full stop or comma, and spaces that separate
+    nothing. Unwraps `\text{…}`, `\mbox{…}` and the like. Writes `\dfrac`, `\tfrac` and `\frac12` as
+    `\frac{1}{2}`, `(B)` as `B`, and plain numbers as `canonical_number` does. There is no algebra: `1/2` and
+    `\frac{1}{2}` stay two spellings.
 
     >>> [normalize_answer(text) for text in (r"\$1,\!657.00", r"\left( 3, \tfrac12 \right)", r"\text{(E)},")]
     ['1657', '(3,\\frac{1}{2})', 'E']

@@ -1,4 +1,4 @@
-"""Reward functions: one function, the arguments that it takes, and the check of what it returns."""
+"""Reward functions: the arguments that a function takes, and the check of the values that it returns."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from ..types import LARGEST_REWARD, as_number
 from ..types.checks import found
 
 SETTING = "reward.target"
-"""Setting that names the functions."""
+"""Setting that names the reward functions."""
 OF_TRAINER = ("trainer_state", "log_extra", "log_metric")
-"""Arguments that are not columns: `trainer_state.global_step`, and two functions that do nothing here."""
+"""Arguments that are not columns: `trainer_state.global_step`, and two functions that do nothing."""
 OF_QUESTION = ("answer", "question", "id")
-"""Columns of every question, besides the columns of its row."""
+"""Columns of every question, in addition to the columns of its row."""
 PATIENCE = 5.0
 """Time limit, in seconds, for cancelled asynchronous functions to clean up."""
 RewardFunction = Callable[..., Any]
@@ -37,15 +37,15 @@ Values = list[float | None]
 
 
 class CheckedFunction:
-    """Wrapper that calls a reward function with the arguments in its signature and checks the values.
+    """Wrapper that calls a reward function with the arguments in its signature and checks its values.
 
     Args:
         target: The function or its name; see `named`.
-        columns: Argument → column that it gets.
+        columns: Argument → column that the argument gets.
 
     Attributes:
-        name: Name in messages, with the module.
-        is_async: Whether `awaited` calls the function; otherwise `values` does.
+        name: Name of the function in messages, with its module.
+        is_async: Whether to call the function by `awaited`, not by `values`.
 
     Raises:
         ValueError: if the name is not found.
@@ -82,7 +82,7 @@ class CheckedFunction:
                     self._needs.append(each.name)
 
     def _check_kind(self) -> None:
-        """Refuse classes, models and what can't be called."""
+        """Raise a TypeError if the target is a class, a model or not callable."""
         expected = f"Expected {self.name} ({SETTING}) to be a function fn(prompts, completions, **columns)"
         if inspect.isclass(self._function):
             raise TypeError(
@@ -94,10 +94,10 @@ class CheckedFunction:
             raise TypeError(f"{expected}, but got {found(self._function)}. Name a function.")
 
     def check_columns(self, there: Iterable[str]) -> None:
-        """Check that the columns that the function needs are among `there`.
+        """Check that `there` has the columns that the function needs.
 
         Raises:
-            ValueError: if a column is missing; the message lists the columns that exist.
+            ValueError: if a column is missing; the message lists the columns in `there`.
         """
         known = [name for name in dict.fromkeys(there) if name not in ("prompt", "completion")]
         for name in self._needs:
@@ -118,7 +118,7 @@ class CheckedFunction:
                 )
 
     def arguments(self, columns: Mapping[str, list[Any]], extra: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the keyword arguments of a call; lists are copies, which the function may change."""
+        """Return the keyword arguments of a call. Lists are copies, so that the function may change them."""
         self.check_columns([*columns, *extra])
         given: dict[str, Any] = {name: list(column) for name, column in columns.items()}
         for name, column in self._columns.items():
@@ -129,7 +129,7 @@ class CheckedFunction:
         return {name: value for name, value in given.items() if name in self._takes}
 
     def values(self, arguments: dict[str, Any], ids: Sequence[str]) -> Values:
-        """Call the function, and check what it returns."""
+        """Call the function, and check the values that it returns."""
         try:
             returned = _as_list(self._function(**arguments))
         except (Exception, SystemExit) as error:  # of any kind: the error lacks the question
@@ -137,7 +137,7 @@ class CheckedFunction:
         return self._checked(returned, ids)
 
     async def awaited(self, arguments: dict[str, Any], ids: Sequence[str]) -> Values:
-        """Call an asynchronous function, and check what it returns."""
+        """Call an asynchronous function, and check the values that it returns."""
         try:
             returned = _as_list(await self._function(**arguments))
         except (Exception, SystemExit) as error:  # as above; a SystemExit would end the loop
@@ -185,7 +185,7 @@ class CheckedFunction:
 
 
 class EventLoop:
-    """An event loop in a thread, in which asynchronous functions run side by side."""
+    """Event loop in a thread, in which asynchronous functions run concurrently."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -251,7 +251,7 @@ def module_of(name: str) -> str:
 
 
 def _module_of(function: Any) -> str:
-    """Return the name of the module that defines a function or the class of an object."""
+    """Return the name of the module that defines a function or, for an object, its class."""
     bare = function.func if isinstance(function, partial) else function
     return str(getattr(bare, "__module__", ""))
 

@@ -1,4 +1,4 @@
-"""Environment of child processes that run third-party code: an allow-list, so that no key is passed on."""
+"""Environment of child processes that run third-party code. An allow-list keeps keys from being passed on."""
 
 import os
 from collections.abc import Sequence
@@ -10,15 +10,15 @@ ALLOWED = frozenset(
         "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS", "TOKENIZERS_PARALLELISM",
     }
 )  # fmt: skip
-"""Variables that every child gets, besides those whose names begin with `LC_`."""
+"""Variables that every child gets, in addition to variables whose names begin with `LC_`."""
 
 
 def child_environment(names: Sequence[str] = (), setting: str = "data.variables") -> dict[str, str]:
     """Return the variables of this process that third-party code may see, with a fixed hash seed.
 
     Args:
-        names: Further variables that the user names, such as `HF_HOME`.
-        setting: Setting of the names, for errors.
+        names: Names of further variables to pass on, such as `HF_HOME`.
+        setting: Setting that has these names, for errors.
 
     Raises:
         ValueError: if a variable of `names` is not set.

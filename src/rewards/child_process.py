@@ -14,24 +14,24 @@ from collections.abc import Mapping, Sequence
 from ..redaction import for_terminal
 
 LONGEST_LINE = 1 << 14
-"""Bytes of a line that are printed."""
+"""Number of bytes of a line that are printed."""
 LONGEST_SECRET = 1 << 10
-"""Bytes at the end of a cut line that are left out: a key that the cut divides would not be recognised."""
+"""Number of bytes to leave out at the end of a cut line: a key that the cut divides would not be found."""
 MOST_PRINTED = 1 << 18
-"""Bytes of one process that are printed as they come."""
+"""Number of bytes of one process that are printed as they arrive."""
 KEPT = 1 << 15
-"""Bytes from the end of its further output that are printed when it ends."""
+"""Number of bytes from the end of any further output that are printed when the process ends."""
 PATIENCE = 5.0
-"""Seconds in which a process that has closed its output may print why, and end."""
+"""Seconds in which a process that has closed its output may print the reason and end."""
 PAUSE = 0.05
-"""Seconds without further output after which lines are printed: a key may extend over several lines."""
+"""Seconds without further output after which lines are printed, since a key may extend over several lines."""
 _CHUNK = 1 << 16
 _MOST_AFTER_STOP = 1 << 22
-"""Bytes that are read after the process has ended: one that has left its session may print without end."""
+"""Largest number of bytes to read after the process has ended; its children may print without end."""
 
 
 class ChildProcess:
-    """Process that runs a third-party program, in a session of its own.
+    """Process that runs a third-party program in a separate session.
 
     The standard error of the program and its child processes is printed to this process's standard error,
     with control characters escaped and keys removed. A program that prints without end is not waited for, and
@@ -87,11 +87,11 @@ class ChildProcess:
         """Kill the process and its forks, and print the rest of their output.
 
         Args:
-            patience: Seconds in which the process may end by itself, and print why.
+            patience: Seconds in which the process may end by itself, and print the reason.
 
         Returns:
-            The exit code, which is the program's own if it had already ended. A second call only returns the
-                code.
+            The exit code, which is the program's own if the program had already ended. A second call only
+                returns the code.
         """
         if self._code is not None:
             return self._code
@@ -107,12 +107,12 @@ class ChildProcess:
 
 
 def _has_ended(pid: int) -> bool:
-    """Check whether a child has ended, and leave it unreaped: its id still names its process group."""
+    """Check whether a child has ended, without reaping it, since its id still names its process group."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 class _Printer:
-    """A thread that prints the lines of a pipe until the pipe ends or `close` is called."""
+    """Thread that prints the lines of a pipe until the pipe ends or `close` is called."""
 
     def __init__(self, pipe: int, source: str) -> None:
         self._reading = os.dup(pipe)  # which is the thread's to close
@@ -127,7 +127,7 @@ class _Printer:
         self._thread.start()
 
     def close(self) -> None:
-        """Print what is left in the pipe, even if another process keeps the pipe open, and end the thread."""
+        """Print the rest of the pipe, even if another process keeps the pipe open, and end the thread."""
         os.close(self._stop)
         if self._thread is not threading.current_thread():  # where the garbage collector may run
             self._thread.join(5.0)  # longer only if this process's own standard error is blocked
@@ -142,7 +142,7 @@ class _Printer:
             os.close(self._stopping)
 
     def _read(self) -> None:
-        """Read the pipe to its end, or to what it has when `close` is called."""
+        """Read the pipe to its end, or up to its content at the time when `close` is called."""
         poll = select.poll()
         poll.register(self._reading, select.POLLIN)
         poll.register(self._stopping, select.POLLIN)
@@ -195,7 +195,7 @@ class _Printer:
         _write(lines)
 
     def _print_end(self) -> None:
-        """Print the lines that come last, without the first one if it lacks its beginning."""
+        """Print the last lines, without the first of them if its beginning is missing."""
         if self._left_out:
             first = self._end.find(b"\n") + 1 or LONGEST_SECRET
             del self._end[:first]

@@ -1,11 +1,12 @@
-"""Equality of two canonical forms: decided at once if possible, else described by a plan for a worker.
+"""Equality of two canonical forms: decided at once if possible, otherwise described by a plan for a worker.
 
-A plan is `True`, `False` or a nested tuple that JSON can carry, which `equivalence.compare` carries out:
+A plan is `True`, `False` or a nested tuple that JSON can represent. `equivalence.compare` evaluates it:
 
 - `("same", one, other)`: two formulas in LaTeX are equal;
-- `("all", *plans)`, `("any", *plans)`: every plan is true, or at least one is;
-- `("match", rows)`: `rows[i][j]` says whether value i of one list equals value j of the other, and the lists,
-  equally long, can be matched one to one.
+- `("all", *plans)`: every plan is true;
+- `("any", *plans)`: at least one plan is true;
+- `("match", rows)`: two lists of equal length can be matched one to one, where `rows[i][j]` is the plan for
+  value i of one list and value j of the other.
 """
 
 import re
@@ -51,17 +52,17 @@ class Conventions:
     """Conventions in which graders differ; see docs/verdicts.md."""
 
     percent: Literal["number", "fraction", "either"] = "number"
-    """Value that `50%` equals besides itself: 50, 0.5 or both."""
+    """Value that `50%` equals in addition to itself: 50, 0.5 or both."""
     bare_base: bool = True
-    """Whether the digits of a number in a base are equal to the same number without a base."""
+    """Whether the digits of a number in a base equal the same digits without a base."""
     bare_unit: bool = True
     """Whether a number without a unit equals the same number with a unit."""
     ordered_as_list: bool = True
-    """Whether `(1,2)` equals `1, 2`, in the same order."""
+    """Whether `(1,2)` equals the list `1, 2` in the same order."""
     decimal_tolerance: float = DECIMAL_TOLERANCE
     """Largest relative difference between a decimal and the number that it rounds.
 
-    The two must also agree to six decimals."""
+    Decimal and number must also agree to six decimal places."""
 
     def __post_init__(self) -> None:
         if self.percent not in ("number", "fraction", "either"):
@@ -78,10 +79,10 @@ DEFAULT = Conventions()
 
 
 def compare_forms(reference: Form, answer: Form, conventions: Conventions = DEFAULT) -> Plan:
-    r"""Return a plan that compares an answer with a reference; roles differ only for letters.
+    r"""Return a plan that compares an answer with a reference.
 
-    In a reference, a letter after a number (`6m`) is a variable unless it is in `\text`; in an answer to a
-    reference without variables it is a unit.
+    Their roles differ only for letters. In a reference, a letter after a number (`6m`) is a variable unless
+    it is in `\text`. In an answer to a reference without variables, such a letter is a unit.
     """
     if isinstance(reference, Quantity) and not reference.unit.certain and reference.product is not None:
         reference = reference.product
@@ -89,12 +90,12 @@ def compare_forms(reference: Form, answer: Form, conventions: Conventions = DEFA
 
 
 def all_of(plans: Iterable[Plan]) -> Plan:
-    """Combine plans so that all must be true."""
+    """Combine plans into a plan that is true if all of them are true."""
     return _combined("all", plans, neutral=True)
 
 
 def any_of(plans: Iterable[Plan]) -> Plan:
-    """Combine plans so that at least one must be true."""
+    """Combine plans into a plan that is true if at least one of them is true."""
     return _combined("any", plans, neutral=False)
 
 
@@ -111,7 +112,7 @@ def _combined(name: str, plans: Iterable[Plan], *, neutral: bool) -> Plan:
 
 
 def _leaf(one: str, other: str) -> Plan:
-    """Return a plan for the worker: two formulas in a fixed order, so that equality is symmetric."""
+    """Return a plan to compare two formulas in a worker, in a fixed order so that equality is symmetric."""
     if set(_PRIMED.findall(one)) != set(_PRIMED.findall(other)):
         return False  # math-verify drops primes
     capitals = _capitals(one) | _capitals(other)
@@ -125,7 +126,7 @@ def _capitals(latex: str) -> set[str]:
 
 
 def _renamed(latex: str, capitals: set[str]) -> str:
-    """Rename capitals, and every Greek one, since math-verify drops case: `N` becomes `n_{NN}`."""
+    """Rename capitals and all Greek capitals, since math-verify ignores case: `N` becomes `n_{NN}`."""
 
     def rename(match: re.Match[str]) -> str:
         letter, greek = match["letter"], match["greek"]
@@ -258,7 +259,7 @@ class _Comparison:
         return _matching(rows)
 
     def _elements(self, one: Form, other: Form) -> Plan:
-        """Compare two values of lists; a set of one number is not read as a number."""
+        """Compare two values of lists. A set of one number does not equal the number."""
         return _is_set(one) == _is_set(other) and self.plan(one, other)
 
     def _matrices(self, one: Matrix, other: Form) -> Plan:
@@ -337,7 +338,7 @@ class _Comparison:
         return _leaf(latex_of(one.latex), latex_of(other.latex))
 
     def _rounded(self, one: Number, other: Number) -> bool:
-        """Return whether two numbers, one of them written as a decimal, agree."""
+        """Return whether two numbers, at least one of which is written as a decimal, agree."""
         limit = Fraction(self.conventions.decimal_tolerance)
         pairs = ((one.real, other.real), (one.imaginary, other.imaginary))
         return all(
@@ -372,7 +373,7 @@ def _parts(equation: Equation) -> Group | None:
 
 
 def _by_name(items: Sequence[Form]) -> Sequence[Form]:
-    """Return values in the alphabetical order of their names, if all names are different letters."""
+    """Sort values alphabetically by their names, if all names are different letters."""
     names = [str(item.name) for item in items if isinstance(item, Equation)]
     if not _named_apart(items) or not all(len(name) == 1 and name.isalpha() for name in names):
         return items

@@ -1,7 +1,7 @@
 """Equality of two LaTeX answers as mathematics, by math-verify.
 
-Nothing here is bounded in time or memory: run it in `workers.WorkerPool`. `sandbox.py` loads this file
-outside the package, so it imports nothing from the package.
+The functions here have no limits of time or memory: run them in `workers.WorkerPool`. This file imports
+nothing from the package, since `sandbox.py` loads it outside the package.
 """
 
 import logging
@@ -17,7 +17,7 @@ from sympy import Expr
 
 RELATIVE_TOLERANCE = 1e-5
 DIGITS = 20
-"""Digits to which the value of a formula is computed, whatever the exponent."""
+"""Number of digits to which the value of a formula is computed, regardless of the exponent."""
 
 _NORMALIZATION = replace(LatexExtractionConfig().normalization_config, units=False)
 _LATEX = [LatexExtractionConfig(boxed_match_priority=0, normalization_config=_NORMALIZATION)]
@@ -29,10 +29,10 @@ _WARM_UP = (
 
 
 def compare(plan: bool | Sequence[Any]) -> bool:
-    """Carry out a plan of `comparison`, and return whether the plan is true.
+    """Evaluate a plan of `comparison`, and return whether the plan is true.
 
-    Equality of formulas is math-verify's, with these exceptions. Two numbers must also agree to
-    `RELATIVE_TOLERANCE`, since math-verify compares decimals to six places, under which all small numbers are
+    Formulas are equal if math-verify says so, with two exceptions. Two numbers must also agree to
+    `RELATIVE_TOLERANCE`: math-verify compares decimals to six places, so that all small numbers would be
     equal. Letters are never units.
     """
     if isinstance(plan, bool):
@@ -48,7 +48,7 @@ def compare(plan: bool | Sequence[Any]) -> bool:
 
 
 def _can_match(rows: Sequence[Sequence[Any]]) -> bool:
-    """Return whether each row can take a column of its own where the plan is true (augmenting paths)."""
+    """Return whether each row can get a column of its own where the plan is true (augmenting paths)."""
     holds: dict[tuple[int, int], bool] = {}
     taken: dict[int, int] = {}
 
@@ -70,7 +70,7 @@ def _can_match(rows: Sequence[Sequence[Any]]) -> bool:
 
 @lru_cache(maxsize=1024)
 def _parse(latex: str) -> tuple[list[Any], Any]:
-    """Parse a formula with math-verify, and return its value too, if that is a finite number."""
+    """Parse a formula with math-verify; return the result, and the value if it is a finite number."""
     parsed = parse(rf"\boxed{{{latex}}}", _LATEX, parsing_timeout=None)
     try:
         value = parsed[0].evalf(DIGITS)
@@ -100,7 +100,7 @@ def _apart_at_a_point(one: Any, other: Any) -> bool:
     """Return whether two formulas clearly differ at one fixed point, where all variables are positive.
 
     This avoids simplifying their difference, which takes most of the time on wrong answers. Returns False for
-    everything that has no value, is not a formula (sets, equations, matrices) or may be a word.
+    formulas without a value, for sets, equations and matrices, and for formulas that may be words.
     """
     if not (isinstance(one, Expr) and isinstance(other, Expr)):
         return False

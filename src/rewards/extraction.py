@@ -1,7 +1,7 @@
 r"""Final answer of a response, as it was written.
 
 Responses are untrusted: they may be megabytes long, contain control characters or never close a brace. No
-function here raises on them or backtracks; the cost is proportional to the length.
+function here raises on responses or backtracks. The cost is proportional to the length.
 """
 
 import re
@@ -30,7 +30,7 @@ _BETWEEN = re.compile(
     r"|(?<![A-Za-z])\\?[A-Za-z]{1,8}(?:_\{?\w{1,3}\}?)?(?:\([a-z]\))?\s?(?:=|\\in)(?![=\w]))*",
     re.MULTILINE,
 )
-"""Text that may stand between boxes of one answer: separators, dollars, bullets, `x =` before a box."""
+"""Text that may be between boxes of one answer: separators, dollars, bullets, `x =` before a box."""
 _LONGEST_GAP = 60
 _DENIED = re.compile(
     r"(?:\b(?:not|never|rather than|instead of)|n[’']t)(?:\sequal\sto)?[\s$*_(\[\\]*\Z", re.IGNORECASE
@@ -102,19 +102,19 @@ class Box(NamedTuple):
 
 
 def after_marker(response: str, marker: str) -> str | None:
-    """Return the rest of the line after the last `marker`, stripped; None if there is none."""
+    """Return the first line of text after the last `marker`, stripped; None if there is no such text."""
     _, found, tail = response.rpartition(marker)
     lines = tail.strip().splitlines()
     return lines[0].strip() if found and lines else None
 
 
 def boxes(text: str) -> list[Box]:
-    r"""Return the complete boxes of a text in order, without empty ones; of nested boxes the innermost.
+    r"""Return the complete boxes of a text in order, without empty boxes; only the innermost if nested.
 
-    A box that never closes (a truncated response) is left out. Without braces (`\boxed 9$`) the content of a
-    box is the rest of the line, up to the closing dollar or the end of the sentence, unless that is prose
-    (`in \boxed as you asked`). Boxes of dots or of the word `answer` count as empty, and a box preceded by
-    "not" is left out.
+    A box that never closes (a truncated response) is left out. Without braces (`\boxed 9$`), the content of a
+    box is the rest of the line, up to the closing dollar or the end of the sentence. Such a box is left out
+    if its content is prose (`in \boxed as you asked`). Boxes of dots or of the word `answer` count as empty,
+    and a box after "not" is left out.
 
     >>> [box.content for box in boxes(r"so \boxed{1}, or \boxed{\frac{1}{2}}, in \boxed{}, not \boxed{3")]
     ['1', '\\frac{1}{2}']
@@ -145,7 +145,7 @@ def boxes(text: str) -> list[Box]:
 
 
 def _bare_content(line: str, *, closed: bool) -> str:
-    """Return the content of a box without braces, from the rest of its line; empty if that is prose."""
+    """Return the content of a box without braces, from the rest of its line; empty for prose."""
     end = None if closed else _BARE_END.search(line)
     line = line[: end.start()] if end else line
     words = [word.start() for word in _WORD.finditer(line)]
@@ -166,10 +166,10 @@ def _bare_content(line: str, *, closed: bool) -> str:
 
 
 def last_boxes(text: str) -> tuple[str, ...]:
-    r"""Return the contents of the last box and of its neighbours before it; empty without any box.
+    r"""Return the contents of the last box and of its neighbours before it; empty if the text has no box.
 
-    Boxes are neighbours if only separators stand between them: spaces, dollars, commas, `and`, `or`, `x =`.
-    Equal boxes count once.
+    Boxes are neighbours if there are only separators between them: spaces, dollars, commas, `and`, `or`, `x
+    =`. Equal boxes count once.
 
     >>> last_boxes(r"Not \boxed{1}, but $x=\boxed{2}$ or $x=\boxed{3}$.")
     ('2', '3')
@@ -186,7 +186,7 @@ def last_boxes(text: str) -> tuple[str, ...]:
 
 
 def last_boxed(text: str) -> str | None:
-    r"""Return the content of the last complete box that is not empty (`boxes`), stripped; None without a box.
+    r"""Return the content of the last complete box that is not empty, stripped; None if there is no such box.
 
     >>> last_boxed(r"so \boxed{1}, or \boxed{\frac{1}{2}}, not \boxed{3"), last_boxed(r"\boxed{}"), last_boxed("9")
     ('\\frac{1}{2}', None, None)
@@ -198,15 +198,17 @@ def last_boxed(text: str) -> str | None:
 def extract_answers(response: str) -> tuple[str, ...]:
     r"""Return the final answers as they were written; empty if there are none.
 
-    Only the answer of the response is read, not its thoughts (`split_response`). The first item of this list
-    that occurs in the answer is read:
+    Only the answer of the response is read, not its thoughts (`split_response`). The first of these that
+    occurs in the answer is returned:
 
-    1. the last box, with its neighbours (`last_boxes`): several answers if there are several neighbours;
-    2. the rest of the line after the last `####`, preferably one with a formula or a number; if all are
-       headings above text, such as `#### Step 3`, the statement (as in 3. below), if there is one;
-    3. the text after the last "answer is" or "answer:" on its line: the formula or the bold text that begins
-       there, else the text up to the end of the sentence or to "because", "since" or "which"; nothing if the
-       sentence doubts or supposes it ("I doubt that the answer is 4");
+    1. the contents of the last box and of its neighbours (`last_boxes`);
+    2. the rest of the line after the last `####` that a formula or a number follows. If there is no such
+       `####`, a statement (see 3.) after the last `####` is preferred, or any statement if that `####` is a
+       heading above text, such as `#### Step 3`. Without such a statement, the rest of the line after the
+       last `####`;
+    3. the answer of the last statement ("answer is" or "answer:"): the formula or the bold text after these
+       words, or the text up to the end of the sentence or to "because", "since" or "which". A statement that
+       is doubted or only supposed does not count ("I doubt that the answer is 4");
     4. the text between the last `<answer>` and `</answer>`.
 
     >>> extract_answers(r"<think>\boxed{1}?</think> $x=\boxed{2}$ or $x=\boxed{3}$"), extract_answers("#### 7")
@@ -240,16 +242,16 @@ def is_doubted(text: str, start: int) -> bool:
 
 
 def marked_or_stated(text: str, *, reasons: bool = False) -> str | None:
-    """Return the text after the last `####` or the last "answer is"; None if there is neither.
+    """Return the text after the last `####` or the last "answer is"; None if the text has neither.
 
     `text` is an answer without marks around it (`without_answer_marks`). A statement ends before "because",
-    "since" or "which" unless `reasons`.
+    "since" or "which" unless `reasons` is true.
     """
     return _marked_answer(text) or _stated_answer(text, 0, reasons=reasons)
 
 
 def _marked_answer(text: str) -> str | None:
-    """Return the text after the last `####`; None if there is none, or a heading and a statement."""
+    """Return the text after the last `####`; None if there is no `####`, or a statement is preferred."""
     marks = [mark for mark in _MARKED.finditer(text) if mark[1].strip()] if "####" in text else []
     if not marks:
         return None
@@ -264,7 +266,7 @@ def _marked_answer(text: str) -> str | None:
 
 
 def _reads_as_answer(text: str) -> bool:
-    """Check whether the rest of a line may be an answer: a formula, or a number with a unit; no heading."""
+    """Check whether the rest of a line may be an answer: a formula or a number with a unit; no heading."""
     text = text.strip(" \t\r*_`")
     if not _MATHEMATICAL.match(text) or _ITEM.match(text):
         return False
@@ -273,7 +275,10 @@ def _reads_as_answer(text: str) -> bool:
 
 
 def _stated_answer(text: str, start: int, *, reasons: bool = False) -> str | None:
-    """Return the answer of the last statement that begins at or after `start`; None if there is none."""
+    """Return the answer of the last statement that begins at or after `start`.
+
+    Returns None if there is no statement, or if the last statement is doubted.
+    """
     statements = list(_STATED.finditer(text, start))
     if not statements:
         return None
@@ -298,10 +303,10 @@ def _stated_answer(text: str, start: int, *, reasons: bool = False) -> str | Non
 
 
 def _with_more(formula: str, rest: str) -> str:
-    r"""Return the formula of a statement with what belongs to it in the text behind: `$x=5$ or $x=6$`.
+    r"""Return the formula of a statement with the parts after it that belong to it: `$x=5$ or $x=6$`.
 
-    These are further formulas or numbers after a comma, `and` or `or`, scales (`$5$ million`), a percent sign and
-    conditions (`$5$ if`).
+    These parts are further formulas or numbers after a comma, `and` or `or`, scales (`$5$ million`), a
+    percent sign and conditions (`$5$ if`).
     """
     line = rest.partition("\n")[0]
     found = formula.strip()
@@ -317,17 +322,18 @@ def _with_more(formula: str, rest: str) -> str:
 
 
 def extract_reference(solution: str, question: str = "") -> tuple[str, ...]:
-    r"""Return the reference answers of a worked solution, any of which is correct; empty without an answer.
+    r"""Return the reference answers of a worked solution, any of which is correct; empty if it has no answer.
 
-    The reference is the last box, else the text after the last `####`. If boxes differ, the question, if
-    given, decides:
+    The reference is the content of the last box or, without a box, the text after the last `####`. If boxes
+    differ and the question is given, the question decides:
 
     - The question asks for all values ("find all …", "separated by commas"): one reference with the contents
       of all boxes, or of the last box if it repeats the contents of the others.
-    - The question asks for one of several ("either of them", "a unit vector"), or the solution offers its
-      boxes as alternatives (`\boxed{20:34}` or `\boxed{8:34\text{ p.m.}}`, "is also acceptable"): one
-      reference for each.
-    - Otherwise: one reference with the contents of the last box and of its neighbours (`last_boxes`).
+    - The question asks for one of several values ("either of them", "a unit vector"), or the solution offers
+      its boxes as alternatives (`\boxed{20:34}` or `\boxed{8:34\text{ p.m.}}`, "is also acceptable"): one
+      reference for each box.
+    - In all other cases: one reference with the contents of the last box and of its neighbours
+      (`last_boxes`).
 
     >>> extract_reference(r"$k=\boxed{5}$ or $k=\boxed{-3}$", "Find all $k$."), extract_reference("It is 5. #### 5")
     (('5, -3',), ('5',))
@@ -349,7 +355,7 @@ def extract_reference(solution: str, question: str = "") -> tuple[str, ...]:
 
 
 def _without_figures(solution: str) -> str:
-    """Drop the code of figures, `[asy]…[/asy]`, which may write boxes."""
+    """Drop the code of figures, `[asy]…[/asy]`, which may contain boxes."""
     first, *others = solution.split("[asy]")
     kept = [first]
     for other in others:
@@ -372,7 +378,7 @@ def _offers_alternatives(solution: str, question: str, found: list[Box]) -> bool
 
 
 def _joined(contents: tuple[str, ...]) -> str:
-    """Return the values of several boxes as a list; the last box if it has all of them."""
+    """Return the values of several boxes as a list; only the last box if it has all the values."""
     values = {normalize_answer(value) for value in _SEPARATOR.split(contents[-1])}
     others = {normalize_answer(content) for content in contents[:-1]}
     return contents[-1] if others <= values else ", ".join(contents)

@@ -1,4 +1,4 @@
-"""Forms of an answer. Equal forms are equal answers; `str` of a form is the answer in votes and reports."""
+"""Forms of an answer. Equal forms are equal answers. `str` of a form is the answer in votes and reports."""
 
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -13,24 +13,24 @@ class Formula:
     """Mathematics without further structure: number, polynomial, or LaTeX for a computer algebra system."""
 
     latex: str
-    """LaTeX for a computer algebra system: the value or normal form, if any, else the original text."""
+    """LaTeX for a computer algebra system: the value or normal form if there is one, or the original text."""
     number: Number | None = None
-    """Value; None if there are variables or it could not be computed."""
+    """Value; None if the formula has variables or the value could not be computed."""
     polynomial: str | None = None
     """Normal form; None if the formula is not a polynomial with variables."""
     is_decimal: bool = False
     """Whether the number is written as a decimal, perhaps times a power of ten, and may be rounded."""
     is_relation: bool = False
-    """Whether the formula states an inequality or membership."""
+    """Whether the formula states an inequality or a membership."""
 
     def __str__(self) -> str:
-        """Return the value, else the normal form, else the LaTeX without spaces."""
+        """Return the value, or the normal form, or the LaTeX without spaces, whichever there is first."""
         return str(self.number) if self.number else self.polynomial or compact(latex_of(self.latex))
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """A number with a unit, a counted noun, a percent sign or the ending of an ordinal."""
+    """Number with a unit, a counted noun, a percent sign or the ending of an ordinal."""
 
     amount: Formula
     unit: Unit
@@ -39,26 +39,26 @@ class Quantity:
 
     @property
     def number(self) -> Number | None:
-        """Value of the amount, a hundredth of that for a percentage; None if the value is unknown."""
+        """Value of the amount, divided by 100 for a percentage; None if the value is unknown."""
         number = self.amount.number
         if number is None or self.unit.name != "percent":
             return number
         return replace(number, real=number.real / 100, imaginary=number.imaginary / 100)
 
     def __str__(self) -> str:
-        """Return the number alone, so that answers with and without a unit vote together."""
+        """Return only the number, so that answers with and without a unit vote together."""
         return str(self.amount)
 
 
 @dataclass(frozen=True)
 class Based:
-    """An integer or fraction in a stated base."""
+    """Integer or fraction in a stated base."""
 
     digits: str
     base: int
 
     def __str__(self) -> str:
-        """Return the digits alone, as the base may be left out."""
+        """Return only the digits, since the base may be left out."""
         return self.digits
 
 
@@ -89,7 +89,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix or column vector."""
+    """Matrix or column vector."""
 
     rows: "tuple[tuple[Form, ...], ...]"
 
@@ -100,18 +100,18 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Equation:
-    """An equation. If its left side is a name, the equation states the value of this name."""
+    """Equation. If its left side is a name, the equation states the value of this name."""
 
     latex: str
     name: str | None = None
-    """Compact spelling of the side that is only a name."""
+    """Compact spelling of the side that is only a name; None if neither side is."""
     value: "Form | None" = None
-    """Other side of the equation."""
+    """Value that the equation states: the other side; None if there is none."""
     alternatives: "tuple[Form, ...]" = ()
-    """Further sides that state the value otherwise, as both sides of `0.56 = 56\\%` do."""
+    """Further sides that state the same value in another form, as in `0.56 = 56\\%`."""
 
     claim: tuple[str, str] | None = None
-    """Two sides in LaTeX; unless they are equal, there is no value: `\\int_0^1 x\\,dx = \\frac12`."""
+    """Two sides in LaTeX that must be equal for the value to count: `\\int_0^1 x\\,dx = \\frac12`."""
 
     @property
     def values(self) -> "tuple[Form, ...]":
@@ -119,14 +119,14 @@ class Equation:
         return () if self.value is None else (self.value, *self.alternatives)
 
     def __str__(self) -> str:
-        """Return the value if a name has the value, else the equation."""
+        """Return the value if the equation only states a value, otherwise the equation."""
         has_value = self.value is not None and self.claim is None
         return str(self.value) if has_value else compact(latex_of(self.latex))
 
 
 @dataclass(frozen=True)
 class Conditioned:
-    """An answer with a side condition."""
+    """Answer with a side condition."""
 
     value: "Form"
     condition: str
@@ -135,13 +135,13 @@ class Conditioned:
     """Whether the answer is valid in one case only (`if x>0`), and not without its condition."""
 
     def __str__(self) -> str:
-        """Return the value, with its condition if `is_case`."""
+        """Return the value, followed by its condition if `is_case` is true."""
         return f"{self.value} if {self.condition}" if self.is_case else str(self.value)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """The letter of an option with its content: `(B) 42`."""
+    """Letter of an option, with the option's content: `(B) 42`."""
 
     letter: str
     content: "Form"
@@ -153,7 +153,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Clock:
-    """A time of day."""
+    """Time of day."""
 
     hour: str
     """Hour without a leading zero."""
@@ -163,13 +163,13 @@ class Clock:
     """`am` or `pm`; None if not stated."""
 
     def __str__(self) -> str:
-        """Return hour and minutes alone, as the half of the day may be left out."""
+        """Return only hour and minutes, since the half of the day may be left out."""
         return self.hour + self.minutes
 
 
 @dataclass(frozen=True)
 class Words:
-    """Text, or letters in an order that counts."""
+    """Text, or letters whose order counts."""
 
     text: str
     """Text in lower case, without spaces except between letters and digits."""

@@ -1,9 +1,12 @@
-"""Rewards as functions, with the signature of TRL's reward functions.
+"""Reward functions with the signature of TRL's.
 
-A function gets the responses to a prompt, and returns a number for each: `fn(prompts, completions,
-**columns)`. Differences from TRL's `GRPOTrainer`: a function is called once for each prompt, with all sampled
-responses to it, not once for a batch; it gets only the arguments that its signature names; NaN is refused,
-None is accepted; and `trainer_state` has only `global_step`.
+A function gets the responses to a prompt and returns a number for each: `fn(prompts, completions,
+**columns)`. Differences from TRL's `GRPOTrainer`:
+
+- A function is called once for each prompt, with all sampled responses to it, not once for a batch.
+- It gets only the arguments that its signature names.
+- NaN is refused, and None is accepted.
+- `trainer_state` has only `global_step`.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ ROUNDING = 1e-9
 
 
 class FunctionReward(PromptVerifier):
-    """Verifier with a weighted sum of functions as reward; responses above a threshold count as correct.
+    """Verifier whose reward is a weighted sum of functions. Rewards above a threshold count as correct.
 
     A function is called with keyword arguments, each a list with one entry for each of n responses to a prompt:
 
@@ -53,28 +56,28 @@ class FunctionReward(PromptVerifier):
     - every other column of the question's row. A column that the row lacks, but another row has, is None.
 
     `trainer_state.global_step` is the number of optimizer steps. Functions get the arguments that they name;
-    with `**columns` they get all.
+    functions with `**columns` get all of them.
 
-    A function returns n numbers. None means that it does not apply to a response: the sum leaves it out. If
-    no function applies, the response counts as wrong (`NO_REWARD`), and its reward is the mean reward of the
-    other responses to the question. Thus the response does not change the baseline, and its advantage is
-    zero, as in TRL.
+    A function returns n numbers. None instead of a number means that the function does not apply to the
+    response; the sum then leaves the function out. If no function applies, the response counts as wrong
+    (`NO_REWARD`), and its reward is the mean reward of the other responses to the question. Thus the response
+    does not change the baseline, and its advantage is zero, as in TRL.
 
     `Score.reward` is the sum. `Score.correct`, which pass@k counts, is true if the sum is above
     `correct_above`. `Score.answer`, for votes, is the final answer (`extract_answer`).
 
-    Asynchronous functions (`async def`) run while other responses are sampled, all prompts at the same time. With
-    `workers` the other functions do, too, in threads.
+    Asynchronous functions (`async def`) run while other responses are sampled, for all prompts at the same
+    time. With `workers`, other functions also run during sampling, in threads.
 
     Args:
-        target: Function, or name such as `my_rewards.fn`; or a list of these. A module may be in the current
-            directory.
-        weights: Weight of each function; None is 1 for each.
+        target: Function, or name such as `my_rewards.fn`; or a list of functions or names. A module may be in
+            the current directory.
+        weights: Weight of each function; None gives each function the weight 1.
         correct_above: Reward above which a response is correct. None means 0.5 and requires rewards in [0,
             1].
-        columns: Argument → column that it gets, such as `{"solution": "answer"}`.
-        workers: Threads that call functions while other responses are sampled. Above 1, functions must be
-            thread-safe. None calls functions after sampling, in this thread.
+        columns: Argument → column that the argument gets, such as `{"solution": "answer"}`.
+        workers: Number of threads that call functions while other responses are sampled. Above 1, functions
+            must be thread-safe. None calls functions after sampling, in the calling thread.
 
     Raises:
         ValueError: if a function is not found, or an argument does not fit.
@@ -122,7 +125,7 @@ class FunctionReward(PromptVerifier):
         """Check that the rows of a split have the columns that the functions need.
 
         Raises:
-            ValueError: if no row has one of the columns; the message names function and column.
+            ValueError: if a column is in no row; the message names function and column.
         """
         there = dict.fromkeys(OF_QUESTION)
         for group in groups:
@@ -161,14 +164,14 @@ class FunctionReward(PromptVerifier):
 
         Args:
             completions: [n] texts, or conversations of one message.
-            step: Optimizer steps so far, which functions get as `trainer_state.global_step`.
-            columns: Other arguments of the functions, such as `prompts` and `answer`, [n] each.
+            step: Number of optimizer steps so far, which functions get as `trainer_state.global_step`.
+            columns: Other arguments of the functions, such as `prompts` and `answer`, each [n].
 
         Raises:
             TypeError: if a function returns anything other than numbers and None.
             ValueError: if a function lacks an argument or returns a wrong number of rewards; or if a reward
                 is outside [0, 1] without `correct_above`.
-            FloatingPointError: if a reward is nan, infinite or too large.
+            FloatingPointError: if a reward is NaN, infinite or too large.
             RuntimeError: if a function raises an error.
         """
         for name, column in columns.items():
@@ -183,11 +186,11 @@ class FunctionReward(PromptVerifier):
         return self._start({**given, "completions": list(completions)}, texts, ids, step)()
 
     def __call__(self, response: str, reference: Reference) -> Score:
-        """Score one response; functions get no prompt, and no column but `answer`."""
+        """Score one response. Functions get no prompt, and no column but `answer`."""
         return self.score_batch([response], [reference])[0]
 
     def score_batch(self, responses: Sequence[str], references: Sequence[Reference]) -> list[Score]:
-        """Score responses; functions get no prompts, and no column but `answer`."""
+        """Score responses. Functions get no prompts, and no column but `answer`."""
         answers = [each if isinstance(each, str) else _as_written(tuple(each)) for each in references]
         return self.score(responses, answer=answers)
 
@@ -197,10 +200,10 @@ class FunctionReward(PromptVerifier):
         """Start all functions, and return a function that waits for the scores.
 
         Args:
-            columns: Argument → [n].
+            columns: Argument → its [n] values.
             texts: [n] responses.
             ids: [n] ids of the questions, for errors.
-            step: Optimizer steps.
+            step: Number of optimizer steps.
         """
         extra = {
             "trainer_state": SimpleNamespace(global_step=step),
@@ -239,7 +242,7 @@ class FunctionReward(PromptVerifier):
             return self._loop
 
     def _score(self, row: int, text: str, ids: Sequence[str], found: Sequence[Values]) -> Score:
-        """Return the score of a response from the [functions][n] values."""
+        """Return the score of the response in a row, given the values of all functions for all responses."""
         answer = extract_answer(text)
         answer = None if answer is None else normalize_answer(answer)
         parts: list[tuple[str, float]] = []
@@ -270,7 +273,7 @@ class FunctionReward(PromptVerifier):
         return Score(reward > threshold, answer, reward=reward, parts=parts if several else ())
 
     def close(self) -> None:
-        """Cancel functions that run in the background; the next call starts threads again."""
+        """Cancel functions that run in the background. The next call starts new threads."""
         with self._lock:
             threads, self._threads = self._threads, None
             loop, self._loop = self._loop, None
@@ -304,7 +307,7 @@ def _checked_weights(weights: Sequence[float] | None, names: Sequence[str]) -> l
 
 
 def _labels(names: Sequence[str]) -> list[str]:
-    """Return a short name for each function, for logging: unique, and without the module if possible.
+    """Return a short, unique name for each function, for logging, without the module if possible.
 
     >>> _labels(["a.right", "b.length", "c.length", "c.length"])
     ['right', 'b.length', 'c.length', 'c.length_2']
@@ -320,9 +323,9 @@ def _labels(names: Sequence[str]) -> list[str]:
 
 
 def _as_written(answers: tuple[str, ...]) -> str | list[str]:
-    """Return one answer as a text, several as a list, as a file writes them."""
+    """Return a single answer as a text, and several answers as a list, as files write them."""
     return answers[0] if len(answers) == 1 else list(answers)
 
 
 def _ignore(*_: Any, **__: Any) -> None:
-    """Do nothing: `log_extra` and `log_metric` of TRL."""
+    """Do nothing. Stands for TRL's `log_extra` and `log_metric`."""

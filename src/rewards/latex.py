@@ -1,7 +1,7 @@
-r"""Cleaned LaTeX of an answer: one spelling for what prints alike, and the places of its parts.
+r"""Cleaned LaTeX of an answer: one spelling for formulas that print alike, and the places of its parts.
 
-Words of `\text{…}` stand between the characters `OPEN` and `CLOSE`, so that a unit in `\text` is told from a
-product of variables. Answers are untrusted: no function raises on them or backtracks; the cost is
+Words of `\text{…}` are put between the characters `OPEN` and `CLOSE`, which distinguishes a unit in `\text`
+from a product of variables. Answers are untrusted: no function raises on them or backtracks. The cost is
 proportional to the length.
 """
 
@@ -100,7 +100,7 @@ _LINES = re.compile(
     r"(?:\\\{ ?)?\\begin ?\{(aligned|align\*?|split|gathered|cases|array)\}(?:\{[clr]\})?(.*)\\end ?\{\1\}",
     re.DOTALL,
 )
-"""Formulas below each other, perhaps behind a brace."""
+"""Pattern of formulas in lines below each other, perhaps after a brace."""
 _RELATION = re.compile(r"[=<>]|\\(?:le|ge|in)(?![A-Za-z])")
 _SCIENTIFIC = re.compile(r"(?<![A-Za-z\\])([0-9]+\.?[0-9]*|\.[0-9]+)[eE]([+-]?[0-9]+)(?!\.?[0-9A-Za-z])")
 _SCANNED = re.compile(
@@ -177,7 +177,7 @@ def _unformatted(text: str) -> str:
 
 
 def _dollars(text: str) -> str:
-    r"""Drop dollars that delimit formulas; keep a dollar that is a currency, as `\$`."""
+    r"""Drop dollars that delimit formulas; keep a dollar that is a currency as `\$`."""
     parts = re.split(r"(?<!\\)\$", text)
     if len(parts) == 2 and re.match(r"\s*-?[0-9.]", parts[1]):
         return parts[0] + r"\$" + parts[1]
@@ -204,7 +204,7 @@ def unmarked(text: str) -> str:
 
 
 def latex_of(text: str) -> str:
-    r"""Replace words between the marks `OPEN` and `CLOSE` by LaTeX, such as `\text{word}` for a word."""
+    r"""Replace words between the marks `OPEN` and `CLOSE` by LaTeX, such as `\text{word}`."""
     text = re.sub(f" ?{OPEN}degree{CLOSE}", r"^{\\circ}", text).replace(f"{OPEN}percent{CLOSE}", r"\%")
     return re.sub(f"{OPEN}([^{CLOSE}]*){CLOSE}", r"\\text{\1}", text).strip()
 
@@ -232,7 +232,7 @@ def tight(text: str) -> str:
 
 
 def scanned(text: str) -> Iterator[tuple[int, int, str]]:
-    """Yield each token's place, the number of brackets around the token, and the token."""
+    """Yield the place of each token, the number of brackets around it, and the token itself."""
     depth = 0
     for match in _SCANNED.finditer(text):
         token = match[0]
@@ -244,7 +244,7 @@ def scanned(text: str) -> Iterator[tuple[int, int, str]]:
 
 
 def split(text: str, separators: frozenset[str]) -> list[str]:
-    """Split at separators outside all brackets; marks around words do not count."""
+    """Split a text at separators outside all brackets; marks around words do not count."""
     parts = []
     start = 0
     for place, depth, token in scanned(text):

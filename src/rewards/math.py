@@ -1,4 +1,4 @@
-"""Mathematical equality of the final answer, in worker processes with bounded time and memory."""
+"""Mathematical equality of final answers, in worker processes with bounded time and memory."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from .workers import BackgroundVerifier, Outcome, WorkerPool
 
 _COMPARE = Path(__file__).with_name("equivalence.py")
 _REMEMBERED = 1 << 16
-"""Outcomes that are kept, since answers repeat under other prompts, in later batches and epochs."""
+"""Number of outcomes to keep: answers repeat under other prompts, and in later batches and epochs."""
 _SENTENCE = re.compile(r"\banswers?\s*(?:is\b|are\b|:)", re.IGNORECASE)
 _SPACED_DIGITS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,?(?:\\[,;: ]|[\s~])+[0-9]{3})+(?![0-9])")
 
@@ -25,31 +25,31 @@ _SPACED_DIGITS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,?(?:\\[,;: ]|[\s~])+[0-9]
 class MathReward(BackgroundVerifier):
     r"""Verifier of mathematical equality between the final answer (`extract_answers`) and a reference.
 
-    Answer and reference are read into a canonical form (`reading.read_answer`): a number, a list, an
-    interval, a quantity with its unit, a number in a base, and so on. The forms alone decide most verdicts;
-    comparisons that need algebra are made by math-verify in a pool of processes (`equivalence.compare`), each
-    distinct comparison once. A verdict depends on the answer and the reference alone, never on what was
-    scored before. docs/verdicts.md lists the forms and conventions.
+    Answer and reference are converted to a canonical form (`reading.read_answer`): a number, a list, an
+    interval, a quantity with its unit, a number in a base, and so on. Most verdicts need only these forms.
+    Comparisons that need algebra are made by math-verify in a pool of processes (`equivalence.compare`), each
+    distinct comparison only once. A verdict depends only on the answer and the reference, never on earlier
+    scores. docs/verdicts.md lists the forms and conventions.
 
-    If the reference has several values, neighboring boxes count together; otherwise the last box does.
+    If the reference has several values, neighboring boxes count together; otherwise only the last box counts.
     `Score.answer` is the same for equal answers, so that they vote together: `0.5` for `\frac12`,
     `2.82842712475` for `2\sqrt2`. A comparison that exceeds a limit scores 0, and `Score.failure` says why:
     `timeout`, `memory`, `crash`, `length` (not compared), or the name of the exception that comparing raised.
 
-    Workers start with the first comparison, each in 1 to 2 s. Pickling carries the settings only.
+    Workers start with the first comparison, each in 1 to 2 s. Only the settings are pickled.
 
     Args:
-        workers: Processes that compare.
-        cpu_seconds: CPU time per comparison. The answers of MATH take 0.1 s at most.
-        memory_bytes: Memory that one worker may reach.
-        max_answer_length: Longest answer, in characters, that is compared. The longest references of MATH,
-            Minerva and OlympiadBench have 159, 87 and 224.
-        percent: Value that `50%` equals besides itself: `number` (50), `fraction` (0.5) or `either`.
+        workers: Number of processes that compare.
+        cpu_seconds: Largest CPU time of a comparison. The answers of MATH take 0.1 s at most.
+        memory_bytes: Largest memory of one worker.
+        max_answer_length: Length of the longest answer that is compared, in characters. The longest
+            references of MATH, Minerva and OlympiadBench have 159, 87 and 224.
+        percent: Value that `50%` equals in addition to itself: `number` (50), `fraction` (0.5) or `either`.
         bare_base: Whether digits without a base equal the same digits in a base: `4210` and `4210_5`.
-        bare_unit: Whether a number without a unit equals the same number with one: `5` and `5 cm`.
+        bare_unit: Whether a number without a unit equals the same number with a unit: `5` and `5 cm`.
         ordered_as_list: Whether `(1,2)` equals `1, 2`, in this order.
-        decimal_tolerance: Largest relative difference between a decimal and the number that it rounds. They
-            must also agree to six decimals. 0: they must be equal.
+        decimal_tolerance: Largest relative difference between a decimal and the number that it rounds. The
+            two must also agree to six decimal places. 0 requires that they are equal.
 
     >>> with MathReward(workers=1) as reward:
     ...     reward.score_batch([r"\boxed{\sin 2x}", r"so $\boxed{\frac{1}{2}}$"], [(r"2\sin x\cos x", "2"), "0.2"])
@@ -102,7 +102,7 @@ class MathReward(BackgroundVerifier):
         return scores
 
     def _planned(self, response: str, references: tuple[str, ...]) -> tuple[Score, Plan]:
-        """Return the score of a wrong answer, and the plan that decides whether the answer is right."""
+        """Return the score of a wrong answer, and the plan that decides whether the answer is correct."""
         written = extract_answers(response)
         if not written:
             return Score(False, None), False
@@ -116,7 +116,7 @@ class MathReward(BackgroundVerifier):
         )
 
     def check_reference(self, reference: Reference) -> None:
-        """Refuse references that no response can match.
+        """Check that a response can match each reference.
 
         Raises:
             ValueError: if a reference is empty, longer than `max_answer_length`, a worked solution, a
@@ -152,10 +152,10 @@ class MathReward(BackgroundVerifier):
     def reference_notes(self, reference: Reference) -> tuple[str, ...]:
         r"""Return the ways in which a reference is ambiguous.
 
-        `base`: in a base, which an answer may leave out. `letters`: a letter behind a number is a variable,
-        although it may be meant as a unit (`6m`). `spaced digits`: groups of three digits that may be one
-        number or several (`81, 256`). `several values`: a list, set or the like, so that neighboring boxes
-        count together.
+        `base`: the reference is in a base, which an answer may leave out. `letters`: a letter after a number
+        is a variable, although it may be meant as a unit (`6m`). `spaced digits`: groups of three digits may
+        be one number or several (`81, 256`). `several values`: the reference is a list, a set or the like, so
+        that neighboring boxes count together.
 
         >>> MathReward().reference_notes(("4210_5", "6m")), MathReward().reference_notes("81, 256")
         (('base', 'letters'), ('spaced digits', 'several values'))
@@ -171,7 +171,7 @@ class MathReward(BackgroundVerifier):
         return tuple(note for note, is_found in found.items() if is_found)
 
     def close(self) -> None:
-        """End the workers and cancel comparisons under way; the next comparison starts new workers."""
+        """End the workers and cancel comparisons under way. The next comparison starts new workers."""
         self._pool.close()
 
     def __reduce__(self) -> tuple[Any, ...]:

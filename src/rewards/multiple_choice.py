@@ -1,4 +1,4 @@
-"""Letters of multiple-choice answers, as in GPQA, also beside questions with free answers."""
+"""Verifiers for multiple-choice letters, as in GPQA, and for benchmarks that also have free answers."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -13,8 +13,8 @@ from .workers import BackgroundVerifier
 class MultipleChoiceReward(Verifier):
     r"""Verifier of the chosen letter, one of `choices` (in upper case), against reference letters.
 
-    Only the answer of the response is read, not its thoughts (`split_response`). The first item of this list
-    that occurs in the answer is read:
+    Only the answer of the response is read, not its thoughts (`split_response`). The first of these that
+    occurs in the answer is read:
 
     1. the last box: `\boxed{B}`, `\boxed{\text{(b)}}`, `\boxed{B: 42}`;
     2. the last statement: `answer: B`, `the correct option is (b)`, `**Answer:** $\mathrm{B}$`, `Answer -
@@ -71,7 +71,7 @@ class MultipleChoiceReward(Verifier):
         self._listed = re.compile(self._another(any_case, named, article), re.MULTILINE)
 
     def _another(self, any_case: str, named: str, article: str) -> str:
-        """Return the regular expression of the text after a letter if several letters are named."""
+        """Return a regular expression for the text after a letter if several letters are named."""
         decoration = r"[\s(*_$'\"`“‘]{0,8}"
         word = r"maybe|perhaps|possibly|probably|likely|also|even|else|potentially|alternatively|could be"
         word += r"|if\s[^,\n]{1,40},"
@@ -98,7 +98,7 @@ class MultipleChoiceReward(Verifier):
         return Score(letter in self._references(reference), letter)
 
     def check_reference(self, reference: Reference) -> None:
-        """Refuse references that are not among the choices."""
+        """Raise a ValueError if a reference is not among the choices."""
         self._references(reference)
 
     def _references(self, reference: Reference) -> set[str]:
@@ -143,12 +143,11 @@ class MultipleChoiceReward(Verifier):
 
 
 class MixedReward(BackgroundVerifier):
-    r"""Verifier that scores by `choice` if every reference is a letter of its choices, else by `free`.
+    r"""Verifier that scores by `choice` if every reference is a letter of its choices, otherwise by `free`.
 
-    Scores are computed in the background.
-
-    This verifier suits evaluation on benchmarks of both kinds. A free answer that happens to be such a letter
-    (in MATH, the name of a point) is scored as a choice: `\boxed{(b)}` and `\boxed{B: 42}` count as well.
+    Scores are computed in the background. This verifier is for evaluation on benchmarks of both kinds. A
+    reference that happens to be such a letter (in MATH, the name of a point) is scored as a choice, so that
+    `\boxed{(b)}` and `\boxed{B: 42}` are correct too.
     """
 
     def __init__(self, choice: MultipleChoiceReward, free: Verifier) -> None:
@@ -172,17 +171,17 @@ class MixedReward(BackgroundVerifier):
         return finish
 
     def check_reference(self, reference: Reference) -> None:
-        """Let `free` check references that are not letters."""
+        """Let the verifier `free` check a reference, unless it is a letter of a choice."""
         if not self._is_choice(reference):
             self.free.check_reference(reference)
 
     def reference_notes(self, reference: Reference) -> tuple[str, ...]:
-        """Return the notes of `free` on references that are not letters."""
+        """Return the notes of the verifier `free` on a reference; empty for letters of choices."""
         return () if self._is_choice(reference) else self.free.reference_notes(reference)
 
     def _is_choice(self, reference: Reference) -> bool:
         return {normalize_answer(text) for text in references_of(reference)} <= set(self.choice.choices)
 
     def close(self) -> None:
-        """End the workers; the next comparison starts new ones."""
+        """End the workers. The next comparison starts new workers."""
         self.free.close()

@@ -1,4 +1,4 @@
-"""Final answers compared as written: after a marker, or in a plain response, in the form of a task."""
+"""Verifiers that compare final answers as written: after a marker, or in a plain response in a given form."""
 
 import re
 import unicodedata
@@ -15,7 +15,7 @@ from .response import split_response, without_answer_marks
 from .units import SCALES
 
 LONGEST = 8_000
-"""Number of characters read at the end of a response, so that no response costs more than milliseconds."""
+"""Number of characters to read at the end of a response, so that a response takes only milliseconds."""
 _NUMBER = re.compile(
     r"(?<![\w.])[-+]?(?:\d{1,60}(?:\.\d{1,60})?|\.\d{1,60})(?:e[-+]?\d{1,3})?(?:\s?/\s?\d{1,60})?(?!\d)",
     re.A | re.I,
@@ -31,7 +31,7 @@ _ANOTHER = re.compile(
     rf"|[-–—]\s?|[,;]\s?)[\s$€£¥*_]{{0,4}}{_NUMBER.pattern}{_UNIT}(?:[.,;:!?)]|\bor\b|\band\b|\Z)",
     re.ASCII | re.IGNORECASE,
 )
-"""Text after a number if there are several numbers: alternatives, a range or a list."""
+"""Pattern of the text after a number if there are several numbers: alternatives, a range or a list."""
 _VULGAR = re.compile("[¼½¾⅐-⅞]")
 _MIXED = re.compile(r"(?<![\w.,/])(\d{1,20})\s(\d{1,20})/(\d{1,20})(?![\w/]|[.,]\d)", re.ASCII)
 _MIXED_LATEX = re.compile(r"(?<=\d)\s?\\[dt]?frac\{(\d{1,20})\}\{(\d{1,20})\}", re.ASCII)
@@ -47,13 +47,13 @@ _SCALED = re.compile(
     rf"(?<![\w.])(\d{{1,60}}(?:\.\d{{1,60}})?)((?:\s(?:{'|'.join(SCALES)})\b)+)", re.ASCII | re.IGNORECASE
 )
 _TOO_LARGE = Fraction(10**300)
-"""A number with more digits than a number of an answer may have. Python prints at most 4,300 digits."""
+"""Number with more digits than an answer may have. Python prints at most 4,300 digits."""
 _HOURS = r"hours?|hrs?|minutes?|mins?|seconds?|feet|foot|ft|inches|pounds?|lbs?|ounces?|years?|months?|weeks?|days?"
 _COMPOUND = re.compile(
     rf"\s{{1,3}}(?:{_HOURS})(?:,?\sand|,)?\s{{1,3}}\d{{1,60}}\s{{1,3}}(?:{_HOURS})\b",
     re.ASCII | re.IGNORECASE,
 )
-"""Text after a number if more amounts in other units follow: `3 hours 20 minutes`."""
+"""Pattern of the text after a number if amounts in other units follow: `3 hours 20 minutes`."""
 _FRACTION = re.compile(r"(?<!\d)\\[dt]?frac\{(\d{1,60})\}\{(\d{1,60})\}", re.ASCII)
 _WORDS = re.compile(r"\\(?:text|mbox|mathrm)\s?\{([^{}]{0,1000})\}")
 _ASIDE = re.compile(r"\([^()]{0,1000}\)")
@@ -88,7 +88,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """Write each number in digits alone, and drop denied numbers: "not 42".
+    """Write each number only in digits, and drop denied numbers ("not 42").
 
     Separators of thousands are dropped; mixed numbers, powers and scales (`4 million`) are multiplied out.
     """
@@ -116,7 +116,7 @@ def _scaled(match: re.Match[str]) -> str:
 
 
 def _number(text: str) -> str | None:
-    """Return the last number of a text, outside asides with derivations and comparisons that follow."""
+    """Return the last number of a text outside derivations in parentheses and comparisons that follow."""
     text = _plain(text)
     said = _ASIDE.sub(lambda aside: "" if len(_numbers(aside[0])) > 1 else aside[0], text)
     comparison = _COMPARISON.search(said)
@@ -128,7 +128,7 @@ def _number(text: str) -> str | None:
 
 
 def _beginning(text: str) -> tuple[str, re.Match[str] | None]:
-    """Return a statement with plain numbers, and the number at its beginning."""
+    """Return a statement with plain numbers, and the number at its beginning if there is one."""
     text = _WORDS.sub(r" \1 ", text)
     said = _FRACTION.sub(r"\1/\2", _SPACED.sub(lambda match: "".join(match[0].split()), _plain(text)))
     lead = _LEAD.match(said)
@@ -148,9 +148,9 @@ def _lists_more(said: str, first: re.Match[str]) -> bool:
 
 
 def _stated_number(text: str) -> str | None:
-    """Return the number that a statement begins with, or that its equation ends with; else `_number`.
+    """Return the number that a statement begins with, or that its equation ends with.
 
-    None if there are several numbers (`_names_several`).
+    If there is none, return `_number`. If there are several numbers (`_names_several`), return None.
     """
     said, first = _beginning(text)
     if first is None:
@@ -171,7 +171,7 @@ def _stated_number(text: str) -> str | None:
 
 
 def _vote(number: str) -> str:
-    """Return one spelling of equal numbers: a decimal if it ends, else a fraction in lowest terms.
+    """Return one spelling for equal numbers: a decimal if it ends, otherwise a fraction in lowest terms.
 
     >>> _vote("1/2"), _vote("0.50"), _vote("2/6")
     ('0.5', '0.5', '1/3')
@@ -195,9 +195,9 @@ def _sequence(text: str, order: Callable[[list[str]], list[str]]) -> str | None:
 
 
 def _matches(text: str, pattern: str, *, every: bool) -> str | None:
-    """Return the last match of `pattern` after the last `=`, or every match, without decoration.
+    """Return the last match of `pattern` after the last `=`, or all matches if `every`, without decoration.
 
-    If `pattern` has groups, they are returned instead of the match.
+    If `pattern` has groups, the groups are returned instead of the match.
     """
     bare = []
     for match in re.finditer(pattern, text.rpartition("=")[2].casefold()):
@@ -245,8 +245,8 @@ class PlainAnswerReward(Verifier):
 
     In a box, and after `####` or "answer is", the number at the beginning counts, perhaps after `x =`,
     `about` or a currency: 42 of `42 apples (3 bags of 14)`. If an equation begins there, the number at its
-    end counts: 7 of `3 + 4 = 7`. Otherwise, and in lines, the last number counts, but no number of a
-    derivation in parentheses or of a comparison: 42 of `Tom has 42 apples, which is 50% more than 28`. A
+    end counts: 7 of `3 + 4 = 7`. In all other cases, and in lines, the last number counts, except numbers of
+    a derivation in parentheses or of a comparison: 42 of `Tom has 42 apples, which is 50% more than 28`. A
     statement of several numbers (`42 or 43`, `between 42 and 43`, `42, 43`) names no number, and a denied
     number (`not 42`) does not count.
 
@@ -254,9 +254,9 @@ class PlainAnswerReward(Verifier):
 
     Args:
         form: One of the forms in the table.
-        digits: Significant digits to which numbers must agree, but not beyond the decimals of the reference;
-            a whole number of no more digits must be equal. None requires equal numbers.
-        pattern: Regular expression for `word` and `set`; if it has groups, only these are read.
+        digits: Number of significant digits to which numbers must agree, but not beyond the decimals of the
+            reference. A whole number that has no more digits must be equal. None requires equal numbers.
+        pattern: Regular expression for `word` and `set`; if it has groups, only the groups are read.
 
     >>> PlainAnswerReward("number")("3 dozen are 36.", "36")
     Score(correct=True, answer='36', failure=None)
@@ -285,7 +285,11 @@ class PlainAnswerReward(Verifier):
         return Score(correct, answer)
 
     def check_reference(self, reference: Reference) -> None:
-        """Refuse references without the form or, for `number`, with several numbers: `12:30`, `4 or 5`."""
+        """Check that each reference has the form and, for `number`, is a single number.
+
+        Raises:
+            ValueError: if a reference lacks the form, or has several numbers, such as `12:30` or `4 or 5`.
+        """
         for text in references_of(reference):
             found = self._read(text)
             if found is None:
@@ -339,10 +343,11 @@ class PlainAnswerReward(Verifier):
 
 
 class FinalAnswerReward(Verifier):
-    """Verifier of the rest of the line after the last `marker` against references, as in GSM8K (`#### 72`).
+    """Verifier of the first line of text after the last `marker`, as in GSM8K (`#### 72`).
 
-    Plain numbers are compared by value (see `canonical_number`), anything else letter by letter: `27 apples`
-    is not `27`. Fractions and formulas are for `MathReward`. Thoughts (`split_response`) are not read.
+    Plain numbers are compared with the references by value (see `canonical_number`), other texts letter by
+    letter: `27 apples` is not `27`. Fractions and formulas are for `MathReward`. Thoughts (`split_response`)
+    are not read.
 
     >>> reward = FinalAnswerReward()
     >>> reward("12 + 15 = 27 #### 27", "27"), reward("I do not know", "27")
@@ -356,7 +361,12 @@ class FinalAnswerReward(Verifier):
         self.marker = marker
 
     def check_reference(self, reference: Reference) -> None:
-        """Refuse references with the marker or several lines, as worked solutions have, and containers."""
+        """Check that each reference answer is a final answer.
+
+        Raises:
+            ValueError: if an answer is not a single line or contains the marker, as worked solutions do, or
+                if it is a container (`is_container`).
+        """
         for text in references_of(reference):
             if is_container(text):
                 raise ValueError(

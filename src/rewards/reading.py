@@ -1,7 +1,7 @@
 r"""Canonical form of an answer, from its text.
 
-Lists, sets, tuples, intervals, matrices, equations and side conditions are distinguished here, from the text
-alone; `values` reads text without such structure. There is no algebra except that of `arithmetic`.
+Lists, sets, tuples, intervals, matrices, equations and side conditions are distinguished here, only from the
+text. `values` reads text without such structure. There is no algebra except that of `arithmetic`.
 """
 
 import re
@@ -29,7 +29,7 @@ _MATRIX = re.compile(
     rf"(?P<transposed> ?\^ ?\{{? ?(?:{OPEN}?T{CLOSE}?|\\top|\\intercal) ?\}}?)?",
     re.DOTALL,
 )
-"""A matrix, perhaps in brackets, with a factor in front and a sign of transposition."""
+"""Pattern of a matrix, perhaps in brackets, with a factor before it and a sign of transposition."""
 _CONDITION = frozenset(
     ("for", "where", "with", "if", "when", "whenever", "unless", "provided", "such", "otherwise", "assuming")
 )
@@ -342,7 +342,7 @@ def _equation(text: str, depth: int) -> Form | None:
 
 
 def _named(sides: list[str]) -> tuple[str | None, list[str]]:
-    """Split an equation's sides into the name with a value, or None, and the statements of the value."""
+    """Return an equation's name that has a value, None without one, and the statements of the value."""
     first, *others = sides
     if _is_name(first):
         while len(others) > 1 and _is_name(others[0]):
@@ -354,7 +354,7 @@ def _named(sides: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _claimed(latex: str, values: list[Form]) -> Equation:
-    """Read an equation whose left side needs algebra: its value is the right side if both are equal."""
+    """Read an equation whose left side needs algebra: its value is the right side if both sides are equal."""
     first = values[0]
     last = values[-1]
     if len(values) != 2 or not isinstance(first, Formula) or first.polynomial is not None:
@@ -456,7 +456,7 @@ def _matrix(text: str, depth: int) -> Form | None:
 
 
 def _cells(sign: str, term: str) -> list[list[str]] | None:
-    """Return the cells of a matrix, with the sign and the factor in front; None for every other term."""
+    """Return the cells of a matrix, multiplied by sign and factor; None if the term is not a matrix."""
     match = _MATRIX.fullmatch(term) if term.count(r"\begin") == 1 else None
     if match is None or bool(match["opening"]) != bool(match["closing"]):
         return None

@@ -1,7 +1,7 @@
 r"""Parts of a response: the thoughts of a reasoning model, and the answer after them.
 
 Responses are untrusted: they may be megabytes long and contain marks in any order. No function here raises on
-them; the cost is proportional to the length.
+responses. The cost is proportional to the length.
 """
 
 import re
@@ -83,7 +83,7 @@ _MARK_PARTS = (
     "<channel|>",
     "<unused94>",
 )
-"""Special tokens with which marks of thoughts begin, or which are such marks."""
+"""Special tokens that are marks of thoughts, or with which such marks begin."""
 _MENTION = re.compile(
     r"\b(?:a|after|an|and|any|before|between|by|from|in|like|my|need|no|not|of|omit|or|skip|tags?|the|this|to|token"
     r"|type|use|used|using|via|with|without|write|wrote|your)\Z",
@@ -104,12 +104,12 @@ class _Mark(NamedTuple):
     begins: bool
     """Whether a line or a sentence begins with the mark."""
     mentioned: bool
-    """Whether the word before the mark makes the mark a word of its sentence."""
+    """Whether the word before the mark shows that a sentence mentions the mark."""
 
 
 class _Thought(NamedTuple):
     start: int
-    """Start of the opening mark; 0 or the end of the thought before if there is no opening mark."""
+    """Start of the opening mark; without an opening mark, the end of the previous thought, or 0."""
     inner: tuple[int, int]
     """Range of the thought's text, without marks."""
     end: int
@@ -117,7 +117,7 @@ class _Thought(NamedTuple):
 
 @dataclass(frozen=True)
 class ResponseParts:
-    """The parts of a response."""
+    """Parts of a response."""
 
     thoughts: str
     """Text within marks of thoughts, without these marks; several thoughts are joined by line breaks."""
@@ -146,7 +146,8 @@ def split_response(text: str, *, opened: bool = False, truncated: bool = False) 
         text: The response.
         opened: Whether the prompt ended with an opening mark (`opens_thoughts`).
         truncated: Whether the length limit ended the response. With `opened`, a truncated response without
-            any closing mark is a truncated thought; a complete one is an answer without thoughts.
+            any closing mark is a truncated thought; a complete response without a closing mark is an answer
+            without thoughts.
 
     >>> split_response(r"<think>Try \boxed{4}</think> The answer is 5.")
     ResponseParts(thoughts='Try \\boxed{4}', answer='The answer is 5.', finished=True)
@@ -174,8 +175,8 @@ def split_response(text: str, *, opened: bool = False, truncated: bool = False) 
 def opens_thoughts(prompt: str) -> bool:
     r"""Check whether a prompt ends within a thought, which the response continues.
 
-    The last mark of the prompt must be an opening one, at its end or before the beginning of an assistant's
-    turn.
+    The last mark of the prompt must be an opening mark, at the prompt's end or before the beginning of an
+    assistant's turn.
 
     >>> [opens_thoughts(prompt) for prompt in ("1 + 1? <think>\n", "1 + 1? <think>\n\n</think>\n\n", "1 + 1?")]
     [True, False, False]
@@ -190,7 +191,7 @@ def opens_thoughts(prompt: str) -> bool:
 def is_mark(token: str) -> bool:
     """Check whether a special token begins or ends thoughts, alone or as a part of a mark.
 
-    Texts decoded from tokens must keep it: it shows where the answer is.
+    Decoded texts must keep such tokens, since they show where the answer is.
 
     >>> is_mark("[THINK]"), is_mark("<|channel|>"), is_mark("<|im_end|>")
     (True, True, False)
@@ -209,7 +210,7 @@ def opening_marks(text: str) -> list[str]:
 
 
 PAGE_BREAK = "\f"
-"""Character in place of a mark around an answer; no formula reaches over one."""
+"""Character that replaces a mark around an answer; no formula extends across it."""
 
 
 def without_answer_marks(answer: str) -> str:
@@ -281,7 +282,7 @@ _PUNCTUATION = tuple(".,;:!?)")
 
 
 def _marks(text: str, *, pairs: bool = True) -> list[_Mark]:
-    """Return the unquoted marks of a text in order; `MATCHED_MARKS` only in pairs, or all of them."""
+    """Return the unquoted marks of a text in order; with `pairs`, those of `MATCHED_MARKS` only in pairs."""
     if (
         not any(hint in text for hint in _HINTS)
         and not ("<" in text and _TAG.search(text))
@@ -363,7 +364,7 @@ def _thoughts(text: str, marks: list[_Mark], opened: bool, truncated: bool) -> t
 def _cut(
     text: str, marks: list[_Mark], thoughts: list[_Thought], opening: tuple[int, int]
 ) -> tuple[list[_Thought], bool]:
-    """Add a thought without a closing mark: up to an answer in marks, else the rest of the text."""
+    """Add a thought without a closing mark; it ends before an answer in marks or at the end of the text."""
     start, inner = opening
     block = _answer_block(text, marks, inner)
     if block is None:
@@ -375,7 +376,7 @@ def _cut(
 
 
 def _last_lone_close(marks: list[_Mark]) -> int:
-    """Return the place of the last closing mark without an opening one of its kind, or −1."""
+    """Return the place of the last closing mark without an opening mark of its kind, or −1."""
     depth: Counter[str] = Counter()
     last = -1
     for place, mark in enumerate(marks):
@@ -417,7 +418,7 @@ def _opens_alone(text: str, mark: _Mark) -> bool:
 
 
 def _answer_block(text: str, marks: list[_Mark], after: int) -> tuple[int, int] | None:
-    """Return the range of the last answer with marks after `after`, if closed or at the start of a line."""
+    """Return the range of the last answer in marks from `after` on that is closed or begins a line."""
     found = None
     begin: _Mark | None = None
     for mark in marks:

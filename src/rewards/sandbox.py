@@ -1,11 +1,11 @@
-"""The child process of `workers.WorkerPool`: a script that compares untrusted answers in forks of itself.
+"""Script of the child processes of `workers.WorkerPool`, which compares untrusted answers in forks of itself.
 
 `python sandbox.py COMPARE CPU_SECONDS MEMORY_BYTES` loads the Python file COMPARE, which defines
-`compare(job)`, and writes the line `"ready"`, then answers each line of JSON jobs on its standard input with
-a line of outcomes, `{"value": …, "failure": …}` each. A fork compares the jobs of a line one by one; if it is
-ended, another fork continues with the next job. Neither the file nor its forks have the descriptors of this
-protocol as standard input or output, so that what they and their child processes read and print does not
-disturb it. Standard library only.
+`compare(job)`, and writes the line `"ready"`. It then answers each line of JSON jobs on its standard input
+with a line of outcomes, each `{"value": …, "failure": …}`. A fork compares the jobs of a line one by one. If
+a limit ends the fork, another fork continues with the next job. The file and its forks do not have the
+descriptors of this protocol as standard input or output, so that nothing that they or their child processes
+read or print disturbs the protocol. Only the standard library is used.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any, NoReturn
 WALL_FACTOR = 10
 """Wall seconds per CPU second.
 
-They end a comparison that waits without computing, but not a comparison on a busy machine."""
+This limit ends a comparison that waits without computing, but not a comparison on a busy machine."""
 GRACE = 5.0
-"""Further wall seconds until a fork is killed that ignores the signals of its limits."""
+"""Further wall seconds after which a fork that ignores the signals of its limits is killed."""
 LONGEST_POLL = 3600.0
 """Longest wait of one call of `poll`, in seconds; `poll` takes at most 2^31 milliseconds."""
 MOST_BYTES = 1 << 26

@@ -1,13 +1,13 @@
-"""Reward terms, added to the verdict or graded reward before advantages are computed. Pass@k never sees them.
+"""Reward terms, which are added to the verdict or graded reward before advantages are computed.
 
-A term is a callable `(rollouts, groups) -> [R] float32`. It sees the responses of one rank, which always
-holds all responses to a question. Terms are chosen by name: `tagrpo-train experiment=grpo
-'reward_terms=[overlong,noise]'`; `tagrpo-train --help reward_terms` lists them.
+Pass@k does not count them. A term is a callable `(rollouts, groups) -> [R] float32`. It gets the responses of
+one rank, which always has all responses to a question. Terms are chosen by name: `tagrpo-train
+experiment=grpo 'reward_terms=[overlong,noise]'`; `tagrpo-train --help reward_terms` lists them.
 
-The reward is verdict + Σ terms, or for graded rewards `Score.reward` + Σ terms. If a method's reward
-*replaces* the verdict, its term is the difference: `RewardNoise` is +1 if a wrong response counts as right. Terms do
-not see each other. They have no state, and random terms draw by seed: the same rollouts earn the same rewards
-after a resume.
+The reward is verdict + Σ terms, or `Score.reward` + Σ terms for graded rewards. If a method's reward
+*replaces* the verdict, its term is the difference: `RewardNoise` is +1 if a wrong response counts as right.
+Terms do not depend on each other and have no state. Random terms are seeded, so that the same rollouts get
+the same rewards after a resume.
 """
 
 import hashlib
@@ -48,8 +48,8 @@ class TemplateFormatTerm:
 
     Args:
         weight: Factor.
-        markers: Template name → its markers (`format_reward`), besides the 13 of `MARKERS`, which they
-            override by name. An empty list means a constant 1.
+        markers: Template name → its markers (`format_reward`), in addition to the 13 templates of `MARKERS`,
+            which entries with the same name replace. An empty list of markers means a constant 1.
 
     Raises:
         ValueError: if a marker is empty, or a response comes from a template that has no format reward.
@@ -65,7 +65,7 @@ class TemplateFormatTerm:
             )
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
-        """Return [R] float32."""
+        """Return the weighted format reward of each response, [R] float32."""
         names = [rollouts.prompts[row].template for row in rollouts.prompt.tolist()]
         unknown = sorted(set(names) - set(self.markers))
         if unknown:
@@ -103,7 +103,7 @@ class SoftOverlongPenalty:
             raise ValueError(f"Expected 0 < cache ≤ max_length, but got {self.cache} and {max_length}.")
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
-        """Return [R] float32."""
+        """Return the weighted penalty of each response, [R] float32."""
         over = (self.max_length - self.cache - rollouts.lengths) / self.cache
         return self.weight * (over.clamp(-1.0, 0.0).float() + 0.0)  # no negative zero
 
@@ -115,7 +115,7 @@ class SignedReward:
     """
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:  # noqa: ARG002
-        """Return [R] float32 of −1 and 0."""
+        """Return −1 for wrong and 0 for correct responses, [R] float32."""
         return -(~rollouts.correct).float()
 
 
@@ -123,8 +123,8 @@ class RewardNoise:
     """Reward term of noise: with some probability, a *wrong* response earns +1, like a right response.
 
     The term is 0 for all other responses. It is the control experiment of Pass@k training (arXiv 2508.10751,
-    Fig. 6a: 10, 30, 50 %). `correct` does not change. The draw is seeded by (seed, questions, response
-    tokens), whatever the rank, and after a resume too.
+    Fig. 6a: 10, 30, 50 %). `correct` does not change. The random numbers depend only on `seed`, the questions
+    and the response tokens, so that they are the same after a resume.
 
     Args:
         probability: Probability of a reward for each wrong response, 0 … 1.
@@ -141,7 +141,7 @@ class RewardNoise:
         self.seed = seed
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
-        """Return [R] float32 of 0 and 1."""
+        """Return 1 for wrong responses that earn a reward and 0 for all others, [R] float32."""
         digest = hashlib.blake2b(repr((self.seed, [group.id for group in groups])).encode(), digest_size=8)
         for ids in rollouts.token_ids:
             digest.update(repr(ids.tolist()).encode())

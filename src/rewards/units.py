@@ -180,9 +180,9 @@ class Unit:
     """Factor of `thousand`, `million`, … before the unit."""
 
     def agrees(self, other: "Unit") -> bool:
-        """Return whether two stated units are equal; nouns agree in one word.
+        """Return whether two stated units are equal. Counted nouns are equal if they share a word.
 
-        `integers` and `distinct integers` agree, for example.
+        For example, `integers` and `distinct integers` are equal.
         """
         if self.is_noun and other.is_noun:
             return bool(_stems(self.name) & _stems(other.name))
@@ -194,7 +194,7 @@ def _stems(name: str) -> set[str]:
 
 
 def unit_of(tail: str, amount: Fraction | None, spaced: bool) -> Unit | None:
-    r"""Read the text after a number: scales, then a unit or a counted noun; None if it is anything else.
+    r"""Read the text after a number: scales, then a unit or a counted noun; return None for other texts.
 
     Args:
         tail: Text with words of `\text{…}` between the characters `OPEN` and `CLOSE`.

@@ -113,9 +113,10 @@ def _repeating(sign: str, whole: str, start: str, block: str) -> str:
 
 
 def _truncated(sign: str, whole: str, digits: str) -> str:
-    r"""Spell a decimal that ends in `\ldots` as a fraction if its last digits repeat, else leave it.
+    r"""Spell a decimal that ends in `\ldots` as a fraction if its last digits repeat; otherwise keep it.
 
-    The block that repeats is the one whose repetitions are the most digits; of equals, the shortest.
+    The repeating block is the block whose repetitions have the most digits, or the shortest of several such
+    blocks.
     """
     longest = 0
     repeated = ("", "")
@@ -318,7 +319,7 @@ def _letters(text: str) -> str:
 def has_relation(text: str, signs: Collection[str] = _RELATIONS) -> bool:
     """Check whether a text has one of `signs` outside all brackets.
 
-    By default they are signs of comparison or membership.
+    By default, `signs` are signs of comparison or membership.
     """
     return any(not depth and token in signs for _, depth, token in scanned(text))
 

@@ -35,7 +35,7 @@ _BATCH = 64
 
 
 class BackgroundVerifier(Verifier):
-    """Base class for verifiers with workers; define `score_async` and `close`.
+    """Base class for verifiers with workers; subclasses define `score_async` and `close`.
 
     A `with` block calls `close` at its end.
     """
@@ -47,7 +47,7 @@ class BackgroundVerifier(Verifier):
         return self.score_batch([response], [reference])[0]
 
     def score_batch(self, responses: Sequence[str], references: Sequence[Reference]) -> list[Score]:
-        """Score each response against the reference answers in the same place."""
+        """Score each response against the reference answers at the same position."""
         return self.score_async(responses, references)()
 
     def __enter__(self) -> Self:
@@ -58,7 +58,7 @@ class BackgroundVerifier(Verifier):
 
 
 class Outcome(NamedTuple):
-    """The result of one job."""
+    """Result of one job."""
 
     value: Any
     """Return value of `compare(job)`; None if the job failed."""
@@ -70,24 +70,23 @@ class WorkerPool:
     """Pool of `workers` processes that run `compare(job)` of a Python file on batches of jobs.
 
     Each worker is a separate interpreter (`sandbox.py`) that compares in forks of itself, so that the pool
-    works from any thread, beside CUDA and under any launcher. Limits apply per job: `cpu_seconds` (so that a
-    busy machine does not change outcomes), ten times as much wall time, and `memory_bytes` of private memory
-    (RLIMIT_DATA; outside Linux it may cover less). A job that exceeds one does not affect other jobs.
-
-    Workers start with the first jobs, and `close` ends them at once. Otherwise workers finish their batch and
-    end together with the pool object or this process, which waits for them unless it is killed. A worker that
-    was killed from outside is replaced, and its batch is repeated once. A forked copy of this process starts
-    its own workers.
+    works from any thread, beside CUDA and under any launcher. Limits apply to each job: `cpu_seconds` (so
+    that a busy machine does not change outcomes), ten times as much wall time, and `memory_bytes` of private
+    memory (RLIMIT_DATA; outside Linux it may count less). A job that exceeds a limit does not affect other
+    jobs. Workers start with the first jobs, and `close` ends them at once. Without `close`, workers finish
+    their batch and end together with the pool object or this process, which waits for them unless it is
+    killed. A worker that was killed from outside is replaced, and its batch is repeated once. A forked copy
+    of this process starts its own workers.
 
     Args:
-        compare: File that defines `compare(job)`, for jobs and values that JSON can carry.
+        compare: File that defines `compare(job)`, for jobs and values that JSON can represent.
         python: Interpreter of the workers.
         variables: Additional environment variables of the workers, by name.
-        inherited: Names of variables that the workers get from this process, besides those of
+        inherited: Names of variables that the workers get from this process, in addition to those of
             `child_environment`.
-        start_seconds: Seconds in which a worker loads the file.
+        start_seconds: Largest number of seconds that a worker may take to load the file.
         source: Name of the workers' program in errors.
-        remedy: What to do if the workers do not work, with the setting to change.
+        remedy: Advice for errors of the workers, with the setting to change.
     """
 
     def __init__(
@@ -125,9 +124,9 @@ class WorkerPool:
     def submit(self, jobs: Sequence[Any]) -> Callable[[], list[Outcome]]:
         """Start comparing, and return a function that waits for the outcomes, in the order of the jobs.
 
-        The function raises RuntimeError if workers do not start (a dependency is missing, say) or keep dying,
-        ForeignDataError if they send anything other than outcomes, and CancelledError if the pool is closed
-        first.
+        The returned function raises RuntimeError if workers do not start (for example because a dependency is
+        missing) or keep dying, ForeignDataError if they send anything other than outcomes, and CancelledError
+        if the pool is closed before the outcomes arrive.
         """
         size = max(1, min(_BATCH, -(-len(jobs) // self.workers)))
         with self._lock:
@@ -170,7 +169,7 @@ class WorkerPool:
         )
 
     def _reply(self, worker: _Worker, request: bytes, num_jobs: int) -> bytes | None:
-        """Return the reply line to a request; None if the worker is gone.
+        """Return the reply line to a request; None if the worker has ended.
 
         Raises:
             TimeoutError: if the reply takes too long.
@@ -246,9 +245,10 @@ class _Worker:
         os.set_blocking(process.input, False)
 
     def send(self, content: bytes, deadline: float, late: str) -> bool:
-        """Write to the process; False if it is gone.
+        """Write to the process; return False if the process has ended.
 
-        TimeoutError with the message `late` after the deadline.
+        Raises:
+            TimeoutError: if the deadline passes first; the message is `late`.
         """
         try:
             writing = self.process.input
@@ -266,9 +266,10 @@ class _Worker:
         return True
 
     def next_line(self, deadline: float, late: str) -> bytes | None:
-        """Read a line; None if the process is gone.
+        """Read a line; return None if the process has ended.
 
-        TimeoutError with the message `late` after the deadline.
+        Raises:
+            TimeoutError: if the deadline passes first; the message is `late`.
         """
         try:
             return next_line(self.process.output, self.buffer, deadline, most=1 << 30)

@@ -1,6 +1,6 @@
-"""Asynchronous sampling: while the policy is updated, the engine samples what later updates learn from.
+"""Asynchronous sampling: the engine samples the next batches while the policy is updated.
 
-Such responses are off-policy by some updates; `Rollouts.staleness` is the number of optimizer steps.
+Their responses are off-policy by some updates; `Rollouts.staleness` is the number of optimizer steps.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .scoring import Scoring
 
 @dataclass
 class Generation:
-    """The responses to one of the next batches: being sampled, complete, or failed."""
+    """Responses to one of the next batches: being sampled, complete, or failed."""
 
     key: str
     """`request_key` of the batch's request; empty if the responses were lost (see `from_state`)."""
     step: int
-    """Optimizer steps that the sampling weights have made."""
+    """Number of optimizer steps that the sampling weights have made."""
     scoring: Scoring | None = None
-    """Scoring of the responses, perhaps while others are sampled; None if they come from a checkpoint."""
+    """Scoring of the responses, perhaps during sampling; None if the responses come from a checkpoint."""
     finish: Finish | None = None
-    """Function that waits for the responses; None once they are complete or have failed."""
+    """Function that waits for the responses; None once the responses are complete or have failed."""
     completions: list[list[Completion]] | None = None  # [P][G_p], once they are complete
     error: Exception | None = None  # why sampling them failed
 
@@ -51,7 +51,7 @@ class Generation:
         self.finish = None
 
     def result(self, seconds: Seconds) -> list[list[Completion]]:
-        """Return the responses, or raise the error that prevented them. Collective."""
+        """Return the responses, or raise the error of sampling. Collective."""
         self.join(seconds)
         if self.error is not None:
             raise self.error
@@ -79,7 +79,7 @@ class Generation:
 
 
 class Block:
-    """Several batches as one request to the engine: concatenated prompts, with the first batch's seed."""
+    """Several batches as one request to the engine, with concatenated prompts and the first batch's seed."""
 
     def __init__(self, requests: Sequence[Request], scorings: Sequence[Scoring]) -> None:
         self.request = requests[0]._replace(
@@ -109,7 +109,7 @@ class Block:
 
 
 class Queue(deque[Generation]):
-    """Queue of the next batches' generations, complete or under way; every rank has equally many."""
+    """Queue of the next batches' generations, complete or under way, equally many on every rank."""
 
     def add(self, block: Block, requests: Sequence[Request], step: int) -> None:
         """Add the generations of a block's batches, sampled by the weights after `step` optimizer steps."""
@@ -118,7 +118,7 @@ class Queue(deque[Generation]):
 
     @property
     def under_way(self) -> bool:
-        """Whether the engine may be sampling: the responses to a batch have not been waited for."""
+        """Whether the engine may be sampling, since the responses to some batch have not been waited for."""
         return any(generation.finish is not None for generation in self)
 
     def join(self) -> None:
@@ -127,7 +127,7 @@ class Queue(deque[Generation]):
             generation.join(Seconds())
 
     def wait(self, seconds: Seconds) -> None:
-        """Wait for the first generation and all others that have the same weights. Collective.
+        """Wait for the first generation and all others that the same weights sample. Collective.
 
         The waiting time is added to the phase `wait` of `seconds`.
         """
@@ -136,10 +136,10 @@ class Queue(deque[Generation]):
                 generation.join(seconds, "wait")
 
     def take(self, request: Request, seconds: Seconds) -> Generation | None:
-        """Wait for the first generation and remove it; return None if it answers another request. Collective.
+        """Wait for the first generation and remove it; return None if it is of another request. Collective.
 
         If the request differs on any rank, every rank drops all generations. If the first generation has
-        failed, the others are dropped too: they belong to the same block.
+        failed, all generations are dropped too, since they belong to the same block.
         """
         self.wait(seconds)
         generation = self.popleft()

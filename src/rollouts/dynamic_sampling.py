@@ -1,8 +1,8 @@
-"""Dynamic sampling (DAPO, arXiv 2503.14476, §3.2): questions without gradient are replaced by others.
+"""Dynamic sampling (DAPO, arXiv 2503.14476, §3.2): replace questions without gradient by other questions.
 
-DAPO draws until the batch is full. Here the number of draws is limited. When the limit is reached, which is
-logged, questions without gradient fill the batch up: its size, and with it the budget in optimizer steps,
-does not change.
+DAPO draws batches until the batch is full. Here the number of draws is limited. If the limit is reached,
+questions without gradient fill up the batch, so that its size and the budget in optimizer steps do not
+change. The log shows that the limit was reached.
 """
 
 import warnings
@@ -20,11 +20,11 @@ from ..types import History, QuestionBatch, Rollouts, Seconds
 
 _OTHERS = ("prompts", "prompt", "question", "reward_terms", "reward_parts", "history", "seconds")
 COLUMNS = [field.name for field in fields(Rollouts) if field.name not in _OTHERS]
-"""Per-response fields of `Rollouts` whose entries stay as they are when responses move to another batch."""
+"""Per-response fields of `Rollouts` whose entries do not change when responses move to another batch."""
 
 
 def no_draw(*_: Any) -> QuestionBatch:
-    """Raise a ValueError: an option of the pipeline needs an argument that `roll_out` was not given.
+    """Raise a ValueError, since an option of the pipeline needs an argument that `roll_out` did not get.
 
     This function is the default of the arguments `draw` and `reformulated`.
     """
@@ -33,7 +33,7 @@ def no_draw(*_: Any) -> QuestionBatch:
 
 
 class Filled(NamedTuple):
-    """The batch that `DynamicSampling` returns, and its cost."""
+    """Batch that `DynamicSampling` returns, and its cost."""
 
     batch: QuestionBatch  # as many questions as before
     draws: int  # batches drawn on top of the first, the same on every rank
@@ -43,18 +43,18 @@ class Filled(NamedTuple):
 
 
 class DynamicSampling:
-    """Replacement of the questions of a batch that have no gradient.
+    """Replacement of a batch's questions without gradient.
 
     Args:
-        pool: Where values must differ for a question to have a gradient: in its whole pool (`question`:
-            TA-GRPO), or within the responses to at least one of its prompts (`prompt`: GRPO; TA-GRPO*, the
-            ablation without pooling and anchoring).
-        max_draws: Largest number of batches drawn on top of the first. At 93 % of questions without gradient,
-            the most in TA-GRPO's Fig. 3, a batch takes about 15 draws; with 64, even a batch of one question
-            fails in less than 1 % of cases.
+        pool: Pool in which values must differ for a question to have a gradient: the whole pool of the
+            question (`question`: TA-GRPO), or the responses to at least one of its prompts (`prompt`: GRPO;
+            TA-GRPO*, the ablation without pooling and anchoring).
+        max_draws: Largest number of batches drawn in addition to the first. If 93 % of questions have no
+            gradient, the most in TA-GRPO's Fig. 3, a batch takes about 15 draws; with 64, even a batch of one
+            question fails in less than 1 % of cases.
         values: Values that must differ: the `rewards`, which decide whether there is a gradient, or the
-            verdicts (`correct`, DAPO's constraint). Rewards and verdicts differ if reward terms give
-            different rewards to responses of the same verdict.
+            verdicts (`correct`, DAPO's constraint). The two rules differ if reward terms give different
+            rewards to responses of the same verdict.
 
     Raises:
         ValueError: if an option is out of its range.
@@ -83,7 +83,7 @@ class DynamicSampling:
         self._warned = False
 
     def informative(self, rollouts: Rollouts) -> Tensor:
-        """Return [≤ B] long rows of the questions that have a gradient, ascending."""
+        """Return the rows of the questions that have a gradient, [≤ B] long, ascending."""
         values = rollouts.rewards if self.values == "rewards" else rollouts.correct.float()
         pools = rollouts.question if self.pool == "question" else rollouts.prompt
         mixed = torch.unique(pools)[~uniform_groups(values, pools)]
@@ -95,10 +95,10 @@ class DynamicSampling:
         return take_questions(batch, self.informative(_rollouts(batch)))
 
     def fill_up(self, batch: QuestionBatch, draw: Callable[[], QuestionBatch]) -> Filled:
-        """Replace questions without gradient by others with one, in at most `max_draws` draws. Collective.
+        """Replace questions without gradient by drawn ones, in at most `max_draws` draws. Collective.
 
         Every rank draws as often as the rank that lacks most questions, so that loaders and engines stay in
-        step. `batch` and the batches that `draw` returns are rolled out already.
+        step. `batch` and the batches that `draw` returns must have rollouts.
         """
         own = self.informative(_rollouts(batch))
         lacking, draws, discarded = len(batch.groups) - len(own), 0, 0
@@ -153,7 +153,7 @@ def take_questions(batch: QuestionBatch, rows: Tensor) -> QuestionBatch:
 
 
 def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
-    """Concatenate rolled-out batches; their seconds add up."""
+    """Concatenate rolled-out batches, and add up their seconds."""
     every = [_rollouts(part) for part in parts]
     groups = list(accumulate((len(part.groups) for part in parts), initial=0))
     rows = list(accumulate((len(part.prompts) for part in parts), initial=0))
@@ -184,7 +184,7 @@ def join_batches(parts: Sequence[QuestionBatch]) -> QuestionBatch:
 
 
 def _joined_parts(every: Sequence[Rollouts]) -> dict[str, Tensor]:
-    """Concatenate the reward parts of several batches; a batch that lacks a name has nan."""
+    """Concatenate the reward parts of several batches; a part that a batch lacks is NaN."""
     names = sorted({name for rollouts in every for name in rollouts.reward_parts})
     joined: dict[str, Tensor] = {}
     for name in names:

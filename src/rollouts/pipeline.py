@@ -1,7 +1,7 @@
-"""From weights and questions to scored responses: sync the engine, generate, score, `Rollouts`.
+"""Pipeline from weights and questions to scored responses: sync the engine, generate, score.
 
-Plain Python and torch; `RolloutCallback` connects it with a Lightning trainer. `examples/plain_torch.py`
-shows its main path in the open.
+The pipeline is plain Python and torch; `RolloutCallback` connects it with a Lightning trainer.
+`examples/plain_torch.py` shows its main path step by step.
 """
 
 from collections import Counter
@@ -37,7 +37,7 @@ from .engines.synced import NamedWeights, SyncedEngine, own_parameters
 from .scoring import Decode, Reads, Scoring, means_of, spent_on, totals_of
 
 Position = tuple[str, int, int]
-"""Stage and two counters, together unique in the run; in training, the iteration and the draw."""
+"""Stage and two counters, unique within the run; in training, the counters are the iteration and the draw."""
 
 
 class RolloutPipeline:
@@ -46,39 +46,41 @@ class RolloutPipeline:
     Every method is collective over ranks.
 
     Args:
-        engine: Makes the engine, on every rank at the first batch. Weights that have changed are sent before
-            a batch.
-        verifier: Scores responses, while others are sampled if it works in the background.
-        decode: Token ids of n responses → n texts.
-        sampling: How training responses are drawn.
-        evaluation_sampling: How validation and test responses are drawn; None means as in training.
-        reward_terms: Name → term added to the verdict in training.
-        dynamic_sampling: Replaces questions without gradient in training batches.
-        replay: Replays past successes in training batches.
-        reformulator: Reformulates questions of a training batch; their responses join the batch.
+        engine: Function that returns the engine, called on every rank at the first batch. Weights that have
+            changed are sent before a batch.
+        verifier: Verifier that scores responses, during sampling if it works in the background.
+        decode: Function from the token ids of n responses to n texts.
+        sampling: Sampling settings in training.
+        evaluation_sampling: Sampling settings in validation and test; None takes those of training.
+        reward_terms: Name → term that is added to the reward in training.
+        dynamic_sampling: Replacement of questions without gradient in training batches.
+        replay: Replay of past successes in training batches.
+        reformulator: Reformulator of a training batch's questions; the responses to its questions join the
+            batch.
         memory: Memory of the results on training questions; None keeps none, unless `replay` has a memory.
         seed: Seed of all sampling.
-        ahead: Batches that `sample_next` gets at a time, to be sampled while the policy learns from earlier
-            ones; 0 samples each batch before it is learned from. Needs an asynchronous engine
-            (`TransformersEngine`, `VLLMServerEngine`). Not together with `replay`, nor above 1 with
-            `dynamic_sampling` or a curriculum.
+        ahead: Number of batches that `sample_next` gets at a time, to be sampled while the policy learns from
+            earlier batches. 0 samples each batch just before the policy learns from it. Above 0 needs an
+            asynchronous engine (`TransformersEngine`, `VLLMServerEngine`) and excludes `replay`; above 1 also
+            excludes `dynamic_sampling` and a curriculum.
         weights: See `NamedWeights`.
         verifier_reads: `answer`: verifiers get responses without their thoughts (`split_response`).
             `response`: they get whole responses; the verifiers of this package skip thoughts by themselves.
 
     Attributes:
-        iteration: Training batches so far.
-        ledger: Prompts, rollouts, tokens and discarded questions so far, whether learned from or not.
+        iteration: Number of training batches so far.
+        ledger: Numbers of prompts, rollouts, tokens and discarded questions so far, whether learned from or
+            not.
         following: The generations of the next batches, complete or under way.
-        scalars: Name → value to log for the last training batch, over all ranks: `means_of`, those of
-            `replay`, and
+        scalars: Name → value to log for the last training batch, over all ranks: the scalars of
+            `means_of` and `replay`, and
             - `budget/{prompts,rollouts,tokens,discarded_questions}`: totals so far; `budget/updates`:
               optimizer steps.
             - `dynamic_sampling/draws`: batches drawn on top of the first to replace questions without
               gradient; `dynamic_sampling/limit_reached`: 1 if `max_draws` ran out and such questions remain,
-              else 0.
-            - `rollout/staleness`: mean number of optimizer steps between the weights that sampled and those
-              that learn.
+              and 0 if not.
+            - `rollout/staleness`: mean number of optimizer steps between the weights that sampled and the
+              weights that learn.
 
     Raises:
         TypeError: if engine, verifier, reformulator or a reward term lacks a member that is needed.
@@ -158,16 +160,17 @@ class RolloutPipeline:
     ) -> QuestionBatch:
         """Sample, score and count a training batch; return a new batch to learn from.
 
-        Replay, dynamic sampling and the reformulator change its `groups` and `prompts`.
+        Replay, dynamic sampling and the reformulator change the `groups` and `prompts` of the batch.
 
         Args:
             batch: Questions and their prompts.
             policy: Policy whose weights sample.
-            step: Optimizer steps that the policy has made.
-            draw: Returns an additional batch; for dynamic sampling.
-            observe: Called with the visits that `memory` recorded for each sampled batch, even if the batch
-                is not learned from.
-            reformulated: Returns the prompts of the rephrasings of some questions; for the reformulator.
+            step: Number of optimizer steps that the policy has made.
+            draw: Function that returns an additional batch, for dynamic sampling.
+            observe: Function that gets the visits that `memory` recorded for each sampled batch, even if the
+                policy does not learn from the batch.
+            reformulated: Function that returns the prompts of the rephrasings of some questions, for the
+                reformulator.
         """
         numbers = count()
         failed = self.failures.total()
@@ -224,10 +227,10 @@ class RolloutPipeline:
     def sample_next(
         self, batches: Sequence[QuestionBatch], policy: nn.Module, step: int, seconds: Seconds
     ) -> None:
-        """Let the engine sample the batches after `following`, while the policy learns from earlier ones.
+        """Let the engine sample the batches after `following`, while the policy learns from earlier batches.
 
-        Call this method when fewer than `ahead` generations are `following`: the engine is idle then. The
-        batches are one request to the engine: with `ahead` batches at a time, responses are `ahead` to 2
+        Call this method when fewer than `ahead` generations are `following`, so that the engine is idle. The
+        batches are one request to the engine. With `ahead` batches at a time, responses are `ahead` to 2
         `ahead` − 1 iterations old when the policy learns from them, and weights are sent once in `ahead`
         iterations. The time is added to `seconds`.
 
@@ -248,8 +251,8 @@ class RolloutPipeline:
     ) -> QuestionBatch:
         """Sample and score a batch, for example of validation or test, and return it with `rollouts`.
 
-        Nothing is counted. Arguments are those of `roll_out`; `position` is `validate` or `test` and two
-        counters, unique within that stage.
+        Nothing is added to the ledger. Arguments are those of `roll_out`. `position` is `validate` or `test`
+        and two counters, which are unique within that stage.
         """
         return self._sampled(batch, policy, step, position)
 
@@ -258,7 +261,7 @@ class RolloutPipeline:
     ) -> QuestionBatch:
         """Return a copy of the batch with scored responses.
 
-        They are the first generation of `following` if the batch is equal, else sampled now.
+        The responses are the first generation of `following` if it is of an equal batch, or are sampled now.
         """
         seconds = Seconds()
         request = self._request(batch, position)
@@ -296,16 +299,16 @@ class RolloutPipeline:
         )
 
     def weights_replaced(self) -> None:
-        """Drop the responses of older weights, after weights were replaced without an optimizer step.
+        """Drop the responses of earlier weights, after weights were replaced without an optimizer step.
 
-        Loading a checkpoint, for example, replaces the weights.
+        This is necessary, for example, after a checkpoint was loaded.
         """
         self.following.join()
         self.following.clear()
         self.engine.weights_replaced()
 
     def close(self) -> None:
-        """Stop engine and workers, which start again when needed, and drop responses in progress.
+        """Stop engine and workers until they are needed again, and drop responses in progress.
 
         Do not call this method between fit and test: vLLM's shutdown destroys the process group that it
         found.
@@ -319,7 +322,7 @@ class RolloutPipeline:
         return {"replay": self.replay, "memory": self.memory, "reformulator": self.reformulator}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a resume; the seed of a batch depends on its iteration alone."""
+        """Return the state for a resume. The seed of a batch depends only on the batch's iteration."""
         parts = {**self._stateful, "following": self.following}
         state = {name: part.state_dict() for name, part in parts.items() if part is not None}
         return {"iteration": self.iteration, "ledger": dict(self.ledger), **state}

@@ -1,4 +1,4 @@
-"""Responses as a few tensors, for checkpoints and files, and the key of the request that they answer."""
+"""Responses as a few tensors, for checkpoints and files, and keys of the requests for these responses."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

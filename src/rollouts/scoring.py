@@ -1,4 +1,4 @@
-"""Sampled responses → `Rollouts`: decoding, scores, reward terms, and the scalars logged of a batch."""
+"""Conversion of sampled responses to `Rollouts`: decoding, scores, reward terms, and logged scalars."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ SETTING = "rollout.verifier"
 """Setting that chooses the verifier."""
 
 Reads = Literal["answer", "response"]
-"""What a verifier gets of a response: its answer, or all of it."""
+"""Part of a response that a verifier gets: the answer, or the whole response."""
 
 
 class Decoder:
@@ -65,10 +65,10 @@ class Scoring:
 
     Verifiers get the answer of each response, without its thoughts (`split_response`). They get the whole
     response if `verifier_reads` is `response` or `Verifier.reads_response` is true. `Rollouts.text` always
-    has whole responses. `step` is the number of optimizer steps of the weights that sample.
+    has whole responses. `step` is the number of optimizer steps behind the weights that sample.
 
     Attributes:
-        failures: Number of responses without a verdict by reason, such as `timeout`; filled by `rollouts`.
+        failures: Reason, such as `timeout` → number of responses without a verdict; filled by `rollouts`.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Scoring:
         self._early: dict[int, tuple[list[str], Callable[[], list[Score]]]] = {}
 
     def deliver(self, prompt: int, completions: list[Completion]) -> None:
-        """Pass a prompt's responses to the verifier's workers, if it has any, and return at once."""
+        """Pass a prompt's responses to the verifier's workers if it has workers, and return at once."""
         if self.verifier.in_background:
             texts, read = self._read([(prompt, completion) for completion in completions])
             with own_code(self.verifier, SETTING):
@@ -103,7 +103,7 @@ class Scoring:
     def _start(
         self, verifier: PromptVerifier, prompt: int, read: Sequence[str], completions: Sequence[Completion]
     ) -> Callable[[], list[Score]]:
-        """Start scoring responses to a prompt with a verifier that reads the prompt, too."""
+        """Start scoring responses to a prompt with a verifier that also reads the prompt."""
         asked = self.batch.prompts[prompt]
         token_ids = [completion.token_ids for completion in completions]
         return verifier.score_prompt(asked, self.batch.groups[asked.question], read, token_ids, self.step)
@@ -115,14 +115,14 @@ class Scoring:
         terms: Mapping[str, RewardTerm],
         seconds: Seconds,
     ) -> Rollouts:
-        """Return the scored responses by prompt; the replayed response to a prompt, if any, comes last.
+        """Return the scored responses by prompt; a replayed response comes after the sampled ones.
 
         Args:
             completions: [P][G] sampled responses.
             staleness: Number of optimizer steps between the weights that sampled and the current weights.
             terms: Reward terms to add; see `with_terms`.
-            seconds: Times of the iteration's phases, which the rollouts share. This method adds the time of
-                scoring.
+            seconds: Seconds of the iteration's phases, which the rollouts share. The time of scoring is
+                added.
         """
         with seconds.measure("score"):
             pairs = zip(self.batch.prompts, completions, strict=True)
@@ -133,9 +133,9 @@ class Scoring:
             return with_terms(rollouts, self.batch, terms) if terms else rollouts
 
     def scored(self, completions: Sequence[Sequence[Completion]]) -> tuple[list[str], list[Score]]:
-        """Return texts [R] and scores [R] of all responses, given as [P][G] by prompt.
+        """Return the texts [R] and scores [R] of all responses, given as [P][G] by prompt.
 
-        Responses that were delivered early are with the workers already; the others are scored now.
+        Responses that were delivered early are being scored already. All other responses are scored now.
         """
         early = [self._early.get(prompt, ([], list)) for prompt in range(len(completions))]
         # Replayed ones are late, too.
@@ -150,7 +150,7 @@ class Scoring:
         return [text for text, _ in rows], [score for _, score in rows]
 
     def _score(self, responses: Sequence[tuple[int, Completion]], read: Sequence[str]) -> Sequence[Score]:
-        """Score (row of the prompt, response) pairs, of which the verifier reads the texts `read`."""
+        """Score (row of the prompt, response) pairs by the texts `read`, which the verifier reads."""
         if not isinstance(self.verifier, PromptVerifier):
             references = [self.references[prompt] for prompt, _ in responses]
             return self.verifier.score_batch(read, references)
@@ -166,12 +166,12 @@ class Scoring:
         return scores
 
     def _sampled_for(self, response: tuple[int, Completion]) -> tuple[int, bool]:
-        """Return the row of a response's prompt, and whether the response is a replayed one."""
+        """Return the row of a response's prompt, and whether the response is replayed."""
         prompt, completion = response
         return prompt, completion is self.batch.prompts[prompt].past
 
     def _read(self, responses: Sequence[tuple[int, Completion]]) -> tuple[list[str], list[str]]:
-        """Return the texts of (row of the prompt, response) pairs, and what the verifier reads of each."""
+        """Return the texts of (row of the prompt, response) pairs, and the parts that the verifier reads."""
         if not responses:  # a tokenizer decodes an empty list to one text, and a rank may have no question
             return [], []
         texts = self.decode([completion.token_ids for _, completion in responses])
@@ -188,9 +188,9 @@ def checked_scores(verifier: Verifier, count: int, score: Callable[[], object]) 
     """Call `score`, and check that the verifier has returned `count` scores.
 
     Raises:
-        TypeError: if the verifier returns anything else, or builds a `Score` of invalid values.
-        ValueError: if the verifier returns another number of scores, or a text that UTF-8 can't encode: no
-            file could record it.
+        TypeError: if the verifier returns anything else, or builds a `Score` with invalid values.
+        ValueError: if the verifier returns a wrong number of scores, or a text that UTF-8 can't encode, which
+            no file could record.
         RuntimeError: if the verifier calls `sys.exit`.
     """
     expected = (
@@ -232,11 +232,11 @@ def assemble(
     staleness: int,
     seconds: Seconds,
 ) -> Rollouts:
-    """Return the rollouts of `batch`, with rewards from scores alone.
+    """Return the rollouts of `batch`, with rewards only from scores.
 
     `completions` are [P][G], `texts` and `scores` [R]. `staleness` is the number of optimizer steps between
-    the weights that sampled and the current weights. `seconds` is shared, not copied: later phases of the
-    iteration add their seconds.
+    the weights that sampled and the current weights. `seconds` is shared, not copied, so that later phases of
+    the iteration can add their seconds.
     """
     flat = list(chain.from_iterable(completions))
     rows = torch.repeat_interleave(torch.tensor([len(samples) for samples in completions], dtype=torch.long))
@@ -264,10 +264,10 @@ def assemble(
 
 
 def rewards_of(scores: Sequence[Score], question: Tensor) -> Tensor:
-    """Return [R] float32 rewards: `Score.reward`, or the verdict if `Score.reward` is None.
+    """Return the reward of each response, [R] float32: `Score.reward`, or the verdict if this is None.
 
     A response without a reward (`NO_REWARD`) gets the mean reward of the other responses to its question, or
-    0 if none of them has a reward. `question` is [R] long.
+    0 if none of these has a reward. `question` is [R] long.
 
     >>> scores = [Score(True, None, reward=0.75), Score(False, None, reward=0.25), Score(False, None, NO_REWARD)]
     >>> rewards_of([*scores, Score(True, "7")], torch.tensor([0, 0, 0, 1]))
@@ -286,7 +286,7 @@ def rewards_of(scores: Sequence[Score], question: Tensor) -> Tensor:
 
 
 def parts_of(scores: Sequence[Score]) -> dict[str, Tensor]:
-    """Return name → [R] float32 of `Score.parts`, nan where a score has no such part."""
+    """Return name → [R] float32 of `Score.parts`; NaN if a score lacks the part."""
     parts: dict[str, Tensor] = {}
     for row, score in enumerate(scores):
         for name, value in score.parts:
@@ -301,8 +301,9 @@ def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, Rew
 
     Raises:
         TypeError: if a term returns no tensor.
-        ValueError: if a term returns a tensor of another shape, or not on the CPU.
-        FloatingPointError: if a term, or the sum of all terms, is not finite or above `LARGEST_REWARD`.
+        ValueError: if a term returns a tensor of a wrong shape, or not on the CPU.
+        FloatingPointError: if a term, or the sum of all terms, is not finite or is above `LARGEST_REWARD` in
+            absolute value.
         RuntimeError: if a term calls `sys.exit`.
     """
     added: dict[str, Tensor] = {}
@@ -326,7 +327,7 @@ def with_terms(rollouts: Rollouts, batch: QuestionBatch, terms: Mapping[str, Rew
 
 
 def spent_on(batch: QuestionBatch) -> dict[str, int]:
-    """Return the prompts, and the sampled rollouts and tokens of this rank, without replayed ones."""
+    """Return this rank's numbers of prompts, rollouts and tokens; replayed rollouts do not count."""
     rollouts = batch.rollouts
     assert rollouts is not None
     sampled = ~rollouts.replayed
@@ -338,7 +339,7 @@ def spent_on(batch: QuestionBatch) -> dict[str, int]:
 
 
 def totals_of(batch: QuestionBatch) -> dict[str, float]:
-    """Return the sums behind `means_of` over the responses that this rank has sampled.
+    """Return the sums that `means_of` divides, over the responses that this rank has sampled.
 
     Examples are numbers of prompts, responses and tokens, and sums of rewards. Replayed responses are left
     out. The totals of several ranks can be added.
@@ -371,22 +372,23 @@ def totals_of(batch: QuestionBatch) -> dict[str, float]:
 
 
 def means_of(totals: Mapping[str, float]) -> dict[str, float]:
-    """Return the scalars to log of a batch.
+    """Return the scalars to log for a batch.
 
-    `totals` are sums of `totals_of` over all ranks, with `spent_rollouts` and `spent_failed` (no verdict) of all
-    that was sampled for the batch.
+    `totals` are the sums of `totals_of` over all ranks, and `spent_rollouts` and `spent_failed` (without a
+    verdict) of all responses that were sampled for the batch.
 
-    Means over the sampled responses of a training batch, replayed ones left out:
+    Means over the sampled responses of a training batch, without replayed responses:
 
-    - `rollout/reward`: verdict, or graded reward, plus shaped terms; `rollout/reward_term/<name>`: one of the shaped terms.
+    - `rollout/reward`: verdict, or graded reward, plus shaped terms; `rollout/reward_term/<name>`: one of the
+      shaped terms.
     - `rollout/reward_part/<name>`: value of one of several reward functions, before its weight, over the
       responses to which it applies.
     - `rollout/correct`: share of correct responses; `rollout/{correct_original,correct_rephrasings}`: the
-      same of the responses to original questions, and of those to rephrasings.
-    - `rollout/length`: tokens per response, stop token included.
+      same share among the responses to original questions, and among the responses to rephrasings.
+    - `rollout/length`: tokens per response, including the stop token.
     - `rollout/truncated`: share of responses that the length limit ended.
-    - `rollout/without_verdict`: share of all sampled responses, thrown-away ones too, that got no verdict
-      (wrong).
+    - `rollout/without_verdict`: share of responses without a verdict, which count as wrong, among all sampled
+      responses, including discarded ones.
     - `rollout/rephrasings`: rephrasings sampled per question.
     - `rollout/entropy`: −mean log-prob per token, nats; unbiased for the entropy at temperature 1.
     """

@@ -1,1 +1,1 @@
-"""Shell: a run on disk: its directory, checkpoints, loggers, secrets that stay out, grids of runs."""
+"""Shell: runs on disk, with directories, checkpoints, loggers, protection of secrets, and grids of runs."""

@@ -1,4 +1,4 @@
-"""Runs of earlier versions: settings that they lack, with values that allow a resume, and renamed classes."""
+"""Compatibility with runs of earlier versions: settings that these runs lack, and classes that have moved."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -37,19 +37,18 @@ ADDED: dict[str, tuple[Any, ...]] = {
     "*template.options": (None, {}),
     "*template.date": ("2024-07-26", None),
 }
-"""Pattern of a setting's dotted name → values that let a run from before the setting existed resume.
+"""Pattern of a setting's dotted name → values with which a run from before the setting existed can resume.
 
-Add each new setting to this table; otherwise a run of an earlier version can't be resumed.
-"""
+Add each new setting to this table; otherwise a run of an earlier version can't be resumed."""
 
 
 def is_added(name: str, then: Mapping[str, Any], now: object) -> bool:
-    """Check that a setting did not exist when a run was made, and that its value now allows a resume.
+    """Return whether a setting is newer than a run, and its present value allows the run to resume.
 
     Args:
         name: Dotted name of the setting.
         then: Dotted name → value of all settings of the run.
-        now: Value of the setting now.
+        now: Present value of the setting.
 
     >>> is_added("template.date", {"template.name": "chat"}, "2024-07-26")
     True
@@ -74,10 +73,10 @@ MOVED = {
     "tagrpo.modules.strategy.FullyShardedStrategy": "tagrpo.modules.lightning.strategy.FullyShardedStrategy",
     "tagrpo.rollouts.VLLMServerEngine": "tagrpo.rollouts.servers.vllm_server.VLLMServerEngine",
 }
-"""Former name of a class or function that settings name → its name now.
+"""Former name of a class or function in settings → its present name.
 
-A class of this package that moves belongs in this table, or a run of an earlier version cannot be resumed.
-"""
+Add each class of this package that moves to this table; otherwise a run of an earlier version can't be
+resumed."""
 
 
 def with_moved(content: Any) -> Any:

@@ -199,14 +199,14 @@ def commit_folder(partial: Path, path: Path) -> None:
 
 
 def seals_of(files: Sequence[Path]) -> dict[str, list[int]]:
-    """Return [size in bytes, CRC-32] of each file, by file name; files are read in parallel."""
+    """Return file name → [size in bytes, CRC-32] of each file. Files are read in parallel."""
     with ThreadPoolExecutor() as pool:
         sums = list(pool.map(checksum, files))
     return {file.name: [file.stat().st_size, value] for file, value in zip(files, sums, strict=True)}
 
 
 def check_checkpoint(path: Path) -> None:
-    """Read a whole checkpoint and check that it is what was written.
+    """Read a whole checkpoint, and check that its content is the content that was written.
 
     Raises:
         DamagedFileError: if the checkpoint, or a part of it, is missing or damaged.
@@ -318,11 +318,11 @@ def tensors_of(path: Path, prefix: str) -> dict[str, torch.Tensor]:
 def content_of(path: Path) -> dict[str, Any]:
     """Return a checked checkpoint without the values of its tensors.
 
-    `state_dict` maps names to tensors on no device. A checkpoint in one file is returned with everything
-    else, a folder of shards without the optimizer's state.
+    `state_dict` maps names to tensors on the device `meta`. A folder of shards is returned without the
+    optimizer's state.
 
     Raises:
-        ForeignDataError: if an entry is missing or of another type, as in a file from elsewhere.
+        ForeignDataError: if an entry is missing or has a wrong type, as in a file of another program.
     """
     content: dict[str, Any]
     if path.is_file():
@@ -348,7 +348,7 @@ def check_content(content: object, path: Path) -> None:
     """Check the entries of a checkpoint and their types, without the values of tensors.
 
     Raises:
-        ForeignDataError: if an entry is missing or of another type.
+        ForeignDataError: if an entry is missing or has a wrong type.
     """
     source = f"the checkpoint {path}"
     expected: type[Content] = ShardedContent if path.is_dir() else WholeContent
@@ -398,7 +398,7 @@ def newest(directory: Path) -> Path | None:
 
 
 def checkpoint_at(path: str | Path, setting: str) -> Path:
-    """Return the checkpoint at a path after checking it; for a run's directory, the newest intact checkpoint.
+    """Check and return the checkpoint at a path, or the newest intact checkpoint of a run's directory.
 
     Raises:
         FileNotFoundError, DamagedFileError: if there is no intact checkpoint; the message names `setting`.
@@ -424,12 +424,12 @@ def checkpoint_at(path: str | Path, setting: str) -> Path:
 def resolve(resume: str | Path | None, directory: Path) -> Path | None:
     """Check and return the checkpoint that a run resumes from; None if a new run starts.
 
-    `resume` is `auto` for the newest intact checkpoint in `directory`, if any, or the path of a checkpoint or
-    a run.
+    `resume` is `auto` for the newest intact checkpoint in `directory`, if there is one, or the path of a
+    checkpoint or of a run's directory.
 
     Raises:
         FileNotFoundError: if there is nothing at the path.
-        DamagedFileError: if the checkpoint is damaged, or all checkpoints in `directory` are.
+        DamagedFileError: if the checkpoint is damaged, or all checkpoints in `directory` are damaged.
         pickle.UnpicklingError: if the checkpoint could run code.
     """
     if resume is None:
@@ -448,7 +448,7 @@ def resolve(resume: str | Path | None, directory: Path) -> Path | None:
 
 
 def set_aside(directory: Path, after: int) -> None:
-    """Move checkpoints of later iterations to `<directory>.previous`, and delete unfinished ones."""
+    """Move checkpoints of iterations above `after` to `<directory>.previous`; delete unfinished ones."""
     for path in list(directory.glob(partial_path(directory / "*").name)):
         remove(path)
     later = [path for iteration, path in checkpoints_in(directory).items() if iteration > after]

@@ -54,7 +54,7 @@ MONITORS = (
     "Timer", "EarlyStopping",  # how far
     "ModelCheckpoint", "RichProgressBar", "TQDMProgressBar",
 )  # fmt: skip
-"""Lightning's callbacks that may change at a resume; others declare `shapes_learning`."""
+"""Callbacks of Lightning that may change at a resume. Other callbacks declare `shapes_learning`."""
 # though below `trainer`
 MUST_STAY = ("trainer.precision", "trainer.limit_train_batches", "trainer.overfit_batches")
 Changes = dict[str, tuple[Any, Any]]
@@ -208,7 +208,7 @@ def check_kinds(directory: Path) -> None:
 
 
 def keep_training(directory: Path, command: str) -> None:
-    """Check that `command`, which does not train, is not about to write into a trained run's directory.
+    """Check that `command`, which does not train, would not write into a trained run's directory.
 
     Raises:
         FileExistsError: if the directory has checkpoints, responses or a log of training.
@@ -227,7 +227,7 @@ def keep_training(directory: Path, command: str) -> None:
 
 
 def iterations_logged(directory: Path) -> int:
-    """Return the last training iteration in `metrics.csv`, counted from 1; 0 if there is none.
+    """Return the last training iteration in `metrics.csv`, counted from 1; 0 if no iteration was logged.
 
     Raises:
         ValueError: if the file is not a table.
@@ -277,7 +277,7 @@ def end(directory: Path) -> None:
 
 
 def run_to_continue(resume: str | None, directory: Path) -> Path | None:
-    """Return the directory of the run that `resume` continues; None if it continues no run."""
+    """Return the directory of the run that `resume` continues; None if `resume` continues no run."""
     if resume in (None, "auto"):
         return None if resume is None else directory
     path = existing(resume, "resume").absolute()
@@ -286,7 +286,7 @@ def run_to_continue(resume: str | None, directory: Path) -> Path | None:
 
 
 def existing(path: str | Path, setting: str) -> Path:
-    """Return the path of a checkpoint, or of the directory of a run.
+    """Check that the path of a checkpoint, or of a run's directory, exists, and return the path.
 
     Raises:
         ValueError: if `path` is not a text, or an empty text. The message names `setting`.
@@ -344,7 +344,7 @@ def _target_of(settings: Mapping[str, Any], part: str) -> str | None:
 
 
 def value_at(content: Any, *keys: str) -> Any:
-    """Return the value at nested keys; None if one of them is missing.
+    """Return the value at nested keys; None if one of the keys is missing.
 
     >>> value_at({"data": {"size": 2}}, "data", "size"), value_at({"data": 1}, "data", "size")
     (2, None)
@@ -367,7 +367,7 @@ def _declared(target: str) -> bool:
 
 
 def _undeclared(names: set[str], then: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return advice on third-party callbacks among the settings `names`; empty if there are none."""
+    """Return advice on third-party callbacks among the settings `names`; empty without such callbacks."""
     parts = sorted({name.split(".")[1] for name in names})
     targets = {part: _target_of(now, part) or _target_of(then, part) for part in parts}
     foreign = [
@@ -419,9 +419,9 @@ def parsed(text: str) -> Any:
 
 
 def changes(then: dict[str, Any], now: dict[str, Any], absent: Any = None) -> Changes:
-    """Return (value then, value now) of each setting that differs, by name.
+    """Return name → (value then, value now) of each setting that differs.
 
-    `absent` stands for the value of a missing setting.
+    A setting that is missing in `then` or `now` has the value `absent`.
 
     >>> changes({"seed": 0, "data": {"size": 2}}, {"seed": 1, "data": {"size": 2}})
     {'seed': (0, 1)}
@@ -524,7 +524,7 @@ def _git(folder: Path, *arguments: str) -> str:
 
 
 def wandb_run_id(directory: str, resume: str | None) -> str:
-    """Return the run's id in W&B: the content of `<directory>/wandb_id` if the run is resumed, else a new id.
+    """Return the run's id in W&B: the content of `<directory>/wandb_id` if the run is resumed, or a new id.
 
     A new id is written by `begin`, not here, since settings are also resolved by commands that are refused.
     """

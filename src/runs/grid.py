@@ -1,4 +1,4 @@
-"""Grids of runs as submitit jobs, on this machine or in a SLURM queue; finished runs are not repeated."""
+"""Grids of runs as submitit jobs, on this machine or in a SLURM queue. Finished runs are not repeated."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Training(Checkpointable):
     environment: Environment
 
     def __call__(self) -> None:
-        """Execute the command with its output in `log.txt`; write to `run.json` whether it finished."""
+        """Execute the command with its output in `log.txt`; write to `run.json` whether the run finished."""
         began = time.monotonic()
         if submitit.JobEnvironment().cluster == "local":  # a separate process group, to be ended as a whole
             os.setsid()
@@ -119,10 +119,10 @@ class Training(Checkpointable):
 
 @dataclass
 class GridRun:
-    """Run of one method and seed in a separate directory, with state in `run.json`, job files in `job/`.
+    """Run of one method and seed in a separate directory, with its state in `run.json` and files in `job/`.
 
     With `after`, the run starts from the policy of the run `after`, and waits for that run. With `longer`,
-    the run starts as a copy of the run `longer`.
+    the run starts as a copy of the run `after`.
     """
 
     method: str
@@ -132,9 +132,9 @@ class GridRun:
     after: GridRun | None = None
     longer: bool = False
     size: int = 0
-    """Responses that the training samples. Of the runs of a seed that wait, the largest begins first."""
+    """Number of responses that training samples. Of a seed's waiting runs, the largest starts first."""
     state: str = field(default="waiting", init=False)
-    """waiting → queued → running → done, failed or stopped; `kept` if the run had finished before."""
+    """waiting → queued → running → done, failed or stopped; `kept` if an earlier call finished the run."""
     seconds: float = field(default=0.0, init=False)
     place: int = field(default=0, init=False)
     job: submitit.Job[None] | None = field(default=None, init=False)
@@ -239,7 +239,7 @@ class GridRun:
 
 
 def tail_of(path: Path, lines: int) -> list[str]:
-    """Return the last lines of a file, from its last 64 kB; none if there is no file."""
+    """Return the last lines of a file, from its last 64 kB; empty if the file is missing."""
     if not path.exists():
         return []
     with path.open("rb") as file:
@@ -261,8 +261,8 @@ def run_grid(
 ) -> list[GridRun]:
     """Execute all runs that have not finished, one per place at a time; return the failed runs.
 
-    The console shows a table of all runs, and a line for each that ends. On an interrupt all jobs are
-    stopped. Seeds begin in the order of `runs`.
+    The console shows a table of all runs, and a line for each run that ends. On an interrupt all jobs are
+    stopped. Among the runs that can start, those of the first seed in `runs` start first.
     """
     seeds = list(dict.fromkeys(run.seed for run in runs))
     for run in runs:

@@ -15,7 +15,7 @@ from .directory import is_first_rank
 class ResumableLogger(Logger, ABC):
     """Logger whose state is part of checkpoints.
 
-    Both methods are collective: `Checkpointer` calls them on every rank.
+    `state_dict` and `load_state_dict` are collective: `Checkpointer` calls them on every rank.
     """
 
     @abstractmethod
@@ -101,7 +101,11 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
         return super().experiment
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        """Log metrics and record the step; before the first row, make TensorBoard discard later steps."""
+        """Log metrics and record the step.
+
+        Before the first row, make TensorBoard discard the steps after the checkpoint (in a new run, all
+        steps).
+        """
         if not self._began:
             self._forget_later_steps()
         super().log_metrics(metrics, step)
@@ -114,7 +118,7 @@ class ResumableTensorBoard(TensorBoardLogger, ResumableLogger):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue after a checkpoint's step.
 
-        Before the next row, TensorBoard is told to discard later steps.
+        Before the next row, TensorBoard is made to discard the steps after the checkpoint.
         """
         self._last_step = state_dict["step"]
         self._began = False

@@ -10,7 +10,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 
 
 class Stage(IntEnum):
-    """Position of a callback among the others, declared as its class attribute `stage`."""
+    """Position of a callback among all callbacks, declared by the callback's class attribute `stage`."""
 
     CHECKPOINT = 0  # before the others change anything
     CLOCK = 1  # measures the others
@@ -26,9 +26,10 @@ def in_order(callbacks: Iterable[Callback]) -> list[Callback]:
 
 
 def log_scalars(module: LightningModule, values: Mapping[str, float]) -> None:
-    """Log name → value, from a hook around a training batch, a training step, or the end of an evaluation.
+    """Log scalars by name.
 
-    Values are added to the trainer's `ScalarLog`, or passed to `module.log_dict` in a project without
+    Call this function in a hook around a training batch, in a training step, or at the end of an evaluation.
+    The values are added to the trainer's `ScalarLog`, or passed to `module.log_dict` in a project without
     `ScalarLog`.
     """
     for callback in module.trainer.callbacks:  # type: ignore[attr-defined]
@@ -41,8 +42,8 @@ def log_scalars(module: LightningModule, values: Mapping[str, float]) -> None:
 class ScalarLog(Callback):
     """Collector that sends the scalars of an iteration or evaluation to every logger as one row.
 
-    In iterations that do not log a scalar, `LightningModule.log` would repeat its last value until the epoch
-    ends; a resumed run could not repeat values from before its checkpoint.
+    In iterations that do not log a scalar, `LightningModule.log` would repeat the scalar's last value until
+    the epoch ends. A resumed run could not repeat values from before its checkpoint.
     """
 
     stage = Stage.LOG
@@ -68,8 +69,8 @@ class ScalarLog(Callback):
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the evaluation's row.
 
-        During training, the row has the step of the previous iteration. Otherwise its step is the number of
-        iterations so far, 0 if this trainer has run no iteration.
+        During training, the row has the step of the previous iteration. Outside of training, its step is the
+        number of iterations so far, or 0 if this trainer has run no iteration.
         """
         self._write(trainer, trainer.fit_loop.total_batch_idx + (trainer.state.fn != TrainerFn.FITTING))
 

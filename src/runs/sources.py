@@ -32,8 +32,9 @@ class Sources(NamedTuple):
 def sources_of(modules: Iterable[str]) -> Sources:
     """Follow the imports of modules, including those within functions, without importing anything.
 
-    Modules of the standard library are left out. An installed package counts by version, other code by the
-    content of its files. Programs that a module starts and files that it reads are not covered.
+    Modules of the standard library are left out. An installed package is identified by its version, other
+    code by the content of its files. Programs that a module starts, and files that it reads, are left out
+    too.
 
     >>> found = sources_of(["tagrpo.rewards.math"])
     >>> "tagrpo.rewards.workers" in found.digests, "json" in found.digests, found.open
@@ -110,7 +111,7 @@ def _is_installed(origin: str) -> bool:
 
 
 def _nodes(content: bytes) -> list[ast.AST]:
-    """Return the AST nodes of a source, without type-checking-only code; none if the source is not Python."""
+    """Return the AST nodes of a source, without code for type checkers; empty if it is not Python."""
     try:
         left: list[ast.AST] = [ast.parse(content)]
     except (SyntaxError, ValueError, RecursionError):  # such a file could not be imported either
@@ -164,6 +165,6 @@ def _named(function: ast.expr) -> str:
 
 
 def _literal(call: ast.Call) -> str:
-    """Return the first argument of a call if it is a text, else an empty text."""
+    """Return the first argument of a call if it is a text; otherwise an empty text."""
     first = call.args[0] if call.args else None
     return first.value if isinstance(first, ast.Constant) and isinstance(first.value, str) else ""

@@ -1,1 +1,1 @@
-"""Shell: from a composed configuration to built objects: resolvers, checks, options of papers and methods."""
+"""Shell: objects from a composed configuration, with resolvers, checks, and options of papers and methods."""

@@ -1,7 +1,7 @@
 """Checks of settings before heavy imports, and of the data before the model is loaded.
 
-`check_settings` finds contradictions within the settings; these checks depend on the command line, files and
-the machine.
+The checks here depend on the command line, files and the machine. `check_settings` in `config.py` finds
+contradictions within the settings.
 """
 
 import importlib.util
@@ -87,7 +87,7 @@ def check_paths(cfg: DictConfig) -> None:
 def check_model_is_named(cfg: DictConfig) -> None:
     """Check that a command with a user's own questions names a model.
 
-    The default at `scale=demo` is the starter policy, which knows the words of the embedded task alone.
+    The default at `scale=demo` is the starter policy, which knows only the words of the embedded task.
 
     Raises:
         ValueError: if the command chooses a table of questions and no model.

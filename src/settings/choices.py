@@ -19,7 +19,7 @@ from .methods import configs, options_of
 WITHOUT_SETTINGS = ("scale", "recipe")
 """Groups whose options set other settings, and which have no settings themselves."""
 RECORDED = ("notes",)
-"""Settings that a run only records; every type is taken."""
+"""Settings that a run only records. Every type is accepted."""
 
 
 def check_choices(overrides: Sequence[str]) -> None:
@@ -60,7 +60,7 @@ def known_settings(config: str) -> list[str]:
 def bases_of(config: str) -> list[str]:
     """Return a configuration and the configurations that it extends.
 
-    `train`, `evaluate` and `plan` extend `train` and `scale/demo`; others extend none.
+    `evaluate` and `plan` extend `train` and `scale/demo`. `train` extends `scale/demo`. Others extend none.
     """
     if config not in ("train", "evaluate", "plan"):
         return [config]

@@ -1,6 +1,6 @@
 """Build objects from a composed configuration.
 
-No model is loaded yet, so that wrong settings fail at once. This file imports nothing heavy.
+Building loads no model, so that wrong settings fail at once. This file imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ PARTS = (
     "advantage", "loss", "optimizer", "policy", "model", "model.load", "template", "reward", "trainer", "data",
     "rollout", "rollout.engine", "rollout.sampling", "rollout.evaluation_sampling",
 )  # fmt: skip
-"""Settings that hold others in every run."""
+"""Settings that are mappings of other settings in every run."""
 GROUPS = ("callbacks", "logger", "rollout.reward_terms", "data.evaluation")
-"""Settings that hold named parts; null if there are none."""
+"""Settings that are mappings of named parts; null without parts."""
 OPTIONAL = ("credit", "lora", "mismatch", "data.curriculum", "rollout.dynamic_sampling")
-"""Parts that a run may lack: they are null then."""
+"""Parts that a run may lack, in which case they are null."""
 USUAL_FORMAT = warnings.formatwarning
 CHATTER = re.compile(
     r"💡|[GTH]PU available|Using (16|bf16)bit|`Trainer[.(].*(stopped|will be used)|`weights_only` was not set|Restored "
@@ -74,7 +74,7 @@ def longest(data: DictConfig, sampling: DictConfig, evaluation_sampling: DictCon
 
 
 def ranks_wait(engine: DictConfig | None) -> int:
-    """Return the timeout of ranks in minutes: 20 more than rank 0 waits for a vLLM server."""
+    """Return the timeout of ranks in minutes: 20 minutes more than rank 0 waits for a vLLM server."""
     if engine is None or "patience" not in engine:
         return 30  # Lightning's default
     return math.ceil(float(engine.patience + (engine.retries + 2) * engine.timeout) / 60) + 20
@@ -84,8 +84,8 @@ def sweep_folder(overrides: str, seed: object) -> str:
     """Return the folder of a run in a sweep: the varying settings, then `seed<seed>` as outside of sweeps.
 
     Args:
-        overrides: The settings, separated by commas. A name of more than 120 bytes in UTF-8 is cut, and ends in
-            a digest.
+        overrides: The settings, separated by commas. If they have more than 120 bytes in UTF-8, the folder's
+            name is cut and ends in a digest.
         seed: Seed of the run.
 
     >>> sweep_folder("loss.clip_high=0.3,seed=1", 1), sweep_folder("seed=2", 2), sweep_folder("model.path=a/b", 0)
@@ -147,17 +147,17 @@ class Run:
     def close(self) -> None:
         """Release engines and worker processes.
 
-        Do not call this between fit and test, since vLLM also ends the process group.
+        Do not call this method between fit and test, since vLLM also ends the process group.
         """
         self.rollout.pipeline.close()
 
 
 def check_sections(cfg: DictConfig) -> None:
-    """Refuse null, a text or a number for a setting that must be a mapping of settings.
+    """Check that settings that must be mappings are mappings.
 
     Raises:
-        ValueError: if one of `PARTS` is not a mapping. Also if an optional part, one of `GROUPS`, or a part
-            in a group is something other than a mapping or null. The message names the setting.
+        ValueError: if one of `PARTS` is not a mapping, or if one of `OPTIONAL` or `GROUPS`, `data.train`, or
+            a member of a group is neither a mapping nor null. The message names the setting.
     """
     for name in PARTS:
         part = OmegaConf.select(cfg, name)
@@ -209,7 +209,7 @@ def drop_unchosen(cfg: DictConfig) -> None:
 
 
 def guard_hooks(callback: Callback) -> None:
-    """Convert StopIteration in a callback's hooks to an error; to Lightning it means the end of the data."""
+    """Convert StopIteration in a callback's hooks to an error; Lightning would take it for the data's end."""
     from lightning.pytorch import Callback
 
     from ..types.checks import own_code
@@ -331,7 +331,7 @@ def _build(cfg: DictConfig) -> Run:
 def kept_engine(make: Callable[[], Engine], directory: Path) -> Callable[[], Engine]:
     """Return a function that makes the engine of a run.
 
-    The engine keeps the responses of servers until a checkpoint covers them.
+    The engine keeps the responses of servers until a checkpoint contains them.
     """
     from ..rollouts.engines.cached import keep_paid
 
@@ -348,7 +348,7 @@ def shares_gpus(cfg: DictConfig) -> bool:
 
 
 def policy_module(cfg: DictConfig) -> PolicyModule:
-    """Return the policy and its update."""
+    """Return the Lightning module of the policy and its update."""
     from hydra.utils import instantiate
 
     from ..modules.lightning.policy_module import PolicyModule
@@ -360,9 +360,12 @@ def policy_module(cfg: DictConfig) -> PolicyModule:
 
 
 def check_settings(cfg: DictConfig, trains: bool = True) -> None:
-    """Refuse settings that would fail later in the run, or that training would not follow.
+    """Check for settings that would fail later in the run, or that training would not follow.
 
     `trains` is whether the command trains.
+
+    Raises:
+        ValueError: if there is such a setting. The message names the setting.
     """
     check_numbers(cfg)
     if cfg.recipe == "authors" and not exists(settings := HydraConfig.get().runtime.choices.get("settings")):
@@ -414,7 +417,10 @@ def check_settings(cfg: DictConfig, trains: bool = True) -> None:
 
 
 def _check_pools(path: str, advantage: DictConfig, data: DictConfig) -> None:
-    """Raise a ValueError for pools so small that all advantages are zero, in a strategy or nested ones."""
+    """Raise a ValueError if pools of a strategy, or of one nested in it, are too small for advantages.
+
+    All advantages of such pools would be zero.
+    """
     for name, part in advantage.items():
         if isinstance(part, DictConfig):
             _check_pools(f"{path}." + str(name), part, data)

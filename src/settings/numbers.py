@@ -36,7 +36,7 @@ class NumberRule:
     infinite: bool = False
     """Whether plus infinity is accepted."""
     others: bool = False
-    """Whether true, false, words, lists and mappings are taken too; the class or Lightning checks them."""
+    """Whether true, false, words, lists and mappings are accepted too; the class or Lightning checks them."""
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
@@ -257,7 +257,7 @@ _OWN = ("tagrpo.", "torch.", "lightning.", "datetime.")
 
 @cache
 def rule_of(name: str) -> NumberRule | None:
-    """Return the rule for a setting, or None if it has none."""
+    """Return the rule for a setting, or None if the setting has no rule."""
     return next((rule for pattern, rule in RULES.items() if fnmatchcase(name, pattern)), None)
 
 
@@ -292,7 +292,7 @@ def _finite(value: object) -> bool:
 def _leaves(
     node: DictConfig, referring: bool, name: str = "", known: bool = True
 ) -> Iterator[tuple[str, Any, bool]]:
-    """Yield settings that refer to other settings, or those that do not.
+    """Yield the settings that refer to other settings if `referring` is true, otherwise those that do not.
 
     Each item is a dotted name, a value, and whether `RULES` apply.
     """

@@ -1,4 +1,4 @@
-"""Check and make the directory of a run before Hydra does, whose errors would end in a traceback."""
+"""Check and make the directory of a run before Hydra does, since Hydra's errors would end in a traceback."""
 
 import sys
 from pathlib import Path, PurePath

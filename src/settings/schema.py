@@ -1,4 +1,4 @@
-"""Types of the top-level settings of each command; classes declare the settings below."""
+"""Types of the top-level settings of each command. Classes declare the types of the settings below."""
 
 from dataclasses import dataclass
 from typing import Any, get_type_hints
@@ -85,12 +85,12 @@ class Rephrase:
 
 
 def check_fields(cfg: DictConfig, schema: type) -> None:
-    """Refuse settings at the top level of a command that are of another type than the fields of `schema`.
+    """Check that a command's top-level settings have the types of the fields of `schema`.
 
-    Settings without a value, and those that refer to one without a value, are left to `check_given`.
+    Settings without a value, and settings that refer to such a setting, are left to `check_given`.
 
     Raises:
-        ValueError: if a setting is of another type. The message names the setting.
+        ValueError: if a setting has a wrong type. The message names the setting.
     """
     for name, hint in get_type_hints(schema).items():
         if name not in cfg or OmegaConf.is_missing(cfg, name):

@@ -19,7 +19,7 @@ _PLAIN: dict[Any, tuple[str, tuple[type, ...]]] = {
     Path: ("a path", (str,)),
     type(None): ("null", (type(None),)),
 }
-"""Type → its name in a message, and the types of values that are of it."""
+"""Type → its name in messages, and the Python types of its values."""
 _OF_HYDRA: Mapping[str, Any] = {
     "_target_": str,
     "_partial_": bool,
@@ -42,7 +42,7 @@ def check_declared(cfg: DictConfig) -> None:
     unless the type allows null. Arguments without a type accept anything.
 
     Raises:
-        ValueError: if a setting has another type, or is not an argument. The message names the setting.
+        ValueError: if a setting has a wrong type, or is not an argument. The message names the setting.
     """
     own = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
     content: Any = OmegaConf.to_container(own, resolve=True, throw_on_missing=False)
@@ -86,7 +86,7 @@ def of_another_type(cfg: DictConfig, name: str, hint: Any, value: object) -> Val
 def written_at(cfg: DictConfig, name: str) -> str:
     """Return the setting where the value of `name` is written, such as `model.path` for `model.load.path`.
 
-    These differ if a value refers to another setting.
+    The two settings differ if a value refers to another setting.
 
     >>> written_at(OmegaConf.create({"a": 1, "b": {"c": "${a}"}, "d": "${b}"}), "d.c")
     'a'
@@ -157,7 +157,7 @@ def in_words(hint: Any) -> str:
 
 
 def _parts(node: Any, name: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield all parts in settings, at any depth: dotted name, and settings including `_target_`."""
+    """Yield the dotted name and the settings of each part, which has a `_target_`, at any depth."""
     if isinstance(node, dict):
         if isinstance(node.get("_target_"), str):
             yield name, node
@@ -182,7 +182,10 @@ def _arguments(target: str) -> frozenset[str] | None:
 
 @cache
 def _hints(target: str) -> Mapping[str, Any]:
-    """Return argument → type of a class or function; empty if it, or one of its types, can't be found."""
+    """Return argument → type of a class or function, without types that can't be found.
+
+    Return an empty mapping if the class or function can't be found.
+    """
     try:
         made = get_object(target)
         function: Any = made.__init__ if inspect.isclass(made) else made

@@ -1,4 +1,4 @@
-"""Core: the vocabulary: the data that flows through an iteration, and the parts that can be plugged in."""
+"""Core: the data that flows through an iteration, and the protocols of parts that can be plugged in."""
 
 from .data import (
     LARGEST_REWARD,

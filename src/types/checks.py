@@ -1,6 +1,6 @@
-"""Checks of what users' parts return: strategies, losses, reward terms, verifiers, credits, reformulators.
+"""Checks of what users' strategies, losses, reward terms, verifiers, credits and reformulators return.
 
-Each error is one sentence with the part's class and setting, what was expected and what was found.
+Each error is one sentence that names the part's class and setting, what was expected and what was found.
 """
 
 import reprlib
@@ -15,11 +15,13 @@ from ..foreign import printable
 
 
 class EndOfRun(SystemExit):
-    """The end of a run that was asked to stop, raised by an engine that waits; `own_code` lets it pass."""
+    """Exit of a run that was asked to stop, raised by an engine that is waiting; `own_code` lets it pass."""
 
 
 def found(value: object) -> str:
-    """Describe a value in an error: type, shape and device of a tensor, else start of `repr` and type.
+    """Describe a value for an error message.
+
+    A tensor is described by dtype, shape and device, any other value by the start of its `repr` and its type.
 
     >>> found(torch.zeros(2, 3)), found(1.5), found(None)
     ('float32 [2, 3] on cpu', '1.5 (float)', 'None')
@@ -48,7 +50,7 @@ def name_of(part: object) -> str:
 
 @contextmanager
 def own_code(part: object, setting: str) -> Iterator[None]:
-    """Turn a SystemExit or StopIteration raised by `part` into an error; both would pass silently.
+    """Turn a SystemExit or StopIteration that `part` raises into an error, since both would pass silently.
 
     A SystemExit would end the run with exit code 0. A StopIteration, which `next` raises for an empty
     iterator, would end the epoch: Lightning takes it for the end of the data.
@@ -72,18 +74,18 @@ def own_code(part: object, setting: str) -> Iterator[None]:
 
 
 def check_column(value: object, size: int, part: object, setting: str, what: str = "") -> Tensor:
-    """Check that a part has returned a finite number for each of `size` rows; return them as float32.
+    """Check that a part has returned a finite number for each of `size` rows, and return these as float32.
 
     Args:
         value: What the part returned.
         size: Expected number of rows.
         part: The part, which errors name by its class.
         setting: The setting that chooses the part.
-        what: Name of the value, such as `advantages`, if the part returns several; else empty.
+        what: Name of the value, such as `advantages`, if the part returns several values; otherwise empty.
 
     Raises:
-        TypeError: if `value` is not a tensor, or one of complex numbers.
-        ValueError: if the tensor has another shape, or is not on the CPU.
+        TypeError: if `value` is not a dense tensor of real numbers.
+        ValueError: if the tensor's shape is not [size], or the tensor is not on the CPU.
         FloatingPointError: if a number is not finite, or too large for float32.
     """
     expected = f"Expected {name_of(part)} ({setting}) to return {what + ' as ' if what else ''}"
@@ -129,12 +131,12 @@ def float_dtype(name: str, setting: str) -> torch.dtype:
 
 
 def exit_of(error: SystemExit) -> str:
-    """Return where `sys.exit` was called, as a clause of a message."""
+    """Return a clause that says where `sys.exit` was called, for an error message."""
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     return f"sys.exit({error.code!r}) was called in {frame.f_code.co_filename}, line {line}"
 
 
 def check_choice(name: str, value: str, known: Sequence[str], group: str = "advantage") -> None:
-    """Refuse an option that is not one of `known`."""
+    """Raise a ValueError if the option `name` of `group` has a value that is not one of `known`."""
     if value not in known:
         raise ValueError(f"Expected {group}.{name} to be one of {', '.join(known)}, but got {value!r}.")

@@ -1,6 +1,6 @@
-"""The vocabulary: what flows from questions to rollouts to rewards to advantages to the loss.
+"""The data that flows from questions to rollouts, rewards, advantages and the loss.
 
-Symbols: B questions in a batch, P sample prompts, R responses, T tokens. A question has N rephrasings; the
+Symbols: B questions in a batch, P sample prompts, R responses, T tokens. A question has N rephrasings. The
 original and each rephrasing are sampled G times.
 """
 
@@ -25,7 +25,7 @@ class QuestionGroup(NamedTuple):
     """A question and its rephrasings: the unit that loaders, shards and batches never split."""
 
     id: str
-    """Unique within its source; names the question in logs, recordings and errors."""
+    """Identifier of the question in logs, recordings and errors, unique within the question's source."""
     question: str
     """The original question, q0."""
     rephrasings: tuple[str, ...]
@@ -37,7 +37,7 @@ class QuestionGroup(NamedTuple):
     kinds: tuple[str, ...] = ()
     """[N] how each rephrasing changes the question (`wording`, `harder`, `hint`, …).
 
-    Empty if all are wordings."""
+    Empty if all rephrasings are wordings."""
 
     def select_rephrasings(self, rows: Iterable[int]) -> QuestionGroup:
         """Return the question with only the rephrasings in `rows`; row 0 is the first rephrasing.
@@ -63,22 +63,22 @@ class Prompt(NamedTuple):
     text: str
     """The question as the template renders it, before tokenisation."""
     token_ids: Tensor
-    """[L] long: the sample prompt, from which responses are drawn."""
+    """[L] long, the sample prompt, from which responses are sampled."""
     anchor_ids: Tensor
-    """[L0] long: the original question in the same template; equal to `token_ids` for originals."""
+    """[L0] long, the original question in the same template; equal to `token_ids` for originals."""
     num_samples: int
-    """G: responses to draw."""
+    """G, the number of responses to sample."""
     past: Completion | None = None
-    """Response of an earlier policy that joins the drawn responses, for replay; None without."""
+    """Response of an earlier policy to replay beside the sampled responses; None without replay."""
     kind: str = ""
     """`original`, or the kind of the rephrasing; empty if the question names no kinds."""
     messages: tuple[Mapping[str, str], ...] | None = None
-    """Turns before the response, each with `role` and `content`; None if the template has no conversation."""
+    """Turns before the response, each with `role` and `content`; None if the prompt is no conversation."""
 
 
 @dataclass
 class QuestionBatch:
-    """A batch of the data module; mutable, since Lightning rebuilds dataclasses to move them."""
+    """Batch of the data module. It is mutable, since Lightning rebuilds dataclasses when it moves them."""
 
     groups: list[QuestionGroup]
     """[B] the questions of this rank."""
@@ -91,7 +91,7 @@ class QuestionBatch:
 
 
 class Seconds(dict[str, float]):
-    """Wall seconds of each phase on this rank; every step of an iteration adds its seconds."""
+    """Wall seconds of each phase on this rank, summed over the steps of an iteration."""
 
     @contextmanager
     def measure(self, phase: str) -> Iterator[None]:
@@ -106,13 +106,13 @@ class SamplingConfig:
     """Sampling settings of responses."""
 
     temperature: float = 1.0
-    """Divides the logits. Positive, or 0 for greedy decoding."""
+    """Divisor of the logits: positive, or 0 for greedy decoding."""
     top_p: float = 1.0
-    """Nucleus sampling: the smallest set of tokens with this much probability; 1 keeps all."""
+    """Nucleus sampling: keep the smallest set of tokens with this much probability; 1 keeps all tokens."""
     top_k: int = 0
-    """Keep this many tokens; 0 keeps all."""
+    """Keep only this many of the most likely tokens; 0 keeps all tokens."""
     max_new_tokens: int = 256
-    """Length limit of a response, stop token included."""
+    """Largest number of tokens in a response, including the stop token."""
 
     def __post_init__(self) -> None:
         if (
@@ -131,15 +131,15 @@ class Request(NamedTuple):
     """A request to an engine for responses to prompts."""
 
     prompts: list[Tensor]
-    """[P] of [L_p] long, on the CPU."""
+    """[P] of [L_p] long, token ids of each prompt, on the CPU."""
     num_samples: list[int]
-    """[P] number of responses to draw for each prompt."""
+    """[P] number of responses to sample for each prompt."""
     sampling: SamplingConfig
     """Sampling settings."""
     seed: int
     """Seed of this request: the same weights, request and seed give the same responses."""
     iteration: int | None = None
-    """Training iteration that learns from the responses, the first of several; None in an evaluation."""
+    """First training iteration that learns from the responses; None in an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,11 +147,11 @@ class Completion:
     """One response of an engine."""
 
     token_ids: Tensor
-    """[T_r] long, the stop token included when there was one. Never empty."""
+    """[T_r] long, including the stop token if there was one. Never empty."""
     logprobs: Tensor
     """[T_r] float32, log-probs under the sample prompt, nats.
 
-    At the sampling temperature, before top-p and top-k (vLLM: after)."""
+    At the sampling temperature, before top-p and top-k are applied; with vLLM, after."""
     truncated: bool
     """True if the length limit, not a stop token, ended the response."""
 
@@ -173,20 +173,20 @@ class Completion:
 
 
 class History(NamedTuple):
-    """Earlier results on each response's question, without the response's batch; see `QuestionMemory`."""
+    """Results of earlier batches on each response's question; see `QuestionMemory`."""
 
     samples: Tensor
-    """[R] long, earlier responses to the question and its rephrasings, without replayed ones."""
+    """[R] long, number of earlier responses to the question and its rephrasings, replayed ones excluded."""
     correct: Tensor
     """[R] long, number of these responses that were correct."""
     same_answer: Tensor
-    """[R] long, number of these responses with the same final answer as this one.
+    """[R] long, number of these responses whose final answer equals that of the present response.
 
-    A response without an answer counts as an answer."""
+    A missing answer counts as an answer."""
 
     @classmethod
     def joined(cls, parts: Iterable[History | None]) -> History | None:
-        """Concatenate the histories of several parts; return None if no part has one."""
+        """Concatenate the histories of several parts; return None if no part has a history."""
         given = [part for part in parts if part is not None]
         return cls(*map(torch.cat, zip(*given, strict=True))) if given else None
 
@@ -208,38 +208,38 @@ class Rollouts:
     logprobs: Sequence[Tensor]
     """[R] of [T_r] float32, engine log-probs under the sample prompt, nats."""
     truncated: Tensor
-    """[R] bool, ended by the length limit."""
+    """[R] bool, true if the length limit ended the response."""
     text: Sequence[str]
-    """[R] decoded responses without special tokens, except those that mark thoughts (`[THINK]`)."""
+    """[R] decoded responses without special tokens, except tokens that mark thoughts (`[THINK]`)."""
     correct: Tensor
-    """[R] bool, the verifier's verdict. Pass@k counts this and nothing else."""
+    """[R] bool, the verifier's verdict, which is all that pass@k counts."""
     answers: Sequence[str | None]
-    """[R] normalised final answers; None if none was found."""
+    """[R] normalised final answers; None if no answer was found."""
     rewards: Tensor
-    """[R] float32, what the advantage strategy learns from, `reward_terms` included.
+    """[R] float32, rewards for the advantage strategy, including `reward_terms`.
 
-    Without terms, the reward is `Score.reward`, or `correct` if that is None."""
+    Without terms, the reward is `Score.reward`, or `correct` if `Score.reward` is None."""
     replayed: Tensor
     """[R] bool, true for replayed past successes.
 
-    Their `logprobs` are those of the policy that sampled them."""
+    The `logprobs` of a replayed response are those of the policy that sampled it."""
     staleness: Tensor
-    """[R] long, optimizer steps between the weights that sampled a response and those that learn."""
+    """[R] long, optimizer steps from the weights that sampled a response to those that learn from it."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
     """name → [R] float32: shaped terms (format, length penalty, noise), each already weighted."""
     reward_parts: Mapping[str, Tensor] = field(default_factory=dict)
-    """name → [R] float32: `Score.parts`, such as the values of reward functions; nan where there is none."""
+    """name → [R] float32: `Score.parts`, such as the values of reward functions; NaN for missing parts."""
     history: History | None = None
-    """Records of the questions before this batch; None if nobody reads them, and in evaluation."""
+    """Results on the questions before this batch; None in evaluation, or if nothing reads them."""
     seconds: Seconds = field(default_factory=Seconds)
-    """Wall seconds of the phases `sync`, `generate` and `score`; later phases of the iteration add theirs."""
+    """Wall seconds of the phases `sync`, `generate` and `score`; later phases of the iteration are added."""
 
     def __len__(self) -> int:
         return len(self.token_ids)
 
     @property
     def lengths(self) -> Tensor:
-        """[R] long, response tokens, stop token included."""
+        """[R] long, number of tokens in each response, including the stop token."""
         return torch.tensor([len(ids) for ids in self.token_ids], dtype=torch.long)
 
 
@@ -252,28 +252,28 @@ class RewardGroups:
     correct: Tensor
     """[R] bool, the verifier's verdict."""
     question: Tensor
-    """[R] long, original question of each response; any distinct integers."""
+    """[R] long, id of each response's original question; ids are any integers."""
     prompt: Tensor
-    """[R] long, sampled prompt of each response; a question has N+1, more with several templates."""
+    """[R] long, id of each response's prompt. A question has N + 1 prompts per template."""
     entropy: Tensor | None = None
     """[R] float, mean policy entropy per response token under the score prompt, nats."""
     logprob: Tensor | None = None
     """[R] float, policy's log-prob of the whole response under the score prompt, nats."""
     lengths: Tensor | None = None
-    """[R] long, tokens per response."""
+    """[R] long, number of tokens in each response."""
     answers: Sequence[str | None] | None = None
     """[R] normalised final answers, for strategies that compare them; None if a response has no answer."""
     history: History | None = None
-    """Records of the questions before this batch, for strategies that look back."""
+    """Results on the questions before this batch, for strategies that need them."""
     progress: float = 0.0
     """Fraction of training done, 0..1."""
 
     @classmethod
     def joined(cls, parts: Sequence[RewardGroups]) -> RewardGroups:
-        """Concatenate the groups of several ranks into those of the global batch.
+        """Concatenate the groups of several ranks into the groups of the global batch.
 
-        Ids of questions and prompts are rows of their rank's batch; they are shifted so that no two ranks share
-        one.
+        On each rank, the ids of questions and prompts are rows of the rank's batch. They are shifted so that
+        no two ranks share an id.
         """
         joined: dict[str, Any] = {}
         for name in ("question", "prompt"):
@@ -293,11 +293,11 @@ class _ScoreFields(NamedTuple):
     correct: bool
     """Whether the final answer equals a reference answer."""
     answer: str | None
-    """The normalised final answer; None if none was found."""
+    """The normalised final answer; None if no answer was found."""
     failure: str | None = None
-    """Why no verdict was reached (`timeout`, `memory`, `crash`), so `correct` is false; None when there was
-    one.
-    """
+    """Reason for a missing verdict (`timeout`, `memory`, `crash`); None if there is a verdict.
+
+    If a verdict is missing, `correct` is false."""
     reward: float | None = None
     """Graded reward to learn from; None if the reward is the verdict, 1 or 0."""
     parts: tuple[tuple[str, float], ...] = ()
@@ -305,7 +305,7 @@ class _ScoreFields(NamedTuple):
 
 
 LARGEST_REWARD = 1e18
-"""Largest absolute reward: sums of squares of larger ones overflow float32."""
+"""Largest absolute reward. Sums of squares of larger rewards would overflow float32."""
 NO_REWARD = "no reward"
 """`Score.failure` of a response that no reward function has scored.
 
@@ -318,14 +318,15 @@ class InvalidScoreError(TypeError):
 
 
 class Score(_ScoreFields):
-    """The judgement of a verifier on one response.
+    """Judgement of a verifier on one response.
 
-    `correct` is a bool of Python, numpy or torch. A number is refused: −1.0 means wrong elsewhere, but Python
-    takes every number but 0 as true. A partial or signed reward is the field `reward`.
+    `correct` must be a bool of Python, numpy or torch. Numbers are refused: other libraries use −1.0 for a
+    wrong response, while Python treats every number except 0 as true. A partial or signed reward belongs in
+    the field `reward`.
 
     Raises:
-        InvalidScoreError: if a field has another type, `reward` is not finite or above `LARGEST_REWARD`, or
-            `correct` is true together with a `failure`.
+        InvalidScoreError: if a field has a wrong type, `reward` is not finite or is above `LARGEST_REWARD` in
+            absolute value, or `correct` is true together with a `failure`.
 
     >>> Score(True, "27"), Score(False, "27", reward=-0.5)
     (Score(correct=True, answer='27', failure=None),
@@ -372,7 +373,7 @@ class Score(_ScoreFields):
         return super().__new__(cls, verdict, answer, failure, graded, tuple(parts))
 
     def __repr__(self) -> str:
-        """Return the fields, without `reward` and `parts` if these are not given."""
+        """Return the fields as text, without `reward` and `parts` if these are not given."""
         fields = [f"correct={self.correct!r}", f"answer={self.answer!r}", f"failure={self.failure!r}"]
         if self.reward is not None:
             fields.append(f"reward={self.reward!r}")
@@ -382,7 +383,7 @@ class Score(_ScoreFields):
 
     @classmethod
     def _make(cls, iterable: Iterable[Any]) -> Self:  # type: ignore[override]
-        """Build a score of checked fields; `_replace` calls this."""
+        """Build a score and check its fields; `_replace` calls this method."""
         return cls(*iterable)
 
 
@@ -396,7 +397,7 @@ def _as_bool(value: object) -> bool | None:
 
 
 def as_number(value: object) -> float | None:
-    """Convert a real number or bool of Python, numpy or torch; return None if `value` is not one number.
+    """Convert a real number or bool of Python, numpy or torch; return None if `value` is not a single number.
 
     >>> as_number(True), as_number(torch.tensor(0.5)), as_number("1"), as_number(torch.zeros(2))
     (1.0, 0.5, None, None)

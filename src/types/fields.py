@@ -1,4 +1,4 @@
-"""Access to the fields of a batch that is a dataclass, a mapping, or one within the other."""
+"""Access to the fields of a batch that is a dataclass, a mapping, or a nesting of both."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ NESTED = frozenset({"rollouts", "groups", "prompts"})
 
 
 class Fields:
-    """View whose `fields.name` is an attribute of an object or a key of a mapping, also within `NESTED`.
+    """View of a batch: `fields.name` is an attribute of an object, or a mapping's value, also in `NESTED`.
 
     Diagnostics read batches through such views, so that other projects need not use our types. Errors call
     the batch `name`.

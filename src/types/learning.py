@@ -1,4 +1,4 @@
-"""Inputs and outputs of losses and of credit per token."""
+"""Inputs and outputs of losses and of token credit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ from .data import RewardGroups
 class LossInputs:
     """Input of a loss: T tokens of a packed micro-batch, or of a part of the micro-batch.
 
-    `num_responses` and `num_tokens` count the whole mini-batch over all ranks, so that the losses of parts,
-    micro-batches and ranks add up.
+    `num_responses` and `num_tokens` are counts over the whole mini-batch and all ranks, so that the losses of
+    parts, micro-batches and ranks add up.
     """
 
     logprobs: Tensor
@@ -22,11 +22,11 @@ class LossInputs:
     old_logprobs: Tensor
     """[T] float32, log-probs before the batch's first update, under the score prompt, nats.
 
-    In the first mini-batch they are `logprobs`, unless replayed."""
+    In the first mini-batch, these are `logprobs`, except for replayed responses."""
     reference_logprobs: Tensor | None
     """[T] float32, log-probs under the frozen reference, nats; needed if the KL coefficient is not 0."""
     entropy: Tensor | None
-    """[T] float32, policy entropy at each token, nats; with gradient only if its coefficient is not 0."""
+    """[T] float32, policy entropy at each token, nats; with gradient only if `entropy_coef` is not 0."""
     advantages: Tensor
     """[R] float32, one per response of this micro-batch."""
     response: Tensor
@@ -34,13 +34,15 @@ class LossInputs:
     lengths: Tensor
     """[R] long, tokens per response, including tokens that are in other parts of the micro-batch."""
     num_responses: float
-    """Responses of the mini-batch over all ranks, including those dropped for lack of gradient."""
+    """Responses of the mini-batch over all ranks, including responses dropped for lack of gradient."""
     num_tokens: float
-    """Response tokens of the mini-batch over all ranks, including those of dropped responses."""
+    """Response tokens of the mini-batch over all ranks, including tokens of dropped responses."""
     weights: Tensor | None = None
     """[T] float32 without gradient, importance weights of the policy term; None means ones."""
     replayed: Tensor | None = None
-    """[R] bool, replayed responses, whose `old_logprobs` come from the earlier policy; None means none."""
+    """[R] bool, true for replayed responses, whose `old_logprobs` come from the earlier policy.
+
+    None if no response is replayed."""
     token_advantages: Tensor | None = None
     """[T] float32, advantages per token, which replace `advantages` (`TokenCredit`)."""
     token_terms: Mapping[str, Tensor] = field(default_factory=dict)
@@ -55,7 +57,7 @@ class CreditInputs:
     """
 
     groups: RewardGroups
-    """Rewards of the R responses; ids of questions and prompts are those of this rank.
+    """Rewards of the R responses, with this rank's ids of questions and prompts.
 
     `history` is given if the credit or the strategy has `needs_history`."""
     advantages: Tensor
@@ -69,7 +71,7 @@ class CreditInputs:
     logprobs: Tensor
     """[T] float32, log π of each token under the score prompt before the batch's first update, nats."""
     entropy: Tensor
-    """[T] float32, entropy of this policy at each token, nats."""
+    """[T] float32, policy entropy at each token before the batch's first update, nats."""
     texts: Sequence[str] = ()
     """[R] decoded responses."""
     reward_terms: Mapping[str, Tensor] = field(default_factory=dict)
@@ -87,10 +89,10 @@ class Credit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class LossOutputs:
-    """The loss of a micro-batch and the sums from which its metrics are computed."""
+    """Loss of a micro-batch, and the sums from which its metrics are computed."""
 
     loss: Tensor
-    """[] float32. Summed over micro-batches and ranks it is the loss of the mini-batch."""
+    """[] float32. The sum over micro-batches and ranks is the loss of the mini-batch."""
     sums: Mapping[str, Tensor]
     """name → [] sum over the response tokens (`kl`, `ratio`, …), without gradient, for means."""
     response_sums: Mapping[str, Tensor] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Interfaces of parts that can be plugged in: strategies, losses, engines, verifiers, reward terms, policies.
 
-A class that derives from a protocol inherits the defaults; any other object with all members works too.
+A class that derives from a protocol inherits its defaults. Any other object with all members works too.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,14 +20,14 @@ class AdvantageStrategy(Protocol):
     needs_entropy: bool = False
     """Whether `RewardGroups.entropy` is read, which costs a forward over all responses."""
     needs_logprobs: bool = False
-    """Whether `RewardGroups.logprob` is read; one forward serves both."""
+    """Whether `RewardGroups.logprob` is read; one forward gives both entropy and log-probs."""
     needs_history: bool = False
-    """Whether `RewardGroups.history` is read, for which the run remembers every question."""
+    """Whether `RewardGroups.history` is read; if so, the run remembers results on every question."""
     reads_rewards: bool = True
-    """Whether `RewardGroups.rewards` is read; if not, verdicts decide, and reward terms are refused."""
+    """Whether `RewardGroups.rewards` is read; if not, only verdicts are, and reward terms are refused."""
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] float advantages, finite, in the order of `groups`."""
+        """Return finite advantages, [R] float, in the order of `groups`."""
 
 
 @runtime_checkable
@@ -38,10 +38,13 @@ class TokenCredit(Protocol):
     """
 
     needs_history: bool = False
-    """Whether `CreditInputs.groups.history` is read, for which the run remembers every question."""
+    """Whether `CreditInputs.groups.history` is read; if so, the run remembers results on every question."""
 
     def __call__(self, inputs: CreditInputs) -> Credit:
-        """Return [T] advantages, and terms of the loss. Collective, also over ranks without responses."""
+        """Return the advantages of T tokens, and terms of the loss.
+
+        Collective: ranks without responses take part.
+        """
 
 
 @runtime_checkable
@@ -49,9 +52,9 @@ class Loss(Protocol):
     """Loss of a micro-batch."""
 
     by_token: bool = False
-    """Whether the loss accepts parts of a micro-batch's tokens, with losses that add up.
+    """Whether the loss can be called on parts of a micro-batch's tokens, so that the parts' losses add up.
 
-    Each logit is then made once."""
+    If so, each logit is computed only once."""
     kl_coef: float = 0.0
     """Coefficient of the KL term.
 
@@ -61,14 +64,14 @@ class Loss(Protocol):
     takes_credit: bool = False
     """Whether `LossInputs.token_advantages` and `token_terms` are read.
 
-    Other losses are refused with token credit."""
+    Losses that do not read them are refused with token credit."""
 
     def __call__(self, inputs: LossInputs) -> LossOutputs:
         """Return the loss, normalised by the global counts of `inputs`, and the sums of its metrics."""
 
 
 Deliver = Callable[[int, list[Completion]], None]
-"""Function that takes a prompt's row and all its responses, as soon as the last one is complete."""
+"""Function that takes a prompt's row and all its responses, as soon as the last response is complete."""
 Finish = Callable[[], list[list[Completion]]]
 """Function that waits for responses and returns them as `Engine.generate` does.
 
@@ -87,32 +90,33 @@ class Engine(Protocol):
     """Whether `generate_async` works, so that the engine can sample while the policy is updated."""
 
     def sync(self, parameters: Iterable[tuple[str, Tensor]]) -> None:
-        """Load the policy's weights: Hugging Face names and full tensors, tied ones once.
+        """Load the policy's weights from Hugging Face names and full tensors, with tied tensors only once.
 
-        The iterator must be exhausted.
+        The engine must exhaust the iterator.
         """
 
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
         """Sample the responses that `request` describes.
 
         Args:
-            request: Prompts, numbers of samples, how to draw, and the seed.
-            deliver: Called once for each prompt that has samples, in any order and from any thread, never two
-                at a time, so that responses can be scored while others are sampled.
+            request: Prompts, numbers of samples, sampling settings and seed.
+            deliver: Called once for each prompt that has samples, so that responses can be scored while other
+                responses are sampled. Calls come in any order and from any thread, but never two at a time.
 
         Returns:
             [P] of [num_samples[p]], in the order of the prompts.
 
         Raises:
-            EngineError: if the engine is gone or hangs, and trying again did not help.
-            ValueError: if a prompt and the length limit exceed the model's context.
+            EngineError: if the engine has died or hangs, and retries failed.
+            ValueError: if a prompt and `max_new_tokens` together exceed the model's context.
         """
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
-        """Start `generate` in the background. Do not call the engine again until `Finish` returns.
+        """Start `generate` in the background, and return a function that waits for the responses.
 
-        The background code must not call collectives, change torch's random state or share weights with the
-        trainer. `Finish` may be collective, and raises the errors of `generate`.
+        Do not call the engine again before the returned function has returned. This function may be
+        collective, and raises the errors of `generate`. The background code must not call collectives, change
+        torch's random state or share weights with the trainer.
         """
         raise NotImplementedError(f"{type(self).__name__} can't sample while the policy is updated.")
 
@@ -132,13 +136,13 @@ class Verifier(Protocol):
 
     If so, `score_async` is best called while other responses are sampled."""
     reads_response: bool = False
-    """Whether the verifier gets whole responses, with thoughts, whatever `rollout.verifier_reads` is."""
+    """Whether the verifier gets whole responses, with thoughts, regardless of `rollout.verifier_reads`."""
 
     def __call__(self, response: str, reference: str | Sequence[str]) -> Score:
         """Score one response against its reference answers, any of which is correct."""
 
     def score_batch(self, responses: Sequence[str], references: Sequence[str | Sequence[str]]) -> list[Score]:
-        """Score each response against the reference answers in the same place."""
+        """Score each response against the reference answers at the same position."""
         return [self(*pair) for pair in zip(responses, references, strict=True)]
 
     def score_async(
@@ -148,25 +152,25 @@ class Verifier(Protocol):
         return partial(self.score_batch, responses, references)
 
     def check_reference(self, reference: str | Sequence[str]) -> None:
-        """Raise a ValueError if no response can match a question's references; called on loading."""
+        """Raise a ValueError if no response can match a question's references. Called on loading."""
 
     def reference_notes(self, reference: str | Sequence[str]) -> tuple[str, ...]:  # noqa: ARG002
-        """Return notes on the spelling of a reference, by kind, such as `base`; called on loading."""
+        """Return the kinds of notes on a reference's spelling, such as `base`. Called on loading."""
         return ()
 
     def close(self) -> None:
-        """End worker processes; the next call starts them again."""
+        """End worker processes. The next scoring starts new processes."""
 
 
 @runtime_checkable
 class EnumeratingVerifier(Verifier, Protocol):
-    """A verifier of tasks whose correct responses can all be listed, which makes pass@k exact."""
+    """Verifier of a task whose correct responses can all be listed, so that pass@k can be exact."""
 
     reads_response: bool = True
-    """Whole responses are listed, so whole responses are judged."""
+    """True, since the listed responses are whole responses."""
 
     def correct_responses(self, reference: str | Sequence[str]) -> Sequence[str]:
-        """Return every text that is scored as correct, verbatim, each once."""
+        """Return all distinct texts that are scored as correct, verbatim."""
 
 
 @runtime_checkable
@@ -177,7 +181,7 @@ class PromptVerifier(Verifier, Protocol):
     """
 
     def check_questions(self, groups: Sequence[QuestionGroup]) -> None:
-        """Raise a ValueError if the questions of a split lack a column; called on loading."""
+        """Raise a ValueError if the questions of a split lack a column. Called on loading."""
 
     def score_prompt(
         self,
@@ -187,26 +191,26 @@ class PromptVerifier(Verifier, Protocol):
         token_ids: Sequence[Tensor],
         step: int,
     ) -> Callable[[], list[Score]]:
-        """Start scoring responses to one prompt, and return a function that waits for scores.
+        """Start scoring responses to one prompt, and return a function that waits for the scores.
 
         Args:
             prompt: The prompt.
             group: Question of the prompt.
             texts: [n] responses; without their thoughts if `reads_response` is false.
             token_ids: [n] of [T_r] long, the tokens of the responses.
-            step: Optimizer steps of the weights that have sampled the responses.
+            step: Number of optimizer steps behind the weights that sampled the responses.
         """
 
 
 @runtime_checkable
 class RewardTerm(Protocol):
-    """A shaped reward that is added to the verdict in training.
+    """Shaped reward that is added to the reward of each response in training.
 
-    Any callable of this form is a reward term.
+    Any callable with this signature is a reward term.
     """
 
     def __call__(self, rollouts: Rollouts, groups: Sequence[QuestionGroup]) -> Tensor:
-        """Return [R] float, one value per response; `groups` are the questions of this rank's batch."""
+        """Return one value for each response, [R] float; `groups` are the questions of this rank's batch."""
 
 
 Ask = Callable[[Sequence[QuestionGroup]], QuestionBatch]
@@ -214,9 +218,8 @@ Ask = Callable[[Sequence[QuestionGroup]], QuestionBatch]
 
 The questions themselves are not sampled. Each rephrasing gets as many responses as a prompt of the batch,
 from the current weights, and is verified against the answers of its question. Rephrasings that are empty, too
-long, or equal to their question or an earlier rephrasing are left out, as are questions without any
-rephrasing left. Collective: every rank calls it equally often, if need be with nothing.
-"""
+long, or equal to their question or an earlier rephrasing are left out. Questions without any rephrasing left
+are left out too. Collective: every rank must make equally many calls, if necessary without questions."""
 
 
 @runtime_checkable
@@ -224,15 +227,15 @@ class Reformulator(Protocol):
     """Reformulator of questions during training, from the policy's responses to these questions."""
 
     def extend(self, batch: QuestionBatch, ask: Ask) -> Sequence[QuestionBatch]:
-        """Return batches from `ask`, perhaps with other rewards, that join the training batch. Collective.
+        """Return batches from `ask` that join the training batch; their rewards may be changed. Collective.
 
-        `batch` has its rollouts. With dynamic sampling its questions have a gradient, and returned questions
-        without a gradient are left out. Each question passed to `ask` joins as a separate question: give it a
-        unique id.
+        `batch` has rollouts. With dynamic sampling, its questions have a gradient, and returned questions
+        without a gradient are left out. Each question passed to `ask` joins as a separate question and needs
+        a unique id.
         """
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a resumed run, equal on every rank."""
+        """Return the state that a resumed run needs, equal on every rank."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -243,8 +246,8 @@ class Reformulator(Protocol):
 class SampledPolicy(Protocol):
     """Members of `PolicyModule` that callbacks and engines use.
 
-    Only `rollout.replay` requires these members. If a module lacks them, engines get the named parameters of
-    the policy (argument `policy` of `RolloutCallback`).
+    Only `rollout.replay` requires these members. If a module lacks them, engines sample from the submodule
+    that the argument `policy` of `RolloutCallback` names.
     """
 
     mini_batches: int = 1
@@ -259,13 +262,13 @@ class SampledPolicy(Protocol):
         """
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
-        """Return [n] float32, mean entropy per token of a rank's responses, nats; for replay. Collective."""
+        """Return the mean entropy per token of each response in nats, [n] float32, for replay. Collective."""
 
 
 def require(value: object, protocol: type, setting: str) -> None:
-    """Raise a TypeError if `value` lacks a member of `protocol`; the message names `setting`.
+    """Raise a TypeError that names `setting` if `value` lacks a member of `protocol`.
 
-    Parts are checked when a run is built, before anything is sampled.
+    Parts are checked when a run is built, before any response is sampled.
     """
     if isinstance(value, protocol):
         return

@@ -10,10 +10,10 @@ from .pools import as_rewards
 
 @dataclass(eq=False)
 class BasedAdvantage(AdvantageStrategy):
-    """A strategy that changes the rewards (`shaped`) or the advantages (`changed`) of a base strategy.
+    """Strategy that changes the rewards (`shaped`) or the advantages (`changed`) of a base strategy.
 
-    The strategy reads the entropy, log-probs and history that the base needs, besides those that it declares
-    itself. It reads rewards if the base does.
+    The strategy needs the entropy, log-probs and history that the base needs, and those that its own class
+    declares. It reads rewards if the base does.
 
     Args:
         base: Strategy whose advantages are changed.
@@ -39,13 +39,13 @@ class BasedAdvantage(AdvantageStrategy):
         self.reads_rewards = self.base.reads_rewards
 
     def shaped(self, groups: RewardGroups) -> RewardGroups:
-        """Return the groups that the base sees."""
+        """Return the groups that the base gets."""
         return groups
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:  # noqa: ARG002
-        """Return [R] advantages of this strategy, given those of the base."""
+        """Return the advantages of this strategy, [R], given the base's advantages."""
         return advantages
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         return as_rewards(self.changed(self.base(self.shaped(groups)), groups), groups)

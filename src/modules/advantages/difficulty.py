@@ -38,7 +38,7 @@ class ExceedingPassAtKAdvantage(AdvantageStrategy):
         self.pass_at_k = PassAtKAdvantage(k, group_by=group_by, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.pass_at_k.group_by)
         correct = pool_sum(groups.correct, index, num_pools).clamp(min=1)
         factor = 4 / (10 * torch.log(correct + 0.5))
@@ -48,15 +48,16 @@ class ExceedingPassAtKAdvantage(AdvantageStrategy):
 class CombinationAdvantage(AdvantageStrategy):
     """Mixture of Pass@1, for hard questions, and Pass@k, for easy ones (arXiv 2508.10751, Eq. 18).
 
-    A = c/n · A_pass@k + (1 − c/n) · A_pass@1, c of the pool's n responses being correct. A_pass@k is
-    `PassAtKAdvantage` (analytic) and counts `correct`; A_pass@1 is `GroupAdvantage` with mean and standard
+    A = c/n · A_pass@k + (1 − c/n) · A_pass@1, where c of the pool's n responses are correct. A_pass@k is
+    `PassAtKAdvantage` (analytic) and counts `correct`. A_pass@1 is `GroupAdvantage` with mean and standard
     deviation, on the rewards. Both divide by the population's σ (Eq. 12).
 
-    Zero if both are zero. A pool with fewer than k wrong responses keeps the share 1 − c/n of A_pass@1.
+    A is zero if both advantages are zero. A pool with fewer than k wrong responses keeps the share 1 − c/n of
+    A_pass@1.
 
     Args:
         k: Responses per group of Pass@k.
-        group_by: The pool of both: `question` | `prompt` | `batch`.
+        group_by: The pool for both advantages: `question` | `prompt` | `batch`.
         epsilon: Added to both standard deviations.
 
     >>> from tagrpo.modules.advantages.pools import verdicts
@@ -70,7 +71,7 @@ class CombinationAdvantage(AdvantageStrategy):
         self.pass_at_1 = GroupAdvantage(group_by, unbiased=False, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         share = accuracy(groups, self.group_by)
         return as_rewards(share * self.pass_at_k(groups) + (1 - share) * self.pass_at_1(groups), groups)
 
@@ -84,12 +85,13 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
 
     Args:
         k: Responses per group of Pass@k.
-        fraction: Share of pools with Pass@1, 0..1; the paper's is one half.
+        fraction: Share of pools with Pass@1, 0..1; one half in the paper.
         group_by: The pool to rank: `question` | `prompt`.
         epsilon: Added to both standard deviations.
 
     Raises:
-        ValueError: if an option is out of its range, or the groups carry no finite entropy.
+    Raises:
+        ValueError: if an option is out of its range, or the groups have no finite entropies.
 
     >>> from dataclasses import replace
     >>> from tagrpo.modules.advantages.pools import verdicts
@@ -115,7 +117,7 @@ class EntropyAdaptiveAdvantage(AdvantageStrategy):
         self.pass_at_1 = GroupAdvantage(group_by, unbiased=False, epsilon=epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         if groups.entropy is None or not torch.isfinite(groups.entropy).all():
             raise ValueError(
                 "Expected a finite policy entropy for every response in RewardGroups.entropy, but got "
@@ -140,8 +142,7 @@ class WithoutEasyAdvantage(BasedAdvantage):
     easy.
 
     Args:
-        base: Strategy whose advantages are kept: `GroupAdvantage(unbiased=False)` for the paper's Pass@1
-            training.
+        base: Base strategy: `GroupAdvantage(unbiased=False)` for the paper's Pass@1 training.
         threshold: Accuracy from 0 to 1; 1 keeps all.
         group_by: The pool whose accuracy counts: `question` | `prompt` | `batch`.
 
@@ -165,5 +166,5 @@ class WithoutEasyAdvantage(BasedAdvantage):
             )
 
     def changed(self, advantages: Tensor, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, 0 in easy pools."""
+        """Return the advantages, [R], with 0 in easy pools."""
         return advantages.masked_fill(accuracy(groups, self.group_by) > self.threshold, 0.0)

@@ -30,21 +30,21 @@ class GroupAdvantage(AdvantageStrategy):
     | MaxRL | prompt | mean | mean | arXiv 2602.02710, second-hand: (R − r̄) / r̄, with ε = 0 |
     | REINFORCE, batch baseline | batch | mean | none or std | |
 
-    Degenerate pools: rewards that are all equal, or a single response, have advantages of exactly 0 (with
-    `baseline="none"` a pool of equal rewards keeps R_i if unscaled, and is 0 if scaled by the pool's σ = 0).
+    A pool of one response, or of equal rewards, has advantages of exactly 0. With `baseline="none"`, a pool
+    of equal rewards keeps R_i if `scale="none"`, and has 0 if it is scaled by its own σ = 0.
 
-    Scaled by the mean, the expected gradient of G responses with success rate p is (1 − (1 − p)^(G−1)) / p ·
-    ∇p, which tends to ∇ log p; without a baseline the exponent is G. The rewards of a pool need a positive
+    With `scale="mean"`, the expected gradient of G responses with success rate p is (1 − (1 − p)^(G−1)) / p ·
+    ∇p, which tends to ∇ log p; without a baseline the exponent is G. The rewards of each pool need a positive
     mean.
 
     Args:
         group_by: The pool: all responses of a `question`, of a sampled `prompt`, or of the whole `batch`.
-        baseline: `mean` of the pool; `leave_one_out`, the mean of the others; `none`.
+        baseline: `mean` of the pool; `leave_one_out`, the mean of the pool's other responses; `none`.
         scale: `std` of the pool; `mean` of the pool's rewards; `batch`, the standard deviation over the whole
             batch; `none`.
-        unbiased: Bessel's correction in σ, as the frameworks compute it; false is the population's σ, which
-            Pass@k training writes (arXiv 2508.10751, Eq. 12) and `PassAtKAdvantage` has. At n = 32 they
-            differ by 1.6 %.
+        unbiased: Whether σ has Bessel's correction, as in the frameworks. False takes the population's σ, as
+            Pass@k training (arXiv 2508.10751, Eq. 12) and `PassAtKAdvantage` do. At n = 32 the two differ by
+            1.6 %.
         epsilon: Added to σ, or to the mean.
 
     Raises:
@@ -71,7 +71,7 @@ class GroupAdvantage(AdvantageStrategy):
         check_epsilon(self.epsilon)
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         rewards = groups.rewards.double()
         index, num_pools = pool_index(groups, self.group_by)
         advantages = rewards

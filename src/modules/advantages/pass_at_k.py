@@ -1,8 +1,10 @@
 """Pass@k as the reward of a group of k responses, by enumeration, bootstrap or disjoint groups.
 
-Departures from the paper (arXiv 2508.10751): bootstrap advantages (Eq. 6) carry a constant factor n / (k ·
-num_groups), so that all three estimators estimate the same quantity (Eq. 14-15); disjoint groups are drawn at
-random, since the responses of a pool need not come from one prompt.
+Departures from the paper (arXiv 2508.10751):
+
+- Bootstrap advantages (Eq. 6) are multiplied by n / (k · num_groups), so that all three estimators estimate
+  the same quantity (Eq. 14-15).
+- Disjoint groups are random, since the responses of a pool need not come from one prompt.
 """
 
 from dataclasses import dataclass
@@ -17,10 +19,10 @@ from .pools import POOLS, Pool, as_rewards, check_epsilon, pool_index, pool_size
 
 
 def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
-    """Return […] float64 share of groups of k of n responses that are all wrong, C(n − c, k) / C(n, k).
+    """Return the share of groups of k responses that are all wrong, C(n − c, k) / C(n, k), […] float64.
 
-    The share is computed as a product: if such groups are rare, 1 − pass@k would round to 0. n =
-    `num_samples` ≥ k, c = `num_correct`.
+    n is `num_samples` ≥ k, c is `num_correct`. The share is computed as a product, since 1 − pass@k would
+    round to 0 if such groups are rare.
     """
     i = torch.arange(k, dtype=torch.float64)
     n = num_samples.double()[..., None]
@@ -31,7 +33,7 @@ def all_wrong(num_samples: Tensor, num_correct: Tensor, k: int) -> Tensor:
 def analytic_advantages(
     num_samples: Tensor, num_correct: Tensor, k: int, epsilon: float
 ) -> tuple[Tensor, Tensor]:
-    """Return two [P] float64 tensors: the analytic advantages of right and of wrong responses.
+    """Return the analytic advantages of correct and of wrong responses, two [P] float64 tensors.
 
     Advantages are averaged over all C(n, k) groups of k of the n responses.
 
@@ -40,8 +42,8 @@ def analytic_advantages(
     sum to zero.
 
     `num_samples` and `num_correct` are n and c of each pool, [P]; `epsilon` is ε. Both advantages are 0 if σ
-    is 0: with no correct response, fewer than k wrong ones, or n ≤ k; also if the share of failing groups
-    underflows float64.
+    is 0, that is, if no response is correct, fewer than k are wrong, or n ≤ k. They are also 0 if the share
+    of groups that are all wrong underflows float64.
     """
     mixed = (num_correct > 0) & (num_samples - num_correct >= k)
     # Pools without signal are computed as if they had one, and masked.
@@ -54,13 +56,13 @@ def analytic_advantages(
 
 
 def group_advantages(correct: Tensor, members: Tensor, epsilon: float) -> Tensor:
-    """Return [n] sums of the advantages of all groups that contain each response.
+    """Return the sum of the advantages of all groups that contain each response, [n] float64.
 
     The formula is that of arXiv 2508.10751, Eq. 1-3 and 6.
 
-    A group's reward is 1 if any of its members is correct; its advantage is (reward − mean) / (σ + ε) over
-    the groups, 0 if all have the same reward. `correct` is [n] bool, `members` [num_groups, k] long, rows of
-    `correct`.
+    A group's reward is 1 if any of its members is correct. Its advantage is (reward − mean) / (σ + ε) over
+    the groups, or 0 if all groups have the same reward. `correct` is [n] bool. `members` is [num_groups, k]
+    long, rows of `correct`.
 
     >>> group_advantages(torch.tensor([True, False, False, False]), torch.tensor([[0, 1], [2, 3]]), 0.0)
     tensor([ 1.,  1., -1., -1.], dtype=torch.float64)
@@ -81,24 +83,27 @@ class PassAtKAdvantage(AdvantageStrategy):
     - `analytic`: the average over all C(n, k) groups, in closed form (Eq. 11-15); without variance.
     - `bootstrap`: `num_groups` random groups of k different responses; n / (k · num_groups) times the sum of
       the advantages of a response's groups (Eq. 6), which tends to `analytic` as `num_groups` grows.
-    - `full`: ⌊n/k⌋ random disjoint groups; responses have their group's advantage, left-over ones 0 (§2.2).
+    - `full`: ⌊n/k⌋ random disjoint groups; responses have their group's advantage, left-over responses 0
+      (§2.2).
 
-    c and n are counts of `correct`; k = 1 is GRPO on them with the population's σ. Assumes that the responses
-    of a pool are exchangeable. Degenerate pools are exactly 0: all wrong, fewer than k wrong, n ≤ k.
+    A pool has n responses, of which c are `correct`. k = 1 is GRPO on `correct` with the population's
+    σ. The responses of a pool are assumed to be exchangeable. Advantages are exactly 0 if all responses of a
+    pool are wrong, fewer than k are wrong, or n ≤ k.
 
-    The sampled estimators are functions of the groups, `seed` and `progress`: ranks and resumed runs agree.
-    With few groups they are biased: they divide by the σ of the draw, and a draw whose groups all agree is 0.
+    The sampled estimators are functions of the groups, `seed` and `progress`, so that ranks and resumed runs
+    agree. With few groups they are biased: they divide by the σ of the sampled groups, and are 0 if all
+    sampled groups have the same reward.
 
     Args:
         k: Responses per group; 1 to the pool's size.
         estimator: `analytic` | `bootstrap` | `full`.
         group_by: The pool: `question` | `prompt` | `batch`.
         epsilon: Added to the standard deviation.
-        num_groups: Groups that `bootstrap` draws; None is the pool's size, as in the paper.
+        num_groups: Number of groups that `bootstrap` samples; None is the pool's size, as in the paper.
         seed: Seed of the random groups of `bootstrap` and `full`.
 
     Raises:
-        ValueError: if an option is out of its range, or has no meaning for this estimator.
+        ValueError: if an option is out of its range, or the estimator does not have the option.
 
     >>> from tagrpo.modules.advantages.pools import verdicts
     >>> PassAtKAdvantage(k=2, epsilon=0.0)(verdicts([1, 0, 0, 0]))  # m = 1/2: A⁺ = 1, A⁻ = 2 (1/2 − 2/3)
@@ -126,7 +131,7 @@ class PassAtKAdvantage(AdvantageStrategy):
             )
 
     def __call__(self, groups: RewardGroups) -> Tensor:
-        """Return [R] advantages, in the precision of the rewards."""
+        """Return the advantages, [R], in the precision of the rewards."""
         index, num_pools = pool_index(groups, self.group_by)
         if self.estimator == "analytic":
             n = pool_size(index, num_pools)
@@ -141,7 +146,7 @@ class PassAtKAdvantage(AdvantageStrategy):
         return as_rewards(advantages, groups)
 
     def _sampled(self, correct: Tensor, generator: torch.Generator) -> Tensor:
-        """Return [n] float64 advantages of one pool from random groups."""
+        """Return the advantages of one pool from random groups, [n] float64."""
         n = len(correct)
         if n <= self.k:
             return torch.zeros(n, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Pools: the responses over which an advantage is normalised, and sums over them."""
+"""Pools of responses over which advantages are normalised, and sums over these pools."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -14,7 +14,7 @@ POOLS: tuple[Pool, ...] = get_args(Pool)
 
 
 def pool_index(groups: RewardGroups, group_by: Pool) -> tuple[Tensor, int]:
-    """Return [R] long index of each response's pool, and the number of pools.
+    """Return the index of each response's pool, [R] long, and the number of pools.
 
     Indices are 0..num_pools-1, in ascending order of ids. Ids are any integers, in any order; pools may
     differ in size and need not be contiguous.
@@ -30,29 +30,29 @@ def pool_index(groups: RewardGroups, group_by: Pool) -> tuple[Tensor, int]:
 
 
 def pool_sum(values: Tensor, index: Tensor, num_pools: int) -> Tensor:
-    """Return [num_pools] float64 sums of `values` [R] over pools."""
+    """Return the sum of `values` [R] over each pool, [num_pools] float64."""
     return torch.zeros(num_pools, dtype=torch.float64).index_add_(0, index, values.double())
 
 
 def pool_size(index: Tensor, num_pools: int) -> Tensor:
-    """Return [num_pools] float64 number of responses."""
+    """Return the number of responses in each pool, [num_pools] float64."""
     return torch.bincount(index, minlength=num_pools).double()
 
 
 def pool_mean(values: Tensor, index: Tensor, num_pools: int) -> Tensor:
-    """Return [num_pools] float64 means of `values` [R] over pools."""
+    """Return the mean of `values` [R] over each pool, [num_pools] float64."""
     return pool_sum(values, index, num_pools) / pool_size(index, num_pools)
 
 
 def uniform_pools(rewards: Tensor, index: Tensor, num_pools: int) -> Tensor:
-    """Return [num_pools] bool, true if all rewards of the pool are exactly equal."""
+    """Return whether all rewards of each pool are exactly equal, [num_pools] bool."""
     low = rewards.new_full((num_pools,), torch.inf).scatter_reduce_(0, index, rewards, "amin")
     high = rewards.new_full((num_pools,), -torch.inf).scatter_reduce_(0, index, rewards, "amax")
     return low == high
 
 
 def accuracy(groups: RewardGroups, group_by: Pool) -> Tensor:
-    """Return [R] float64, the share of correct responses in each response's pool, c / n."""
+    """Return the share of correct responses in each response's pool, c / n, [R] float64."""
     index, num_pools = pool_index(groups, group_by)
     return pool_mean(groups.correct, index, num_pools)[index]
 
@@ -73,7 +73,7 @@ def history_of(groups: RewardGroups) -> History:
 
 
 def as_rewards(advantages: Tensor, groups: RewardGroups) -> Tensor:
-    """Return [R] `advantages` in the type of the rewards, but at least float32.
+    """Convert `advantages` [R] to the dtype of the rewards, but at least to float32.
 
     Rewards are float32 in training, and float64 if exact sums are computed (`lab`).
     """
@@ -81,7 +81,7 @@ def as_rewards(advantages: Tensor, groups: RewardGroups) -> Tensor:
 
 
 def verdicts(*pools: Sequence[float]) -> RewardGroups:
-    """Return groups whose rewards are verdicts, 1 or 0; each of `pools` has one question's responses."""
+    """Return groups whose rewards are verdicts, 1 or 0. Each of `pools` has the verdicts on one question."""
     rewards = torch.tensor([value for pool in pools for value in pool], dtype=torch.float32)
     question = torch.arange(len(pools)).repeat_interleave(torch.tensor([len(pool) for pool in pools]))
     return RewardGroups(rewards=rewards, correct=rewards > 0, question=question, prompt=question)

@@ -14,14 +14,15 @@ from ..losses import TOKEN_TERMS
 
 
 def assign_credit(credit: TokenCredit, experience: Experience, progress: float) -> None:
-    """Set advantages and terms of tokens, and `experience.advantages` to means per response. Collective.
+    """Set the advantages and loss terms of tokens, as the credit assigns them. Collective.
 
-    `experience.scores` has the responses that count in the loss.
+    `experience.advantages` is set to the mean over each response's tokens. `experience.scores` must have the
+    responses that count in the loss.
 
     Raises:
         TypeError: if the credit returns no `Credit` of tensors.
-        ValueError: if the credit returns a tensor of another shape or device, or a term of a name that no
-            loss has.
+        ValueError: if the credit returns a tensor of a wrong shape or device, or a term that is not in
+            `TOKEN_TERMS`.
         FloatingPointError: if the credit returns a number that is not finite.
         RuntimeError: if the credit calls `sys.exit`.
     """
@@ -71,11 +72,11 @@ def _inputs(experience: Experience, groups: RewardGroups, rows: Tensor) -> Credi
 
 
 def check_credit(returned: object, size: int, credit: TokenCredit) -> Credit:
-    """Check that a credit has returned finite advantages and terms of `size` tokens; return them as float32.
+    """Check that a credit has returned finite advantages and terms of `size` tokens; return a float32 copy.
 
     Raises:
         TypeError: if `returned` is not a `Credit` of tensors.
-        ValueError: if a tensor has another shape or device, or the name of a term is not in `TOKEN_TERMS`.
+        ValueError: if a tensor has a wrong shape or device, or the name of a term is not in `TOKEN_TERMS`.
         FloatingPointError: if a number is not finite.
     """
     if not isinstance(returned, Credit) or not isinstance(returned.terms, Mapping):
@@ -88,10 +89,10 @@ def check_credit(returned: object, size: int, credit: TokenCredit) -> Credit:
 
 
 def largest_over_ranks(values: Tensor, count: int) -> float:
-    """Return the `count`-th largest number over all ranks; `values` [t] are this rank's. Collective.
+    """Return the `count`-th largest of the `values` of all ranks, [t] on this rank. Collective.
 
-    Returns the smallest number if there are fewer than `count`, ∞ if there are none. Compare with ≥, so that
-    ties are treated alike.
+    If there are fewer than `count` values, return the smallest, or ∞ if there are no values. Compare with ≥,
+    so that ties are treated alike.
     """
     own = values.double().topk(min(count, len(values))).values
     found = torch.cat(gather_objects(own))

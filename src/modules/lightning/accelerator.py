@@ -6,11 +6,11 @@ from lightning.pytorch.accelerators import CUDAAccelerator
 
 
 class SharedCUDAAccelerator(CUDAAccelerator):
-    """A CUDA accelerator that keeps GPU memory when a fit or test begins and ends; Lightning's own clears it.
+    """CUDA accelerator that does not clear GPU memory when a fit or test begins or ends.
 
-    Clearing frees the workspaces of cuBLAS. The CUDA graphs of a vLLM engine in the same process were
-    captured with these workspaces, and their next replay would write into freed memory (pytorch issues 192061
-    and 193402). The engine lives from the fit to the test that follows.
+    Lightning's accelerator does so, which frees the workspaces of cuBLAS. The CUDA graphs of a vLLM engine in
+    the same process were captured with these workspaces, and their next replay would write into freed memory
+    (pytorch issues 192061 and 193402). The engine lives from the fit to the test that follows.
     """
 
     def setup(self, trainer: Any) -> None:

@@ -46,13 +46,15 @@ class PolicyOptions(UpdateOptions):
     schedule_options: Mapping[str, Any] | None = None
     """Further arguments of the schedule, such as `{min_lr_rate: 0.1}` for `cosine_with_min_lr`.
 
-    None if there are none."""
+    None if there are no further arguments."""
     warmup: float | int = 0.1
-    """Warm-up steps: a share of all optimizer steps if below 1, else a number; `constant` has none."""
+    """Length of the warm-up: a share of all optimizer steps if below 1, otherwise a number of steps.
+
+    The schedule `constant` has no warm-up."""
     temperature: float = 1.0
     """Sampling temperature, at which log-probs are computed too."""
     compute_dtype: ComputeType = "auto"
-    """Compute type: `bfloat16`, `float32`, or `auto`, which is bfloat16 on GPUs and float32 elsewhere.
+    """Compute type: `bfloat16`, `float32`, or `auto`, which is bfloat16 on GPUs and float32 on other devices.
 
     Master weights stay float32."""
     compile: bool | None = None
@@ -78,8 +80,9 @@ class PolicyModule(LightningModule):
     (see `update.py`).
 
     Args:
-        load_model: Returns the policy, on the CPU, when the trainer configures the model. Only rank 0 needs
-            its values; under FSDP2 and DDP the other ranks call it under `torch.device("meta")`.
+        load_model: Function that returns the policy on the CPU, called when the trainer configures the model.
+            Under FSDP2 and DDP only rank 0 needs the values; other ranks call it under
+            `torch.device("meta")`.
         model_path: Folder or hub name of the policy; checked at once, so that a wrong path fails early.
         optimizer: Parameters → optimizer; tried at once on two small parameters.
         options: Training options of the policy.
@@ -131,7 +134,10 @@ class PolicyModule(LightningModule):
         return self.advantage.needs_history or (self.credit is not None and self.credit.needs_history)
 
     def configure_model(self) -> None:
-        """Load the policy and, for a KL term, a frozen reference: with LoRA, the policy with adapters off."""
+        """Load the policy and, for a KL term, a frozen reference.
+
+        With LoRA, the reference is the policy with its adapters off.
+        """
         if not hasattr(self, "policy"):
             model = self._load()
             known: Any = None
@@ -183,7 +189,7 @@ class PolicyModule(LightningModule):
 
     @property
     def total_updates(self) -> int:
-        """Optimizer steps of the run: `trainer.max_steps`, or epochs × iterations × mini-batches if less."""
+        """Optimizer steps of the run: `trainer.max_steps`, or epochs × iterations × mini-batches if fewer."""
         limits = [self.trainer.max_steps] if self.trainer.max_steps > 0 else []
         if self.trainer.max_epochs and self.trainer.max_epochs > 0:
             # Lightning's estimated_stepping_batches would reload the loader and lose its state (its issue
@@ -224,10 +230,7 @@ class PolicyModule(LightningModule):
             group["initial_lr"], group["lr"] = base, base * factor(scheduler.last_epoch)
 
     def training_step(self, batch: QuestionBatch, batch_idx: int) -> dict[str, Any]:  # noqa: ARG002
-        """Learn from the rollouts of one batch, log metrics, and return outputs for callbacks.
-
-        The outputs are those of `UpdateResult.outputs`.
-        """
+        """Learn from the rollouts of one batch, log metrics, and return `UpdateResult.outputs`."""
         if batch.rollouts is None:
             raise ValueError(
                 "Expected batch.rollouts before the training step, but it is None. Add RolloutCallback."
@@ -260,7 +263,7 @@ class PolicyModule(LightningModule):
         return Scorer(self.policy, self.reference, token_budget=budget, device=device, autocast_dtype=dtype)
 
     def response_entropy(self, prompts: Sequence[Prompt], responses: Sequence[Tensor]) -> Tensor:
-        """Return [n] float32, mean entropy per token, nats. Collective.
+        """Return the mean entropy per token of each response in nats, [n] float32. Collective.
 
         The entropy is that of the current policy under the score prompt.
         """
@@ -286,7 +289,8 @@ class PolicyModule(LightningModule):
         """Restore the digest of the initial weights and the number of skipped steps.
 
         Raises:
-            ValueError: if the run began with another model than this one, which would be the KL reference.
+            ValueError: if the run in the checkpoint began with a model other than this one, which would
+                become the KL reference.
         """
         if self.loaded and self.trainer.training and checkpoint.get("loaded", self.loaded) != self.loaded:
             raise ValueError(

@@ -27,8 +27,8 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
     Args:
         cpu_offload: Keep shards, gradients and optimizer state in host memory.
-        timeout: How long a rank waits for the others in a collective before the run ends.
-        replicas: Copies of the model, each sharded over ranks / replicas consecutive ranks.
+        timeout: How long a rank waits for other ranks in a collective before the run ends.
+        replicas: Number of copies of the model, each sharded over ranks / replicas consecutive ranks.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
         self.mesh: DeviceMesh
 
     def model_to_device(self) -> None:
-        """Move the module to this rank's device; with `cpu_offload` its buffers alone, as FSDP2 demands."""
+        """Move the module to this rank's device. With `cpu_offload`, move only buffers, as FSDP2 requires."""
         if not self.cpu_offload:
             super().model_to_device()
             return
@@ -53,7 +53,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
     def setup_environment(self) -> None:
         """Set Lightning's mesh to (world size, 1) and build the mesh of the replicas.
 
-        Lightning has no public option for its mesh.
+        Lightning has no public option for its own mesh.
 
         Raises:
             ValueError: if `replicas` does not divide the number of ranks.
@@ -102,7 +102,7 @@ class FullyShardedStrategy(ModelParallelStrategy):
         self.barrier()
 
     def load_checkpoint(self, checkpoint_path: Any, weights_only: bool | None = None) -> dict[str, Any]:
-        """Load a checkpoint, after a check of the metadata if the checkpoint is a folder of shards."""
+        """Load a checkpoint. If it is a folder of shards, its metadata is checked first."""
         path = Path(self.broadcast(checkpoint_path))
         if not path.is_dir():
             return super().load_checkpoint(path, weights_only=True if weights_only is None else weights_only)
@@ -124,9 +124,9 @@ class FullyShardedStrategy(ModelParallelStrategy):
 
 
 def reduced_precision(strategy: Strategy, compute_type: ComputeType) -> torch.dtype | None:
-    """Return the compute type; None for the type of the parameters.
+    """Return the compute type, or None if it is the type of the parameters.
 
-    `auto` is bfloat16 on GPUs and float32 elsewhere.
+    `auto` is bfloat16 on GPUs and float32 on other devices.
     """
     if compute_type not in ("auto", "bfloat16", "float32"):
         raise ValueError(
@@ -169,7 +169,8 @@ def prepare(
 ) -> CausalPolicy:
     """Compile the decoder layers of `policy`, then shard the policy, as strategy and device require.
 
-    The policy is on the CPU, or comes from `values_on_rank_0`. `compiled` None compiles on GPUs in bfloat16.
+    The policy is on the CPU, or comes from `values_on_rank_0`. If `compiled` is None, layers are compiled on
+    GPUs in bfloat16.
 
     Raises:
         ValueError: if `compiled` is true and attention can't be compiled, or `check_strategy` refuses the
@@ -194,7 +195,7 @@ def prepare(
 
 
 def gradient_sync(strategy: Strategy, last: bool) -> AbstractContextManager[None]:
-    """Return a context for a backward that reduces gradients over ranks, or keeps them local if not `last`.
+    """Return a context for a backward; with DDP, gradients are reduced over ranks only if it is the `last`.
 
     DDP reduces whole gradients once, in the `last` backward of a step. FSDP2 reduces in every backward, since
     unreduced gradients are as large as the whole model. Lightning's `toggle_model(sync_grad=False)` does

@@ -1,4 +1,4 @@
-"""Log-probs and entropies of responses under the policy or its frozen reference, by micro-batches."""
+"""Log-probs and entropies of responses under the policy or its frozen reference, in micro-batches."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -37,7 +37,7 @@ class PromptedResponses:
         return torch.repeat_interleave(self.lengths)
 
     def tokens(self, rows: Tensor) -> Tensor:
-        """Return [t] long, positions of the tokens of responses `rows` among the tokens of all responses."""
+        """Return the positions of the tokens of responses `rows` among all responses' tokens, [t] long."""
         ends, counts = self.lengths.cumsum(0)[rows], self.lengths[rows]
         return torch.arange(int(counts.sum())) + (ends - counts.cumsum(0)).repeat_interleave(counts)
 
@@ -46,7 +46,7 @@ class ResponseScores(NamedTuple):
     """Log-probs and entropies under the current policy, nats, on the CPU; zero for unscored responses."""
 
     logprobs: Tensor
-    """[T] float32, of all tokens, responses end to end."""
+    """[T] float32, log-probs of all tokens, with responses concatenated."""
     entropies: Tensor
     """[T] float32, entropies of all tokens, in the same order."""
     entropy: Tensor
@@ -79,10 +79,10 @@ class Scorer:
         self.device = device or next(policy.parameters()).device
 
     def pack(self, responses: PromptedResponses, rows: Tensor) -> Iterator[tuple[PackedBatch, bool]]:
-        """Yield `rows` packed into micro-batches within the token budget, each with whether it is the last.
+        """Pack the responses `rows` into micro-batches; yield each with whether it is the last. Collective.
 
-        Every rank yields as many micro-batches as the rank that needs most, at least one; the last may be
-        dummies without rows. The rows of a micro-batch ascend. Collective.
+        Every micro-batch is within the token budget, and has ascending rows. All ranks yield equally many
+        micro-batches, at least one; ranks with fewer responses yield dummies without rows at the end.
         """
         given = (responses.prompts, responses.prompt, responses.responses)
         chosen = [responses.responses[row] for row in rows.tolist()]
@@ -104,7 +104,7 @@ class Scorer:
 
     @torch.no_grad()
     def reference_logprobs(self, packed: PackedBatch) -> Tensor:
-        """Return [T] float32 log-probs under the reference policy, nats."""
+        """Return the log-probs under the reference policy in nats, [T] float32."""
         policy = self.reference or self.policy
         with nullcontext() if self.reference else adapters_off(policy), self.autocast():
             scores: TokenScores = policy(packed, entropy="none")
@@ -130,7 +130,7 @@ class Scorer:
     def micro_batches(
         self, responses: PromptedResponses, rows: Tensor, entropy: EntropyMode = "none"
     ) -> Iterator[tuple[PackedBatch, TokenScores]]:
-        """Yield the responses `rows` and their scores, with gradient, part by part. Collective."""
+        """Yield the responses `rows` and their scores, with gradient, in micro-batches. Collective."""
         for packed, _ in self.pack(responses, rows):
             with self.autocast():
                 scores: TokenScores = self.policy(packed, entropy=entropy)

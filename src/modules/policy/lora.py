@@ -27,7 +27,7 @@ class LoraSettings:
     alpha: float = 32.0
     """α: updates are multiplied by α / r."""
     targets: str | Sequence[str] = "all-linear"
-    """Names of the linear layers, such as `q_proj`; `all-linear` takes all but the output head."""
+    """Names of linear layers, such as `q_proj`; `all-linear` takes all of them but the output head."""
     seed: int = 0
     """Seed of the initial values of A; B begins at zero."""
 
@@ -95,5 +95,5 @@ def merged(layer: Any, weight: Tensor) -> Tensor:
 
 
 def adapted_layers(model: nn.Module) -> Iterator[tuple[str, Any]]:
-    """Return (name, layer) of the layers that have an adapter."""
+    """Return the name and layer of each layer that has an adapter."""
     return ((name, module) for name, module in model.named_modules() if hasattr(module, "lora_A"))

@@ -40,10 +40,10 @@ def resolve_model_path(path: str | Path) -> str:
 def load_causal_lm(
     path: str | Path, *, gradient_checkpointing: bool | float = False, lora: LoraSettings | None = None
 ) -> PreTrainedModel:
-    """Load a causal language model for training, on the CPU; under `torch.device("meta")` without any values.
+    """Load a causal language model for training, on the CPU.
 
-    The weights are float32: an update of 1e-6 vanishes in bfloat16. Dropout and other noise are off, also in
-    the model's configuration.
+    Under `torch.device("meta")`, the model has no values. The weights are float32: an update of 1e-6 vanishes
+    in bfloat16. Dropout and other noise are off, also in the model's configuration.
 
     Args:
         path: Folder or hub name; see `resolve_model_path`.
@@ -93,7 +93,7 @@ def save_model(
 ) -> None:
     """Write a Hugging Face folder: safetensors, full tensors, adapters merged. Collective with FSDP2.
 
-    Ranks that do not `write` only take part in gathering the tensors, and keep one tensor at a time.
+    Ranks with `write=False` only take part in gathering the tensors, and keep one tensor at a time.
     """
     tensors = {name: tensor.cpu() for name, tensor in full_tensors(model) if write}
     if write:

@@ -1,4 +1,4 @@
-"""Optimizers and learning-rate schedules of a policy, built by torch and transformers, checked by name.
+"""Optimizers and learning-rate schedules of a policy, built by torch and transformers.
 
 Both can be tried on two small parameters, so that wrong settings fail before a model is loaded.
 """
@@ -21,7 +21,7 @@ from ...types.checks import check_choice
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 
 _NOT_BY_STEP = (SchedulerType.REDUCE_ON_PLATEAU, SchedulerType.GREEDY)
-"""Schedules that follow a metric; the update has none."""
+"""Schedules that follow a metric, which the update does not have."""
 _FUNCTIONS: Any = TYPE_TO_SCHEDULER_FUNCTION
 SCHEDULES: dict[str, Callable[..., Any]] = {
     str(kind.value): _FUNCTIONS[kind] for kind in _FUNCTIONS if kind not in _NOT_BY_STEP
@@ -40,7 +40,7 @@ _REFUSALS = (
 )
 """Errors by which optimizers and schedules refuse arguments."""
 _TRIED_STEPS = 1000
-"""Steps of a schedule tried before the length of a run is known, unless its warm-up is longer."""
+"""Least number of steps of a schedule that is tried before the length of the run is known."""
 _PROBES = 1000
 """Steps at which the factor of a schedule is computed beforehand, evenly spaced over a run."""
 
@@ -75,13 +75,14 @@ def learning_rate_schedule(
     Args:
         name: One of `SCHEDULES`.
         optimizer: Optimizer whose learning rates the schedule multiplies.
-        warmup: Steps of the warm-up: a share of `total` if below 1, else a whole number.
+        optimizer: Optimizer whose learning rates the schedule multiplies.
+        warmup: Length of the warm-up: a share of `total` if below 1, otherwise a number of steps.
         total: Optimizer steps of the run.
         options: Further arguments of the schedule, such as `min_lr_rate` of `cosine_with_min_lr`.
 
     Raises:
-        ValueError: if there is no such schedule, it has no such option, or a factor is negative or not
-            finite.
+        ValueError: if there is no schedule `name`, the schedule lacks one of `options`, or a factor is
+            negative or not finite.
     """
     check_choice("schedule", name, tuple(SCHEDULES), "policy")
     if options is not None and not isinstance(options, Mapping):
@@ -133,7 +134,7 @@ def learning_rate_schedule(
 
 
 def _tried(make: MakeOptimizer) -> Optimizer:
-    """Return an optimizer of a matrix and a vector, as models have both."""
+    """Return an optimizer of a matrix and a vector, since models have both."""
     parameters = [nn.Parameter(torch.zeros(2, 2)), nn.Parameter(torch.zeros(2))]
     optimizer = make(iter(parameters))
     for group in optimizer.param_groups:

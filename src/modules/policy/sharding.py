@@ -63,7 +63,7 @@ def receive(module: nn.Module, device: torch.device) -> None:
     Tensors with values keep their values, and shards (`DTensor`) are skipped. Tied parameters stay tied.
 
     Raises:
-        ValueError: if rank 0 has other parameters or buffers.
+        ValueError: if the parameters or buffers differ from those of rank 0.
     """
     if world_size() == 1:
         return
@@ -117,8 +117,8 @@ def decoder_layers(module: nn.Module) -> list[nn.Module]:
 def compile_layers(policy: CausalPolicy, backend: str | Callable[..., Any] = "inductor") -> None:
     """Compile each decoder layer as a whole, in place, before the policy is sharded; a graph break raises.
 
-    All layers share their graphs, which serve any lengths. Attention must be `sparse_attention`: attention on
-    a CPU has another graph for every batch.
+    All layers share their graphs, which work for all lengths. Attention must be `sparse_attention`, since
+    attention on a CPU has another graph for every batch.
     """
     if not policy.shares_prefix:
         return

@@ -1,1 +1,1 @@
-"""Engines that sample responses. One engine, one file; all follow `tagrpo.types.Engine`."""
+"""Engines that sample responses, one per file. All implement `tagrpo.types.Engine`."""

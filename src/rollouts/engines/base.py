@@ -25,9 +25,9 @@ class EngineError(RuntimeError):
 
 
 class ServerEngine(Engine):
-    """Engine that samples on servers, or asks an API: its responses have been paid for.
+    """Engine that samples on servers or by an API, so that its responses have been paid for.
 
-    A run with checkpoints keeps such responses on disk until a checkpoint covers them (`CachedEngine`).
+    A run with checkpoints keeps such responses on disk until a checkpoint contains them (`CachedEngine`).
     """
 
 
@@ -129,10 +129,11 @@ def vllm_sampling(sampling: SamplingConfig, num_samples: int, stop_ids: list[int
 
 
 def stop_token_ids(model_path: str) -> list[int]:
-    """Return a model's end-of-sequence ids, ascending, from generation config (else config) and tokenizer.
+    """Return the end-of-sequence ids of a model and its tokenizer, ascending.
 
-    vLLM stops at the tokenizer's too: a chat model's turn often ends with a token that its generation config,
-    taken over from the base model, does not name.
+    The model's ids are those of its generation config or, without one, of its config. The tokenizer's id is
+    needed because a chat model's turn often ends with a token that its generation config, taken over from the
+    base model, does not name. vLLM stops at this token too.
 
     Raises:
         ValueError: if the model has no end-of-sequence id.

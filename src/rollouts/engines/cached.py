@@ -1,6 +1,6 @@
-"""Engine that keeps what servers have sampled, on disk, until a checkpoint covers it.
+"""Engine that keeps responses of servers on disk until a checkpoint contains them.
 
-A server's responses have been paid for: after a kill they are found again, and the server is not asked twice.
+A server's responses have been paid for. After a kill they are found again, and the server is not asked twice.
 An engine of this machine needs no such files: a resumed run samples its responses again from the same weights
 and seeds.
 """
@@ -26,14 +26,14 @@ from .base import ServerEngine, check_responses
 class CachedEngine(Engine):
     """Engine that answers a training request from a file if the request was answered before.
 
-    There is one file per training request and rank, `<iteration>-<request>-<rank>.pt`. A file is used if the
-    weights are equal to the bit, and prompts, sampling and seed are equal. A file that is damaged, or of
-    other weights, counts as absent. Evaluations are passed on.
+    There is one file per training request and rank, `<iteration>-<request>-<rank>.pt`. A file is used if
+    weights (to the bit), prompts, sampling and seed are equal. A file that is damaged, or has other weights,
+    counts as absent. Requests of evaluations are passed on.
 
     Args:
-        make: Makes the engine that samples.
+        make: Function that returns the engine that samples.
         folder: Folder of the files.
-        covered: Returns the number of iterations that the newest checkpoint covers: files of earlier
+        covered: Function that returns the number of iterations before the newest checkpoint. Files of these
             iterations are deleted.
     """
 
@@ -69,7 +69,7 @@ class CachedEngine(Engine):
         return self._answer(request, deliver, start)()
 
     def generate_async(self, request: Request, deliver: Deliver = ignore) -> Finish:
-        """Return a function that waits for the responses; without a file of them, start sampling now.
+        """Return a function that waits for the responses; start sampling now if there is no file of them.
 
         Both this method and the returned function are collective.
         """
@@ -119,7 +119,7 @@ class CachedEngine(Engine):
         return unpacked(found["content"]) if found["weights"] == self._weights else None
 
     def _keep(self, path: Path, completions: Sequence[Sequence[Completion]]) -> None:
-        """Write the [P][G] responses to a file, and delete the files that a checkpoint covers."""
+        """Write the [P][G] responses to a file; delete files of iterations before the newest checkpoint."""
         try:
             with written_whole(path) as partial_file:
                 torch.save({"weights": self._weights, "content": packed(completions)}, partial_file)
@@ -136,7 +136,7 @@ class CachedEngine(Engine):
         self.engine.sleep()
 
     def close(self) -> None:
-        """Close the engine, and delete the files that a checkpoint covers."""
+        """Close the engine, and delete the files of iterations before the newest checkpoint."""
         prune(self.folder, self.covered())
         self.engine.close()
 
@@ -144,9 +144,9 @@ class CachedEngine(Engine):
 def keep_paid(
     make: Callable[[], Engine], folder: str | Path, covered: Callable[[], int]
 ) -> Callable[[], Engine]:
-    """Return a function that makes a run's engine: a `CachedEngine` around servers, else that of `make`.
+    """Return a function that makes a run's engine: a `CachedEngine` around servers, otherwise that of `make`.
 
-    Arguments are those of `CachedEngine`. Files of earlier processes that a checkpoint covers are deleted.
+    Arguments are those of `CachedEngine`. Files of iterations before the newest checkpoint are deleted.
     """
     prune(folder, covered())
     kind = engine_class(make)
@@ -156,7 +156,7 @@ def keep_paid(
 
 
 def engine_class(make: Callable[[], Engine]) -> type | None:
-    """Return the class of the engine that samples, before `make` makes it; None if the class is unknown."""
+    """Return the class of the engine that `make` would return, without calling `make`; None if unknown."""
     made: Any = make.func if isinstance(make, partial) else make
     if made is CachedEngine:
         return engine_class(make.args[0])  # type: ignore[attr-defined]

@@ -77,15 +77,15 @@ class SyncedEngine:
 
         Args:
             request: The request to the engine.
-            deliver: Called with the checked responses to each prompt; see `Engine.generate`.
+            deliver: Function that gets the checked responses to each prompt; see `Engine.generate`.
             policy: Policy whose weights sample.
-            step: Optimizer steps that the policy has made.
-            seconds: Gets the time of the sync.
-            ahead: Whether the engine begins at once, in the background, and the function waits for it. If not,
-                the function samples.
+            step: Number of optimizer steps that the policy has made.
+            seconds: Seconds to which the time of the sync is added.
+            ahead: Whether the engine starts sampling now, in the background. If false, the returned function
+                samples.
 
-        The function is collective, and raises the errors of the engine and of `check_responses`. If log-probs
-        are not finite, the message says whether the weights of `policy` are.
+        The returned function is collective, and raises the errors of the engine and of `check_responses`. If
+        log-probs are not finite, the message says whether the weights of `policy` are finite.
         """
         with seconds.measure("sync"):
             engine = self.at(policy, step)
@@ -112,12 +112,12 @@ class SyncedEngine:
         self._synced_at = None
 
     def sleep(self) -> None:
-        """Release the engine's memory until it is needed again, if there is an engine."""
+        """Release the engine's memory until the engine is needed again, if there is an engine."""
         if self._engine is not None:
             self._engine.sleep()
 
     def close(self) -> None:
-        """Close the engine; the next call of `at` makes another."""
+        """Close the engine; the next call of `at` makes another engine."""
         if self._engine is not None:
             self._engine.close()
         self._engine = self._synced_at = None

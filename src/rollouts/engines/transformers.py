@@ -35,7 +35,7 @@ BELOW_1 = 1 - 2**-30
 COMPACT_BELOW = 0.75
 """Share of the cache's rows still being sampled, below which finished rows leave the cache."""
 LEAST_HEAD = 16
-"""Tokens with which all prompts of a batch must begin to be encoded apart, such as those of a chat template."""
+"""Least length, in tokens, of a common prefix, such as a chat template's, to encode once for all prompts."""
 ROOM = 64
 """New tokens that the cache reserves memory for at a time."""
 ROWS_AT_A_TIME = 16
@@ -113,7 +113,7 @@ class TransformersEngine(Engine):
 
     @torch.no_grad()
     def generate(self, request: Request, deliver: Deliver = ignore) -> list[list[Completion]]:
-        """Sample as `Engine.generate` does, prompts of similar length together."""
+        """Sample as `Engine.generate` does, with prompts of similar length together."""
         check_context(request, self.context)
         generator = torch.Generator(self.device).manual_seed(request.seed)
         results: list[list[Completion]] = [[] for _ in request.prompts]
@@ -183,9 +183,9 @@ class TransformersEngine(Engine):
         return _completions(tokens, logprobs, lengths, finished)
 
     def _encode(self, prompts: list[Tensor], cache: DynamicCache) -> tuple[Tensor, Tensor]:
-        """Encode prompts into the cache, a long common head once.
+        """Encode prompts into the cache; encode a long common prefix only once.
 
-        Returns [P, V] logits after each prompt, and [P, L] the mask of the cache, with zeros where it is padded.
+        Return the logits after each prompt, [P, V], and the mask of the cache, [P, L], with zeros at padding.
         """
         pad = partial(pad_sequence, batch_first=True, padding_side="left")
         head = common_head(prompts)
@@ -202,9 +202,10 @@ class TransformersEngine(Engine):
         return self._logits(ids, mask, cache), mask
 
     def _logits(self, ids: Tensor, mask: Tensor, cache: DynamicCache) -> Tensor:
-        """Return [rows, V] logits after the last of the tokens `ids` [rows, new]; the cache gets `ids`.
+        """Return the logits after the last of the tokens `ids`, [rows, V], and add `ids` to the cache.
 
-        `mask` [rows, cached and new] has zeros where a row is padded, on the left of its newest tokens.
+        `ids` are [rows, new]. `mask` [rows, cached and new] has zeros at padding, to the left of a row's
+        newest tokens.
         """
         positions = (mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
         of_cache = {
@@ -259,8 +260,8 @@ def grouped_query_attention(
     """Compute SDPA in which query heads share key heads, for CPUs.
 
     With a mask, transformers' own function copies the keys. `query` is [n, H, Lq, D], `key` and `value` are
-    [n, H_kv, Lk, D], where H is a multiple of H_kv; `attention_mask` is [n, 1, Lq, Lk] bool, None is causal.
-    Returns [n, Lq, H, D], and None for the attention weights.
+    [n, H_kv, Lk, D], where H is a multiple of H_kv. `attention_mask` is [n, 1, Lq, Lk] bool; None is the
+    causal mask. Return the output, [n, Lq, H, D], and None for the attention weights.
     """
     rule: dict[str, Any] = {
         "attn_mask": attention_mask,
@@ -277,7 +278,7 @@ AttentionMaskInterface.register(GROUPED_ATTENTION, sdpa_mask)
 
 
 class _Layer(DynamicLayer):
-    """A cache layer with room for more tokens: an appended token moves no other.
+    """Cache layer with room for more tokens, so that appending a token moves no other.
 
     Keys and values are copied when rows are selected, or when the room is full.
     """
@@ -298,7 +299,7 @@ class _Layer(DynamicLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Return [selected rows, heads, tokens so far and new, D] keys and values."""
+        """Return keys and values, each [selected rows, heads, old and new tokens, D]."""
         if self.keys is None or self.values is None:
             return super().update(key_states, value_states, *args, **kwargs)
         length = self.keys.shape[2]
@@ -362,7 +363,7 @@ def draw(
 
 
 def _interval_ends(logprobs: Tensor) -> Tensor:
-    """Return [n, V] float64 ends of the tokens' intervals.
+    """Return the end of each token's interval, [n, V] float64.
 
     The intervals of row i of `logprobs` [n, V] fill the range from i to i + 1.
     """

@@ -27,9 +27,10 @@ from .weight_stream import receive_weights
 class VLLMEngine(Engine):
     """Colocated vLLM engine, whose weights come from `sync` before the first sample, never from disk.
 
-    Under several ranks create it on every rank, after the process group exists. Each engine samples the
-    prompts of its rank on that rank's GPU. With `tensor_parallel_size`, a team of consecutive ranks shares
-    one engine that samples the prompts of all of them; its methods are then collective over the team.
+    With several ranks, create the engine on every rank, after the process group exists. Each engine samples
+    the prompts of its rank on that rank's GPU. With `tensor_parallel_size`, a team of consecutive ranks
+    shares one engine, which samples the prompts of all these ranks. Its methods are then collective over the
+    team.
 
     Args:
         model_path: Folder or hub name, for configuration, tokenizer and stop tokens.
@@ -41,10 +42,10 @@ class VLLMEngine(Engine):
         kv_cache_memory_bytes: Size of the KV cache; None lets vLLM choose. Set it on CPUs.
         enforce_eager: Whether to run without CUDA graphs.
         sleep: Whether `sleep` frees the memory of weights and cache during the update; GPUs only.
-        tensor_parallel_size: Ranks that share an engine: for models whose weights and cache do not fit on one
-            GPU.
-        step_seconds: How long one step of sampling may take before it counts as hung and the run ends; see
-            `Watch`.
+        tensor_parallel_size: Number of ranks that share an engine, for models whose weights and cache do not
+            fit on one GPU.
+        step_seconds: How long a step of sampling may take. A longer step counts as hung, and the run ends;
+            see `Watch`.
         options: Further arguments of `vllm.LLM`.
 
     Raises:
@@ -146,7 +147,7 @@ class VLLMEngine(Engine):
         return results
 
     def _sample(self, request: Request, take: Callable[[int, list[Any]], None]) -> None:
-        """Sample, and call `take` with the row and outputs of each prompt as soon as all are finished."""
+        """Sample, and call `take` with a prompt's row and outputs as soon as all the outputs are finished."""
         from vllm import SamplingParams, TokensPrompt
 
         wanted = [row for row, count in enumerate(request.num_samples) if count]

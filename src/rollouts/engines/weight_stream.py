@@ -1,8 +1,8 @@
 """Weights over HTTP, from the trainer's memory into an engine's: no file, no CUDA, any number of receivers.
 
-During one update the trainer listens, and answers whoever shows the token of this update: with a line of JSON
-(names, types, shapes), then with the bytes of every tensor in that order. Neither side waits longer than a
-time limit for the next bytes.
+During an update, the trainer listens. It answers each receiver that sends the token of this update, first
+with a line of JSON (names, types, shapes), and then with the bytes of every tensor in that order. Neither
+side waits longer than a time limit for the next bytes.
 """
 
 import json

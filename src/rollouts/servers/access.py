@@ -17,9 +17,9 @@ SHORTEST = 16
 
 
 def shared_token() -> str:
-    """Return the token in `TAGRPO_TOKEN`, else in `~/.cache/tagrpo/token`.
+    """Return the token in `TAGRPO_TOKEN` or, if this is not set, in `~/.cache/tagrpo/token`.
 
-    The first caller makes this file.
+    The first caller creates this file.
 
     Raises:
         ValueError: if the token is too short to be a secret.

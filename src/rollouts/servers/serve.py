@@ -2,9 +2,9 @@
 
     python -m tagrpo.rollouts.servers.serve Qwen/Qwen3-1.7B --port 8000 --tensor-parallel-size 2
 
-The server starts with random weights: the trainer sends its own before the first sample. Options of `vllm
-serve` may follow, and take precedence. The server listens on 127.0.0.1 unless `--host` says otherwise, and
-refuses every request without the token that it shares with the trainer (see `access.py` and
+The server starts with random weights, and the trainer sends the policy's weights before the first sample.
+Options of `vllm serve` may follow, and take precedence. The server listens on 127.0.0.1 unless `--host` says
+otherwise, and refuses every request without the token that it shares with the trainer (see `access.py` and
 docs/multi_node.md).
 """
 

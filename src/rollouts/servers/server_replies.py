@@ -15,9 +15,9 @@ from ...foreign import Count, ForeignDataError, Message, Text, read_json
 from ...types import Completion
 
 ROUNDING = 1e-4
-"""Largest accepted log-prob: that of a certain token is 0, and rounding may add this much."""
+"""Largest accepted log-prob: a certain token has 0, and rounding may add this much."""
 COINCIDENCE = 1e-15
-"""Largest probability of equal responses at which they count as copies.
+"""Equal responses count as copies if their probability of being equal by coincidence is below this number.
 
 In a million requests, an error has the probability 1e-9."""
 REMEDY = (
@@ -104,7 +104,7 @@ class Asked(NamedTuple):
     max_new_tokens: int
     """Length limit of a response."""
     vocabulary: int
-    """Token ids are below this."""
+    """Upper bound of token ids, exclusive."""
     stop_ids: Sequence[int]
     """Tokens that end a response."""
     version: str
@@ -209,7 +209,7 @@ def _completion(choice: Choice) -> Completion:
 
 
 def _copies(completions: Sequence[Completion]) -> int:
-    """Return the number of equal responses if their log-probs rule out a coincidence, else 0.
+    """Return the number of equal responses if their log-probs rule out a coincidence; otherwise return 0.
 
     Among n independent samples, c samples of probability p each are equal with probability C(n, c) p^(c − 1)
     at most. Responses that are short or nearly certain may well be equal.

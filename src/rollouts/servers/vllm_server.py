@@ -1,13 +1,14 @@
-"""vLLM servers on devices of their own; weights go from the trainer's memory to theirs, never through files.
+"""Engine that samples on vLLM servers with devices of their own; weights are sent without files.
 
-Every response comes back with the version of the weights that sampled it, which the server keeps beside the
-weights. Replies are checked (`server_replies`): if a reply breaks the contract, another server gets the
-request, as if the first one were dead. A server that was killed and started again has no such version: its
-responses are discarded, and sampled again once it has the current weights.
+Every response comes with the version of the weights that sampled it, which the server keeps beside the
+weights. Replies are checked (`server_replies`). If a reply breaks the contract, another server gets the
+request, as if the first server had died. A server that was killed and started again has no such version. Its
+responses are discarded, and sampled again once the server has the current weights.
 
-A request is sent to another server at once when its connection breaks, and within 60 s when its server hangs:
-two failed probes in a row end all requests to a server. While probes are answered, a request may take as long
-as `timeout`. A server that has used all of that time gets requests only after the others until the next sync.
+A request is sent to another server at once if its connection breaks, and within 60 s if its server hangs: two
+failed probes in a row end all requests to a server. While probes are answered, a request may take as long as
+`timeout`. A server that has used all of that time gets requests only after the other servers, until the next
+sync.
 """
 
 import logging
@@ -55,23 +56,22 @@ class VLLMServerEngine(ServerEngine):
 
     Start each server with `python -m tagrpo.rollouts.servers.serve`.
 
-    Every rank samples its own prompts; `sync`, `generate` and the function that `generate_async` returns are
-    collective. Only rank 0 keeps a copy of the weights, in host memory, and sends it to the servers; only
+    Every rank samples its own prompts. `sync`, `generate` and the function that `generate_async` returns are
+    collective. Only rank 0 keeps a copy of the weights, in host memory, and sends it to the servers. Only
     rank 0 looks up the servers, at each sync and while no server is ready. Each request is sent to the least
     busy server. A server that has failed gets no requests until weights are sent again. A request that has
-    failed on all servers is repeated, at most `retries` times, and once more if a hanging server has used up
-    the time for the others. If no server answers for `patience` seconds, every rank raises an `EngineError`.
+    failed on all servers is repeated at most `retries` times, and once more if a hanging server has used up
+    the other servers' time. If no server answers for `patience` seconds, every rank raises an `EngineError`.
 
     Args:
         model_path: Folder or hub name, for the stop tokens.
-        url: A server's URL, such as `http://10.0.0.7:8000`; `file:/shared/servers.txt`, a file with one URL a
-            line; `dns:http://workers:8000`, all addresses of a host name; or a list of these. Files and names
-            are read again at each sync, and while no server is ready.
-        dtype: Type of the weights that are sent; the same as the server's.
+        url: A server's URL, such as `http://10.0.0.7:8000`; `file:/shared/servers.txt`, a file with one URL
+            per line; `dns:http://workers:8000`, all addresses of a host name; or a list of these. Files and
+            names are read again at each sync, and while no server is ready.
+        dtype: Type of the weights that are sent, which must be the server's.
         concurrency: Largest number of concurrent HTTP requests of one rank, each for samples of one prompt.
-        timeout: Seconds for one request, on all the servers that it is sent to, or for one transfer of
-            weights.
-        retries: How often failed requests, or a transfer of weights that a server refuses, are tried again.
+        timeout: Seconds for one request, on all servers that it is sent to, or for one transfer of weights.
+        retries: How often failed requests, or a transfer of weights that a server refuses, are repeated.
         patience: Seconds to wait for a server that is being started.
     """
 
@@ -218,14 +218,14 @@ class VLLMServerEngine(ServerEngine):
         return finish
 
     def _has_spared(self) -> bool:
-        """Return whether a request used up its time at one server, so that others may not have had enough."""
+        """Return whether a request used up its time at one server, leaving too little for other servers."""
         ready = {server.url for server in self.servers.values() if not server.state}
         return bool(self.overdue) and not ready <= self.overdue
 
     def _attempt(
         self, request: Request, results: list[list[Completion]], deliver: Deliver, wanted: Sequence[int]
     ) -> dict[int, str]:
-        """Ask each ready server at most once for the prompts `wanted`; return prompt → why it failed."""
+        """Ask each ready server at most once for the prompts `wanted`; return failed prompt → reason."""
         one_at_a_time = threading.Lock()
 
         def answer(prompt: int) -> str | None:

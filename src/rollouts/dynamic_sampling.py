@@ -95,7 +95,7 @@ class DynamicSampling:
         return take_questions(batch, self.informative(_rollouts(batch)))
 
     def fill_up(self, batch: QuestionBatch, draw: Callable[[], QuestionBatch]) -> Filled:
-        """Replace questions without gradient by drawn ones, in at most `max_draws` draws. Collective.
+        """Replace questions without gradient by questions from at most `max_draws` draws. Collective.
 
         Every rank draws as often as the rank that lacks most questions, so that loaders and engines stay in
         step. `batch` and the batches that `draw` returns must have rollouts.

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tagrpo.packing.batch import STEP, pack, padded_lengths, plan_micro_batches, visible_blocks
+from tagrpo.packing.batch import STEP, dummy, pack, padded_lengths, plan_micro_batches, visible_blocks
 
 FEW = st.integers(0, 2)
 """Few tokens, so that prompts and responses agree at their beginnings."""
@@ -154,6 +154,14 @@ def test_nothing_to_pack_and_empty_sequences_are_refused():
         pack([one], torch.tensor([0, 0]), [one, one[:0]])
     with pytest.raises(ValueError, match="response 0"):
         pack([one[:0]], torch.tensor([0]), [one])
+    with pytest.raises(ValueError, match="response 1 "):
+        pack([one], torch.tensor([0, 0, 0]), [one, one[:0], one[:0]])
+
+
+def test_a_rank_without_responses_packs_three_tokens_and_no_rows():
+    packed = dummy()
+    assert packed.input_ids.tolist() == [[0, 0, 0]]
+    assert packed.rows.tolist() == []
 
 
 def test_a_batch_moves_with_all_tensors_but_those_that_the_cpu_reads():
@@ -196,6 +204,14 @@ def test_without_sharing_a_padded_batch_keeps_the_budget(prompts, responses, bud
     lengths = [len(ids) for ids in encoded(heads, prompt, bodies)]
     for part in plan:
         assert len(part) * max(lengths[row] for row in part) <= budget or len(part) == 1
+
+
+def test_without_sharing_the_longest_responses_come_first_and_fill_rectangles():
+    bodies = [torch.zeros(length, dtype=torch.long) for length in (3, 5, 4, 3, 4, 3)]
+    plan = plan_micro_batches(
+        [torch.zeros(1, dtype=torch.long)], torch.zeros(6, dtype=torch.long), bodies, 9, share_prefix=False
+    )
+    assert [part.tolist() for part in plan] == [[1], [2, 4], [0, 3, 5]]
 
 
 def test_responses_of_a_prompt_stay_together_if_they_fit():

@@ -80,9 +80,9 @@ def stopped_tables(
 ) -> list[pd.DataFrame] | None:
     """Return pass@k of runs that are stopped at their best evaluation: a table [seeds, questions] per split.
 
-    `starts` are runs of the untrained policy; each run begins from the start with the same seed. Return None
-    if a run has fewer than two evaluations with k responses to the questions of all splits, or if evaluations
-    have different questions.
+    `starts` are runs of the untrained policy. If a run was not evaluated before training, its first
+    evaluation is the test of the start that has the same seed. Return None if a run has fewer than two
+    evaluations with k responses to the questions of all splits, or if evaluations have different questions.
     """
     of_seed = {start.seed: start for start in starts}
     rows: dict[str, dict[int, pd.Series]] = {split: {} for split in splits}

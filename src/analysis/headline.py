@@ -53,8 +53,8 @@ def pair_of(methods: Methods) -> Pair | None:
 
     Only methods that share a seed are paired. The first of these pairs that exists is returned:
 
-    1. the last trained method that sampled as many responses as an earlier trained method, and the first such
-       earlier method;
+    1. two trained methods that sampled equally many responses, within 5 %: the method is the last possible
+       one, and the baseline is the first of the earlier methods that match it;
     2. the last trained method, and the first trained method;
     3. the last method that is compared with the baseline of the report, and this baseline.
     """

@@ -35,8 +35,9 @@ class Checkpointer(Callback):
     the state before that batch.
 
     Responses that servers have sampled since the last checkpoint are kept on disk. A resumed run uses them if
-    it has the weights that sampled them (`CachedEngine`). On GPUs, a repeated update is not bit-identical, so
-    that a resumed run has only the weights of the checkpoint again: use `every=1` if rollouts are expensive.
+    it has the weights that sampled them (`CachedEngine`). On GPUs, a repeated update does not give the same
+    bits. A resumed run can then use only the responses that the checkpoint's own weights sampled, and samples
+    later responses again. If rollouts are expensive, use `every=1`.
 
     Args:
         every: Iterations between checkpoints; a checkpoint is also written at the end of training.
@@ -145,7 +146,7 @@ class Checkpointer(Callback):
     def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
         """Record the state of loops and loader.
 
-        From the state in a later hook, Lightning could not resume in the middle of an epoch.
+        Lightning could not resume in the middle of an epoch from a state that is recorded in a later hook.
         """
         self._done = trainer.fit_loop.total_batch_idx + 1
         self._progress = trainer.fit_loop.state_dict()
@@ -200,7 +201,10 @@ class Checkpointer(Callback):
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Save the loops' state at the end of the last batch, before the next batch was fetched."""
+        """Save the loops' state that `on_train_batch_end` recorded after the latest batch.
+
+        When the state was recorded, the next batch had not been fetched.
+        """
         if self._states_to_save is not None:
             checkpoint["loops"]["fit_loop"] = self._progress
             checkpoint.update(self._states_to_save)

@@ -1,4 +1,4 @@
-"""Kept responses to evaluation questions, for reading questions that were solved only before training."""
+"""Some responses to evaluation questions are kept, so that a report can show them."""
 
 import zlib
 from itertools import chain

@@ -109,7 +109,7 @@ class RolloutCallback(Callback):
             self.pipeline.sample_next(following, pl_module, trainer.global_step, batch.rollouts.seconds)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: Any, outputs: Any, batch: Any, *_: Any) -> None:
-        """Wait for the responses to the next batch, and to all batches that the same weights sample.
+        """Wait for the responses to the next batch, and to later batches that the same weights sample.
 
         With `ahead=1`, nothing is being sampled when a validation or a checkpoint follows.
         """

@@ -61,7 +61,7 @@ def words_digest(text: Sequence[str]) -> str:
 
 
 def seen(groups: Iterable[QuestionGroup], noted: str) -> list[QuestionGroup]:
-    """Return the groups whose question has its digest of words in `noted`, a string of joined digests."""
+    """Return the groups for which `noted`, a string of joined digests, contains the question's digest."""
     known = {noted[start : start + DIGITS] for start in range(0, len(noted), DIGITS)}
     return [group for group in groups if words_digest(words(group.question)) in known]
 

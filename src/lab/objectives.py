@@ -38,7 +38,7 @@ class ByVerdict(NamedTuple):
 
 
 def expected_weights(strategy: AdvantageStrategy, success: Tensor, samples: int | Tensor) -> Tensor:
-    """Return w_n = (E[A | correct at n] − E[A | wrong at n]) / P, the expected gradient's weight of ∇p_n.
+    """Return w_n = (E[A | correct at n] − E[A | wrong at n]) / P, the weight of ∇p_n in the expected gradient.
 
     The P prompts are those of one question, or of the whole batch if the strategy reads other questions too.
     With unequal samples, the expected gradient of a mean over all responses is Σ_n (P · G_n / Σ G) w_n ∇p_n.

@@ -127,7 +127,8 @@ class MismatchCorrection:
     def of_tokens(self, log_ratio: Tensor, response: Tensor) -> Corrected:
         """Correct T tokens without padding.
 
-        `log_ratio` [T] is d_t of each token, `response` [T] long the row of the token's response.
+        `log_ratio` [T] is d_t of each token. `response`, [T] long, is the row of the response that the token
+        belongs to.
 
         A log-ratio of −∞ (a token that π excludes) is clamped like any other.
 

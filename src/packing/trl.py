@@ -44,8 +44,8 @@ def share_prefixes(trainer: Any) -> None:
     """Make a TRL trainer encode each distinct prefix of a micro-batch once.
 
     Call this function before training begins. Log-probs, entropies and gradients are TRL's up to rounding.
-    When transformers samples, responses have TRL's probabilities too: `generate`, called as TRL calls it,
-    encodes each distinct prompt once.
+    If responses are sampled by transformers' `generate`, called as TRL calls it, `generate` also encodes each
+    distinct prompt once. The probabilities of responses do not change.
 
     TRL shuffles the rows that it generated and then cuts them into micro-batches. After this call, the rows
     of an optimizer step are ordered by their tokens, unless the loss of a row depends on other rows of its

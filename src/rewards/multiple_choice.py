@@ -176,7 +176,7 @@ class MixedReward(BackgroundVerifier):
             self.free.check_reference(reference)
 
     def reference_notes(self, reference: Reference) -> tuple[str, ...]:
-        """Return the notes of the verifier `free` on a reference; empty for letters of choices."""
+        """Return what the verifier `self.free` notes on a reference; empty if it names a choice."""
         return () if self._is_choice(reference) else self.free.reference_notes(reference)
 
     def _is_choice(self, reference: Reference) -> bool:

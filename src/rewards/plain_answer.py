@@ -231,16 +231,20 @@ class PlainAnswerReward(Verifier):
     r"""Verifier of the final answer, read in a given form, against reference answers.
 
     Only the answer of the response is read, not its thoughts (`split_response`). If the answer has a box,
-    only the last box is read. Otherwise the first of these texts that has the form is read: what follows
-    `####`, "answer is" or "answer:" (`marked_or_stated`); the last line; the lines before the last.
+    only the last box is read; the forms of several values also read the boxes beside it. Otherwise the first
+    of these texts that has the form is read: what follows `####`, "answer is" or "answer:"
+    (`marked_or_stated`); the last line; the lines before the last.
     `Score.answer` is None if no text has the form. Case, quotes and other decoration never count. Nothing is
     evaluated. An unknown form is a ValueError.
 
     | form | what is read, and when it is correct |
     |---|---|
     | `number` | the number: equal in value; `1,000.0`, `1e3`, `1 thousand` and `2000/2` are `1000` |
-    | `numbers`, `multiset` | all numbers of the last `[…]`, or behind the last `=` or `:`: in order, or in any order |
-    | `word`, `text`, `set` | the last match of `pattern`, by default a word; the line; all matches, in any order |
+    | `numbers` | all numbers of the last `[…]`, or after the last `=` or `:`, in order |
+    | `multiset` | the same numbers, in any order |
+    | `word` | the last match of `pattern`, by default a word |
+    | `text` | the line |
+    | `set` | all matches of `pattern`, in any order |
     | `grid` | the last block of rows without words, also as `[[…], […]]`: the same cells |
 
     In a box, and after `####` or "answer is", the number at the beginning counts, perhaps after `x =`,
@@ -255,7 +259,8 @@ class PlainAnswerReward(Verifier):
     Args:
         form: One of the forms in the table.
         digits: Number of significant digits to which numbers must agree, but not beyond the decimals of the
-            reference. A whole number that has no more digits must be equal. None requires equal numbers.
+            reference. If the reference is a whole number of at most `digits` digits, the numbers must be
+            equal. None always requires equal numbers.
         pattern: Regular expression for `word` and `set`; if it has groups, only the groups are read.
 
     >>> PlainAnswerReward("number")("3 dozen are 36.", "36")

@@ -249,10 +249,10 @@ class RolloutPipeline:
     def evaluate(
         self, batch: QuestionBatch, policy: nn.Module, step: int, position: Position
     ) -> QuestionBatch:
-        """Sample and score a batch, for example of validation or test, and return it with `rollouts`.
+        """Sample and score a batch of validation or test; return a copy with `rollouts`.
 
-        Nothing is added to the ledger. Arguments are those of `roll_out`. `position` is `validate` or `test`
-        and two counters, which are unique within that stage.
+        Nothing is added to the ledger. Other arguments are those of `roll_out`. `position` is a tuple of the
+        stage, `validate` or `test`, and two numbers that together are unique in this stage.
         """
         return self._sampled(batch, policy, step, position)
 

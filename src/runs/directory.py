@@ -318,13 +318,13 @@ def may_change(name: str) -> bool:
 def shapes_learning(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     """Return whether a changed setting belongs to a callback that may influence what is learned.
 
-    A callback declares this by its class attribute `shapes_learning`. Among callbacks without the attribute,
-    only Lightning's `MONITORS` are known to observe only.
+    A callback declares this by its class attribute `shapes_learning`. Callbacks without the attribute may
+    influence learning, except Lightning's `MONITORS`, which only observe.
 
     Args:
         name: Name of the changed setting; `callbacks.<part>.…` for a setting of a callback.
-        then: All settings of the run. The file may come from an untrusted source, so a class that is not also
-            in `now` is imported only if it belongs to this package or to Lightning.
+        then: All settings of the run, from its file. The file may come from an untrusted source, so a class
+            that is not also in `now` is imported only if it belongs to this package or to Lightning.
         now: All settings of the resume.
     """
     group, _, rest = name.partition(".")

@@ -1,4 +1,8 @@
-"""Types of the top-level settings of each command. Classes declare the types of the settings below."""
+"""Types of the top-level settings of each command.
+
+The types of nested settings are declared by the classes that are built from these settings; `typed` checks
+them.
+"""
 
 from dataclasses import dataclass
 from typing import Any, get_type_hints

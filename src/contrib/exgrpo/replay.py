@@ -90,12 +90,12 @@ class SuccessReplay:
         self.memory = QuestionMemory()
 
     def draw(self, count: int, iteration: int, without: set[str]) -> list[str]:
-        """Draw up to `count` distinct recorded questions outside `without`; return ids, equal on every rank.
+        """Return the ids, equal on every rank, of up to `count` distinct recorded questions not in `without`.
 
         The rate of a question is its success rate at the latest visit that had both correct and wrong
         responses, or 0 if there is no such visit. Each draw first chooses a rate, with weight exp(−(rate −
         ½)² / 2σ²), and then a question with this rate, uniformly and without replacement. Questions that were
-        solved in full are left out. The authors' code uses σ = 1/8 for G = 8, that is, one response of eight.
+        solved in full are left out. σ is `spread`; with eight responses, the authors' code uses 1/8.
         """
         by_rate: dict[float, list[str]] = {}
         for id in self.records:

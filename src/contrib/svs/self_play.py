@@ -37,7 +37,7 @@ class SelfPlay(Reformulator):
     """Number of batches extended so far; part of the ids of questions, so that ids stay unique."""
 
     def extend(self, batch: QuestionBatch, ask: Ask) -> list[QuestionBatch]:
-        """Return a batch of the prompts for variations, with rewards, and a batch of the variations."""
+        """Return two batches: prompts that ask for variations, with rewards, and the variations."""
         assert batch.rollouts is not None
         few = within(batch, self.seldom)[batch.rollouts.question] & batch.rollouts.correct
         solved = [(row, text) for row, text in enumerate(batch.rollouts.text) if few[row]]

@@ -3,8 +3,8 @@
 The format is the paper's: n × n characters, where `S` is the start, `E` the end, `.` a free cell and `*` a
 wall, as in Fig. 14 and in the authors' verifier (A.1 swaps `.` and `*`). `data=maze` has the paper's sizes
 and numbers of mazes. The paper does not say how its mazes are made. Here, a random tree joins rooms at odd
-coordinates, and each other passage is open with probability one half (5 of 9 are open in the paper's only
-example). The paper's mazes are RUC-AIBOX/Passk_Training_Maze on the hub.
+coordinates, and every passage outside the tree is open with probability one half (5 of 9 are open in the
+paper's only example). The paper's mazes are RUC-AIBOX/Passk_Training_Maze on the hub.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class PassAtKAdvantage(AdvantageStrategy):
     σ. The responses of a pool are assumed to be exchangeable. Advantages are exactly 0 if all responses of a
     pool are wrong, fewer than k are wrong, or n ≤ k.
 
-    The sampled estimators are functions of the groups, `seed` and `progress`, so that ranks and resumed runs
+    The random groups depend only on the pools' sizes, `seed` and `progress`, so that ranks and resumed runs
     agree. With few groups they are biased: they divide by the σ of the sampled groups, and are 0 if all
     sampled groups have the same reward.
 

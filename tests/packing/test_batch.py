@@ -9,7 +9,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tagrpo.packing.batch import STEP, dummy, pack, padded_lengths, plan_micro_batches, visible_blocks
+from tagrpo.packing.batch import (
+    STEP,
+    block_mask,
+    dummy,
+    pack,
+    padded_lengths,
+    plan_micro_batches,
+    visible_blocks,
+)
 
 FEW = st.integers(0, 2)
 """Few tokens, so that prompts and responses agree at their beginnings."""
@@ -128,6 +136,35 @@ def test_blocks_have_few_shapes():
     shapes = sorted((*block.queries.shape, block.keys.shape[1]) for block in blocks)
     assert shapes == [(1, 11, 11), (2, 8, 11)]
     assert [len(block.mask) for block in blocks if block.mask is not None] == [1]  # one for both runs
+
+
+@pytest.mark.parametrize(
+    ("head", "alike", "longer", "masks"),
+    [
+        (3, 16, 0, [None, 1]),
+        (3, 16, 1, [None, 1, 1]),
+        (3, 15, 1, [None, 16]),
+        (1, 16, 0, [None, 1]),
+    ],
+)
+def test_many_runs_that_share_equally_much_share_one_mask(head, alike, longer, masks):
+    # The first response is a run without shared tokens; `alike` share the prompt, `longer` one token more.
+    starts = list(range(10, 11 + alike)) + [10 + alike] * longer
+    bodies = [torch.tensor([start, 2 + row, *range(row % 3)]) for row, start in enumerate(starts)]
+    blocks, _ = pack([torch.arange(head)], torch.zeros(len(bodies), dtype=torch.long), bodies).blocks
+    assert [None if block.mask is None else len(block.mask) for block in blocks] == masks
+    assert sum(len(block.queries) for block in blocks) == len(bodies)
+
+
+def test_the_mask_of_one_block_has_a_second_one_without_tokens():
+    mask = block_mask(torch.full((3,), 3))
+    assert mask.kv_num_blocks.tolist() == [[[1, 0]]]
+    assert mask.kv_indices.shape == (1, 1, 2, 2)
+    assert mask.full_kv_num_blocks.tolist() == [[[0, 0]]]
+    mask = block_mask(torch.full((256,), 256))
+    assert mask.kv_num_blocks.tolist() == [[[1, 1]]]
+    assert mask.full_kv_num_blocks.tolist() == [[[0, 1]]]
+    assert mask.kv_indices.shape == mask.full_kv_indices.shape == (1, 1, 2, 2)
 
 
 @given(PROMPTS, RESPONSES, st.sampled_from([1, 2, 4]))

@@ -15,7 +15,18 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
-AT_THE_TOP = ("checkpoint", "data_path", "diagnose", "exact", "export", "iterations", "name", "resume", "seed", "test")
+AT_THE_TOP = (
+    "checkpoint",
+    "data_path",
+    "diagnose",
+    "exact",
+    "export",
+    "iterations",
+    "name",
+    "resume",
+    "seed",
+    "test",
+)
 """Settings without a point in their name that tests set most; none is a group of options."""
 VALUE = re.compile(rf"(\w+(\.\w+)+|{'|'.join(AT_THE_TOP)})=")
 """Start of an override that sets a value of one setting and chooses no option."""

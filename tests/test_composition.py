@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hydra import compose, initialize_config_module
 from hydra.compose import compose as plain
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 
 from tagrpo.settings.methods import options_of
@@ -49,7 +50,15 @@ def test_settings_that_are_set_after_all_options_are_no_options():
     for name in composition.AT_THE_TOP:
         assert not options_of(name)
         assert composition.VALUE.match(f"{name}=1")
-    for choice in ("data=math", "data/evaluation=none", "+seed=1", "~seed", "nothing=1", "seeds=1", "a@b.c=1"):
+    for choice in (
+        "data=math",
+        "data/evaluation=none",
+        "+seed=1",
+        "~seed",
+        "nothing=1",
+        "seeds=1",
+        "a@b.c=1",
+    ):
         assert not composition.VALUE.match(choice)
 
 
@@ -58,7 +67,7 @@ def test_settings_that_are_set_after_all_options_are_no_options():
 )
 def test_what_hydra_refuses_is_refused(overrides):
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
-        with pytest.raises(Exception) as expected:
+        with pytest.raises(HydraException) as expected:
             plain("train", overrides)
         with pytest.raises(type(expected.value)) as found:
             compose("train", overrides)

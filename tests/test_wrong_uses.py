@@ -290,7 +290,9 @@ def test_it_ends_with_nothing_heavy_imported_and_names_the_setting(cases, folder
     "cases",
     [
         BEFORE_THE_MODEL[::4],
-        pytest.param([case for number, case in enumerate(BEFORE_THE_MODEL) if number % 4], marks=pytest.mark.runs),
+        pytest.param(
+            [case for number, case in enumerate(BEFORE_THE_MODEL) if number % 4], marks=pytest.mark.runs
+        ),
         pytest.param(BEFORE_THE_MODEL_TOO, marks=pytest.mark.slow),
     ],
     ids=["", "others", "more"],

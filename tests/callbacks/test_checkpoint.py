@@ -351,7 +351,9 @@ def test_only_the_first_batch_of_a_run_that_samples_ahead_is_of_the_newest_weigh
     assert staleness.iloc[1:].gt(0).all()
 
 
-@pytest.mark.parametrize("at", [pytest.param(3, marks=pytest.mark.runs), pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "at", [pytest.param(3, marks=pytest.mark.runs), pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_a_run_that_samples_ahead_and_is_killed_meanwhile_ends_as_an_undisturbed_one(
     at, whole_ahead, tmp_path, monkeypatch
 ):

@@ -114,7 +114,8 @@ LLMS = sorted({*options("model")} - {"starter", "pretrained"})
 
 
 @pytest.mark.parametrize(
-    "llm", [pytest.param(llm, marks=pytest.mark.runs if number % 5 else []) for number, llm in enumerate(LLMS)]
+    "llm",
+    [pytest.param(llm, marks=pytest.mark.runs if number % 5 else []) for number, llm in enumerate(LLMS)],
 )
 def test_the_papers_settings_are_those_of_table_2(llm):
     cfg = composed(

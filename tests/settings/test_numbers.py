@@ -75,7 +75,9 @@ def names_in_files_of(experiment):
         texts += options_of(f"settings/{paper}").values()
         for recipe in recipes_of(paper):
             texts += options_of(f"settings/{paper}/{recipe}").values()
-    return {name for text in texts for name, value in flat(yaml.safe_load(text) or {}).items() if is_number(value)}
+    return {
+        name for text in texts for name, value in flat(yaml.safe_load(text) or {}).items() if is_number(value)
+    }
 
 
 @pytest.fixture(scope="module")

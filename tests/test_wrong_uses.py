@@ -210,7 +210,7 @@ BEFORE_THE_MODEL_TOO = [
 """More uses that the same checks refuse."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A working directory with a few files of questions, and the directory of a run."""
     place = tmp_path_factory.mktemp("wrong")
@@ -240,14 +240,28 @@ def quiet(environment):
     return environment
 
 
-def outcomes(cases, folder):
-    asked = "".join(json.dumps([command, arguments, str(folder)]) + "\n" for command, arguments, _ in cases)
-    command = [sys.executable, TESTS / "forked_commands.py"]
-    done = subprocess.run(
-        command, input=asked, capture_output=True, text=True, check=False, env=quiet({**os.environ})
+@pytest.fixture(scope="module")
+def outcomes(folder):
+    """A function that runs commands in forks of one process, which has imported nothing heavy."""
+    process = subprocess.Popen(
+        [sys.executable, TESTS / "forked_commands.py"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=quiet({**os.environ}),
     )
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def run(cases):
+        found = []
+        for command, arguments, *_ in cases:
+            process.stdin.write(json.dumps([command, arguments, str(folder)]) + "\n")
+            process.stdin.flush()
+            found.append(json.loads(process.stdout.readline()))
+        return found
+
+    yield run
+    process.communicate()
+    assert process.returncode == 0
 
 
 def before_the_model(cases, folder):
@@ -273,14 +287,14 @@ def check(found, message):
 @pytest.mark.parametrize(
     "cases",
     [
-        AT_ONCE[::2],
-        pytest.param(AT_ONCE[1::2], marks=pytest.mark.runs),
+        AT_ONCE[::4],
+        pytest.param([case for number, case in enumerate(AT_ONCE) if number % 4], marks=pytest.mark.runs),
         pytest.param(AT_ONCE_TOO, marks=pytest.mark.slow),
     ],
     ids=["", "others", "more"],
 )
-def test_it_ends_with_nothing_heavy_imported_and_names_the_setting(cases, folder, subtests):
-    for case, found in zip(cases, outcomes(cases, folder), strict=True):
+def test_it_ends_with_nothing_heavy_imported_and_names_the_setting(cases, outcomes, subtests):
+    for case, found in zip(cases, outcomes(cases), strict=True):
         with subtests.test(" ".join([case[0], *case[1]])):
             check(found, case[2])
             assert found["heavy"] == []
@@ -289,8 +303,10 @@ def test_it_ends_with_nothing_heavy_imported_and_names_the_setting(cases, folder
 @pytest.mark.parametrize(
     "cases",
     [
-        BEFORE_THE_MODEL[::2],
-        pytest.param(BEFORE_THE_MODEL[1::2], marks=pytest.mark.runs),
+        BEFORE_THE_MODEL[::4],
+        pytest.param(
+            [case for number, case in enumerate(BEFORE_THE_MODEL) if number % 4], marks=pytest.mark.runs
+        ),
         pytest.param(BEFORE_THE_MODEL_TOO, marks=pytest.mark.slow),
     ],
     ids=["", "others", "more"],
@@ -315,9 +331,9 @@ SHOWN = [
 ]
 
 
-@pytest.fixture(scope="session")
-def shown(folder):
-    return outcomes([(*one, "") for one in SHOWN], folder)
+@pytest.fixture(scope="module")
+def shown(outcomes):
+    return outcomes(SHOWN)
 
 
 @pytest.mark.parametrize("number", range(len(SHOWN)), ids=[" ".join([c, *a]) for c, a in SHOWN])

@@ -3,7 +3,7 @@
 python -m pytest -p tests.without_shell     # `make test-core`
 
 Left out are tests outside the folders of the core, those marked `shell`, and those that start processes, which would
-import the libraries again. A property is tried on 20 examples; `make test` tries it on as many as Hypothesis does.
+import the libraries again. A property is tried on 10 examples; `make test` tries it on as many as Hypothesis does.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def pytest_load_initial_conftests() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Deselect tests marked `shell`, `distributed` or `runs`; try fewer examples of a property."""
-    settings.register_profile("brief", settings.get_profile("unhurried"), max_examples=20)
+    settings.register_profile("brief", settings.get_profile("unhurried"), max_examples=10)
     settings.load_profile("brief")
     config.option.markexpr = f"({config.option.markexpr}) and not shell and not distributed and not runs"
 

@@ -342,14 +342,18 @@ AHEAD = [
 def whole_ahead(tmp_path_factory):
     """An undisturbed run that samples one batch ahead, over the end of an epoch."""
     directory = tmp_path_factory.mktemp("whole_ahead")
-    weights = weights_of(trained(directory, *AHEAD))
-    staleness = logged(directory)["rollout/staleness"].dropna().astype(float)
+    return directory, weights_of(trained(directory, *AHEAD))
+
+
+def test_only_the_first_batch_of_a_run_that_samples_ahead_is_of_the_newest_weights(whole_ahead):
+    staleness = logged(whole_ahead[0])["rollout/staleness"].dropna().astype(float)
     assert staleness.iloc[0] == 0
     assert staleness.iloc[1:].gt(0).all()
-    return directory, weights
 
 
-@pytest.mark.parametrize("at", [3, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "at", [pytest.param(3, marks=pytest.mark.runs), pytest.param(4, marks=pytest.mark.slow)]
+)
 def test_a_run_that_samples_ahead_and_is_killed_meanwhile_ends_as_an_undisturbed_one(
     at, whole_ahead, tmp_path, monkeypatch
 ):
@@ -397,6 +401,7 @@ def test_tensorboard_forgets_what_came_after_the_checkpoint(tmp_path):
     assert [event.step for event in events.Scalars("train/loss")] == [0, 1, 2]
 
 
+@pytest.mark.runs
 def test_tensorboard_shows_each_step_once_where_a_run_ended_before_its_first_checkpoint(
     tmp_path, monkeypatch
 ):

@@ -279,7 +279,7 @@ REFUSALS = [
 @pytest.mark.parametrize(
     ("damage", "overrides", "said"),
     [
-        pytest.param(damage, overrides, said, marks=[pytest.mark.runs] if number % 2 else [])
+        pytest.param(damage, overrides, said, marks=[pytest.mark.runs] if number % 6 else [])
         for number, (damage, overrides, said) in enumerate(REFUSALS)
     ],
     ids=[f"{damage.__name__}-{'-'.join(overrides)}"[:90] for damage, overrides, _ in REFUSALS],
@@ -353,7 +353,9 @@ def test_the_history_names_the_checkpoint_that_was_resumed(copied, trained):
     assert yaml.safe_load(settings.read_text())["history"][0]["resumed_from"] == checkpoint_name(3)
 
 
-@pytest.mark.parametrize("iterations", [1, 2, 3])
+@pytest.mark.parametrize(
+    "iterations", [pytest.param(1, marks=pytest.mark.runs), 2, pytest.param(3, marks=pytest.mark.runs)]
+)
 def test_a_run_beyond_its_iterations_is_left_as_it_is_and_says_so(iterations, copied, trained):
     settings = copied / "run" / "config.yaml"
     settings.write_text(settings.read_text().replace(str(trained), str(copied)))

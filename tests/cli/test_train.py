@@ -128,8 +128,11 @@ def test_the_same_seed_gives_the_same_metrics_bit_for_bit(undisturbed, tmp_path)
     trained(tmp_path / "same")
     pd.testing.assert_frame_equal(metrics_of(tmp_path / "same"), metrics_of(directory), check_exact=True)
     assert (tmp_path / "same" / "test.json").read_text() == (directory / "test.json").read_text()
-    trained(tmp_path / "other", "seed=1", test=False)
-    assert not metrics_of(tmp_path / "other")["train/loss"].equals(metrics_of(directory)["train/loss"])
+    trained(tmp_path / "other", "seed=1", "iterations=1", test=False)
+    first, other = (
+        metrics_of(folder)["rollout/entropy"].iloc[0] for folder in (directory, tmp_path / "other")
+    )
+    assert first != other
 
 
 def test_resuming_in_the_middle_of_an_epoch_changes_nothing(undisturbed, tmp_path):
@@ -165,6 +168,7 @@ def whole_and_resumed(tmp_path, *overrides, iterations=5, at=3):
     return whole
 
 
+@pytest.mark.runs
 def test_adaptive_rephrasings_go_on_from_the_rates_of_the_checkpoint(tmp_path):
     # Two iterations an epoch; the checkpoint lies in the middle of the second, whose prompts follow from the first.
     expected = whole_and_resumed(tmp_path, "experiment=ta_grpo_adaptive", "data.train.size=8")

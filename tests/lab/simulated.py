@@ -1,4 +1,4 @@
-"""Groups of each strategy, simulated: means over many questions against its exact weights."""
+"""Groups of each strategy, enumerated or simulated: means over questions against its exact weights."""
 
 from __future__ import annotations
 
@@ -89,25 +89,28 @@ def each_a_question(correct: Tensor, draw: int = 0) -> RewardGroups:
     )
 
 
-def table_of(strategy: AdvantageStrategy, *, alone: bool) -> Callable[[Tensor], Tensor]:
-    """Verdicts [M, R] → advantages [M, R], looked up among those of all 2^R vectors of verdicts.
+def enumerated(name: str) -> Tensor:
+    """[P] weights of a deterministic strategy at the first rates of `pools`: the sum over all vectors of verdicts.
 
-    Args:
-        strategy: Without random choices.
-        alone: Whether each vector is a batch of its own.
+    It is the expectation of A · score / (P · G), summed over the responses to prompt n, which `simulated` averages.
     """
-    place = 2 ** torch.arange(int(SAMPLES.sum()) - 1, -1, -1)
-    verdicts = torch.arange(2 ** len(place))[:, None] // place % 2 == 1
-    parts = verdicts.split(1) if alone else [verdicts]
-    table = torch.cat([strategy(each_a_question(part)).view_as(part) for part in parts])
-    return lambda correct: table[(correct * place).sum(1)]
+    rates = pools(1)[0]
+    prompt = torch.arange(len(rates)).repeat_interleave(SAMPLES)
+    place = 2 ** torch.arange(len(prompt) - 1, -1, -1)
+    verdicts = torch.arange(2 ** len(prompt))[:, None] // place % 2 == 1
+    parts = verdicts.split(1) if name in OVER_THE_BATCH else [verdicts]
+    strategy = (DETERMINISTIC | OVER_THE_BATCH)[name]
+    advantages = torch.cat([strategy(each_a_question(part)).view_as(part) for part in parts])
+    p = rates[prompt]
+    chance = torch.where(verdicts, p, 1 - p).prod(1)
+    values = advantages * torch.where(verdicts, 1 / p, -1 / (1 - p)) / SAMPLES[prompt] / len(rates)
+    return torch.zeros_like(rates).index_add_(0, prompt, chance @ values)
 
 
-def deviations(name: str, groups: int, count: int = 10) -> Tensor:
-    """[count, P] differences of the simulated from the exact weights of a strategy, in standard errors."""
-    strategy = (DETERMINISTIC | OVER_THE_BATCH | RANDOM)[name]
+def deviations(name: str, groups: int, count: int) -> Tensor:
+    """[count, P] differences of the simulated from the exact weights of a random strategy, in standard errors."""
+    strategy = RANDOM[name]
     generator = torch.Generator().manual_seed(1)
-    table = None if name in RANDOM else table_of(strategy, alone=name in OVER_THE_BATCH)
     found = []
     for draw, rates in enumerate(pools(count)):
 
@@ -118,7 +121,7 @@ def deviations(name: str, groups: int, count: int = 10) -> Tensor:
                 [strategy(each_a_question(part, number)).view_as(part) for number, part in parts]
             )
 
-        mean, error = simulated(table or drawn, rates, groups, generator)
+        mean, error = simulated(drawn, rates, groups, generator)
         difference = mean - expected_weights(strategy, rates, SAMPLES)
         found.append((difference / error).where(difference != 0, 0.0))
     return torch.stack(found)

@@ -221,7 +221,7 @@ def updated(ages, response, prompt, strategy, loss, options):
 @pytest.mark.parametrize(
     "options",
     [
-        {"anchor": "own"},
+        pytest.param({"anchor": "own"}, marks=pytest.mark.runs),
         pytest.param({"anchor": "original"}, marks=pytest.mark.runs),
         {"anchor": "original", "prompt_correction": 1.2},
     ],

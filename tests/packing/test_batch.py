@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tagrpo.packing.batch import (
@@ -76,7 +76,6 @@ def test_a_state_predicts_all_that_follows_it():
 
 
 @given(PROMPTS, RESPONSES, st.randoms())
-@settings(max_examples=150)
 def test_a_token_sees_what_stands_before_it_in_its_sequence(prompts, responses, random):
     arguments = tensors(prompts, responses)
     rows = random.sample(range(len(responses)), random.randint(1, len(responses)))
@@ -97,7 +96,6 @@ def test_a_token_sees_what_stands_before_it_in_its_sequence(prompts, responses, 
 
 
 @given(PROMPTS, RESPONSES)
-@settings(max_examples=100)
 def test_blocks_show_every_token_what_it_may_see(prompts, responses):
     packed = pack(*tensors(prompts, responses))
     blocks, slots = packed.blocks
@@ -168,7 +166,6 @@ def test_the_mask_of_one_block_has_a_second_one_without_tokens():
 
 
 @given(PROMPTS, RESPONSES, st.sampled_from([1, 2, 4]))
-@settings(max_examples=100)
 def test_blocks_of_the_grid_are_skipped_and_unmasked_where_they_can_be(prompts, responses, size):
     ends = pack(*tensors(prompts, responses)).ends
     length = len(ends)
@@ -223,7 +220,6 @@ def test_lengths_are_padded_to_a_grid(length, padded):
 
 
 @given(PROMPTS, RESPONSES | st.just([]), st.integers(1, 60))
-@settings(max_examples=150)
 def test_every_response_is_planned_once_and_within_the_budget(prompts, responses, budget):
     heads, prompt, bodies = tensors(prompts, responses)
     plan = plan_micro_batches(heads, prompt.long(), bodies, budget)
@@ -233,7 +229,6 @@ def test_every_response_is_planned_once_and_within_the_budget(prompts, responses
 
 
 @given(PROMPTS, RESPONSES | st.just([]), st.integers(1, 120))
-@settings(max_examples=100)
 def test_without_sharing_a_padded_batch_keeps_the_budget(prompts, responses, budget):
     heads, prompt, bodies = tensors(prompts, responses)
     plan = plan_micro_batches(heads, prompt.long(), bodies, budget, share_prefix=False)

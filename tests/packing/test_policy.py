@@ -205,8 +205,13 @@ def test_rotary_embeddings_that_depend_on_the_batch_are_refused_when_they_do():
         policy(pack([prompt], torch.zeros(2, dtype=torch.long), [short, longer]))
 
 
-@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(
+    ("kind", "checkpointing"),
+    [*((kind, False) for kind in MODELS), ("qwen3", True), ("stablelm", True)],
+    indirect=["kind"],
+)
 def test_a_loss_given_to_the_forward_equals_one_taken_of_its_scores(kind, sequences, checkpointing):
+    """Of every type of model; with checkpoints, of one that shares prefixes and of one that does not."""
     prompts, responses = sequences
     model = build(kind)
     policy = CausalPolicy(model.train(), temperature=0.8, chunk_size=5)

@@ -25,7 +25,7 @@ def prefixes(sequences):
 
 
 @given(FEW_TOKENS | MANY_TOKENS)
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 def test_each_distinct_prefix_has_one_place_and_stands_behind_its_beginnings(sequences):
     tree = tree_of(sequences)
     assert [sequences[row] for row in tree.order] == sorted(sequences)
@@ -45,7 +45,7 @@ def test_each_distinct_prefix_has_one_place_and_stands_behind_its_beginnings(seq
 
 
 @given(FEW_TOKENS, st.integers(1, 40))
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 def test_every_sequence_is_in_one_group_within_the_budget(sequences, budget):
     groups = tree_of(sequences).cut(budget)
     assert sorted(row for group in groups for row in group) == list(range(len(sequences)))

@@ -338,7 +338,7 @@ BALANCED = st.recursive(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(TEX)
 def test_no_text_raises_and_normal_forms_are_clean(text):
     answer = extract_answer(text)
@@ -349,7 +349,7 @@ def test_no_text_raises_and_normal_forms_are_clean(text):
     assert canonical_number(normal) in (None, normal)
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings.default.max_examples)
 @given(BALANCED.filter(lambda content: re.search(r"[1x]|pi", content)), TEX)
 def test_a_box_is_found_again_whatever_stands_before_it(content, before):
     assert last_boxed(before + r" \boxed{" + content + "}") == content.strip()

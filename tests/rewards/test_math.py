@@ -215,6 +215,7 @@ def test_spellings_of_one_answer_have_one_verdict_in_any_order(pairs):
     assert len(set(verdicts)) == 1
 
 
+@pytest.mark.distributed
 def test_the_table_of_labelled_pairs(reward):
     """Every pair with one right value has it, whatever the others in the batch are."""
     labelled = [row for row in TABLE if row["right"] is not None]
@@ -392,6 +393,7 @@ BENCHMARKS = {
 }
 
 
+@pytest.mark.distributed
 @needs_data
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_every_reference_answer_is_correct_against_itself(reward, name):
@@ -401,6 +403,7 @@ def test_every_reference_answer_is_correct_against_itself(reward, name):
     assert [pair for pair, score in zip(pairs, scored(reward, pairs), strict=True) if not score.correct] == []
 
 
+@pytest.mark.distributed
 @needs_data
 @pytest.mark.parametrize("name", [n for n in BENCHMARKS if n != "math_train"])
 def test_hardly_any_answer_of_another_row_is_correct(reward, name):

@@ -244,7 +244,7 @@ PIECES += [
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=14).map("".join)
 
 
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=15 * settings.default.max_examples, deadline=None)
 @given(TEXTS)
 @example("<think>a</think></think>. b")
 @example("<think>a</think>b</think>")
@@ -254,7 +254,7 @@ def test_splitting_an_answer_again_changes_nothing(text):
     assert extract_answers(parts.answer) == extract_answers(text)
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=5 * settings.default.max_examples, deadline=None)
 @given(TEXTS, st.booleans(), st.booleans())
 def test_every_line_of_an_answer_stands_in_its_response_in_the_same_order(text, opened, truncated):
     parts = split_response(text, opened=opened, truncated=truncated)

@@ -112,7 +112,7 @@ def began(count):
     return f"import glob; open('began', 'w').write(str(time.time()))\n{wait}\n"
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.runs), 2])
 def test_as_many_runs_go_at_a_time_as_there_are_places(tmp_path, workers):
     code = f"{began(workers)}open('ended', 'w').write(str(time.time())); {FINISH}"
     runs = [grid_run(tmp_path, name, code) for name in "abc"]
@@ -223,7 +223,7 @@ run_grid(runs, {{"cluster": "local", "timeout_min": 60}}, [{{}}], Console(quiet=
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.runs)])
 def test_an_end_from_outside_leaves_no_run_behind(tmp_path, number):
     program = PROGRAM.format(pid=str(tmp_path / "pid"), root=str(tmp_path))
     process = subprocess.Popen(

@@ -72,7 +72,13 @@ def no_model(monkeypatch):
     monkeypatch.setattr(model.AutoModelForCausalLM, "from_pretrained", refuse)
 
 
-@pytest.mark.parametrize("experiment", experiments())
+CORE = {path.stem for path in (CONFIGS / "experiment").glob("*.yaml")}
+
+
+@pytest.mark.parametrize(
+    "experiment",
+    [pytest.param(name, marks=[] if name in CORE else pytest.mark.runs) for name in experiments()],
+)
 @pytest.mark.parametrize(
     "scale", [pytest.param([], marks=pytest.mark.slow), ["scale=paper", "data=math"]], ids=["demo", "paper"]
 )
@@ -104,7 +110,13 @@ def check_pool(cfg):
         assert cfg.rollout.dynamic_sampling.pool == (pool if names else "question")
 
 
-@pytest.mark.parametrize("llm", sorted({*options("model")} - {"starter", "pretrained"}))
+LLMS = sorted({*options("model")} - {"starter", "pretrained"})
+
+
+@pytest.mark.parametrize(
+    "llm",
+    [pytest.param(llm, marks=pytest.mark.runs if number % 5 else []) for number, llm in enumerate(LLMS)],
+)
 def test_the_papers_settings_are_those_of_table_2(llm):
     cfg = composed(
         "experiment=ta_grpo",

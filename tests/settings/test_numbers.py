@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from itertools import zip_longest
 
 import pytest
+import yaml
 from hydra import compose, initialize_config_module
 from omegaconf import OmegaConf
 
 from tagrpo.runs.directory import flat
 from tagrpo.settings import config, numbers
-from tagrpo.settings.methods import experiments, options_of
+from tagrpo.settings.methods import experiments, options_of, recipes_of
 from tagrpo.settings.typed import check_declared
 
 NEGATIVE = {
@@ -53,39 +55,61 @@ def leaf_of(cfg, name, value):
     return OmegaConf.create(found)
 
 
+GROUPS = (
+    "lora", "advantage", "loss", "credit", "mismatch", "curriculum", "callbacks", "reward", "rollout", "strategy",
+    "dynamic_sampling",
+)  # fmt: skip
+
+
+def numbers_of(*overrides):
+    """Name → (a number of it, the configuration that has it) of one composition."""
+    cfg = compose("evaluate" if "protocol=pass_at_k" in overrides else "train", overrides)
+    plain = OmegaConf.to_container(cfg, resolve=False)
+    return {name: (value, plain) for name, value in flat(plain).items() if is_number(value)}
+
+
+def names_in_files_of(experiment):
+    """Names of the numbers that the file of an experiment and those of its settings have themselves."""
+    texts = [options_of("experiment")[experiment]]
+    for paper in re.findall(r"override /settings: (\w+)/", texts[0]):
+        texts += options_of(f"settings/{paper}").values()
+        for recipe in recipes_of(paper):
+            texts += options_of(f"settings/{paper}/{recipe}").values()
+    return {
+        name for text in texts for name, value in flat(yaml.safe_load(text) or {}).items() if is_number(value)
+    }
+
+
 @pytest.fixture(scope="module")
 def leaves():
-    """Name → (a number of it, the configuration that has it), over all options of all groups and all experiments."""
-    groups = (
-        "lora",
-        "advantage",
-        "loss",
-        "credit",
-        "mismatch",
-        "curriculum",
-        "callbacks",
-        "reward",
-        "rollout",
-        "strategy",
-    )
+    """Name → (a number of it, the configuration that has it), over all options of all groups and all experiments.
+
+    An experiment is composed if its files have a number that none before it had.
+    """
     asked = [
         [],
         ["scale=paper", "data=math"],
-        ["reward_terms=overlong", "data=jsonl"],
+        ["data=jsonl"],
         ["protocol=pass_at_k"],
     ]
-    asked += [[f"experiment={name}"] for name in experiments()]
-    options = [[f"{group}={name}" for name in options_of(group) if name != "base"] for group in groups]
+    terms = [name for name in options_of("reward_terms") if name != "none"]
+    asked.append([f"reward_terms=[{','.join(terms)}]"])
+    options = [[f"{group}={name}" for name in options_of(group) if name != "base"] for group in GROUPS]
     asked += [list(filter(None, row)) for row in zip_longest(*options)]
     found = {}
     with initialize_config_module("tagrpo.configs", version_base="1.3"):
         for overrides in asked:
-            cfg = compose("evaluate" if "protocol=pass_at_k" in overrides else "train", overrides)
-            plain = OmegaConf.to_container(cfg, resolve=False)
-            for name, value in flat(plain).items():
-                if is_number(value):
-                    found.setdefault(name, (value, plain))
+            found = numbers_of(*overrides) | found
+        for name in experiments():
+            if names_in_files_of(name) - set(found):
+                found = numbers_of(f"experiment={name}") | found
     return found
+
+
+@pytest.mark.runs
+def test_no_experiment_has_numbers_that_its_files_do_not_have(leaves):
+    with initialize_config_module("tagrpo.configs", version_base="1.3"):
+        assert {name for one in experiments() for name in numbers_of(f"experiment={one}")} <= set(leaves)
 
 
 def test_all_groups_have_numbers(leaves):

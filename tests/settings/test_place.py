@@ -59,12 +59,17 @@ def test_the_directory_is_made(tmp_path):
     ("command", "asked", "said"),
     [
         ("train", ["hydra.run.dir=file/below"], "hydra.run.dir"),
-        ("train", ["hydra.run.dir=" + "a" * 300], "hydra.run.dir"),
-        ("train", ["name=../../evil"], "`name`"),
+        pytest.param("train", ["hydra.run.dir=" + "a" * 300], "hydra.run.dir", marks=pytest.mark.runs),
+        pytest.param("train", ["name=../../evil"], "`name`", marks=pytest.mark.runs),
         ("train", ["-m", "seed=0,1", "name=../evil"], "`name`"),
-        ("train", ["-m", "seed=0,1", "hydra.sweep.dir=file/below"], "hydra.sweep.dir"),
+        pytest.param(
+            "train",
+            ["-m", "seed=0,1", "hydra.sweep.dir=file/below"],
+            "hydra.sweep.dir",
+            marks=pytest.mark.runs,
+        ),
         ("evaluate", ["name=../../evil"], "`name`"),
-        ("evaluate", ["hydra.run.dir=file/below"], "hydra.run.dir"),
+        pytest.param("evaluate", ["hydra.run.dir=file/below"], "hydra.run.dir", marks=pytest.mark.runs),
     ],
 )
 def test_commands_end_with_a_sentence_and_write_nothing(tmp_path, command, asked, said):

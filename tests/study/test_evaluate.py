@@ -100,6 +100,7 @@ def test_the_command_records_the_code_and_the_settings_beside_its_results(tmp_pa
     assert f"torch {made_with['version/torch']}" in (tmp_path / "test.md").read_text()
 
 
+@pytest.mark.runs
 def test_questions_that_training_has_seen_are_warned_of_in_the_report(tmp_path):
     for name, start in (("seen", 0), ("new", 50)):
         rows = [{"question": f"{i} + {i + 1} = ?", "answer": str(2 * i + 1)} for i in range(start, start + 5)]

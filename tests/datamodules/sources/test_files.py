@@ -237,7 +237,7 @@ def test_a_typed_value_that_is_no_answer_is_refused(tmp_path, kind, value):
 @given(
     st.floats(width=32, allow_nan=False, allow_infinity=False, min_value=-(2**24) + 1, max_value=2**24 - 1)
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_float32_is_read_as_its_shortest_text(tmp_path, number):
     pq.write_table(pa.table({"answer": pa.array([number], pa.float32())}), tmp_path / "a.parquet")
     (row,) = read(tmp_path / "a.parquet")

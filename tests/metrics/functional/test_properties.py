@@ -30,7 +30,7 @@ from tagrpo.metrics.functional import (
     zero_gradient_probability,
 )
 
-quick = settings(max_examples=40)
+quick = settings(max_examples=min(40, settings.default.max_examples))
 VALUES = st.sampled_from([0.0, 0.1, 1.0, -1.5])
 GROUPED = st.lists(st.tuples(VALUES, st.sampled_from([-3, 0, 7])), min_size=1, max_size=12)
 FLAGS = st.lists(

@@ -75,7 +75,7 @@ def test_pooling_rescues_a_uniform_question():
 
 
 @given(value=st.floats(-3, 3, width=32), size=st.integers(1, 9))
-@settings(max_examples=50)
+@settings(max_examples=min(50, settings.default.max_examples))
 def test_equal_rewards_give_exact_zeros(value, size):
     groups = groups_of([value] * size, [0] * size)
     for group_by in ("question", "batch"):
@@ -88,7 +88,7 @@ def test_equal_rewards_give_exact_zeros(value, size):
     st.lists(st.tuples(st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 3)), min_size=1, max_size=20),
     st.randoms(),
 )
-@settings(max_examples=50)
+@settings(max_examples=min(50, settings.default.max_examples))
 def test_order_and_names_of_groups_do_not_matter(rows, random):
     rewards, question = map(list, zip(*rows, strict=True))
     order = list(range(len(rows)))

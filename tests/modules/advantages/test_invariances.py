@@ -82,7 +82,7 @@ def test_it_says_whether_it_reads_the_rewards(name):
 
 @pytest.mark.parametrize("name", EXACT | UNCENTRED)
 @given(rows=rows, random=st.randoms())
-@settings(max_examples=30)
+@settings(max_examples=min(30, settings.default.max_examples))
 def test_order_of_responses_and_names_of_groups_do_not_matter(name, rows, random):
     order = list(range(len(rows)))
     random.shuffle(order)
@@ -95,7 +95,7 @@ def test_order_of_responses_and_names_of_groups_do_not_matter(name, rows, random
 
 @pytest.mark.parametrize("name", EXACT | SAMPLED | UNCENTRED)
 @given(rows=rows, progress=st.floats(0, 1))
-@settings(max_examples=30)
+@settings(max_examples=min(30, settings.default.max_examples))
 def test_every_response_gets_a_finite_float32_advantage(name, rows, progress):
     groups = groups_of(rows, progress=progress)
     result = (EXACT | SAMPLED | UNCENTRED)[name](groups)
@@ -106,7 +106,7 @@ def test_every_response_gets_a_finite_float32_advantage(name, rows, progress):
 
 @pytest.mark.parametrize("name", EXACT | SAMPLED)
 @given(reward=st.floats(-3, 3, width=32), size=st.integers(1, 9))
-@settings(max_examples=20)
+@settings(max_examples=min(20, settings.default.max_examples))
 def test_equal_responses_have_advantages_of_exactly_zero(name, reward, size):
     groups = groups_of([(reward, 0)] * size)
     assert (EXACT | SAMPLED)[name](groups).tolist() == [0.0] * size
@@ -135,7 +135,7 @@ def test_the_documented_numbers_are_right(module):
     shift=st.integers(-4, 4),
     factor=st.integers(1, 8),
 )
-@settings(max_examples=30)
+@settings(max_examples=min(30, settings.default.max_examples))
 def test_group_advantages_know_no_shift_and_the_scale_that_they_say(scale, rewards, shift, factor):
     def found(values):
         return GroupAdvantage(scale=scale)(groups_of([(float(value), 0) for value in values]))
@@ -153,7 +153,7 @@ POOLED = EXACT.keys() - {"batch", "adaptive", "difficulty", "semantic entropy"}
 
 @pytest.mark.parametrize("name", sorted(POOLED))
 @given(rows=rows)
-@settings(max_examples=30)
+@settings(max_examples=min(30, settings.default.max_examples))
 def test_a_question_is_judged_by_its_own_pool_alone(name, rows):
     whole = EXACT[name](groups_of(rows))
     for question in range(4):

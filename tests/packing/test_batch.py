@@ -201,6 +201,7 @@ def test_a_rank_without_responses_packs_three_tokens_and_no_rows():
 def test_a_batch_moves_with_all_tensors_but_those_that_the_cpu_reads():
     packed = pack([torch.tensor([7])], torch.tensor([0]), [torch.tensor([1])], torch.tensor([0]))
     moved = packed.to("meta")
+    assert pack([torch.tensor([7])], torch.tensor([0]), [torch.tensor([1])], device="meta").input_ids.is_meta
     fields = {name: value for name, value in vars(moved).items() if isinstance(value, torch.Tensor)}
     assert {name for name, value in fields.items() if not value.is_meta} == {"rows", "lengths"}
     predicted = moved.predicted._asdict()

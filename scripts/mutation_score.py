@@ -4,8 +4,9 @@
     python scripts/mutation_score.py --only packing        one of them
 
 cosmic-ray makes the changes. For every mutant this process forks, before it has imported the package; the child imports
-the changed source in the place of the file, and runs the tests of the module until one fails. No file is touched. A
-mutant that needs over twice the CPU seconds of all its tests counts as noticed.
+the changed source in the place of the file, and runs the tests of the module until one fails, those of the same name
+first, then the shortest. No file is touched. A mutant that needs over twice the CPU seconds of all its tests counts as
+noticed.
 
 Outcomes are appended to `runs/mutation/<module>.jsonl`, so that an interrupted run goes on where it stopped; survivors
 are tried again. Those that are the same program as the original stand in `mutation_survivors.yaml` with the reason.
@@ -13,6 +14,8 @@ are tried again. Those that are the same program as the original stand in `mutat
 
 import argparse
 import ast
+import doctest
+import importlib
 import json
 import os
 import resource
@@ -55,6 +58,8 @@ PARTS = {
     "replay": ("contrib/exgrpo/replay.py", "contrib/exgrpo/test_replay.py"),
 }
 """Name → files of src to change, tests that may notice; the examples of the file may, too."""
+LEFT_OUT = "tests/contrib/test_folders.py"
+"""Tests of which files exist, not of what is in them."""
 COMPARISONS = "Eq_NotEq NotEq_Eq Lt_LtE Lt_Gt LtE_Lt LtE_GtE Gt_GtE Gt_Lt GtE_Gt GtE_LtE Is_IsNot IsNot_Is"
 BINARY = "Add_Sub Sub_Add Mul_Div Div_Mul FloorDiv_Div Mod_Mul Pow_Mul BitOr_BitAnd BitAnd_BitOr"
 OPERATORS = [
@@ -137,21 +142,51 @@ def first_line(node: Any) -> int:
     return min([node.lineno, *(decorator.lineno for decorator in getattr(node, "decorator_list", ()))])
 
 
-class FirstFailure:
-    """A pytest plugin: remembers the first test that fails."""
+class Order:
+    """A pytest plugin: runs tests in the order of `seconds`, remembers how long each took and the first that fails."""
 
-    name = ""
+    def __init__(self, seconds: dict[str, float]) -> None:
+        self.seconds = seconds
+        self.took: dict[str, float] = {}
+        self.failed = ""
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Put the shortest tests first."""
+        items.sort(key=lambda item: self.seconds.get(item.nodeid, 0.0))
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Remember."""
-        self.name = self.name or (report.nodeid if report.failed else "")
+        self.took[report.nodeid] = self.took.get(report.nodeid, 0.0) + report.duration
+        if report.failed and not self.failed:
+            self.failed = report.nodeid
 
 
-def first_failure(tests: Sequence[str], path: Path, source: str, limit: float) -> str:
-    """The name of the first test that fails where `path` reads `source`, or how the process ended; empty: all pass."""
+class Outcome(NamedTuple):
+    """What came of the tests."""
+
+    failed: str
+    """The first test that failed, or how the process ended. Empty if all passed."""
+    seconds: dict[str, float]
+    """Test → its duration."""
+
+
+def run_tests(
+    stages: Sequence[Sequence[str]], path: Path, source: str, limit: float, seconds: dict[str, float]
+) -> Outcome:
+    """Run the stages of tests, in a process where `path` reads `source`, until one test fails.
+
+    Args:
+        stages: arguments of pytest. A name of a module stands for the examples in its docstrings.
+        path: a file of the package.
+        source: what is imported in its place.
+        limit: CPU seconds.
+        seconds: test → its duration; shorter ones run first.
+    """
     reader, writer = os.pipe()
-    if not (child := os.fork()):
-        os.setsid()
+    child = os.fork()
+    if not child:
+        os.setpgid(0, 0)
         resource.setrlimit(resource.RLIMIT_CPU, (int(time.process_time() + limit) + 1,) * 2)
         signal.alarm(int(20 * limit) + 60)  # for one that waits for ever
         loaded = SourceFileLoader.get_code
@@ -163,15 +198,44 @@ def first_failure(tests: Sequence[str], path: Path, source: str, limit: float) -
         with open(os.devnull, "w") as silent:
             os.dup2(silent.fileno(), 1)
             os.dup2(silent.fileno(), 2)
-        plugin = FirstFailure()
-        code = pytest.main(["-xq", "-p", "no:cacheprovider", *tests], plugins=[plugin])
-        os.write(writer, (plugin.name or (f"pytest ended with {code}" if code else "")).encode())
+        outcome = Outcome("", {})
+        for stage in stages:
+            if not outcome.failed:
+                outcome = run_stage(stage, outcome.seconds, seconds)
+        os.write(writer, json.dumps(outcome).encode())
         os._exit(0)
     os.close(writer)
     with os.fdopen(reader) as pipe:
-        name = pipe.read()
+        written = pipe.read()
     _, status = os.waitpid(child, 0)
-    return f"ended by {status}" if status else name
+    return Outcome(f"ended by {status}", {}) if status else Outcome(*json.loads(written))
+
+
+def run_stage(stage: Sequence[str], took: dict[str, float], seconds: dict[str, float]) -> Outcome:
+    """Run one stage in this process; add its durations to `took`."""
+    if stage[0].startswith("tagrpo."):
+        try:
+            failed = doctest.testmod(importlib.import_module(stage[0])).failed
+        except Exception as error:
+            return Outcome(f"import: {type(error).__name__}", took)
+        return Outcome(f"examples of {stage[0]}" if failed else "", took)
+    plugin = Order(seconds)
+    code = pytest.main(["-xq", "-p", "no:cacheprovider", f"--ignore={LEFT_OUT}", *stage], plugins=[plugin])
+    failed = plugin.failed or (f"pytest ended with {code}" if code else "")
+    return Outcome(failed, {**took, **plugin.took})
+
+
+def stages_of(path: Path, tests: Sequence[str]) -> list[list[str]]:
+    """The examples in a file, then the tests that mirror it, then all tests of its part."""
+    inside = path.relative_to(ROOT / "src")
+    module = ".".join(["tagrpo", *inside.with_suffix("").parts]).removesuffix(".__init__")
+    mirrored = ROOT / "tests" / inside.with_name(f"test_{inside.name}")
+    if not mirrored.exists():
+        mirrored = mirrored.parent
+    stages = [[module], list(tests)]
+    if mirrored.exists():
+        stages.insert(1, [str(mirrored.relative_to(ROOT))])
+    return stages
 
 
 def score(part: str) -> None:
@@ -184,26 +248,25 @@ def score(part: str) -> None:
         "mutants", derandomize=True, database=None, phases=[Phase.explicit, Phase.generate]
     )
     settings.load_profile("mutants")
-    same, done = explained(), outcomes(part)
+    same = explained()
+    done = outcomes(part)
     tests = [f"tests/{name}" for name in PARTS[part][1].split()]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if failed := first_failure(tests, ROOT, "", 3600):
-        raise RuntimeError(f"Expected the tests of {part} to pass, but {failed}.")
+    unchanged = run_tests([tests], ROOT, "", 3600, {})
+    if unchanged.failed:
+        raise RuntimeError(f"Expected the tests of {part} to pass, but {unchanged.failed}.")
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     limit = 30 + 2 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     RESULTS.mkdir(parents=True, exist_ok=True)
     with (RESULTS / f"{part}.jsonl").open("a", buffering=1) as file:
         for path in files_of(part):
             for mutant, line, source in mutants(path):
-                if mutant not in same and not done.get(mutant):
-                    name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(
-                        ".__init__"
-                    )
-                    examples = f"tests/test_doctests.py::test_examples_in[tagrpo.{name}]"
-                    by = first_failure([*tests, examples], path, source, limit)
-                    print(json.dumps({**mutant._asdict(), "noticed": by}), file=file)
-                    if not by:
-                        print(f"survived  {mutant.file}:{line}  {mutant.old}  ->  {mutant.new}", flush=True)
+                if mutant in same or done.get(mutant):
+                    continue
+                by = run_tests(stages_of(path, tests), path, source, limit, unchanged.seconds).failed
+                print(json.dumps({**mutant._asdict(), "noticed": by}), file=file)
+                if not by:
+                    print(f"survived  {mutant.file}:{line}  {mutant.old}  ->  {mutant.new}", flush=True)
 
 
 def files_of(part: str) -> list[Path]:

@@ -116,6 +116,11 @@ def test_blocks_show_every_token_what_it_may_see(prompts, responses):
     ]
 
 
+def test_pairs_of_long_responses_are_counted_exactly():
+    packed = pack([torch.zeros(1, dtype=torch.long)], torch.tensor([0]), [torch.arange(10_001)])
+    assert packed.work.pairs == 50_015_001  # more than float32 counts
+
+
 def test_blocks_have_few_shapes():
     heads = [torch.arange(n) for n in (4, 6, 9)]
     bodies = [torch.arange(start, start + n) for start, n in ((10, 9), (30, 7), (50, 10), (70, 13), (90, 14))]
@@ -151,7 +156,8 @@ def test_many_runs_that_share_equally_much_share_one_mask(head, alike, longer, m
     bodies = [torch.tensor([start, 2 + row, *range(row % 3)]) for row, start in enumerate(starts)]
     blocks, _ = pack([torch.arange(head)], torch.zeros(len(bodies), dtype=torch.long), bodies).blocks
     assert [None if block.mask is None else len(block.mask) for block in blocks] == masks
-    assert sum(len(block.queries) for block in blocks) == len(bodies)
+    sizes = [1, alike, longer] if len(masks) == 3 else [1, alike + longer]
+    assert [len(block.queries) for block in blocks] == sizes
 
 
 def test_the_mask_of_one_block_has_a_second_one_without_tokens():

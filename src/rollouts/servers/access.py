@@ -1,8 +1,10 @@
 """The token that vLLM servers share with their trainers, and middleware that requires it on every route.
 
-vLLM's own `--api-key` guards sampling alone: it leaves open the routes that replace weights or call a worker.
+vLLM's own `--api-key` guards sampling alone: it leaves open the routes that replace weights or call a worker,
+which `VLLM_SERVER_DEV_MODE=1` adds.
 """
 
+import json
 import os
 import secrets
 from collections.abc import Awaitable, Callable
@@ -10,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
+
+from .flags import REPORT, flag_report
 
 VARIABLE = "TAGRPO_TOKEN"
 FILE = Path("~/.cache/tagrpo/token")
@@ -50,7 +54,8 @@ def _of_file(path: Path) -> str:
 class RequireToken:
     """ASGI middleware, for vLLM's `--middleware`, that answers 401 to requests without the token.
 
-    The token is expected in the header `Authorization: Bearer <token>`.
+    The token is expected in the header `Authorization: Bearer <token>`. With it, `REPORT` is answered with the
+    flags that the server lacks.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
@@ -60,13 +65,22 @@ class RequireToken:
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Pass the request on to the application, or refuse it."""
         asks = scope["type"] in ("http", "websocket")
-        if not asks or secrets.compare_digest(
-            dict(scope["headers"]).get(b"authorization", b""), self.expected
-        ):
-            await self.app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
+        if asks and not self._allowed(scope):
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await _answer(send, 401, "text/plain", b"Expected the token of this server.")
+        elif scope.get("path") == REPORT:
+            await _answer(send, 200, "application/json", json.dumps(flag_report(scope["app"])).encode())
         else:
-            headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
-            await send({"type": "http.response.start", "status": 401, "headers": headers})
-            await send({"type": "http.response.body", "body": b"Expected the token of this server."})
+            await self.app(scope, receive, send)
+
+    def _allowed(self, scope: dict[str, Any]) -> bool:
+        shown = dict(scope["headers"]).get(b"authorization", b"")
+        return secrets.compare_digest(shown, self.expected)
+
+
+async def _answer(send: Any, status: int, kind: str, content: bytes) -> None:
+    headers = [(b"content-type", kind.encode()), (b"www-authenticate", b"Bearer")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": content})

@@ -10,16 +10,22 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+import torch
 
 from ...foreign import ForeignDataError, read_json
 from ..engines.base import EngineError
+from ..engines.transfer.sums import compare_sums
 from ..engines.weight_stream import Weights, address_towards, offered
 from .access import FILE, VARIABLE
-from .server_replies import REMEDY, Models, WeightInfo
+from .flags import GUARD, REPORT, START
+from .server_replies import REMEDY, Checksums, FlagReport, Models, WeightInfo, WorldSize
+
+if TYPE_CHECKING:
+    from ..engines.transfer.nccl import NcclGroup
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -29,9 +35,12 @@ CONTROL_SECONDS = 45.0
 """Time limit of calls that neither sample nor move weights, and of a pause in a transfer of weights."""
 CONTROL_BYTES = 1 << 20
 """Size of the largest reply to calls that do not sample."""
-START = "Start the server with `python -m tagrpo.rollouts.servers.serve`."
+CHECKSUM_BYTES = 1 << 26
+"""Size of the largest list of check sums."""
 TOKEN = f"Its token is another one: set {VARIABLE} to the same value for the server and all ranks, or copy {FILE}."
-HINTS = {401: TOKEN, 403: START, 404: START}
+HINTS = {401: TOKEN, 403: START, 404: f"It lacks `{GUARD}`, or is not vLLM. {START}"}
+SLOWEST = 1e9
+"""Bytes per second of the slowest network that NCCL is expected on."""
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, EngineError, ForeignDataError)  # of calls to a server
 
 
@@ -110,9 +119,14 @@ class VLLMServer:
     another error of `FAILURES` if the server is gone or fails.
     """
 
-    def __init__(self, url: str, timeout: float, token: str) -> None:
+    def __init__(
+        self, url: str, timeout: float, token: str, groups: dict[str, "NcclGroup"], check: bool = False
+    ) -> None:
         self.url = url
         self.timeout = timeout
+        self.groups = groups  # URL → group of NCCL, if there is one
+        self.check = check  # whether check sums are compared after a transfer
+        self.coming = ""  # version of the weights that are being sent
         self.answers = False
         self.distrusted = False  # whether a reply of it has broken its contract
         self.state = ""  # why it gets no more requests; empty while it holds the current weights
@@ -194,34 +208,126 @@ class VLLMServer:
         Returns an error message, empty on success.
         """
         try:
+            if send is not None:
+                backend = self.check_flags()
             held = self.get("/weight_info", WeightInfo).weight_version
             self.answers = True
             if send is not None:
                 if held != version:
-                    self.exchange_weights(send, version)
+                    self.exchange_weights(send, version, backend, held)
                     held = self.get("/weight_info", WeightInfo).weight_version
+                self.post("/resume")
                 self.context = self.get("/v1/models", Models).data[0].max_model_len
         except FAILURES as error:
             return self.why(error)
         return "" if held == version else f"it holds the weights {held[:80]!r}"
 
-    def exchange_weights(self, weights: Weights, version: str) -> None:
+    def check_flags(self) -> str:
+        """Check that the server was started with all flags, and return the backend of its weight transfer.
+
+        Raises:
+            EngineError: if the server lacks a flag, or this process lacks its backend.
+        """
+        report = self.get(REPORT, FlagReport)
+        self.answers = True
+        if report.lacking:
+            raise EngineError(f"Expected a server with all flags, but it lacks {', '.join(report.lacking)}. {START}")
+        usable = ["tcp", "nccl"] if torch.cuda.is_available() else ["tcp"]
+        if report.backend not in usable:
+            raise EngineError(
+                f"Expected --weight-transfer-config with a backend of {usable}, which the trainer can use, but the "
+                f"server has {report.backend!r}. {START}"
+            )
+        return report.backend
+
+    def exchange_weights(self, weights: Weights, version: str, backend: str, held: str) -> None:
         """Stop sampling, let the workers receive the weights, and clear the cache of prefixes.
 
         Until the weights are complete and the cache is empty, the server reports their version as
-        "unfinished".
+        "unfinished". The caller has it resume.
+
+        Args:
+            weights: Names and tensors on the CPU.
+            version: Version of the weights.
+            backend: Backend of the server's weight transfer, `tcp` or `nccl`.
+            held: Version that the server has reported.
         """
         self.post("/update_weight_version", {"new_version": "unfinished"})
         self.post("/pause?mode=abort")
+        self.coming = version
+        if backend == "nccl":
+            self._broadcast(weights, version, held)
+        else:
+            self._stream(weights)
+        if self.check:
+            self._compare_sums(weights)
+
+    def _stream(self, weights: Weights) -> None:
         limit, host = min(CONTROL_SECONDS, self.timeout), address_towards(urlsplit(self.url).hostname or "")
         stalled = partial(self.give_up, f"it took no weights for {limit:.0f} s")
         taken = threading.Event()
+        self.init_weight_transfer_engine({})
+        self.start_weight_update()
         with offered(weights, limit, host, stalled, taken.set) as where:
-            self.post("/collective_rpc", {"method": "take_weights", "kwargs": where}, self.timeout)
+            self.update_weights(where)
             if not taken.wait(limit):
                 raise EngineError(
                     f"Expected {self.url} to take the weights, but it only confirmed them. {START}"
                 )
+        self.finish_weight_update()
+
+    def _broadcast(self, weights: Weights, version: str, held: str) -> None:
+        """Send weights by NCCL, in a new group if the server has left its earlier one."""
+        from ..engines.transfer.nccl import NcclGroup
+
+        group = self.groups.pop(self.url, None)
+        if group is not None and group.version != held:
+            group.close()
+            group = None
+        limit = min(CONTROL_SECONDS, self.timeout)
+        limit_of_bytes = limit + sum(tensor.nbytes for _, tensor in weights) / SLOWEST
+        try:
+            if group is None:
+                self.post("/shutdown_weight_transfer_engine")
+                workers = self.get("/get_world_size", WorldSize).world_size
+                device = torch.device("cuda", torch.cuda.current_device())
+                group = NcclGroup(self, workers, device, limit)
+            group.send(weights, limit_of_bytes)
+        except TimeoutError:
+            self.give_up(f"it took no weights for {limit_of_bytes:.0f} s")
+            raise
+        group.version = version
+        self.groups[self.url] = group
+
+    def _compare_sums(self, weights: Weights) -> None:
+        reply = self.post("/weight_checker", {"action": "checksum"}, self.timeout, most=CHECKSUM_BYTES)
+        source = f"the reply of {self.url}/weight_checker"
+        found = read_json(Checksums, reply, source=source, remedy=REMEDY).checksums
+        compared, wrong = compare_sums(found, weights)
+        if wrong or not compared:
+            self.post("/update_weight_version", {"new_version": "unfinished"})
+            raise EngineError(
+                f"Expected {self.url} to hold the weights that were sent (rollout.engine.check_weights), but of "
+                f"{compared} compared {len(wrong)} differ: {wrong[:3]}. Check the type of its weights (--dtype)."
+            )
+
+    def init_weight_transfer_engine(self, init_info: Json) -> None:
+        """Prepare the server's workers for transfers; with this, the class is a client of vLLM's trainers."""
+        self.post("/init_weight_transfer_engine", {"init_info": init_info})
+
+    def start_weight_update(self) -> None:
+        """Begin an update, after ending one that a killed trainer has left."""
+        try:
+            self.post("/start_weight_update")
+        except httpx.HTTPStatusError:
+            self.post("/finish_weight_update")
+            self.post("/start_weight_update")
+
+    def update_weights(self, update_info: Json) -> None:
+        """Have the workers receive weights; returns when they have."""
+        self.post("/update_weights", {"update_info": update_info}, self.timeout)
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Clear the cache of prefixes, and name the weights; the server is still paused."""
         self.post("/reset_prefix_cache")
-        self.post("/update_weight_version", {"new_version": version})
-        self.post("/resume")
+        self.post("/finish_weight_update", {"weight_version": weight_version or self.coming})

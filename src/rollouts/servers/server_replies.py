@@ -21,9 +21,18 @@ COINCIDENCE = 1e-15
 
 In a million requests, an error has the probability 1e-9."""
 REMEDY = (
-    "Start the server with `python -m tagrpo.rollouts.servers.serve` of this installation, or take it out of "
-    "rollout.engine.url."
+    "Start the server with the vLLM of this installation and the flags that `python -m tagrpo.rollouts.servers.flags` "
+    "prints, or take it out of rollout.engine.url."
 )
+
+
+class FlagReport(Message):
+    """Reply of the middleware's `/tagrpo_flags`."""
+
+    lacking: list[Text]
+    """Flags that the server lacks, as they are written on its command line."""
+    backend: Text
+    """Backend of its weight transfer; empty if it has none."""
 
 
 class WeightInfo(Message):
@@ -31,6 +40,20 @@ class WeightInfo(Message):
 
     weight_version: Text
     """The version that the trainer gave the weights."""
+
+
+class WorldSize(Message):
+    """Reply of `/get_world_size`."""
+
+    world_size: Annotated[int, Field(ge=1)]
+    """Workers of the server."""
+
+
+class Checksums(Message):
+    """Reply of `/weight_checker`."""
+
+    checksums: dict[Text, Text]
+    """vLLM's name of each weight, after the worker's place and a colon → SHA-256 of its bytes."""
 
 
 class Model(Message):

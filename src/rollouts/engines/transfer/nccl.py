@@ -1,0 +1,158 @@
+"""Sender of vLLM's `nccl` backend: the trainer's first rank and the workers of one server form a group.
+
+Each server has a group of its own. In a common group, one dead server would leave the workers of all others
+waiting in a broadcast that nothing can end from outside. The group is made from a unique id, which servers
+get by their guarded route: vLLM's other way, a store at an open port, unpickles what anyone writes there.
+"""
+
+import base64
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from vllm.distributed.weight_transfer.base import ParamMeta, VLLMWeightSyncClient, WeightSource
+from vllm.distributed.weight_transfer.nccl_common import uid_init_process_group, worker_init_payload
+from vllm.distributed.weight_transfer.nccl_engine import (
+    NCCLTrainerWeightTransferEngine,
+    NCCLWeightTransferInitInfo,
+)
+
+from ..base import EngineError
+from ..weight_stream import Weights
+
+
+class HostSource(WeightSource):
+    """Weights in host memory, copied to a device one tensor at a time.
+
+    The first rank keeps full tensors of the sharded parameters there: a server that comes back during sampling
+    gets weights when no other rank takes part.
+
+    Args:
+        weights: Names and tensors on the CPU.
+        device: Device to copy to.
+    """
+
+    def __init__(self, weights: Weights, device: torch.device) -> None:
+        self.weights = weights
+        self.device = device
+
+    def metadata(self) -> list[ParamMeta]:
+        """Return name, type and shape of each tensor."""
+        return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self.weights]
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in self.weights:
+            yield name, tensor.to(self.device, non_blocking=True)
+
+
+class NcclGroup:
+    """Group of the trainer's first rank and the workers of one server, over which weights are broadcast.
+
+    It is the client of vLLM's `NCCLTrainerWeightTransferEngine`, and passes calls on to the server. Calls of NCCL
+    whose peer is gone never return: they run in daemon threads, and a failure aborts the group.
+
+    Args:
+        server: Client of the server's routes.
+        workers: Number of the server's workers.
+        device: GPU of the trainer.
+        seconds: Time limit for the group to form.
+
+    Raises:
+        EngineError: if NCCL fails.
+        TimeoutError: if the group is not complete in time.
+        Exception: if a call of the server fails.
+    """
+
+    def __init__(
+        self, server: VLLMWeightSyncClient, workers: int, device: torch.device, seconds: float
+    ) -> None:
+        self.server = server
+        self.device = device
+        self.version = ""  # of the weights that the server got last over this group
+        unique_id = torch.cuda.nccl.unique_id()
+        info = NCCLWeightTransferInitInfo(
+            rank_offset=1,
+            world_size=workers + 1,
+            nccl_unique_id_b64=base64.b64encode(unique_id).decode(),
+        )
+        source = HostSource([], device)
+        self.engine = NCCLTrainerWeightTransferEngine(client=self, source=source, packed=False)
+
+        def join() -> None:
+            group = uid_init_process_group(unique_id, 0, workers + 1, device)
+            self.engine.model_update_group = group
+
+        def invite() -> None:
+            self.init_weight_transfer_engine(worker_init_payload(info))
+
+        self._run(join, seconds, invite)
+
+    def send(self, weights: Weights, seconds: float) -> None:
+        """Broadcast weights, and have the server compute with them.
+
+        Raises:
+            EngineError: if NCCL fails.
+            TimeoutError: if the transfer takes longer than `seconds`.
+            Exception: if a call of the server fails.
+        """
+        self.engine.source = HostSource(weights, self.device)
+        self._run(self.engine.send_weights, seconds)
+
+    def close(self) -> None:
+        """Abort the group: calls of NCCL that wait for a peer end."""
+        self.engine.shutdown()
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        """Have the workers join the group."""
+        self.server.init_weight_transfer_engine(init_info)
+
+    def start_weight_update(self) -> None:
+        """Have the workers prepare for weights."""
+        self.server.start_weight_update()
+
+    def update_weights(self, update_info: dict[str, Any]) -> None:
+        """Have the workers take part in the broadcast; a failure ends `send`, which would wait for them."""
+        try:
+            self.server.update_weights(update_info)
+        except Exception as error:
+            self._fail(error)
+            raise
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        """Have the workers compute with the weights."""
+        self.server.finish_weight_update(weight_version)
+
+    def _fail(self, error: Exception) -> None:
+        with suppress(InvalidStateError):  # it has ended, or something else failed before
+            self.outcome.set_exception(error)
+
+    def _run(self, task: Callable[[], None], seconds: float, beside: Callable[[], None] | None = None) -> None:
+        """Run a task until it ends, it or the call `beside` it fails, or the time is up."""
+        self.outcome: Future[None] = Future()
+
+        def run_task() -> None:
+            # With a stream of its own, a broadcast to a dead server holds up no other work.
+            with torch.cuda.device(self.device), torch.cuda.stream(torch.cuda.Stream(self.device)):
+                task()
+            with suppress(InvalidStateError):
+                self.outcome.set_result(None)
+
+        def run(job: Callable[[], None]) -> None:
+            try:
+                job()
+            except Exception as error:
+                self._fail(error)
+
+        for job in filter(None, (run_task, beside)):
+            threading.Thread(target=run, args=(job,), daemon=True).start()
+        try:
+            self.outcome.result(seconds)
+        except Exception as error:
+            self.close()
+            if isinstance(error, RuntimeError) and not isinstance(error, EngineError):
+                raise EngineError(f"The group of NCCL has failed: {error}") from error
+            raise

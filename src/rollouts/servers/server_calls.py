@@ -283,7 +283,7 @@ class VLLMServer:
 
     def _broadcast(self, weights: Weights, version: str, held: str) -> None:
         """Send weights by NCCL, in a new group if the server has left its earlier one."""
-        from ..engines.transfer.nccl import NcclGroup
+        from ..engines.transfer.nccl import NcclGroup, own_device
 
         group = self.groups.pop(self.url, None)
         if group is not None and group.version != held:
@@ -295,9 +295,8 @@ class VLLMServer:
             if group is None:
                 self.post("/shutdown_weight_transfer_engine")
                 workers = self.get("/get_world_size", WorldSize).world_size
-                device = torch.device("cuda", torch.cuda.current_device())
-                group = NcclGroup(self, workers, device, limit)
-            group.send(weights, limit_of_bytes)
+                group = NcclGroup(self, workers, own_device(), limit)
+            group.send(self, weights, limit_of_bytes)
         except TimeoutError:
             self.give_up(f"it took no weights for {limit_of_bytes:.0f} s")
             raise

@@ -25,6 +25,11 @@ from ..base import EngineError
 from ..weight_stream import Weights
 
 
+def own_device() -> torch.device:
+    """Return the GPU of this process."""
+    return torch.device("cuda", torch.cuda.current_device())
+
+
 class HostSource(WeightSource):
     """Weights in host memory, copied to a device one tensor at a time.
 
@@ -91,14 +96,15 @@ class NcclGroup:
 
         self._run(join, seconds, invite)
 
-    def send(self, weights: Weights, seconds: float) -> None:
-        """Broadcast weights, and have the server compute with them.
+    def send(self, server: VLLMWeightSyncClient, weights: Weights, seconds: float) -> None:
+        """Broadcast weights, and have the server, by the calls of its present client, compute with them.
 
         Raises:
             EngineError: if NCCL fails.
             TimeoutError: if the transfer takes longer than `seconds`.
             Exception: if a call of the server fails.
         """
+        self.server = server
         self.engine.source = HostSource(weights, self.device)
         self._run(self.engine.send_weights, seconds)
 

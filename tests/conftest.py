@@ -267,7 +267,7 @@ class VLLMServers:
         self.model, self.folder = model, folder
         self.launcher = subprocess.Popen(
             [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-            env={**os.environ, "VLLM_SERVER_DEV_MODE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "1"},
+            env={**os.environ, "VLLM_SERVER_DEV_MODE": "1"},
         )  # fmt: skip
         self.running: dict[str, int | None] = {}
 

@@ -131,7 +131,9 @@ def test_the_document_has_a_place_for_every_table():
 def test_weights_over_tcp_are_compared_with_a_plain_socket_for_one_and_two_receivers():
     rows = weight_stream.compared([1e-3, 2e-3], tensors=3, rounds=2)
     ways = [(row["gigabytes"], row["way"], row["receivers"]) for row in rows]
-    expected = [(size, way, count) for size in (1e-3, 2e-3) for count in (1, 2) for way in ("plain", "stream")]
+    expected = [
+        (size, way, count) for size in (1e-3, 2e-3) for count in (1, 2) for way in ("plain", "stream")
+    ]
     assert sorted(ways) == sorted(expected)
     for row in rows:
         assert row["gb_per_s_each"] > 0

@@ -11,7 +11,6 @@ from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
 
-
 class Digests:
     """Adds `weight_digests` to what `/collective_rpc` can call."""
 

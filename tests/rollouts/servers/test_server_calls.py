@@ -232,7 +232,13 @@ def test_a_server_that_hangs_loses_its_requests_to_another(
     assert sampled(engine) == EVERYTHING, "the sync has brought it back"
 
 
-HANGS = ["tagrpo_flags", "update_weight_version", "pause", "init_weight_transfer_engine", "start_weight_update"]
+HANGS = [
+    "tagrpo_flags",
+    "update_weight_version",
+    "pause",
+    "init_weight_transfer_engine",
+    "start_weight_update",
+]
 HANGS += ["update_weights", "reset_prefix_cache", "finish_weight_update", "resume"]
 
 

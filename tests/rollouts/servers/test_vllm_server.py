@@ -192,7 +192,9 @@ def test_a_server_that_hangs_ends_in_an_error_after_bounded_retries(server, make
 
 def test_a_server_without_the_guard_is_named_with_what_to_do(server, make_engine):
     server.fail = {"tagrpo_flags": raising(Refusal(404))}
-    with pytest.raises(EngineError, match=rf"answered 404.*{GUARD}.*python -m tagrpo\.rollouts\.servers\.flags"):
+    with pytest.raises(
+        EngineError, match=rf"answered 404.*{GUARD}.*python -m tagrpo\.rollouts\.servers\.flags"
+    ):
         make_engine(server.url).sync(WEIGHTS)
     assert "update_weights" not in server.calls
 
@@ -237,7 +239,10 @@ def test_check_sums_are_compared_if_asked_for_and_a_server_with_other_weights_is
     server, other, make_engine, caplog
 ):
     def checksums_of(fake):
-        sums = {f"dp0:pp0:pcp0:tp0:{name}": hashlib.sha256(bytes_of(t)).hexdigest() for name, t in fake.weights.items()}
+        sums = {
+            f"dp0:pp0:pcp0:tp0:{name}": hashlib.sha256(bytes_of(t)).hexdigest()
+            for name, t in fake.weights.items()
+        }
         return {"checksums": sums}
 
     for fake in (server, other):
@@ -368,7 +373,7 @@ def test_a_trainer_with_another_token_is_told_so(server, make_engine, monkeypatc
 def test_a_killed_vllm_server_is_waited_for_and_samples_the_same_from_the_same_weights(
     tiny_policy, vllm_servers, vllm_server
 ):
-    engine = VLLMServerEngine(str(tiny_policy), vllm_server, dtype="float32", timeout=60, patience=240)
+    engine = VLLMServerEngine(str(tiny_policy), vllm_server, dtype="float32", timeout=600, patience=600)
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
     engine.sync(model.named_parameters())
     generator = torch.Generator().manual_seed(0)
@@ -414,7 +419,7 @@ def test_a_server_whose_stream_of_weights_breaks_off_takes_the_next_one_whole(
     tiny_policy, vllm_server, monkeypatch
 ):
     engine = VLLMServerEngine(
-        str(tiny_policy), vllm_server, dtype="float32", timeout=60, patience=240, retries=1
+        str(tiny_policy), vllm_server, dtype="float32", timeout=600, patience=600, retries=1
     )
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
     names = [name.split(".")[-2] for name, _ in model.named_parameters()]
@@ -444,7 +449,7 @@ def test_a_server_whose_stream_of_weights_breaks_off_takes_the_next_one_whole(
 @pytest.mark.slow
 @pytest.mark.vllm
 def test_a_real_server_answers_nobody_without_the_token_on_any_of_its_routes(tiny_policy, vllm_server):
-    VLLMServerEngine(str(tiny_policy), vllm_server, timeout=60, patience=240)._prepared()
+    VLLMServerEngine(str(tiny_policy), vllm_server, timeout=600, patience=600)._prepared()
     allowed = {"Authorization": f"Bearer {shared_token()}"}
     routes = httpx.get(f"{vllm_server}/openapi.json", headers=allowed, timeout=300).json()["paths"]
     assert {"/update_weights", "/update_weight_version", "/inference/v1/generate", "/health"} <= routes.keys()
@@ -470,7 +475,7 @@ def test_one_of_two_real_servers_is_stopped_and_then_killed_while_they_sample(
     file = tmp_path / "servers.txt"
     second = vllm_servers.start()
     file.write_text(f"{vllm_server}\n{second}\n")
-    engine = VLLMServerEngine(str(tiny_policy), f"file:{file}", dtype="float32", timeout=1800, patience=240)
+    engine = VLLMServerEngine(str(tiny_policy), f"file:{file}", dtype="float32", timeout=1800, patience=600)
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
     generator = torch.Generator().manual_seed(0)
     prompts = [torch.randint(3, 60, (5,), generator=generator) for _ in range(60)]

@@ -136,7 +136,9 @@ class NcclGroup:
         with suppress(InvalidStateError):  # it has ended, or something else failed before
             self.outcome.set_exception(error)
 
-    def _run(self, task: Callable[[], None], seconds: float, beside: Callable[[], None] | None = None) -> None:
+    def _run(
+        self, task: Callable[[], None], seconds: float, beside: Callable[[], None] | None = None
+    ) -> None:
         """Run a task until it ends, it or the call `beside` it fails, or the time is up."""
         self.outcome: Future[None] = Future()
 

@@ -48,7 +48,9 @@ class Communicator:
         assert tensor.is_contiguous()
         if self.rank == src:
             for rank in range(1, self.world_size):
-                self.until_done(lambda rank=rank: self.members[rank].inbox.put(tensor.clone(), timeout=0.02), Full)
+                self.until_done(
+                    lambda rank=rank: self.members[rank].inbox.put(tensor.clone(), timeout=0.02), Full
+                )
         else:
             received = self.until_done(lambda: self.inbox.get(timeout=0.02), Empty)
             assert (received.shape, received.dtype) == (tensor.shape, tensor.dtype)
@@ -263,7 +265,9 @@ def test_a_server_that_does_not_join_is_named(servers, make_engine, monkeypatch,
     monkeypatch.setattr(server_calls, "CONTROL_SECONDS", 2.0)
     released = threading.Event()
     refuse = raising(ConnectionAbortedError)
-    servers[0].fail = {"init_weight_transfer_engine": refuse if join == "refuses" else lambda: released.wait(120)}
+    servers[0].fail = {
+        "init_weight_transfer_engine": refuse if join == "refuses" else lambda: released.wait(120)
+    }
     with pytest.raises(EngineError, match=servers[0].url):
         make_engine(servers[0]).sync(WEIGHTS)
     released.set()

@@ -34,7 +34,9 @@ def held(**changes):
     """What a server of one worker holds: joined layers, and embeddings padded with zeros."""
     q, k, v = (SENT[f"{LAYER}.self_attn.{name}_proj.weight"] for name in "qkv")
     weights = {
-        "model.embed_tokens.weight": torch.cat([SENT["model.embed_tokens.weight"], torch.zeros(28, 8).bfloat16()]),
+        "model.embed_tokens.weight": torch.cat(
+            [SENT["model.embed_tokens.weight"], torch.zeros(28, 8).bfloat16()]
+        ),
         f"{LAYER}.self_attn.qkv_proj.weight": torch.cat([q, k, v]),
         f"{LAYER}.mlp.gate_up_proj.weight": torch.cat(
             [SENT[f"{LAYER}.mlp.{name}_proj.weight"] for name in ("gate", "up")]
@@ -71,7 +73,10 @@ def test_joined_parts_in_another_order_are_wrong():
 
 def test_packed_copies_and_what_only_the_server_has_are_left_out():
     packed = dict.fromkeys((f"{LAYER}.self_attn.qkv_proj.weight", f"{LAYER}.mlp.down_proj.weight"), random(0))
-    own = {f"{LAYER}.self_attn.attn.k_scale": random(1), "model.layers.9.mlp.gate_up_proj.weight": random(4, 8)}
+    own = {
+        f"{LAYER}.self_attn.attn.k_scale": random(1),
+        "model.layers.9.mlp.gate_up_proj.weight": random(4, 8),
+    }
     assert compare_sums(sums(held(**packed, **own)), list(SENT.items())) == (3, [])
 
 

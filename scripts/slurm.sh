@@ -52,7 +52,7 @@ if ((servers)); then
         first=$((SLURM_LOCALID * GPUS_PER_SERVER))
         export CUDA_VISIBLE_DEVICES=$(seq -s, $first $((first + GPUS_PER_SERVER - 1)))
         while sleep 1; do
-            eval "$(python -m tagrpo.rollouts.servers.flags "$SERVED" --host 0.0.0.0 --port $((8000 + SLURM_LOCALID)) \
+            eval "$(python -m tagrpo.rollouts.transfer.flags "$SERVED" --host 0.0.0.0 --port $((8000 + SLURM_LOCALID)) \
                 --tensor-parallel-size "$GPUS_PER_SERVER")"
         done' </dev/null &
     # shellcheck disable=SC2064

@@ -36,7 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-from tagrpo.rollouts.servers.flags import server_flags
+from tagrpo.rollouts.transfer.flags import server_flags
 from tagrpo.starter import starter_path
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Rollouts, Seconds
 

@@ -32,8 +32,8 @@ from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rewards import FinalAnswerReward
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig, TransformersEngine
 from tagrpo.rollouts.servers.access import VARIABLE
-from tagrpo.rollouts.servers.flags import DEV_MODE, server_flags
 from tagrpo.rollouts.servers.vllm_server import VLLMServerEngine
+from tagrpo.rollouts.transfer.flags import DEV_MODE, server_flags
 from tagrpo.settings.checks import missing_settings
 from tagrpo.settings.config import check_settings
 from tagrpo.starter import starter_path

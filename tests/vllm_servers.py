@@ -28,7 +28,7 @@ for module in (
     "vllm.v1.engine.core",
     "vllm.v1.worker.cpu_worker",
     "vllm_digests",
-    "tagrpo.rollouts.engines.transfer.tcp",
+    "tagrpo.rollouts.transfer.tcp",
 ):
     importlib.import_module(module)
 

@@ -83,7 +83,7 @@ class FakeServer:
         return {}
 
     def tagrpo_flags(self, _):
-        return {"lacking": self.lacking, "backend": "tcp"}
+        return {"lacking": self.lacking, "backend": "tcp", "workers": 2}
 
     def start_weight_update(self, _):
         if self.updating:

@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from .flags import REPORT, flag_report
+from ..transfer.flags import REPORT, flag_report
 
 VARIABLE = "TAGRPO_TOKEN"
 FILE = Path("~/.cache/tagrpo/token")

@@ -6,7 +6,7 @@ A server that hangs during a transfer of weights is given up within 60 s; a movi
 
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -18,14 +18,14 @@ import torch
 
 from ...foreign import ForeignDataError, read_json
 from ..engines.base import EngineError
-from ..engines.transfer.sums import compare_sums
 from ..engines.weight_stream import Weights, address_towards, offered
+from ..transfer.flags import GUARD, REPORT, START
+from ..transfer.sums import compare_sums
 from .access import FILE, VARIABLE
-from .flags import GUARD, REPORT, START
-from .server_replies import REMEDY, Checksums, FlagReport, Models, WeightInfo, WorldSize
+from .server_replies import REMEDY, FlagReport, Models, WeightInfo
 
 if TYPE_CHECKING:
-    from ..engines.transfer.nccl import NcclGroup
+    from ..transfer.nccl import NcclGroup
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -132,6 +132,7 @@ class VLLMServer:
         self.groups = {} if groups is None else groups  # URL → group of NCCL, kept between transfers
         self.check = check  # whether check sums are compared after a transfer
         self.coming = ""  # version of the weights that are being sent
+        self.on_failure: Callable[[Exception], None] = lambda _: None  # of `update_weights`
         self.answers = False
         self.distrusted = False  # whether a reply of it has broken its contract
         self.state = ""  # why it gets no more requests; empty while it holds the current weights
@@ -214,12 +215,12 @@ class VLLMServer:
         """
         try:
             if send is not None:
-                backend = self.check_flags()
+                report = self.check_flags()
             held = self.get("/weight_info", WeightInfo).weight_version
             self.answers = True
             if send is not None:
                 if held != version:
-                    self.exchange_weights(send, version, backend, held)
+                    self.exchange_weights(send, version, held, report)
                     held = self.get("/weight_info", WeightInfo).weight_version
                 self.post("/resume")
                 self.context = self.get("/v1/models", Models).data[0].max_model_len
@@ -227,27 +228,26 @@ class VLLMServer:
             return self.why(error)
         return "" if held == version else f"it holds the weights {held[:80]!r}"
 
-    def check_flags(self) -> str:
-        """Check that the server was started with all flags, and return the backend of its weight transfer.
+    def check_flags(self) -> FlagReport:
+        """Return what the server says about its flags, if it has all and a backend that the trainer can use.
 
         Raises:
-            EngineError: if the server lacks a flag, or this process lacks its backend.
+            EngineError: if it lacks a flag or has another backend.
         """
         report = self.get(REPORT, FlagReport)
         self.answers = True
         if report.lacking:
-            raise EngineError(
-                f"Expected a server with all flags, but it lacks {', '.join(report.lacking)}. {START}"
-            )
+            lacking = ", ".join(report.lacking)
+            raise EngineError(f"Expected {self.url} to have all flags, but it lacks {lacking}. {START}")
         usable = ["tcp", "nccl"] if torch.cuda.is_available() else ["tcp"]
         if report.backend not in usable:
             raise EngineError(
-                f"Expected --weight-transfer-config with a backend of {usable}, which the trainer can use, but the "
-                f"server has {report.backend!r}. {START}"
+                f"Expected {self.url} to have --weight-transfer-config with a backend of {usable}, as the trainer has, "
+                f"but got {report.backend!r}. {START}"
             )
-        return report.backend
+        return report
 
-    def exchange_weights(self, weights: Weights, version: str, backend: str, held: str) -> None:
+    def exchange_weights(self, weights: Weights, version: str, held: str, report: FlagReport) -> None:
         """Stop sampling, let the workers receive the weights, and clear the cache of prefixes.
 
         Until the weights are complete and the cache is empty, the server reports their version as
@@ -256,14 +256,14 @@ class VLLMServer:
         Args:
             weights: Names and tensors on the CPU.
             version: Version of the weights.
-            backend: Backend of the server's weight transfer, `tcp` or `nccl`.
-            held: Version that the server has reported.
+            held: Version that the server holds.
+            report: Backend and number of workers of the server.
         """
         self.post("/update_weight_version", {"new_version": "unfinished"})
         self.post("/pause?mode=abort")
         self.coming = version
-        if backend == "nccl":
-            self._broadcast(weights, version, held)
+        if report.backend == "nccl":
+            self._broadcast(weights, held, report.workers)
         else:
             self._stream(weights)
         if self.check:
@@ -283,33 +283,32 @@ class VLLMServer:
                 )
         self.finish_weight_update()
 
-    def _broadcast(self, weights: Weights, version: str, held: str) -> None:
-        """Send weights by NCCL, in a new group if the server has left its earlier one."""
-        from ..engines.transfer.nccl import NcclGroup, own_device
+    def _broadcast(self, weights: Weights, held: str, workers: int) -> None:
+        """Send weights in the server's group, or in a new one if it has left that."""
+        from ..transfer.nccl import NcclGroup
 
-        group = self.groups.pop(self.url, None)
-        if group is not None and group.version != held:
-            group.close()
-            group = None
         limit = min(CONTROL_SECONDS, self.timeout)
         limit_of_bytes = limit + sum(tensor.nbytes for _, tensor in weights) / SLOWEST
+        group = self.groups.pop(self.url, None)
         try:
-            if group is None:
+            if group is None or group.version != held:
+                if group is not None:
+                    group.close()
                 self.post("/shutdown_weight_transfer_engine")
-                workers = self.get("/get_world_size", WorldSize).world_size
-                group = NcclGroup(self, workers, own_device(), limit)
+                group = NcclGroup(self, workers, limit)
+            self.on_failure = group.fail
             group.send(self, weights, limit_of_bytes)
         except TimeoutError:
             self.give_up(f"it took no weights for {limit_of_bytes:.0f} s")
             raise
-        group.version = version
+        group.version = self.coming
         self.groups[self.url] = group
 
     def _compare_sums(self, weights: Weights) -> None:
         reply = self.post("/weight_checker", {"action": "checksum"}, self.timeout, most=CHECKSUM_BYTES)
         source = f"the reply of {self.url}/weight_checker"
-        found = read_json(Checksums, reply, source=source, remedy=REMEDY).checksums
-        compared, wrong = compare_sums(found, weights)
+        found = read_json(dict[str, dict[str, str]], reply, source=source, remedy=REMEDY)
+        compared, wrong = compare_sums(found.get("checksums", {}), weights)
         if wrong or not compared:
             self.post("/update_weight_version", {"new_version": "unfinished"})
             raise EngineError(
@@ -317,8 +316,10 @@ class VLLMServer:
                 f"{compared} compared {len(wrong)} differ: {wrong[:3]}. Check the type of its weights (--dtype)."
             )
 
+    # vLLM's `VLLMWeightSyncClient`, which its trainer's engine calls:
+
     def init_weight_transfer_engine(self, init_info: Json) -> None:
-        """Prepare the server's workers for transfers; with this, the class is a client of vLLM's trainers."""
+        """Prepare the workers for transfers."""
         self.post("/init_weight_transfer_engine", {"init_info": init_info})
 
     def start_weight_update(self) -> None:
@@ -329,9 +330,13 @@ class VLLMServer:
             self.post("/finish_weight_update")
             self.post("/start_weight_update")
 
-    def update_weights(self, update_info: Json) -> None:
+    def update_weights(self, update_info: Any) -> None:
         """Have the workers receive weights; returns when they have."""
-        self.post("/update_weights", {"update_info": update_info}, self.timeout)
+        try:
+            self.post("/update_weights", {"update_info": update_info}, self.timeout)
+        except FAILURES as error:
+            self.on_failure(error)
+            raise
 
     def finish_weight_update(self, weight_version: str | None = None) -> None:
         """Clear the cache of prefixes, and name the weights; the server is still paused."""

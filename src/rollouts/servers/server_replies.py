@@ -21,7 +21,7 @@ COINCIDENCE = 1e-15
 
 In a million requests, an error has the probability 1e-9."""
 REMEDY = (
-    "Start the server with the vLLM of this installation and the flags that `python -m tagrpo.rollouts.servers.flags` "
+    "Start the server with the vLLM of this installation and the flags that `python -m tagrpo.rollouts.transfer.flags` "
     "prints, or take it out of rollout.engine.url."
 )
 
@@ -33,6 +33,8 @@ class FlagReport(Message):
     """Flags that the server lacks, as they are written on its command line."""
     backend: Text
     """Backend of its weight transfer; empty if it has none."""
+    workers: Count
+    """Number of its workers."""
 
 
 class WeightInfo(Message):
@@ -40,20 +42,6 @@ class WeightInfo(Message):
 
     weight_version: Text
     """The version that the trainer gave the weights."""
-
-
-class WorldSize(Message):
-    """Reply of `/get_world_size`."""
-
-    world_size: Annotated[int, Field(ge=1)]
-    """Workers of the server."""
-
-
-class Checksums(Message):
-    """Reply of `/weight_checker`."""
-
-    checksums: dict[Text, Text]
-    """vLLM's name of each weight, after the worker's place and a colon → SHA-256 of its bytes."""
 
 
 class Model(Message):

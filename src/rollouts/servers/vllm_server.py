@@ -38,13 +38,13 @@ from ..engines.base import (
     vllm_sampling,
     vocabulary_size,
 )
+from ..transfer.flags import START
 from .access import shared_token
-from .flags import START
 from .server_calls import FAILURES, Json, VLLMServer, listed
 from .server_replies import Asked, read_generated
 
 if TYPE_CHECKING:
-    from ..engines.transfer.nccl import NcclGroup
+    from ..transfer.nccl import NcclGroup
 
 LOG = logging.getLogger(__name__)
 MOST_SAMPLES = 64
@@ -58,7 +58,7 @@ PROBE_EVERY = 5.0
 class VLLMServerEngine(ServerEngine):
     """Engine that samples from one or several vLLM servers.
 
-    Start each server with the flags that `python -m tagrpo.rollouts.servers.flags` prints; a server that lacks
+    Start each server with the flags that `python -m tagrpo.rollouts.transfer.flags` prints; a server that lacks
     one is not used. Weights travel by the backend of the server's `--weight-transfer-config`: `nccl` between
     GPUs, `tcp` otherwise.
 

@@ -11,7 +11,7 @@ import pytest
 
 from tagrpo.rollouts.servers import access
 from tagrpo.rollouts.servers.access import RequireToken, shared_token
-from tagrpo.rollouts.servers.flags import REPORT
+from tagrpo.rollouts.transfer.flags import REPORT
 
 TOKEN = "a secret of some length"
 

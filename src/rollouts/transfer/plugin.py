@@ -23,7 +23,7 @@ def register() -> None:
 
     with suppress(ValueError):  # it is registered
         WeightTransferEngineFactory.register_engine(
-            "tcp", "tagrpo.rollouts.engines.transfer.tcp", "TcpWeightTransferEngine"
+            "tcp", "tagrpo.rollouts.transfer.tcp", "TcpWeightTransferEngine"
         )
     started_by_server = multiprocessing.parent_process() is not None and envs.VLLM_SERVER_DEV_MODE
     if started_by_server and sys.platform == "linux":

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,8 +21,8 @@ from vllm.distributed.weight_transfer.nccl_engine import (
     NCCLWeightTransferInitInfo,
 )
 
-from ..base import EngineError
-from ..weight_stream import Weights
+from ..engines.base import EngineError
+from ..engines.weight_stream import Weights
 
 
 def own_device() -> torch.device:
@@ -57,13 +57,11 @@ class HostSource(WeightSource):
 class NcclGroup:
     """Group of the trainer's first rank and the workers of one server, over which weights are broadcast.
 
-    It is the client of vLLM's `NCCLTrainerWeightTransferEngine`, and passes calls on to the server. Calls of NCCL
-    whose peer is gone never return: they run in daemon threads, and a failure aborts the group.
+    Calls of NCCL whose peer is gone never return: they run in daemon threads, and a failure aborts the group.
 
     Args:
-        server: Client of the server's routes.
+        server: Client of the server.
         workers: Number of the server's workers.
-        device: GPU of the trainer.
         seconds: Time limit for the group to form.
 
     Raises:
@@ -72,39 +70,35 @@ class NcclGroup:
         Exception: if a call of the server fails.
     """
 
-    def __init__(
-        self, server: VLLMWeightSyncClient, workers: int, device: torch.device, seconds: float
-    ) -> None:
-        self.server = server
-        self.device = device
+    def __init__(self, server: VLLMWeightSyncClient, workers: int, seconds: float) -> None:
         self.version = ""  # of the weights that the server got last over this group
+        self.device = own_device()
         unique_id = torch.cuda.nccl.unique_id()
         info = NCCLWeightTransferInitInfo(
             rank_offset=1,
             world_size=workers + 1,
             nccl_unique_id_b64=base64.b64encode(unique_id).decode(),
         )
-        source = HostSource([], device)
-        self.engine = NCCLTrainerWeightTransferEngine(client=self, source=source, packed=False)
+        source = HostSource([], self.device)
+        self.engine = NCCLTrainerWeightTransferEngine(client=server, source=source, packed=False)
 
         def join() -> None:
-            group = uid_init_process_group(unique_id, 0, workers + 1, device)
+            group = uid_init_process_group(unique_id, 0, workers + 1, self.device)
             self.engine.model_update_group = group
 
-        def invite() -> None:
-            self.init_weight_transfer_engine(worker_init_payload(info))
-
-        self._run(join, seconds, invite)
+        self._run(join, seconds, partial(server.init_weight_transfer_engine, worker_init_payload(info)))
 
     def send(self, server: VLLMWeightSyncClient, weights: Weights, seconds: float) -> None:
-        """Broadcast weights, and have the server, by the calls of its present client, compute with them.
+        """Broadcast weights, and have the server, by its present client, compute with them.
+
+        The client calls `fail` if its `update_weights` fails: else the broadcast would wait for the server.
 
         Raises:
             EngineError: if NCCL fails.
             TimeoutError: if the transfer takes longer than `seconds`.
             Exception: if a call of the server fails.
         """
-        self.server = server
+        self.engine.client = server
         self.engine.source = HostSource(weights, self.device)
         self._run(self.engine.send_weights, seconds)
 
@@ -112,50 +106,26 @@ class NcclGroup:
         """Abort the group: calls of NCCL that wait for a peer end."""
         self.engine.shutdown()
 
-    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
-        """Have the workers join the group."""
-        self.server.init_weight_transfer_engine(init_info)
-
-    def start_weight_update(self) -> None:
-        """Have the workers prepare for weights."""
-        self.server.start_weight_update()
-
-    def update_weights(self, update_info: dict[str, Any]) -> None:
-        """Have the workers take part in the broadcast; a failure ends `send`, which would wait for them."""
-        try:
-            self.server.update_weights(update_info)
-        except Exception as error:
-            self._fail(error)
-            raise
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Have the workers compute with the weights."""
-        self.server.finish_weight_update(weight_version)
-
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """End the call that is running with an error."""
         with suppress(InvalidStateError):  # it has ended, or something else failed before
             self.outcome.set_exception(error)
 
-    def _run(
-        self, task: Callable[[], None], seconds: float, beside: Callable[[], None] | None = None
-    ) -> None:
-        """Run a task until it ends, it or the call `beside` it fails, or the time is up."""
+    def _run(self, task: Callable[[], None], seconds: float, *beside: Callable[[], None]) -> None:
+        """Run a task until it ends, it or a call `beside` it fails, or the time is up."""
         self.outcome: Future[None] = Future()
 
-        def run_task() -> None:
+        def run(job: Callable[[], None]) -> None:
             # With a stream of its own, a broadcast to a dead server holds up no other work.
             with torch.cuda.device(self.device), torch.cuda.stream(torch.cuda.Stream(self.device)):
-                task()
-            with suppress(InvalidStateError):
-                self.outcome.set_result(None)
+                try:
+                    job()
+                    if job is task:
+                        self.outcome.set_result(None)
+                except Exception as error:
+                    self.fail(error)
 
-        def run(job: Callable[[], None]) -> None:
-            try:
-                job()
-            except Exception as error:
-                self._fail(error)
-
-        for job in filter(None, (run_task, beside)):
+        for job in (task, *beside):
             threading.Thread(target=run, args=(job,), daemon=True).start()
         try:
             self.outcome.result(seconds)

@@ -13,9 +13,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tagrpo.rollouts.servers import flags
 from tagrpo.rollouts.servers.access import RequireToken
-from tagrpo.rollouts.servers.flags import (
+from tagrpo.rollouts.transfer import flags
+from tagrpo.rollouts.transfer.flags import (
     DEV_MODE,
     GUARD,
     HEAD,
@@ -40,6 +40,7 @@ def application(cpu=True, **changes):
         model_config=SimpleNamespace(head_dtype=facts["head_dtype"], logprobs_mode=facts["logprobs_mode"]),
         weight_transfer_config=SimpleNamespace(backend=facts["backend"]) if facts["backend"] else None,
         device_config=SimpleNamespace(device_type="cpu" if cpu else "cuda"),
+        parallel_config=SimpleNamespace(world_size_across_dp=2),
         scheduler_config=SimpleNamespace(enable_chunked_prefill=facts["chunked"]),
     )
     routes = [SimpleNamespace(path=path) for path in facts["routes"]]
@@ -48,7 +49,7 @@ def application(cpu=True, **changes):
 
 @pytest.mark.parametrize("cpu", [True, False])
 def test_a_server_with_all_flags_lacks_none(cpu):
-    assert flag_report(application(cpu)) == {"lacking": [], "backend": "tcp"}
+    assert flag_report(application(cpu)) == {"lacking": [], "backend": "tcp", "workers": 2}
     assert flag_report(application(cpu, backend="nccl"))["backend"] == "nccl"
 
 
@@ -80,7 +81,7 @@ def test_the_guard_names_the_middleware_and_answers_the_report_to_who_has_the_to
     scope = {"type": "http", "path": REPORT, "headers": headers, "app": application(backend="")}
     asyncio.run(RequireToken(None)(scope, None, send))
     assert sent[0]["status"] == 200
-    assert json.loads(sent[1]["body"]) == {"lacking": [TCP], "backend": ""}
+    assert json.loads(sent[1]["body"]) == {"lacking": [TCP], "backend": "", "workers": 2}
 
 
 @pytest.mark.parametrize("cpu", [True, False])
@@ -100,7 +101,7 @@ def test_the_printed_command_has_every_flag_and_ends_with_the_options(cpu, monke
 @pytest.mark.parametrize("arguments", [[], ["--port", "9000"]])
 def test_without_a_model_the_program_says_how_it_is_called(arguments, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["flags", *arguments])
-    with pytest.raises(SystemExit, match=r"python -m tagrpo\.rollouts\.servers\.flags"):
+    with pytest.raises(SystemExit, match=r"python -m tagrpo\.rollouts\.transfer\.flags"):
         flags.main()
 
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 import pytest
 import torch
 
-from tagrpo.rollouts.engines.transfer.sums import compare_sums
+from tagrpo.rollouts.transfer.sums import compare_sums
 
 GENERATOR = torch.Generator().manual_seed(0)
 LAYER = "model.layers.3"

@@ -73,7 +73,7 @@ def pretended_cuda(monkeypatch):
     from vllm.distributed.device_communicators import pynccl
     from vllm.model_executor.model_loader import reload
 
-    from tagrpo.rollouts.engines.transfer import nccl
+    from tagrpo.rollouts.transfer import nccl
 
     stream = SimpleNamespace(synchronize=lambda: None)
     monkeypatch.setattr(pynccl, "PyNcclCommunicator", Communicator)
@@ -151,10 +151,7 @@ class NcclServer(FakeServer):
         return {}
 
     def tagrpo_flags(self, _):
-        return {"lacking": [], "backend": "nccl"}
-
-    def get_world_size(self, _):
-        return {"world_size": self.count}
+        return {"lacking": [], "backend": "nccl", "workers": self.count}
 
     def init_weight_transfer_engine(self, body):
         info = self.workers[0].parse_init_info(body["init_info"])

@@ -4,7 +4,6 @@ vLLM's own `--api-key` guards sampling alone: it leaves open the routes that rep
 which `VLLM_SERVER_DEV_MODE=1` adds.
 """
 
-import json
 import os
 import secrets
 from collections.abc import Awaitable, Callable
@@ -13,7 +12,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from ..transfer.flags import REPORT, flag_report
+from ..transfer.flags import REPORT, answer_report
 
 VARIABLE = "TAGRPO_TOKEN"
 FILE = Path("~/.cache/tagrpo/token")
@@ -65,22 +64,15 @@ class RequireToken:
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Pass the request on to the application, or refuse it."""
         asks = scope["type"] in ("http", "websocket")
-        if asks and not self._allowed(scope):
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
+        shown = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if not asks or secrets.compare_digest(shown, self.expected):
+            if scope.get("path") == REPORT:
+                await answer_report(scope["app"], send)
             else:
-                await _answer(send, 401, "text/plain", b"Expected the token of this server.")
-        elif scope.get("path") == REPORT:
-            await _answer(send, 200, "application/json", json.dumps(flag_report(scope["app"])).encode())
+                await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
         else:
-            await self.app(scope, receive, send)
-
-    def _allowed(self, scope: dict[str, Any]) -> bool:
-        shown = dict(scope["headers"]).get(b"authorization", b"")
-        return secrets.compare_digest(shown, self.expected)
-
-
-async def _answer(send: Any, status: int, kind: str, content: bytes) -> None:
-    headers = [(b"content-type", kind.encode()), (b"www-authenticate", b"Bearer")]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": content})
+            headers = [(b"content-type", b"text/plain"), (b"www-authenticate", b"Bearer")]
+            await send({"type": "http.response.start", "status": 401, "headers": headers})
+            await send({"type": "http.response.body", "body": b"Expected the token of this server."})

@@ -6,11 +6,10 @@ A server that hangs during a transfer of weights is given up within 60 s; a movi
 
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -18,14 +17,11 @@ import torch
 
 from ...foreign import ForeignDataError, read_json
 from ..engines.base import EngineError
-from ..engines.weight_stream import Weights, address_towards, offered
-from ..transfer.flags import GUARD, REPORT, START
-from ..transfer.sums import compare_sums
+from ..engines.weight_stream import Weights
+from ..transfer.flags import GUARD, REPORT, START, FlagReport
+from ..transfer.sender import WeightSender
 from .access import FILE, VARIABLE
-from .server_replies import REMEDY, FlagReport, Models, WeightInfo
-
-if TYPE_CHECKING:
-    from ..transfer.nccl import NcclGroup
+from .server_replies import REMEDY, Models, WeightInfo
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -35,12 +31,8 @@ CONTROL_SECONDS = 45.0
 """Time limit of calls that neither sample nor move weights, and of a pause in a transfer of weights."""
 CONTROL_BYTES = 1 << 20
 """Size of the largest reply to calls that do not sample."""
-CHECKSUM_BYTES = 1 << 26
-"""Size of the largest list of check sums."""
 TOKEN = f"Its token is another one: set {VARIABLE} to the same value for the server and all ranks, or copy {FILE}."
 HINTS = {401: TOKEN, 403: START, 404: f"It lacks `{GUARD}`, or is not vLLM. {START}"}
-SLOWEST = 1e9
-"""Bytes per second of the slowest network that NCCL is expected on."""
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, EngineError, ForeignDataError)  # of calls to a server
 
 
@@ -124,15 +116,14 @@ class VLLMServer:
         url: str,
         timeout: float,
         token: str,
-        groups: "dict[str, NcclGroup] | None" = None,
+        groups: dict[str, Any] | None = None,
         check: bool = False,
     ) -> None:
         self.url = url
         self.timeout = timeout
-        self.groups = {} if groups is None else groups  # URL → group of NCCL, kept between transfers
+        self.limit = min(CONTROL_SECONDS, timeout)
+        self.groups = {} if groups is None else groups  # URL → `NcclGroup`, kept between transfers
         self.check = check  # whether check sums are compared after a transfer
-        self.coming = ""  # version of the weights that are being sent
-        self.on_failure: Callable[[Exception], None] = lambda _: None  # of `update_weights`
         self.answers = False
         self.distrusted = False  # whether a reply of it has broken its contract
         self.state = ""  # why it gets no more requests; empty while it holds the current weights
@@ -261,84 +252,10 @@ class VLLMServer:
         """
         self.post("/update_weight_version", {"new_version": "unfinished"})
         self.post("/pause?mode=abort")
-        self.coming = version
+        sender = WeightSender(self, version)
         if report.backend == "nccl":
-            self._broadcast(weights, held, report.workers)
+            sender.broadcast(weights, held, report.workers)
         else:
-            self._stream(weights)
+            sender.stream(weights)
         if self.check:
-            self._compare_sums(weights)
-
-    def _stream(self, weights: Weights) -> None:
-        limit, host = min(CONTROL_SECONDS, self.timeout), address_towards(urlsplit(self.url).hostname or "")
-        stalled = partial(self.give_up, f"it took no weights for {limit:.0f} s")
-        taken = threading.Event()
-        self.init_weight_transfer_engine({})
-        self.start_weight_update()
-        with offered(weights, limit, host, stalled, taken.set) as where:
-            self.update_weights(where)
-            if not taken.wait(limit):
-                raise EngineError(
-                    f"Expected {self.url} to take the weights, but it only confirmed them. {START}"
-                )
-        self.finish_weight_update()
-
-    def _broadcast(self, weights: Weights, held: str, workers: int) -> None:
-        """Send weights in the server's group, or in a new one if it has left that."""
-        from ..transfer.nccl import NcclGroup
-
-        limit = min(CONTROL_SECONDS, self.timeout)
-        limit_of_bytes = limit + sum(tensor.nbytes for _, tensor in weights) / SLOWEST
-        group = self.groups.pop(self.url, None)
-        try:
-            if group is None or group.version != held:
-                if group is not None:
-                    group.close()
-                self.post("/shutdown_weight_transfer_engine")
-                group = NcclGroup(self, workers, limit)
-            self.on_failure = group.fail
-            group.send(self, weights, limit_of_bytes)
-        except TimeoutError:
-            self.give_up(f"it took no weights for {limit_of_bytes:.0f} s")
-            raise
-        group.version = self.coming
-        self.groups[self.url] = group
-
-    def _compare_sums(self, weights: Weights) -> None:
-        reply = self.post("/weight_checker", {"action": "checksum"}, self.timeout, most=CHECKSUM_BYTES)
-        source = f"the reply of {self.url}/weight_checker"
-        found = read_json(dict[str, dict[str, str]], reply, source=source, remedy=REMEDY)
-        compared, wrong = compare_sums(found.get("checksums", {}), weights)
-        if wrong or not compared:
-            self.post("/update_weight_version", {"new_version": "unfinished"})
-            raise EngineError(
-                f"Expected {self.url} to hold the weights that were sent (rollout.engine.check_weights), but of "
-                f"{compared} compared {len(wrong)} differ: {wrong[:3]}. Check the type of its weights (--dtype)."
-            )
-
-    # vLLM's `VLLMWeightSyncClient`, which its trainer's engine calls:
-
-    def init_weight_transfer_engine(self, init_info: Json) -> None:
-        """Prepare the workers for transfers."""
-        self.post("/init_weight_transfer_engine", {"init_info": init_info})
-
-    def start_weight_update(self) -> None:
-        """Begin an update, after ending one that a killed trainer has left."""
-        try:
-            self.post("/start_weight_update")
-        except httpx.HTTPStatusError:
-            self.post("/finish_weight_update")
-            self.post("/start_weight_update")
-
-    def update_weights(self, update_info: Any) -> None:
-        """Have the workers receive weights; returns when they have."""
-        try:
-            self.post("/update_weights", {"update_info": update_info}, self.timeout)
-        except FAILURES as error:
-            self.on_failure(error)
-            raise
-
-    def finish_weight_update(self, weight_version: str | None = None) -> None:
-        """Clear the cache of prefixes, and name the weights; the server is still paused."""
-        self.post("/reset_prefix_cache")
-        self.post("/finish_weight_update", {"weight_version": weight_version or self.coming})
+            sender.compare_sums(weights)

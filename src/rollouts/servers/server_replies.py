@@ -26,17 +26,6 @@ REMEDY = (
 )
 
 
-class FlagReport(Message):
-    """Reply of the middleware's `/tagrpo_flags`."""
-
-    lacking: list[Text]
-    """Flags that the server lacks, as they are written on its command line."""
-    backend: Text
-    """Backend of its weight transfer; empty if it has none."""
-    workers: Count
-    """Number of its workers."""
-
-
 class WeightInfo(Message):
     """Reply of `/weight_info`."""
 

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -42,9 +42,6 @@ from ..transfer.flags import START
 from .access import shared_token
 from .server_calls import FAILURES, Json, VLLMServer, listed
 from .server_replies import Asked, read_generated
-
-if TYPE_CHECKING:
-    from ..transfer.nccl import NcclGroup
 
 LOG = logging.getLogger(__name__)
 MOST_SAMPLES = 64
@@ -120,7 +117,7 @@ class VLLMServerEngine(ServerEngine):
         self.overdue: set[str] = set()  # URLs of the servers that have used up `timeout` since the last sync
         self.version = "none"  # of the weights; no other run has the same
         self.weights: dict[str, Tensor] = {}
-        self.groups: dict[str, NcclGroup] = {}  # URL → group that weights are broadcast in
+        self.groups: dict[str, Any] = {}  # URL → `NcclGroup` that weights are broadcast in
         # those that are ready: the same on every rank, in its own order
         self.servers: dict[str, VLLMServer] = {}
         self.choosing = threading.Lock()

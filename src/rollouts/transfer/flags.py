@@ -12,6 +12,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import Any
 
+from ...foreign import Count, Message, Text
 from ..engines.base import FLOAT32_HEAD
 
 REPORT = "/tagrpo_flags"
@@ -31,6 +32,17 @@ WHOLE_PREFILL = "--no-enable-chunked-prefill"
 START = (
     "`python -m tagrpo.rollouts.transfer.flags MODEL` prints the command that starts a server with all flags."
 )
+
+
+class FlagReport(Message):
+    """What the middleware of a server says about its flags."""
+
+    lacking: list[Text]
+    """Flags that the server lacks, as they are written on its command line."""
+    backend: Text
+    """Backend of its weight transfer; empty if it has none."""
+    workers: Count
+    """Number of its workers."""
 
 
 def server_flags(cpu: bool) -> list[str]:
@@ -59,7 +71,7 @@ def server_command(model: str, options: list[str], cpu: bool) -> str:
     return " ".join([*parts, *map(shlex.quote, options)])
 
 
-def flag_report(app: Any) -> dict[str, object]:
+def flag_report(app: Any) -> FlagReport:
     """Return the `FlagReport` of vLLM's application, from its configuration and its routes."""
     config = app.state.vllm_config
     routes = {getattr(route, "path", "") for route in app.routes}
@@ -75,7 +87,17 @@ def flag_report(app: Any) -> dict[str, object]:
     }
     lacking = [flag for flag, is_there in present.items() if not is_there]
     backend = transfer.backend if transfer is not None else ""
-    return {"lacking": lacking, "backend": backend, "workers": config.parallel_config.world_size_across_dp}
+    workers = config.parallel_config.world_size_across_dp
+    return FlagReport(lacking=lacking, backend=backend, workers=workers)
+
+
+async def answer_report(app: Any, send: Any) -> None:
+    """Answer a request of ASGI with the `FlagReport` of vLLM's application, in JSON."""
+    content = flag_report(app).model_dump_json().encode()
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]}
+    )
+    await send({"type": "http.response.body", "body": content})
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from tagrpo.rollouts.servers import server_calls
 from tagrpo.rollouts.servers import vllm_server as vllm_server_engine
 from tagrpo.rollouts.servers.access import shared_token
 from tagrpo.rollouts.servers.vllm_server import VLLMServerEngine
+from tagrpo.rollouts.transfer import sender
 from tagrpo.rollouts.transfer.flags import DEV_MODE, GUARD, server_flags
 from tagrpo.runs import preemption
 from tagrpo.types import Request
@@ -358,7 +359,7 @@ def test_a_transfer_listens_only_at_the_address_towards_its_server(server, make_
         addresses.append(host)
         return offered(weights, timeout, host, *callbacks)
 
-    monkeypatch.setattr(server_calls, "offered", watched)
+    monkeypatch.setattr(sender, "offered", watched)
     make_engine(server.url).sync(WEIGHTS)
     assert addresses == ["127.0.0.1"]
 

@@ -7,7 +7,6 @@ import importlib
 import json
 import shlex
 import sys
-from importlib.metadata import entry_points
 from types import SimpleNamespace
 
 import pytest
@@ -25,6 +24,7 @@ from tagrpo.rollouts.transfer.flags import (
     SCALE_OUT,
     TCP,
     WHOLE_PREFILL,
+    FlagReport,
     flag_report,
     server_flags,
 )
@@ -49,8 +49,8 @@ def application(cpu=True, **changes):
 
 @pytest.mark.parametrize("cpu", [True, False])
 def test_a_server_with_all_flags_lacks_none(cpu):
-    assert flag_report(application(cpu)) == {"lacking": [], "backend": "tcp", "workers": 2}
-    assert flag_report(application(cpu, backend="nccl"))["backend"] == "nccl"
+    assert flag_report(application(cpu)) == FlagReport(lacking=[], backend="tcp", workers=2)
+    assert flag_report(application(cpu, backend="nccl")).backend == "nccl"
 
 
 @pytest.mark.parametrize(("changes", "lacking"), [
@@ -59,13 +59,13 @@ def test_a_server_with_all_flags_lacks_none(cpu):
     ({"chunked": True}, WHOLE_PREFILL), ({"backend": "", "cpu": False}, NCCL),
 ])  # fmt: skip
 def test_each_flag_that_a_server_lacks_is_named(changes, lacking):
-    assert flag_report(application(**changes))["lacking"] == [lacking]
+    assert flag_report(application(**changes)).lacking == [lacking]
 
 
 def test_every_flag_of_the_command_is_checked():
     nothing = {"routes": (), "head_dtype": None, "logprobs_mode": "", "backend": "", "chunked": True}
     for cpu in (True, False):
-        assert {GUARD, *flag_report(application(cpu, **nothing))["lacking"]} == {DEV_MODE, *server_flags(cpu)}
+        assert {GUARD, *flag_report(application(cpu, **nothing)).lacking} == {DEV_MODE, *server_flags(cpu)}
 
 
 def test_the_guard_names_the_middleware_and_answers_the_report_to_who_has_the_token(monkeypatch):
@@ -103,17 +103,3 @@ def test_without_a_model_the_program_says_how_it_is_called(arguments, monkeypatc
     monkeypatch.setattr(sys, "argv", ["flags", *arguments])
     with pytest.raises(SystemExit, match=r"python -m tagrpo\.rollouts\.transfer\.flags"):
         flags.main()
-
-
-@pytest.mark.runs
-@pytest.mark.vllm
-def test_the_plugin_is_installed_and_registers_the_backend_once():
-    pytest.importorskip("vllm")
-    from vllm.distributed.weight_transfer import WeightTransferEngineFactory
-
-    (plugin,) = entry_points(group="vllm.general_plugins", name="tagrpo")
-    register = plugin.load()
-    register()
-    register()
-    with pytest.raises(ValueError, match="tcp"):
-        WeightTransferEngineFactory.register_engine("tcp", object)

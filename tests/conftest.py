@@ -271,17 +271,19 @@ class VLLMServers:
         )  # fmt: skip
         self.running: dict[str, int | None] = {}
 
-    def start(self, url: str | None = None, without: Sequence[str] = ()) -> str:
+    def start(
+        self, url: str | None = None, without: Sequence[str] = (), model: str | Path | None = None
+    ) -> str:
         """Start a server, on the address of a killed one or on a new one; returns its URL at once, not ready yet.
 
-        `without` are flags that the server lacks.
+        `without` are flags that the server lacks, `model` is a folder other than that of `tiny_policy`.
         """
         if url is None:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 url = f"http://127.0.0.1:{free.getsockname()[1]}"
         port = url.rpartition(":")[2]
         flags = " ".join(flag for flag in server_flags(cpu=True) if flag not in without)
-        options = ["--model", str(self.model), *shlex.split(flags), "--load-format", "dummy"]
+        options = ["--model", str(model or self.model), *shlex.split(flags), "--load-format", "dummy"]
         options += ["--port", port, "--dtype", "float32", "--max-model-len", "128", "--enforce-eager"]
         options += ["--kv-cache-memory-bytes", str(32 << 20)]
         options += ["--worker-extension-cls", "vllm_digests.Digests"]

@@ -103,7 +103,6 @@ def test_greedy_responses_are_those_of_colocated_vllm(tiny_policy, vllm_server, 
     for (one,), (other,) in zip(found, expected, strict=True):
         assert one.token_ids.tolist() == other.token_ids.tolist()
         torch.testing.assert_close(one.logprobs, other.logprobs, atol=MISMATCH, rtol=0)
-        print("bits", torch.equal(one.logprobs, other.logprobs))
 
 
 MOMENTS = {

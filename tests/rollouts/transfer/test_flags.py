@@ -7,6 +7,7 @@ import importlib
 import json
 import shlex
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -103,3 +104,16 @@ def test_without_a_model_the_program_says_how_it_is_called(arguments, monkeypatc
     monkeypatch.setattr(sys, "argv", ["flags", *arguments])
     with pytest.raises(SystemExit, match=r"python -m tagrpo\.rollouts\.transfer\.flags"):
         flags.main()
+
+
+@pytest.mark.pages
+def test_the_page_names_every_flag_and_gives_the_command():
+    page = (Path(__file__).parents[3] / "docs" / "multi_node.md").read_text()
+    command = page.partition("```bash\nVLLM_SERVER")[2].partition("```")[0].replace("\\\n", " ")
+    words = shlex.split(f"VLLM_SERVER{command}")
+    assert words[:4] == shlex.split(flags.server_command("Qwen/Qwen3-1.7B", [], cpu=False))[:4]
+    assert all(word in words for flag in server_flags(cpu=False) for word in shlex.split(flag))
+    rows = [
+        line.split("`")[1].split()[0] for line in page.splitlines() if line.startswith(("| `VLLM", "| `--"))
+    ]
+    assert rows == [DEV_MODE, *(flag.split()[0] for flag in server_flags(cpu=True))]

@@ -228,8 +228,9 @@ class VLLMServer:
         report = self.get(REPORT, FlagReport)
         self.answers = True
         if report.lacking:
-            lacking = ", ".join(report.lacking)
-            raise EngineError(f"Expected {self.url} to have all flags, but it lacks {lacking}. {START}")
+            raise EngineError(
+                f"Expected {self.url} to have all flags, but it lacks {', '.join(report.lacking)}. {START}"
+            )
         usable = ["tcp", "nccl"] if torch.cuda.is_available() else ["tcp"]
         if report.backend not in usable:
             raise EngineError(

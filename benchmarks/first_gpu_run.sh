@@ -79,6 +79,16 @@ train resume 60 whole iterations=5 resume=auto
 update 4b 120 "$DTYPE" "${SHAPE[@]}" --model "$LARGER" --token-budget 32768 --rounds 2 --ways prefix_shared --compile
 train offload 60 offload iterations=2 strategy.cpu_offload=true
 train lora 60 lora iterations=2 lora=default
+# Weights by NCCL, where there is a second card and vLLM: SERVER_CARD=1 TOTAL=900 bash benchmarks/first_gpu_run.sh server
+if [ -n "${SERVER_CARD:-}" ]; then
+    command=$("$PYTHON" -m tagrpo.rollouts.transfer.flags src/starter --dtype "$DTYPE" --max-model-len 256 \
+        --kv-cache-memory-bytes 67108864)
+    PATH=$(dirname "$(command -v "$PYTHON")"):$PATH CUDA_VISIBLE_DEVICES=$SERVER_CARD \
+        setsid bash -c "$command" >"$RESULTS/gpu-vllm.log" 2>&1 &
+    WANTED="$WANTED server"
+    train server 300 server iterations=3 rollout=vllm_server rollout.engine.dtype="$DTYPE" rollout.engine.check_weights=true
+    kill -- -$!
+fi
 
 echo
 cat "$RESULTS/gpu-page.md" 2>/dev/null || echo "No page could be written: look at $RESULTS/gpu-steps.tsv."

@@ -52,8 +52,8 @@ if ((servers)); then
         first=$((SLURM_LOCALID * GPUS_PER_SERVER))
         export CUDA_VISIBLE_DEVICES=$(seq -s, $first $((first + GPUS_PER_SERVER - 1)))
         while sleep 1; do
-            python -m tagrpo.rollouts.servers.serve "$SERVED" --host 0.0.0.0 --port $((8000 + SLURM_LOCALID)) \
-                --tensor-parallel-size "$GPUS_PER_SERVER"
+            eval "$(python -m tagrpo.rollouts.transfer.flags "$SERVED" --host 0.0.0.0 --port $((8000 + SLURM_LOCALID)) \
+                --tensor-parallel-size "$GPUS_PER_SERVER")"
         done' </dev/null &
     # shellcheck disable=SC2064
     trap "kill $! || true" EXIT

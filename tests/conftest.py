@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -35,6 +36,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
+from tagrpo.rollouts.transfer.flags import server_flags
 from tagrpo.starter import starter_path
 from tagrpo.types import Prompt, QuestionBatch, QuestionGroup, Rollouts, Seconds
 
@@ -266,34 +268,35 @@ def vllm_engine(tiny_policy: Path) -> Iterator[object]:
 
 
 class VLLMServers:
-    """Starts and kills vLLM servers with the weights of nobody; see `vllm_servers.py`."""
+    """Starts and kills stock vLLM servers with the weights of nobody; see `vllm_servers.py`."""
 
     def __init__(self, model: Path, folder: Path) -> None:
         script = Path(__file__).with_name("vllm_servers.py")
         self.model, self.folder = model, folder
         self.launcher = subprocess.Popen(
-            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+            [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "VLLM_SERVER_DEV_MODE": "1"},
+        )  # fmt: skip
         self.running: dict[str, int | None] = {}
 
-    def start(self, url: str | None = None) -> str:
-        """Start a server, on the address of a killed one or on a new one; returns its URL at once, not ready yet."""
+    def start(
+        self, url: str | None = None, without: Sequence[str] = (), model: str | Path | None = None
+    ) -> str:
+        """Start a server, on the address of a killed one or on a new one; returns its URL at once, not ready yet.
+
+        `without` are flags that the server lacks, `model` is a folder other than that of `tiny_policy`.
+        """
         if url is None:
             with socket.create_server(("127.0.0.1", 0)) as free:
                 url = f"http://127.0.0.1:{free.getsockname()[1]}"
-        options = [
-            "--port",
-            url.rpartition(":")[2],
-            "--dtype",
-            "float32",
-            "--max-model-len",
-            "128",
-            "--enforce-eager",
-        ]
+        port = url.rpartition(":")[2]
+        flags = " ".join(flag for flag in server_flags(cpu=True) if flag not in without)
+        options = ["--model", str(model or self.model), *shlex.split(flags), "--load-format", "dummy"]
+        options += ["--port", port, "--dtype", "float32", "--max-model-len", "128", "--enforce-eager"]
         options += ["--kv-cache-memory-bytes", str(32 << 20)]
         options += ["--worker-extension-cls", "vllm_digests.Digests"]
         options += ["--chat-template", "{% for message in messages %}{{ message.content }} {% endfor %}"]
-        job = [str(self.folder / f"{url.rpartition(':')[2]}.log"), str(self.model), *options]
+        job = [str(self.folder / f"{port}.log"), *options]
         self.launcher.stdin.write(json.dumps(job) + "\n")
         self.launcher.stdin.flush()
         self.running[url] = None

@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import tables  # noqa: E402
+import weight_stream  # noqa: E402
 from workload import WAYS, Experience, Updates, experience, peak_memory  # noqa: E402
 
 pytestmark = pytest.mark.pages
@@ -125,3 +126,16 @@ def test_the_document_has_a_place_for_every_table():
     text = tables.DOCUMENT.read_text()
     for name in tables.TABLES:
         assert f"<!-- begin {name} -->" in text, name
+
+
+def test_weights_over_tcp_are_compared_with_a_plain_socket_for_one_and_two_receivers():
+    rows = weight_stream.compared([1e-3, 2e-3], tensors=3, rounds=2)
+    ways = [(row["gigabytes"], row["way"], row["receivers"]) for row in rows]
+    expected = [
+        (size, way, count) for size in (1e-3, 2e-3) for count in (1, 2) for way in ("plain", "stream")
+    ]
+    assert sorted(ways) == sorted(expected)
+    for row in rows:
+        assert row["gb_per_s_each"] > 0
+        assert row["way"] != "plain" or row["of_plain"] == 1.0
+        assert row["receivers"] == 2 or row["of_one_receiver"] == 1.0

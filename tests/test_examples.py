@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import shlex
 from functools import partial
 from pathlib import Path
 
@@ -30,9 +31,9 @@ from tagrpo.modules.update import PolicyUpdate, UpdateOptions
 from tagrpo.packing.policy import CausalPolicy
 from tagrpo.rewards import FinalAnswerReward
 from tagrpo.rollouts import RolloutPipeline, SamplingConfig, TransformersEngine
-from tagrpo.rollouts.servers import serve
 from tagrpo.rollouts.servers.access import VARIABLE
 from tagrpo.rollouts.servers.vllm_server import VLLMServerEngine
+from tagrpo.rollouts.transfer.flags import DEV_MODE, server_flags
 from tagrpo.settings.checks import missing_settings
 from tagrpo.settings.config import check_settings
 from tagrpo.starter import starter_path
@@ -157,8 +158,10 @@ def test_the_job_set_starts_what_the_commands_accept_and_its_parts_fit_together(
     assert cfg.hydra.run.dir.startswith(mount["mountPath"])
 
     *program, model = server["command"]
-    options = dict(zip(server["args"][::2], server["args"][1::2], strict=True))
-    assert program == ["python", "-m", serve.__name__]
+    assert program == ["vllm", "serve"]
+    flags = [shlex.split(flag) for flag in server_flags(cpu=False)]
+    assert {"=".join(parts) for parts in flags} < set(server["args"])
+    options = {name: value for name, _, value in (argument.partition("=") for argument in server["args"])}
     assert model == cfg.model.path
     assert options["--host"] == "0.0.0.0", "elsewhere it listens on its own node alone"
     assert int(options["--tensor-parallel-size"]) == server["resources"]["limits"]["nvidia.com/gpu"]
@@ -175,4 +178,6 @@ def test_the_job_set_starts_what_the_commands_accept_and_its_parts_fit_together(
     }
     assert jobs["spec"]["successPolicy"]["targetReplicatedJobs"] == ["trainer"]
     token = {"name": VARIABLE, "valueFrom": {"secretKeyRef": {"name": "tagrpo-token", "key": "token"}}}
-    assert trainer["env"] == server["env"] == [token]
+    name, value = DEV_MODE.split("=")
+    assert trainer["env"] == [token]
+    assert server["env"] == [{"name": name, "value": value}, token]

@@ -148,3 +148,12 @@ def test_the_steps_run_on_a_cpu_with_tiny_shapes(steps, tmp_path):
     assert found.returncode == 0
     assert "3 of 3 kernels agree with float32" in found.stdout
     assert "| torch |" in found.stdout
+
+
+def test_with_a_second_card_a_server_takes_weights(first):
+    found, calls, folder = first("machine", SERVER_CARD="1")
+    assert found.returncode == 0, found.stderr
+    assert outcomes(folder) == [("machine", "done"), ("server", "done")]
+    _, served, trained = calls
+    assert "tagrpo.rollouts.transfer.flags src/starter --dtype bfloat16" in served
+    assert {"rollout=vllm_server", "rollout.engine.check_weights=true"} <= set(trained.split())

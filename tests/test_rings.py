@@ -21,6 +21,7 @@ SRC = ROOT / "src"
 BETWEEN_REMOVABLE = {
     ("contrib", "rephrasing"),  # QuestA's hints are rephrasings
     ("report", "analysis"),
+    ("rollouts/servers", "rollouts/transfer"),  # the ends of a transfer
     ("study", "analysis"),
     ("study", "report"),
 }

@@ -24,8 +24,9 @@ echo "${options[@]} $1" >> steps
 for ((i = 0; i < 4; i++)); do SLURM_LOCALID=$i "$@" & done
 trap 'kill $(jobs -p)' TERM
 wait""",
+    "python": 'echo "MODE=1 vllm $*"',
     # A server that ends at once, if SIGUSR1 has not ended it before.
-    "python": 'kill -USR1 $PPID $$; echo "$CUDA_VISIBLE_DEVICES $*" >> served',
+    "vllm": 'kill -USR1 $PPID $$; echo "$CUDA_VISIBLE_DEVICES $MODE $*" >> served',
     "tagrpo-train": """
 printf "%s\\n" "$@" > arguments; run=$(grep hydra.run.dir= arguments); run=${run#*=}; echo "$MASTER_ADDR" > address
 if [[ $SERVER_NODES ]]; then until [[ $(cat served | wc -l) -ge 8 ]]; do sleep 0.1; done; fi
@@ -102,9 +103,7 @@ def test_the_last_nodes_serve_and_the_first_ones_train_from_the_servers_in_the_f
     assert "nodelist=node0,node1 nodes=2 ntasks-per-node=8 ntasks=16" in steps["tagrpo-train"]
     assert "nodelist=node2 nodes=1 ntasks-per-node=4 ntasks=4" in steps["bash"]
     served = (tmp_path / "served").read_text().splitlines()
-    command = (
-        "-m tagrpo.rollouts.servers.serve Qwen/Qwen3-1.7B --host 0.0.0.0 --port {} --tensor-parallel-size 2"
-    )
+    command = "1 -m tagrpo.rollouts.transfer.flags Qwen/Qwen3-1.7B --host 0.0.0.0 --port {} --tensor-parallel-size 2"
     gpus = {"0,1": 8000, "2,3": 8001, "4,5": 8002, "6,7": 8003}
     assert set(served) == {f"{pair} {command.format(port)}" for pair, port in gpus.items()}
     assert len(served) > 4, "a server that has ended is started again"

@@ -10,10 +10,8 @@ from torch import nn
 from vllm.model_executor.layers.linear import LinearBase
 from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead, VocabParallelEmbedding
 
-from tagrpo.rollouts.engines.vllm import WorkerExtension
 
-
-class Digests(WorkerExtension):
+class Digests:
     """Adds `weight_digests` to what `/collective_rpc` can call."""
 
     model_runner: Any

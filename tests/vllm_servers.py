@@ -1,6 +1,6 @@
-"""Forks vLLM servers from one process that has imported vLLM: a server then starts in seconds instead of a minute.
+"""Forks stock vLLM servers from one process that has imported vLLM: a server then starts in seconds, not in a minute.
 
-    python vllm_servers.py          then on stdin, one JSON list a line: [log file, model, option, …]
+    python vllm_servers.py          then on stdin, one JSON list a line: [log file, option, …]
 
 Prints the process id of each server; it leads a process group of its own, so that `killpg` ends all of it.
 """
@@ -11,8 +11,10 @@ import importlib
 import json
 import multiprocessing
 import os
+import runpy
 import signal
 import sys
+import warnings
 
 from vllm.utils import system_utils
 
@@ -26,6 +28,7 @@ for module in (
     "vllm.v1.engine.core",
     "vllm.v1.worker.cpu_worker",
     "vllm_digests",
+    "tagrpo.rollouts.transfer.tcp",
 ):
     importlib.import_module(module)
 
@@ -42,7 +45,8 @@ def main() -> None:
             for stream in (1, 2):
                 os.dup2(output, stream)
             sys.argv[1:] = arguments
-            importlib.import_module("tagrpo.rollouts.servers.serve").main()
+            warnings.simplefilter("ignore")
+            runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
             os._exit(0)
         print(server, flush=True)
     os._exit(0)  # vLLM's threads would keep the process

@@ -7,6 +7,7 @@ from typing import Any
 ADDED: dict[str, tuple[Any, ...]] = {
     "policy.schedule_options": (None,),
     "rollout.verifier_reads": ("answer", "response"),
+    "rollout.engine.check_weights": (False, True),
     "rollout.replay.form": ("#### {answer}",),
     "data.load_seconds": (600,),
     "data.*.load_seconds": (600,),

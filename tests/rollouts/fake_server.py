@@ -27,6 +27,7 @@ class FakeServer:
 
     def __init__(self, host="127.0.0.1", port=0):
         self.version, self.weights, self.calls, self.fail = "default", {}, [], {}
+        self.lacking, self.updating = [], False
         fake = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -69,7 +70,7 @@ class FakeServer:
 
     def restart(self):
         """What is left of a server that was killed and started again."""
-        self.version, self.weights = "default", {}
+        self.version, self.weights, self.updating = "default", {}, False
 
     def weight_info(self, _):
         return {"weight_version": self.version}
@@ -81,11 +82,31 @@ class FakeServer:
         self.version = body["new_version"]
         return {}
 
-    def collective_rpc(self, body):
-        assert body["method"] == "take_weights"
-        with_two_workers = [dict(receive_weights(**body["kwargs"])) for _ in range(2)]
+    def tagrpo_flags(self, _):
+        return {"lacking": self.lacking, "backend": "tcp", "workers": 2}
+
+    def start_weight_update(self, _):
+        if self.updating:
+            raise Refusal(500)
+        self.updating = True
+        return {}
+
+    def update_weights(self, body):
+        assert self.updating
+        try:
+            with_two_workers = [dict(receive_weights(**body["update_info"])) for _ in range(2)]
+        except OSError:
+            self.updating = False
+            raise
         assert with_two_workers[0].keys() == with_two_workers[1].keys()
         self.weights = with_two_workers[0]
+        return {}
+
+    def finish_weight_update(self, body):
+        if not self.updating:
+            raise Refusal(500)
+        self.updating = False
+        self.version = body.get("weight_version", self.version)
         return {}
 
     def inference_v1_generate(self, body):

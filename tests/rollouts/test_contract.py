@@ -35,8 +35,8 @@ def engines(request, tiny_policy):
             str(tiny_policy),
             request.getfixturevalue("vllm_server"),
             dtype="float32",
-            timeout=60,
-            patience=240,
+            timeout=600,
+            patience=600,
         ),
     }
     made = {}

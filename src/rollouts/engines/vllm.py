@@ -21,7 +21,6 @@ from ...distributed import gather_objects, rank, world_size
 from ...seeds import derive_seed
 from ...types import Completion, Deliver, Engine, Request, ignore
 from .base import FLOAT32_HEAD, EngineError, check_context, stop_token_ids, vllm_sampling
-from .weight_stream import receive_weights
 
 
 class VLLMEngine(Engine):
@@ -237,29 +236,6 @@ def _completion(sample: Any) -> Completion:
         logprobs=torch.tensor(sample.logprobs.logprobs, dtype=torch.float32),  # flat: one per token
         truncated=sample.finish_reason == "length",
     )
-
-
-class WorkerExtension:
-    """Base class that this package's servers add to vLLM's workers (`--worker-extension-cls`).
-
-    The class declares the methods of the workers that it calls. vLLM's own transfers of weights need GPUs,
-    which servers on CPUs lack.
-    """
-
-    reload_weights: Callable[..., None]
-    get_model: Callable[[], Any]
-
-    def take_weights(self, **where: Any) -> None:
-        """Load the weights that `weight_stream.offered` offers, one tensor at a time."""
-        try:
-            self.reload_weights(weights_iterator=receive_weights(**where))
-        except Exception:
-            # End the reload: vLLM counts the parts of a layer as they arrive. It would complete a layer of
-            # this stream
-            # with parts of the next stream, and fail on the rest.
-            self.reload_weights(weights_iterator=iter(()))
-            raise
-        retie_output_head(self.get_model())
 
 
 def retie_output_head(model: Any) -> None:

@@ -73,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
         described = [(name, dtype_name(t.dtype), list(t.shape)) for name, t in weights]
         self.wfile.write(json.dumps(described).encode() + b"\n")
         for _, tensor in weights:
-            content = _bytes_of(tensor)
+            content = bytes_of(tensor)
             for start in range(0, len(content), CHUNK):
                 self.wfile.write(content[start : start + CHUNK])
                 self.server.moved = time.monotonic()
@@ -118,7 +118,7 @@ def receive_weights(host: str, port: int, token: str, timeout: float) -> Iterato
             raise ConnectionError(f"Expected weights from {host}:{port}, but it answered {response.status}.")
         for name, dtype, shape in json.loads(response.readline()):
             tensor = torch.empty(shape, dtype=getattr(torch, dtype))
-            left = _bytes_of(tensor)
+            left = bytes_of(tensor)
             while left:
                 count = response.readinto(left)
                 if not count:
@@ -136,6 +136,6 @@ def address_towards(host: str) -> str:
         return str(probe.getsockname()[0])
 
 
-def _bytes_of(tensor: Tensor) -> memoryview:
+def bytes_of(tensor: Tensor) -> memoryview:
     """Return the memory of a contiguous CPU tensor, of any type."""
     return tensor.detach().reshape(-1).view(torch.uint8).numpy().data

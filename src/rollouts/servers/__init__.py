@@ -1,1 +1,1 @@
-"""Removable: an engine that samples on servers, and the command that starts such a server."""
+"""Removable: an engine that samples on vLLM servers, and the token that guards them."""

@@ -1,6 +1,7 @@
 """The token that vLLM servers share with their trainers, and middleware that requires it on every route.
 
-vLLM's own `--api-key` guards sampling alone: it leaves open the routes that replace weights or call a worker.
+vLLM's own `--api-key` guards sampling alone: it leaves open the routes that replace weights or call a worker,
+which `VLLM_SERVER_DEV_MODE=1` adds.
 """
 
 import os
@@ -10,6 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
+
+from ..transfer.flags import REPORT, answer_report
 
 VARIABLE = "TAGRPO_TOKEN"
 FILE = Path("~/.cache/tagrpo/token")
@@ -50,7 +53,8 @@ def _of_file(path: Path) -> str:
 class RequireToken:
     """ASGI middleware, for vLLM's `--middleware`, that answers 401 to requests without the token.
 
-    The token is expected in the header `Authorization: Bearer <token>`.
+    The token is expected in the header `Authorization: Bearer <token>`. With it, `REPORT` is answered with the
+    flags that the server lacks.
     """
 
     def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
@@ -63,7 +67,10 @@ class RequireToken:
         if not asks or secrets.compare_digest(
             dict(scope["headers"]).get(b"authorization", b""), self.expected
         ):
-            await self.app(scope, receive, send)
+            if scope.get("path") == REPORT:
+                await answer_report(scope["app"], send)
+            else:
+                await self.app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:

@@ -8,16 +8,18 @@ import socket
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
+import torch
 
 from ...foreign import ForeignDataError, read_json
 from ..engines.base import EngineError
-from ..engines.weight_stream import Weights, address_towards, offered
+from ..engines.weight_stream import Weights
+from ..transfer.flags import GUARD, REPORT, START, FlagReport
+from ..transfer.sender import WeightSender
 from .access import FILE, VARIABLE
 from .server_replies import REMEDY, Models, WeightInfo
 
@@ -29,9 +31,8 @@ CONTROL_SECONDS = 45.0
 """Time limit of calls that neither sample nor move weights, and of a pause in a transfer of weights."""
 CONTROL_BYTES = 1 << 20
 """Size of the largest reply to calls that do not sample."""
-START = "Start the server with `python -m tagrpo.rollouts.servers.serve`."
 TOKEN = f"Its token is another one: set {VARIABLE} to the same value for the server and all ranks, or copy {FILE}."
-HINTS = {401: TOKEN, 403: START, 404: START}
+HINTS = {401: TOKEN, 403: START, 404: f"It lacks `{GUARD}`, or is not vLLM. {START}"}
 FAILURES = (httpx.HTTPError, httpx.InvalidURL, OSError, EngineError, ForeignDataError)  # of calls to a server
 
 
@@ -110,9 +111,19 @@ class VLLMServer:
     another error of `FAILURES` if the server is gone or fails.
     """
 
-    def __init__(self, url: str, timeout: float, token: str) -> None:
+    def __init__(
+        self,
+        url: str,
+        timeout: float,
+        token: str,
+        groups: dict[str, Any] | None = None,
+        check: bool = False,
+    ) -> None:
         self.url = url
         self.timeout = timeout
+        self.limit = min(CONTROL_SECONDS, timeout)
+        self.groups = {} if groups is None else groups  # URL → `NcclGroup`, kept between transfers
+        self.check = check  # whether check sums are compared after a transfer
         self.answers = False
         self.distrusted = False  # whether a reply of it has broken its contract
         self.state = ""  # why it gets no more requests; empty while it holds the current weights
@@ -194,34 +205,58 @@ class VLLMServer:
         Returns an error message, empty on success.
         """
         try:
+            if send is not None:
+                report = self.check_flags()
             held = self.get("/weight_info", WeightInfo).weight_version
             self.answers = True
             if send is not None:
                 if held != version:
-                    self.exchange_weights(send, version)
+                    self.exchange_weights(send, version, held, report)
                     held = self.get("/weight_info", WeightInfo).weight_version
+                self.post("/resume")
                 self.context = self.get("/v1/models", Models).data[0].max_model_len
         except FAILURES as error:
             return self.why(error)
         return "" if held == version else f"it holds the weights {held[:80]!r}"
 
-    def exchange_weights(self, weights: Weights, version: str) -> None:
+    def check_flags(self) -> FlagReport:
+        """Return what the server says about its flags, if it has all and a backend that the trainer can use.
+
+        Raises:
+            EngineError: if it lacks a flag or has another backend.
+        """
+        report = self.get(REPORT, FlagReport)
+        self.answers = True
+        if report.lacking:
+            raise EngineError(
+                f"Expected {self.url} to have all flags, but it lacks {', '.join(report.lacking)}. {START}"
+            )
+        usable = ["tcp", "nccl"] if torch.cuda.is_available() else ["tcp"]
+        if report.backend not in usable:
+            raise EngineError(
+                f"Expected {self.url} to have --weight-transfer-config with a backend of {usable}, as the trainer has, "
+                f"but got {report.backend!r}. {START}"
+            )
+        return report
+
+    def exchange_weights(self, weights: Weights, version: str, held: str, report: FlagReport) -> None:
         """Stop sampling, let the workers receive the weights, and clear the cache of prefixes.
 
         Until the weights are complete and the cache is empty, the server reports their version as
-        "unfinished".
+        "unfinished". The caller has it resume.
+
+        Args:
+            weights: Names and tensors on the CPU.
+            version: Version of the weights.
+            held: Version that the server holds.
+            report: Backend and number of workers of the server.
         """
         self.post("/update_weight_version", {"new_version": "unfinished"})
         self.post("/pause?mode=abort")
-        limit, host = min(CONTROL_SECONDS, self.timeout), address_towards(urlsplit(self.url).hostname or "")
-        stalled = partial(self.give_up, f"it took no weights for {limit:.0f} s")
-        taken = threading.Event()
-        with offered(weights, limit, host, stalled, taken.set) as where:
-            self.post("/collective_rpc", {"method": "take_weights", "kwargs": where}, self.timeout)
-            if not taken.wait(limit):
-                raise EngineError(
-                    f"Expected {self.url} to take the weights, but it only confirmed them. {START}"
-                )
-        self.post("/reset_prefix_cache")
-        self.post("/update_weight_version", {"new_version": version})
-        self.post("/resume")
+        sender = WeightSender(self, version)
+        if report.backend == "nccl":
+            sender.broadcast(weights, held, report.workers)
+        else:
+            sender.stream(weights)
+        if self.check:
+            sender.compare_sums(weights)

@@ -21,8 +21,8 @@ COINCIDENCE = 1e-15
 
 In a million requests, an error has the probability 1e-9."""
 REMEDY = (
-    "Start the server with `python -m tagrpo.rollouts.servers.serve` of this installation, or take it out of "
-    "rollout.engine.url."
+    "Start the server with the vLLM of this installation and the flags that `python -m tagrpo.rollouts.transfer.flags` "
+    "prints, or take it out of rollout.engine.url."
 )
 
 

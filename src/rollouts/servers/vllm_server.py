@@ -18,6 +18,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
@@ -38,8 +39,9 @@ from ..engines.base import (
     vllm_sampling,
     vocabulary_size,
 )
+from ..transfer.flags import START
 from .access import shared_token
-from .server_calls import FAILURES, START, Json, VLLMServer, listed
+from .server_calls import FAILURES, Json, VLLMServer, listed
 from .server_replies import Asked, read_generated
 
 LOG = logging.getLogger(__name__)
@@ -54,7 +56,9 @@ PROBE_EVERY = 5.0
 class VLLMServerEngine(ServerEngine):
     """Engine that samples from one or several vLLM servers.
 
-    Start each server with `python -m tagrpo.rollouts.servers.serve`.
+    Start each server with the flags that `python -m tagrpo.rollouts.transfer.flags` prints; a server that lacks
+    one is not used. Weights travel by the backend of the server's `--weight-transfer-config`: `nccl` between
+    GPUs, `tcp` otherwise.
 
     Every rank samples its own prompts. `sync`, `generate` and the function that `generate_async` returns are
     collective. Only rank 0 keeps a copy of the weights, in host memory, and sends it to the servers. Only
@@ -73,6 +77,7 @@ class VLLMServerEngine(ServerEngine):
         timeout: Seconds for one request, on all servers that it is sent to, or for one transfer of weights.
         retries: How often failed requests, or a transfer of weights that a server refuses, are repeated.
         patience: Seconds to wait for a server that is being started.
+        check_weights: Whether check sums of the server's weights are compared with those sent, at each transfer.
     """
 
     asynchronous = True
@@ -86,6 +91,7 @@ class VLLMServerEngine(ServerEngine):
         timeout: float = 1800.0,
         retries: int = 3,
         patience: float = 600.0,
+        check_weights: bool = False,
     ) -> None:
         urls = [url] if isinstance(url, str) else list(url)
         if not urls or not all(
@@ -103,6 +109,7 @@ class VLLMServerEngine(ServerEngine):
         self.dtype = float_dtype(dtype, "rollout.engine.dtype")
         self.entries, self.concurrency = urls, concurrency
         self.timeout, self.retries, self.patience = timeout, retries, patience
+        self.check_weights = check_weights
         self.token = gather_objects(shared_token())[0]
         self.stop_ids = stop_token_ids(model_path)
         self.vocabulary = vocabulary_size(model_path)
@@ -110,6 +117,7 @@ class VLLMServerEngine(ServerEngine):
         self.overdue: set[str] = set()  # URLs of the servers that have used up `timeout` since the last sync
         self.version = "none"  # of the weights; no other run has the same
         self.weights: dict[str, Tensor] = {}
+        self.groups: dict[str, Any] = {}  # URL → `NcclGroup` that weights are broadcast in
         # those that are ready: the same on every rank, in its own order
         self.servers: dict[str, VLLMServer] = {}
         self.choosing = threading.Lock()
@@ -141,7 +149,9 @@ class VLLMServerEngine(ServerEngine):
         self.servers = self._servers([*ready][first:] + [*ready][:first])
 
     def _servers(self, urls: Sequence[str]) -> dict[str, VLLMServer]:
-        return {url: VLLMServer(url, self.timeout, self.token) for url in urls}
+        return {
+            url: VLLMServer(url, self.timeout, self.token, self.groups, self.check_weights) for url in urls
+        }
 
     def _prepared(self) -> tuple[dict[str, int], str]:
         """Send weights until a server has them, and return ready URL → context, and an error message.
@@ -164,6 +174,9 @@ class VLLMServerEngine(ServerEngine):
                 )
                 states |= zip(servers, found, strict=True)
             if ready := {url: server.context for url, server in servers.items() if not states[url]}:
+                for url, server in servers.items():
+                    if states[url] and server.answers:
+                        LOG.warning("Going on without %s until the next sync: %s", url, states[url])
                 return ready, ""
             reasons = "; ".join(f"{where}: {why}" for where, why in states.items())
             waited = time.monotonic() - began
@@ -321,4 +334,6 @@ class VLLMServerEngine(ServerEngine):
         """Drop connections and the copy of the weights; the servers keep running."""
         for server in self.servers.values():
             server.give_up("the engine is closed")
+        for group in self.groups.values():
+            group.close()
         self.weights = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 import threading
 import time
@@ -12,7 +11,7 @@ import pytest
 
 from tagrpo.rollouts.servers import access
 from tagrpo.rollouts.servers.access import RequireToken, shared_token
-from tagrpo.rollouts.servers.serve import server_arguments
+from tagrpo.rollouts.transfer.flags import REPORT
 
 TOKEN = "a secret of some length"
 
@@ -58,6 +57,7 @@ def check_guard(client, url):
             "/update_weights",
             "//v1/../collective_rpc",
             "/docs",
+            REPORT,
         ):
             for shown in ({}, {"Authorization": TOKEN}, {"Authorization": f"Bearer {TOKEN[:-1]}"}):
                 assert client.request(method, url + route, headers=shown).status_code == 401
@@ -90,16 +90,3 @@ def test_a_token_that_others_can_read_or_guess_is_refused(monkeypatch, tmp_path)
     (tmp_path / "token").chmod(0o644)
     with pytest.raises(PermissionError, match="chmod 600"):
         shared_token()
-
-
-def test_a_server_starts_behind_the_guard_and_on_this_machine_only():
-    arguments = server_arguments("model", [], cpu=False)
-    assert arguments[arguments.index("--host") + 1] == "127.0.0.1"
-    assert arguments[arguments.index("--middleware") + 1] == "tagrpo.rollouts.servers.access.RequireToken"
-
-
-def test_a_server_has_a_float32_head_as_the_trainer_unless_options_say_otherwise():
-    arguments = server_arguments("model", ["--hf-overrides", "{}"], cpu=False)
-    first, last = (i + 1 for i, name in enumerate(arguments) if name == "--hf-overrides")
-    assert json.loads(arguments[first]) == {"head_dtype": "float32"}
-    assert arguments[last] == "{}", "the last of two counts"

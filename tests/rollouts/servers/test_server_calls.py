@@ -133,9 +133,9 @@ def test_a_file_that_stays_empty_is_named_in_the_error_and_costs_nothing_beside_
 
 
 @pytest.mark.parametrize(("content", "said"), [
-    (b"<html>", r"Expected the reply of http://gateway/weight_info to be JSON.*<html>"),
-    (b"{}", r"weight_version.*rollout.engine.url"),
-    (b"[]", r"ForeignDataError: .*/weight_info"),
+    (b"<html>", r"Expected the reply of http://gateway/tagrpo_flags to be JSON.*<html>"),
+    (b"{}", r"lacking.*rollout.engine.url"),
+    (b"[]", r"ForeignDataError: .*/tagrpo_flags"),
 ])  # fmt: skip
 def test_another_program_at_an_address_is_named_with_what_it_answered(
     content, said, make_engine, monkeypatch
@@ -232,7 +232,14 @@ def test_a_server_that_hangs_loses_its_requests_to_another(
     assert sampled(engine) == EVERYTHING, "the sync has brought it back"
 
 
-HANGS = ["update_weight_version", "pause", "collective_rpc", "reset_prefix_cache", "resume"]
+HANGS = [
+    "tagrpo_flags",
+    "update_weight_version",
+    "pause",
+    "init_weight_transfer_engine",
+    "start_weight_update",
+]
+HANGS += ["update_weights", "reset_prefix_cache", "finish_weight_update", "resume"]
 
 
 @pytest.mark.parametrize("route", [*HANGS, "within the stream"])
@@ -240,14 +247,15 @@ def test_a_server_that_hangs_while_it_takes_weights_is_left_for_another(
     server, other, make_engine, hanging, monkeypatch, route
 ):
     monkeypatch.setattr(server_calls, "CONTROL_SECONDS", 2.0)
+    monkeypatch.setattr(server_calls, "PROBE_SECONDS", 2.0)
     engine = make_engine(server.url, other.url, timeout=120.0)
 
     def begin(body):
-        next(receive_weights(**body["kwargs"]))
+        next(receive_weights(**body["update_info"]))
         hanging()
 
     if route == "within the stream":
-        server.collective_rpc = begin
+        server.update_weights = begin
     else:
         server.fail = {route: hanging}
     began = time.monotonic()
@@ -255,7 +263,7 @@ def test_a_server_that_hangs_while_it_takes_weights_is_left_for_another(
     assert time.monotonic() - began < 600, "it waits for ever"
     assert list(engine.servers) == [other.url]
     assert sampled(engine) == EVERYTHING
-    server.fail, server.collective_rpc = {}, partial(FakeServer.collective_rpc, server)
+    server.fail, server.update_weights = {}, partial(FakeServer.update_weights, server)
     server.restart()
     engine.sync(WEIGHTS)
     assert list(engine.servers) == [server.url, other.url], "it is used again when it is back"
@@ -273,7 +281,7 @@ def test_where_the_only_server_hangs_while_it_takes_weights_the_error_names_it_a
         server.fail |= dict.fromkeys(["weight_info"] if all_of_it else [], hanging)
         hanging()
 
-    server.fail = {"collective_rpc": hang}
+    server.fail = {"update_weights": hang}
     stalled = f"{server.url}: it took no weights for 1 s: "
     said = f"{server.url}: ReadTimeout" if all_of_it else stalled
     with pytest.raises(

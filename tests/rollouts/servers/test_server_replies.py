@@ -300,14 +300,14 @@ def test_a_control_route_that_breaks_its_contract_leaves_its_server_out(
 
 def test_a_server_that_says_it_took_weights_but_did_not_is_left_out(server, other, make_engine, monkeypatch):
     monkeypatch.setattr(server_calls, "CONTROL_SECONDS", 1.0)
-    server.collective_rpc = lambda _: {"results": [None]}
+    server.update_weights = lambda _: {}
     engine = make_engine(server.url, other.url, timeout=120.0)
     engine.sync(WEIGHTS)
     assert list(engine.servers) == [other.url]
 
 
 def test_a_server_that_does_not_name_the_weights_that_it_was_sent_is_left_out(server, other, make_engine):
-    server.update_weight_version = lambda _: {}
+    server.finish_weight_update = lambda _: {}
     engine = make_engine(server.url, other.url)
     engine.sync(WEIGHTS)
     assert list(engine.servers) == [other.url]

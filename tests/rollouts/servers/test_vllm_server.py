@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import signal
 import socket
 import threading
@@ -14,11 +16,13 @@ from transformers import AutoModelForCausalLM
 
 from tagrpo.rollouts import EngineError, SamplingConfig
 from tagrpo.rollouts.engines import weight_stream
-from tagrpo.rollouts.engines.weight_stream import address_towards, offered, receive_weights
+from tagrpo.rollouts.engines.weight_stream import address_towards, bytes_of, offered, receive_weights
 from tagrpo.rollouts.servers import server_calls
 from tagrpo.rollouts.servers import vllm_server as vllm_server_engine
 from tagrpo.rollouts.servers.access import shared_token
 from tagrpo.rollouts.servers.vllm_server import VLLMServerEngine
+from tagrpo.rollouts.transfer import sender
+from tagrpo.rollouts.transfer.flags import DEV_MODE, GUARD, server_flags
 from tagrpo.runs import preemption
 from tagrpo.types import Request
 from tests.helpers import wait_until
@@ -31,7 +35,8 @@ def test_weights_arrive_as_they_are_and_the_server_is_paused_meanwhile(server, m
     assert server.weights.keys() == {"a", "b"}
     assert torch.equal(server.weights["a"], WEIGHTS[0][1])
     assert torch.equal(server.weights["b"], WEIGHTS[1][1].float())
-    order = ["pause", "collective_rpc", "reset_prefix_cache", "resume"]
+    order = ["tagrpo_flags", "pause", "init_weight_transfer_engine", "start_weight_update", "update_weights"]
+    order += ["reset_prefix_cache", "finish_weight_update", "resume"]
     assert [call for call in server.calls if call in order] == order
     assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
 
@@ -68,7 +73,7 @@ def test_a_response_that_two_versions_of_the_weights_have_sampled_is_sampled_aga
 def test_what_fails_once_is_tried_again(server, make_engine):
     engine = make_engine(server.url, patience=600.0)
     server.fail = {
-        "collective_rpc": raising(Refusal(500), 1),
+        "update_weights": raising(Refusal(500), 1),
         "inference/v1/generate": raising(ConnectionAbortedError, 2),
     }
     engine.sync(WEIGHTS)
@@ -97,13 +102,13 @@ def test_what_fails_beside_an_update_is_tried_again_by_who_waits_and_with_the_we
             asked.set()
 
     server.fail = {"inference/v1/generate": restart}
-    before, delivered = server.calls.count("collective_rpc"), []
+    before, delivered = server.calls.count("update_weights"), []
     finish = engine.generate_async(Request(PROMPTS, [3, 1, 9], SAMPLING, 0), lambda p, _: delivered.append(p))
     assert asked.wait(20), "sampling has begun"
     time.sleep(0.2)
-    assert server.calls.count("collective_rpc") == before, "weights are not sent by the thread"
+    assert server.calls.count("update_weights") == before, "weights are not sent by the thread"
     results = finish()
-    assert server.calls.count("collective_rpc") == before + 1
+    assert server.calls.count("update_weights") == before + 1
     assert [len(samples) for samples in results] == [3, 1, 9]
     assert {tuple(s.token_ids[:-1].tolist()) for samples in results for s in samples} == {
         (30, 10),
@@ -152,7 +157,7 @@ def test_a_server_that_nobody_has_started_is_waited_for_and_then_named(make_engi
     engine = make_engine("http://127.0.0.1:9")
     start = time.monotonic()
     with pytest.raises(
-        EngineError, match=r"http://127\.0\.0\.1:9: ConnectError.*tagrpo\.rollouts\.servers\.serve"
+        EngineError, match=r"http://127\.0\.0\.1:9: ConnectError.*tagrpo\.rollouts\.transfer\.flags"
     ):
         engine.sync(WEIGHTS)
     assert time.monotonic() - start > 0.5, "patience"
@@ -186,10 +191,83 @@ def test_a_server_that_hangs_ends_in_an_error_after_bounded_retries(server, make
     assert server.calls.count("inference/v1/generate") == 2 * 3
 
 
-def test_a_server_that_was_started_without_the_routes_is_named_with_what_to_do(server, make_engine):
-    server.fail = {"weight_info": raising(Refusal(404))}
-    with pytest.raises(EngineError, match=r"answered 404.*python -m tagrpo\.rollouts\.servers\.serve"):
+def test_a_server_without_the_guard_is_named_with_what_to_do(server, make_engine):
+    server.fail = {"tagrpo_flags": raising(Refusal(404))}
+    with pytest.raises(
+        EngineError, match=rf"answered 404.*{GUARD}.*python -m tagrpo\.rollouts\.transfer\.flags"
+    ):
         make_engine(server.url).sync(WEIGHTS)
+    assert "update_weights" not in server.calls
+
+
+@pytest.mark.parametrize("flag", [DEV_MODE, *server_flags(cpu=True)[1:]])
+def test_a_server_that_lacks_a_flag_is_refused_by_its_name_and_another_is_used(
+    server, other, make_engine, flag, caplog
+):
+    server.lacking = [flag]
+    with pytest.raises(EngineError, match=re.escape(f"lacks {flag}")):
+        make_engine(server.url, retries=0).sync(WEIGHTS)
+    assert server.version == "default"
+    engine = make_engine(server.url, other.url)
+    engine.sync(WEIGHTS)
+    assert list(engine.servers) == [other.url]
+    assert flag in caplog.messages[-1]
+
+
+def test_a_server_whose_backend_the_trainer_lacks_is_refused_by_its_name(server, make_engine, monkeypatch):
+    monkeypatch.setattr(
+        server, "tagrpo_flags", lambda _: {"lacking": [], "backend": "sharded_rdt", "workers": 1}
+    )
+    with pytest.raises(EngineError, match=r"--weight-transfer-config.*'sharded_rdt'"):
+        make_engine(server.url, retries=0).sync(WEIGHTS)
+
+
+def test_an_update_that_a_killed_trainer_has_left_is_ended_first(server, make_engine):
+    server.updating = True
+    engine = make_engine(server.url, retries=0)
+    engine.sync(WEIGHTS)
+    assert sampled(engine) == {(30, 10), (30, 20), (30, 30)}
+    assert server.calls.count("start_weight_update") == server.calls.count("finish_weight_update") == 2
+
+
+def test_a_server_that_failed_to_resume_resumes_before_it_is_used(server, make_engine):
+    server.fail = {"resume": raising(Refusal(500), 1)}
+    engine = make_engine(server.url, patience=600.0)
+    engine.sync(WEIGHTS)
+    assert server.calls.count("resume") == 2
+    assert server.calls.count("update_weights") == 1, "it has the weights"
+
+
+def test_check_sums_are_compared_if_asked_for_and_a_server_with_other_weights_is_left_out(
+    server, other, make_engine, caplog
+):
+    def checksums_of(fake):
+        sums = {
+            f"dp0:pp0:pcp0:tp0:{name}": hashlib.sha256(bytes_of(t)).hexdigest()
+            for name, t in fake.weights.items()
+        }
+        return {"checksums": sums}
+
+    for fake in (server, other):
+        fake.weight_checker = lambda _, fake=fake: checksums_of(fake)
+    engine = make_engine(server.url, other.url)
+    engine.sync(WEIGHTS)
+    assert "weight_checker" not in server.calls
+    engine = make_engine(server.url, other.url, check_weights=True)
+    engine.sync(WEIGHTS)
+    assert list(engine.servers) == [server.url, other.url]
+    plain = server.finish_weight_update
+
+    def lose_a_bit(body):
+        server.weights["a"][1, 2] += 1e-6
+        return plain(body)
+
+    server.finish_weight_update = lose_a_bit
+    engine.sync(WEIGHTS)
+    assert list(engine.servers) == [other.url]
+    assert server.version == "unfinished"
+    assert "rollout.engine.check_weights" in caplog.messages[-1]
+    assert "['a']" in caplog.messages[-1]
 
 
 @pytest.mark.parametrize(
@@ -281,7 +359,7 @@ def test_a_transfer_listens_only_at_the_address_towards_its_server(server, make_
         addresses.append(host)
         return offered(weights, timeout, host, *callbacks)
 
-    monkeypatch.setattr(server_calls, "offered", watched)
+    monkeypatch.setattr(sender, "offered", watched)
     make_engine(server.url).sync(WEIGHTS)
     assert addresses == ["127.0.0.1"]
 
@@ -298,7 +376,7 @@ def test_a_trainer_with_another_token_is_told_so(server, make_engine, monkeypatc
 def test_a_killed_vllm_server_is_waited_for_and_samples_the_same_from_the_same_weights(
     tiny_policy, vllm_servers, vllm_server
 ):
-    engine = VLLMServerEngine(str(tiny_policy), vllm_server, dtype="float32", timeout=60, patience=240)
+    engine = VLLMServerEngine(str(tiny_policy), vllm_server, dtype="float32", timeout=600, patience=600)
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
     engine.sync(model.named_parameters())
     generator = torch.Generator().manual_seed(0)
@@ -344,7 +422,7 @@ def test_a_server_whose_stream_of_weights_breaks_off_takes_the_next_one_whole(
     tiny_policy, vllm_server, monkeypatch
 ):
     engine = VLLMServerEngine(
-        str(tiny_policy), vllm_server, dtype="float32", timeout=60, patience=240, retries=1
+        str(tiny_policy), vllm_server, dtype="float32", timeout=600, patience=600, retries=1
     )
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
     names = [name.split(".")[-2] for name, _ in model.named_parameters()]
@@ -374,10 +452,10 @@ def test_a_server_whose_stream_of_weights_breaks_off_takes_the_next_one_whole(
 @pytest.mark.slow
 @pytest.mark.vllm
 def test_a_real_server_answers_nobody_without_the_token_on_any_of_its_routes(tiny_policy, vllm_server):
-    VLLMServerEngine(str(tiny_policy), vllm_server, timeout=60, patience=240)._prepared()
+    VLLMServerEngine(str(tiny_policy), vllm_server, timeout=600, patience=600)._prepared()
     allowed = {"Authorization": f"Bearer {shared_token()}"}
     routes = httpx.get(f"{vllm_server}/openapi.json", headers=allowed, timeout=300).json()["paths"]
-    assert {"/collective_rpc", "/update_weight_version", "/inference/v1/generate", "/health"} <= routes.keys()
+    assert {"/update_weights", "/update_weight_version", "/inference/v1/generate", "/health"} <= routes.keys()
     others = {
         "/openapi.json": {"get": {}},
         "/docs": {"get": {}},
@@ -400,7 +478,7 @@ def test_one_of_two_real_servers_is_stopped_and_then_killed_while_they_sample(
     file = tmp_path / "servers.txt"
     second = vllm_servers.start()
     file.write_text(f"{vllm_server}\n{second}\n")
-    engine = VLLMServerEngine(str(tiny_policy), f"file:{file}", dtype="float32", timeout=1800, patience=240)
+    engine = VLLMServerEngine(str(tiny_policy), f"file:{file}", dtype="float32", timeout=1800, patience=600)
     model = AutoModelForCausalLM.from_pretrained(tiny_policy)
     generator = torch.Generator().manual_seed(0)
     prompts = [torch.randint(3, 60, (5,), generator=generator) for _ in range(60)]
@@ -428,7 +506,7 @@ def test_one_of_two_real_servers_is_stopped_and_then_killed_while_they_sample(
         plain = server_calls.VLLMServer.post
 
         def stop_and_post(server, path, *arguments):
-            if server.url == second and path == "/collective_rpc":
+            if server.url == second and path == "/update_weights":
                 vllm_servers.signal(second, signal.SIGSTOP)
             return plain(server, path, *arguments)
 

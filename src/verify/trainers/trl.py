@@ -5,6 +5,7 @@ are TRL's. Three things are handed to them: the recorded responses where they wo
 log-probs where they would score the sampled responses, and the recorded log-probs of the reference.
 """
 
+import gc
 import json
 import math
 import os
@@ -267,6 +268,7 @@ def extra(exchange: Exchange, trainer: str, given: MethodSettings) -> dict[str, 
 def run(exchange: Exchange) -> None:
     """Run every method asked for that TRL has, and write the results."""
     results = {}
+    gc.freeze()  # Trainer collects garbage in every run, among all that the imports have left
     with tempfile.TemporaryDirectory() as folder:
         for name, given in exchange.settings.methods.items():
             try:

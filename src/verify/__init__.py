@@ -1,0 +1,1 @@
+"""Removable: other trainers' own code on the same batch of rollouts."""

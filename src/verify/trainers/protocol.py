@@ -299,9 +299,7 @@ class Exchange:
 
     def model(self) -> PreTrainedModel:
         """Load the policy, without dropout."""
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            self.source / "model", dtype=self.dtype, attn_implementation="eager"
-        )
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(self.source / "model", dtype=self.dtype)
         model.eval()
         return model
 

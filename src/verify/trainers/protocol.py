@@ -5,6 +5,7 @@ IN holds `batch.json`, `settings.json` and `model/`; the adapter writes `result.
 """
 
 import json
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -57,13 +58,15 @@ class Settings:
     max_response_tokens: int
     """Limit of tokens of a response."""
     methods: dict[str, dict[str, Any]]
-    """Method → fields of `MethodSettings`."""
+    """Entry, by default a method's name → fields of `MethodSettings`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSettings:
     """Settings that methods share. A method reads the ones that it has."""
 
+    method: str | None = None
+    """Name of the method; None if the entry has the method's name."""
     clip_low: float | None = 0.2
     """Lower clip range; None sets no lower bound."""
     clip_high: float | None = 0.2
@@ -261,7 +264,7 @@ class Exchange:
     (true, or the reason why not), `advantages` and `token_weights` (a list per row, a number per token of the
     response; a weight is the derivative of the loss with respect to the token's log-prob), `loss`, `metrics`
     and `options` (both by the trainer's names). `OUT/gradient_METHOD.safetensors` is the gradient of the loss
-    by the parameter's name.
+    by the parameter's name. METHOD is the entry's name in the settings.
     """
 
     source: Path
@@ -309,22 +312,29 @@ class Exchange:
         version: str,
         methods: Mapping[str, Callable[["Exchange", MethodSettings], Method]],
     ) -> None:
-        """Run every method asked for that the trainer has, and write the results."""
+        """Run every method asked for that the trainer has, and write the results.
+
+        If the trainer raises an exception in a method, the exception is the reason in the result.
+        """
         model = self.model()
         results: dict[str, dict[str, Any]] = {}
-        for name, given in self.settings.methods.items():
+        for entry, given in self.settings.methods.items():
+            settings = MethodSettings(**given)
+            name = settings.method or entry
             try:
                 if name not in methods:
                     raise UnsupportedMethodError(f"{trainer} {version} has no {name}")
-                method = methods[name](self, MethodSettings(**given))
-                results[name] = self._result(name, model, method)
+                results[entry] = self._result(entry, model, methods[name](self, settings))
             except UnsupportedMethodError as reason:
-                results[name] = {"supported": str(reason)}
+                results[entry] = {"supported": str(reason)}
+            except Exception as error:  # of the trainer's code; the other methods still count
+                traceback.print_exc()
+                results[entry] = {"supported": f"{type(error).__name__}: {error}"}
         result = {"trainer": trainer, "version": version, "methods": results}
         self.target.mkdir(parents=True, exist_ok=True)
         (self.target / "result.json").write_text(json.dumps(result))
 
-    def _result(self, name: str, model: PreTrainedModel, method: Method) -> dict[str, Any]:
+    def _result(self, entry: str, model: PreTrainedModel, method: Method) -> dict[str, Any]:
         """Return the entry of a method in the result, and write its gradient."""
         torch.manual_seed(0)
         model.zero_grad()
@@ -347,7 +357,7 @@ class Exchange:
             parts.append(metrics)
             if logprobs.grad is not None:
                 weights[start:stop] = logprobs.grad
-        self._write_gradient(name, model)
+        self._write_gradient(entry, model)
         return {
             "supported": True,
             "advantages": self._unpadded(method.advantages),
@@ -357,13 +367,13 @@ class Exchange:
             "options": dict(method.options),
         }
 
-    def _write_gradient(self, name: str, model: PreTrainedModel) -> None:
+    def _write_gradient(self, entry: str, model: PreTrainedModel) -> None:
         """Write the gradient of every parameter, zeros for a parameter without one."""
         self.target.mkdir(parents=True, exist_ok=True)
         gradient = {}
         for parameter, values in model.named_parameters():
             gradient[parameter] = torch.zeros_like(values) if values.grad is None else values.grad.clone()
-        save_file(gradient, self.target / f"gradient_{name}.safetensors")
+        save_file(gradient, self.target / f"gradient_{entry}.safetensors")
 
     def _unpadded(self, values: Tensor) -> list[list[float]]:
         """Return the values at each response's tokens."""

@@ -5,6 +5,7 @@ normalisers of the whole batch (verl 0.9.1: verl/workers/engine/fsdp/transformer
 verl/trainer/ppo/v1/trainer_base.py:1851). Of verl, the model's pass, rollouts and workers are not run.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
@@ -20,7 +21,7 @@ from verl.utils.torch_functional import entropy_from_logits, logprobs_from_logit
 from verl.workers.config import FSDPActorConfig, PolicyLossConfig
 from verl.workers.utils.losses import ppo_loss
 
-from .protocol import Exchange, Method, MethodSettings, MicroBatch
+from .protocol import Exchange, Method, MethodSettings, MicroBatch, UnsupportedMethodError
 
 ALGORITHM = ("adv_estimator", "norm_adv_by_std_in_grpo")
 """Options of `AlgoConfig`; the others are those of the actor or of its policy loss."""
@@ -209,7 +210,14 @@ def gmpo(exchange: Exchange, settings: MethodSettings) -> Method:
 
 
 def pass_at_k(exchange: Exchange, settings: MethodSettings) -> Method:
-    """Build `grpo_passk`: best minus second-best reward, for the best response alone (arXiv 2503.19595)."""
+    """Build `grpo_passk`: best minus second-best reward, for the best response alone (arXiv 2503.19595).
+
+    Raises:
+        UnsupportedMethodError: if a prompt has a single response.
+    """
+    alone = sorted(name for name, count in Counter(exchange.batch.prompts).items() if count == 1)
+    if alone:
+        raise UnsupportedMethodError(f"needs two responses to every prompt, but prompts {alone} have one")
     return method(exchange, settings, adv_estimator="grpo_passk")
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from transformers.utils import logging
 
 from ..files import write_json
 from ..foreign import Finite, ForeignDataError, Message, printable, read_json
@@ -71,9 +72,7 @@ def has_module(python: str, name: str) -> bool:
     return subprocess.run(command, check=False, capture_output=True, env=child_environment()).returncode == 0
 
 
-def write_exchange(
-    folder: Path, batch: Batch, models: Models, settings: Mapping[str, Any]
-) -> None:
+def write_exchange(folder: Path, batch: Batch, models: Models, settings: Mapping[str, Any]) -> None:
     """Write the batch, the policy and the settings for adapters to `folder`; `protocol.py` describes the files."""
     prompts = [row.prompt_ids for row in batch.rows]
     responses = [row.response_ids for row in batch.rows]
@@ -84,6 +83,7 @@ def write_exchange(
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "batch.json", {"rows": rows})
     write_json(folder / "settings.json", settings)
+    logging.disable_progress_bar()
     models.policy.save_pretrained(folder / "model")
 
 
@@ -161,5 +161,3 @@ def read_answer(trainer: str, target: Path) -> Answer:
 
 def _tensors(rows: Sequence[Sequence[float]]) -> list[torch.Tensor]:
     return [torch.tensor(row, dtype=torch.float64) for row in rows]
-
-

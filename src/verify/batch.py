@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ..foreign import Count, Finite, ForeignDataError, Message, read, read_json
+from ..foreign import Count, ForeignDataError, Message, read, read_json
 from ..seeds import derive_seed
 from ..types import Prompt, Rollouts
 from ..types.data import LARGEST_REWARD

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from ..settings.config import compose_run
 from ..settings.methods import experiments
 from ..types.checks import check_choice
 from .batch import Batch, small_batch
+from .methods import composed
 from .models import models_for
 from .reference import Finding, Formula, Reference, explain
 
@@ -83,7 +83,13 @@ class Problem:
     def __str__(self) -> str:
         """Print rewards, prompts, lengths and advantages, one response per line."""
         lines = ["response  prompt  tokens  reward  advantage"]
-        columns = zip(self.prompt.tolist(), self.batch.lengths, self.rewards.tolist(), self.advantages.tolist(), strict=True)
+        columns = zip(
+            self.prompt.tolist(),
+            self.batch.lengths,
+            self.rewards.tolist(),
+            self.advantages.tolist(),
+            strict=True,
+        )
         for row, (prompt, length, reward, advantage) in enumerate(columns):
             lines.append(f"{row:8}  {prompt:6}  {length:6}  {reward:6.2f}  {advantage:9.6f}")
         return "\n".join(lines)
@@ -101,7 +107,7 @@ def problem(method: str = "grpo", conventions: str = "ours", batch: Batch | None
         ValueError: if there is no such experiment, or its formula is not written.
     """
     check_choice("method", method, experiments(), "check")
-    cfg = compose_run(".", [f"experiment={method}", f"conventions={conventions}"])
+    cfg = composed(method, conventions)
     formula = Formula.of(cfg)
     if formula is None:
         raise ValueError(

@@ -7,7 +7,6 @@ clips act, and the divergence from the reference is not 0.
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -61,7 +60,10 @@ def moved(model: PreTrainedModel, name: str, size: float, seed: int = 0) -> PreT
 
 @torch.no_grad()
 def logprobs_of(
-    model: PreTrainedModel, prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], temperature: float
+    model: PreTrainedModel,
+    prompts: Sequence[Sequence[int]],
+    responses: Sequence[Sequence[int]],
+    temperature: float,
 ) -> list[Tensor]:
     """Return [R] of [T_r] float32 log-probs, nats, by the model's own forward, one response at a time."""
     found = []
@@ -96,8 +98,3 @@ def models_for(batch: Batch, path: str | None, temperature: float, seed: int = 0
     sampled = logprobs_of(sampler, prompts, responses, temperature)
     batch = batch.with_logprobs([values.tolist() for values in sampled])
     return batch, Models(policy, moved(policy, "reference", 0.12, seed).eval())
-
-
-def write_model(model: PreTrainedModel, folder: Path) -> None:
-    """Write a model to a folder, as safetensors with its configuration."""
-    model.save_pretrained(folder)

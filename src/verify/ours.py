@@ -104,9 +104,7 @@ def run_ours(cfg: DictConfig, batch: Batch, models: Models, micro_batch_tokens: 
         advantages=_advantages(result),
         token_weights=recorder.weights(batch.lengths),
         loss=result.loss,
-        gradient={
-            name: value.double() for name, value in zip(names, optimizer.gradients, strict=True)
-        },
+        gradient={name: value.double() for name, value in zip(names, optimizer.gradients, strict=True)},
         metrics=result.metrics(),
         options=cast("dict[str, object]", OmegaConf.to_container(cfg.loss, resolve=True)),
     )

@@ -124,7 +124,8 @@ class Reference:
         responses = [row.response_ids for row in rows]
         return {
             name: [
-                values.double() for values in logprobs_of(self.models.policy, each, responses, self.temperature)
+                values.double()
+                for values in logprobs_of(self.models.policy, each, responses, self.temperature)
             ]
             for name, each in chosen.items()
         }
@@ -144,7 +145,9 @@ class Reference:
         for number, row in enumerate(rows):
             key = {"prompt": (row.question, row.wording), "question": row.question, "batch": 0}[formula.pool]
             pools.setdefault(key, []).append(number)
-        rewards = torch.tensor([math.nan if row.reward is None else row.reward for row in rows], dtype=torch.float64)
+        rewards = torch.tensor(
+            [math.nan if row.reward is None else row.reward for row in rows], dtype=torch.float64
+        )
         advantages = torch.zeros(len(rows), dtype=torch.float64)
         for members in pools.values():
             advantages[members] = self._pool(formula, rewards[members], self._mean_of_question(members))
@@ -156,7 +159,9 @@ class Reference:
     def _mean_of_question(self, members: Sequence[int]) -> float:
         """Return the mean reward of the responses to the question of a pool's first response."""
         question = self.batch.rows[members[0]].question
-        rewards = [row.reward for row in self.batch.rows if row.question == question and row.reward is not None]
+        rewards = [
+            row.reward for row in self.batch.rows if row.question == question and row.reward is not None
+        ]
         return sum(rewards) / len(rewards) if rewards else 0.0
 
     @staticmethod
@@ -240,7 +245,9 @@ class Reference:
             return log_ratio.mean().expand(len(log_ratio))
         return log_ratio.sum().expand(len(log_ratio)) if formula.ratio == "product" else log_ratio
 
-    def _policy_terms(self, formula: Formula, log_ratio: Tensor, logprobs: Tensor, advantages: Tensor) -> Tensor:
+    def _policy_terms(
+        self, formula: Formula, log_ratio: Tensor, logprobs: Tensor, advantages: Tensor
+    ) -> Tensor:
         """Return [T] terms of the loss of a response."""
         low = math.inf if formula.clip_low is None else formula.clip_low
         high = math.inf if formula.clip_high is None else formula.clip_high
@@ -347,14 +354,18 @@ def loss_changes(formula: Formula, micro_batch_rows: Sequence[int]) -> list[Chan
             if value != formula.aggregation
         ]
     for rows in micro_batch_rows:
-        changes.append(Change(f"a normaliser per micro-batch of {rows} responses", {"micro_batch_rows": rows}))
+        changes.append(
+            Change(f"a normaliser per micro-batch of {rows} responses", {"micro_batch_rows": rows})
+        )
     prompts = {
         "own": "ratios under the sampled prompt",
         "original": "ratios under the wrong prompt: the original question in place of the sampled wording",
         "next": "ratios under the wrong prompt: that of the next group",
     }
     changes += [
-        Change(text, {"scored_under": value}) for value, text in prompts.items() if value != formula.scored_under
+        Change(text, {"scored_under": value})
+        for value, text in prompts.items()
+        if value != formula.scored_under
     ]
     changes.append(Change("ratios to the wrong response's old log-probs (the next one's)", {"old": "next"}))
     changes.append(Change("ratios of exactly 1 (old log-probs are the current ones)", {"old": "current"}))
@@ -455,7 +466,9 @@ def explain(
         plain = expected if formula.credit == "none" else _per_response(expected)
         if formula.credit != "clip_cov" and first_difference(plain, target):
             tried = advantage_changes(formula)
-            causes = _causes(formula, tried, plain, target, lambda f: _repeated(reference.advantages(f), lengths))
+            causes = _causes(
+                formula, tried, plain, target, lambda f: _repeated(reference.advantages(f), lengths)
+            )
             findings.append(_finding("advantages", expected, given, causes))
     if token_weights is not None:
         weights = checked_rows(token_weights, lengths, "token weights")
@@ -468,14 +481,20 @@ def explain(
     return findings
 
 
-def _finding(what: str, expected: Sequence[Tensor], found_: Sequence[Tensor], causes: tuple[str, ...]) -> Finding:
+def _finding(
+    what: str, expected: Sequence[Tensor], found_: Sequence[Tensor], causes: tuple[str, ...]
+) -> Finding:
     place = first_difference(expected, found_) or (0, 0)
     row, token = place
     return Finding(what, row, token, float(expected[row][token]), float(found_[row][token]), causes)
 
 
 def _causes(
-    formula: Formula, changes: Sequence[Change], expected: Sequence[Tensor], target: Sequence[Tensor], compute: Any
+    formula: Formula,
+    changes: Sequence[Change],
+    expected: Sequence[Tensor],
+    target: Sequence[Tensor],
+    compute: Any,
 ) -> tuple[str, ...]:
     """Return the names of the one or two changes that lead from the formula to the target."""
     scale = max(float(torch.cat(list(target)).abs().max()), 1e-12)

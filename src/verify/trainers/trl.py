@@ -21,13 +21,13 @@ from torch import Tensor
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 
-import trl  # noqa: E402
-from datasets import Dataset  # noqa: E402
-from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402
-from transformers import PreTrainedTokenizerFast, TrainerCallback  # noqa: E402
-from trl.experimental.gmpo import GMPOConfig, GMPOTrainer  # noqa: E402
+import trl
+from datasets import Dataset
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast, TrainerCallback
+from trl.experimental.gmpo import GMPOConfig, GMPOTrainer
 
-from .protocol import Exchange, MethodSettings, UnsupportedMethodError  # noqa: E402
+from .protocol import Exchange, MethodSettings, UnsupportedMethodError
 
 NEVER = 1e6
 """Clip range of a bound that never acts."""
@@ -137,7 +137,10 @@ METHODS: dict[str, tuple[str, Callable[[MethodSettings], dict[str, Any]]]] = {
     "grpo": ("grpo", lambda given: {"loss_type": "grpo", **bounds(given)}),
     "dr_grpo": ("grpo", lambda given: {"loss_type": "dr_grpo", "scale_rewards": "none", **bounds(given)}),
     "dapo": ("grpo", lambda given: {"loss_type": "dapo", **bounds(given)}),
-    "gspo": ("grpo", lambda given: {"loss_type": "grpo", "importance_sampling_level": "sequence", **bounds(given)}),
+    "gspo": (
+        "grpo",
+        lambda given: {"loss_type": "grpo", "importance_sampling_level": "sequence", **bounds(given)},
+    ),
     "cispo": ("grpo", cispo),
     "rloo": ("rloo", bounds),
     "gmpo": ("gmpo", bounds),
@@ -202,7 +205,7 @@ def step(exchange: Exchange, name: str, given: MethodSettings, folder: Path) -> 
         raise UnsupportedMethodError(f"trl {trl.__version__} has no {name}")
     trainer_name, options_of = METHODS[name]
     kind, config = KINDS[trainer_name]
-    own = given.with_defaults(**options_of(given), **extra(exchange, trainer_name, given))
+    own = given.with_defaults(**options_of(given), **extra(trainer_name, given))
     samples = samples_per_prompt(exchange)
     count = len(exchange.batch)
     rows = min(exchange.settings.micro_batch_rows, count)
@@ -219,8 +222,8 @@ def step(exchange: Exchange, name: str, given: MethodSettings, folder: Path) -> 
     )  # fmt: skip
     model = exchange.model().train()
     model.set_attn_implementation("sdpa")
-    first = dict.fromkeys(zip(exchange.batch.prompts, map(lambda row: tuple(row.prompt_ids), exchange.batch.rows)))
-    texts = [" ".join(map(word, ids)) for _, ids in first]
+    first = dict(zip(exchange.batch.prompts, (row.prompt_ids for row in exchange.batch.rows), strict=True))
+    texts = [" ".join(map(word, ids)) for ids in first.values()]
     holder: list[Any] = []
 
     def reward(**columns: Any) -> list[float | None]:
@@ -232,7 +235,9 @@ def step(exchange: Exchange, name: str, given: MethodSettings, folder: Path) -> 
         reward_funcs=reward,
         args=arguments,
         train_dataset=Dataset.from_list([{"prompt": text} for text in texts]),
-        processing_class=tokenizer(model.config.vocab_size, model.config.pad_token_id, model.config.eos_token_id),
+        processing_class=tokenizer(
+            model.config.vocab_size, model.config.pad_token_id, model.config.eos_token_id
+        ),
         callbacks=[keeper],
     )
     holder.append(trainer)
@@ -252,14 +257,16 @@ def step(exchange: Exchange, name: str, given: MethodSettings, folder: Path) -> 
     }
 
 
-def extra(exchange: Exchange, trainer: str, given: MethodSettings) -> dict[str, Any]:
+def extra(trainer: str, given: MethodSettings) -> dict[str, Any]:
     """Return the settings that only some trainers have.
 
     Raises:
         UnsupportedMethodError: if the trainer has no term that the method asks for.
     """
     if trainer == "rloo" and given.kl_coefficient:
-        raise UnsupportedMethodError("takes the divergence off the reward, which recorded rewards do not have")
+        raise UnsupportedMethodError(
+            "takes the divergence off the reward, which recorded rewards do not have"
+        )
     if trainer != "grpo" and given.entropy_coefficient:
         raise UnsupportedMethodError("has no entropy bonus in this trainer")
     return {"entropy_coef": given.entropy_coefficient} if given.entropy_coefficient else {}

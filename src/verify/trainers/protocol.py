@@ -212,6 +212,8 @@ class Scores(NamedTuple):
 class MicroBatch:
     """What a loss of a micro-batch is computed from."""
 
+    start: int
+    """Number of the first row."""
     rows: Batch
     """The responses."""
     advantages: Tensor
@@ -349,9 +351,8 @@ class Exchange:
             logprobs.retain_grad()
             scores = Scores(logits, logprobs)
             advantages = method.advantages[start:stop]
-            part, metrics = method.loss(
-                MicroBatch(rows=rows, advantages=advantages, scores=scores, whole=self.batch)
-            )
+            micro = MicroBatch(start=start, rows=rows, advantages=advantages, scores=scores, whole=self.batch)
+            part, metrics = method.loss(micro)
             part.backward()
             loss += part.item()
             parts.append(metrics)

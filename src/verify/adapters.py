@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import Field
 from safetensors.torch import load_file
 from transformers.utils import logging
 
@@ -31,11 +32,11 @@ class MethodResult(Message):
 
     supported: bool | str
     """True, or the reason why the trainer can't run the method."""
-    advantages: list[list[Finite]] = []
-    token_weights: list[list[Finite]] = []
+    advantages: list[list[Finite]] = Field(default=[])
+    token_weights: list[list[Finite]] = Field(default=[])
     loss: Finite = 0.0
-    metrics: dict[str, float | None] = {}
-    options: dict[str, Any] = {}
+    metrics: dict[str, float | None] = Field(default={})
+    options: dict[str, Any] = Field(default={})
 
 
 class Result(Message):

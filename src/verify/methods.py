@@ -100,7 +100,8 @@ def _flat(cfg: DictConfig) -> dict[str, Any]:
 
 def switched(ours: DictConfig, conventions: Sequence[Convention]) -> DictConfig:
     """Return a copy of settings with some conventions of another trainer."""
-    copied: DictConfig = OmegaConf.create(OmegaConf.to_container(ours, resolve=True))
+    copied = OmegaConf.create(OmegaConf.to_container(ours, resolve=True))
+    assert isinstance(copied, DictConfig)
     for convention in conventions:
         OmegaConf.update(copied, convention.setting, convention.theirs, force_add=True)
     return copied

@@ -92,7 +92,7 @@ def models_for(batch: Batch, path: str | None, temperature: float, seed: int = 0
             return batch, Models(model.eval(), moved(model, "reference", 0.02, seed).eval())
     batch = batch.in_dense_vocabulary()
     policy = tiny_model(max(batch.vocabulary, 8), batch.longest, seed).eval()
-    sampler = moved(policy, "sampler", 0.4, seed)
+    sampler = moved(policy, "sampler", 0.6, seed)
     prompts = [row.prompt_ids for row in batch.rows]
     responses = [row.response_ids for row in batch.rows]
     sampled = logprobs_of(sampler, prompts, responses, temperature)

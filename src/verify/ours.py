@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from ..modules.experience import Experience
+from ..modules.experience import Experience, reward_groups
 from ..modules.policy.logprobs import Scorer
 from ..modules.update import PolicyUpdate, UpdateOptions
 from ..modules.update_stats import UpdateResult
@@ -35,17 +35,6 @@ class RecordedUpdate(PolicyUpdate):
         experience.columns.old_logprobs = experience.columns.engine_logprobs
         experience.columns.old_known = torch.ones_like(experience.columns.old_known)
         return experience
-
-
-class GradientKeeper(torch.optim.SGD):
-    """Optimizer that keeps the gradient of its step and changes no weight."""
-
-    def step(self, closure: Any = None) -> None:
-        """Copy the gradients of all parameters."""
-        self.gradients = [
-            torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
-            for parameter in self.param_groups[0]["params"]
-        ]
 
 
 @dataclass
@@ -87,7 +76,9 @@ def run_ours(cfg: DictConfig, batch: Batch, models: Models, micro_batch_tokens: 
     policy.register_forward_hook(recorder)
     loss = instantiate(cfg.loss)
     loss.by_token = False  # the loss is taken after the forward, so that log-probs have a gradient
-    optimizer = GradientKeeper(policy.parameters(), lr=0.0)
+    optimizer = torch.optim.SGD(policy.parameters(), lr=0.0)
+    gradient: dict[str, Tensor] = {}
+    optimizer.register_step_pre_hook(lambda *_: gradient.update(_gradient(policy.model)))
     update = RecordedUpdate(
         Scorer(policy, reference, token_budget=micro_batch_tokens),
         instantiate(cfg.advantage),
@@ -99,12 +90,11 @@ def run_ours(cfg: DictConfig, batch: Batch, models: Models, micro_batch_tokens: 
     )
     rollouts = batch.rollouts()
     result = update(rollouts, int(rollouts.question.max()) + 1)
-    names = [name for name, _ in policy.model.named_parameters()]
     return Outcome(
-        advantages=_advantages(result),
+        advantages=_advantages(update, result),
         token_weights=recorder.weights(batch.lengths),
         loss=result.loss,
-        gradient={name: value.double() for name, value in zip(names, optimizer.gradients, strict=True)},
+        gradient=gradient,
         metrics=result.metrics(),
         options=cast("dict[str, object]", OmegaConf.to_container(cfg.loss, resolve=True)),
     )
@@ -120,9 +110,20 @@ def _options(cfg: DictConfig) -> UpdateOptions:
     return UpdateOptions(**{**given, "mini_batches": 1, "max_grad_norm": None, "skip_grad_norm": None})
 
 
-def _advantages(result: UpdateResult) -> list[Tensor]:
+def _gradient(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the float64 gradient of each parameter, zeros for a parameter without one."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        value = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        found[name] = value.detach().double().clone()
+    return found
+
+
+def _advantages(update: PolicyUpdate, result: UpdateResult) -> list[Tensor]:
+    """Return [R] of [T_r] advantages by the strategy, before any credit per token."""
     experience = result.experience
+    values = experience.advantages
+    if update.credit is not None:
+        values = update.advantage(reward_groups(experience.rollouts, None, 0.0))
     lengths = experience.lengths.tolist()
-    if experience.columns.advantages is not None:
-        return list(experience.columns.advantages.double().split(lengths))
-    return [value.double().expand(count) for value, count in zip(experience.advantages, lengths, strict=True)]
+    return [value.double().expand(count) for value, count in zip(values, lengths, strict=True)]

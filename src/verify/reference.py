@@ -462,21 +462,18 @@ def explain(
     given = expected
     if advantages is not None:
         given = checked_rows(advantages, lengths, "advantages")
-        target = given if formula.credit == "none" else _per_response(given)
-        plain = expected if formula.credit == "none" else _per_response(expected)
-        if formula.credit != "clip_cov" and first_difference(plain, target):
+        if first_difference(expected, given):
             tried = advantage_changes(formula)
             causes = _causes(
-                formula, tried, plain, target, lambda f: _repeated(reference.advantages(f), lengths)
+                formula, tried, expected, given, lambda f: _repeated(reference.advantages(f), lengths)
             )
             findings.append(_finding("advantages", expected, given, causes))
     if token_weights is not None:
         weights = checked_rows(token_weights, lengths, "token weights")
-        basis = expected if formula.credit != "none" else given
-        wanted = reference.token_weights(formula, basis)
+        wanted = reference.token_weights(formula, given)
         if first_difference(wanted, weights):
             tried = loss_changes(formula, micro_batch_rows)
-            causes = _causes(formula, tried, wanted, weights, lambda f: reference.token_weights(f, basis))
+            causes = _causes(formula, tried, wanted, weights, lambda f: reference.token_weights(f, given))
             findings.append(_finding("token weights", wanted, weights, causes))
     return findings
 
@@ -524,10 +521,6 @@ def _causes(
 
 def _repeated(values: Tensor, lengths: Sequence[int]) -> list[Tensor]:
     return [value.expand(length) for value, length in zip(values, lengths, strict=True)]
-
-
-def _per_response(rows: Sequence[Tensor]) -> list[Tensor]:
-    return [row.new_tensor([float(row.max()) if float(row.max()) > 0 else float(row.min())]) for row in rows]
 
 
 def checked_rows(rows: object, lengths: Sequence[int], what: str) -> list[Tensor]:

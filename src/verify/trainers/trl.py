@@ -5,6 +5,9 @@ are TRL's. Three things are handed to them: the recorded responses where they wo
 log-probs where they would score the sampled responses, and the recorded log-probs of the reference.
 """
 
+# mypy: disable-error-code="attr-defined,name-defined,misc"
+# TRL loads its classes lazily, so that their types are not known.
+
 import gc
 import json
 import math
@@ -60,9 +63,9 @@ class Recorded:
         return [self.exchange.batch.rows[row].reward for row in self.rows]
 
     def _generate_and_score_completions(self, inputs: Any) -> Any:
-        beta = self.beta  # type: ignore[has-type]
+        beta = self.beta
         self.beta = 0.0  # TRL would score the responses with the model that it loaded as the reference
-        output = super()._generate_and_score_completions(inputs)  # type: ignore[misc]
+        output = super()._generate_and_score_completions(inputs)
         self.beta = beta
         rows = torch.tensor(self.rows)
         batch = self.exchange.batch
@@ -80,7 +83,7 @@ class Recorded:
         return output
 
     def _get_per_token_logps_and_entropies(self, *arguments: Any, **options: Any) -> Any:
-        scores = super()._get_per_token_logps_and_entropies(*arguments, **options)  # type: ignore[misc]
+        scores = super()._get_per_token_logps_and_entropies(*arguments, **options)
         if torch.is_grad_enabled() and scores[0].requires_grad:
             scores[0].retain_grad()
             self.found["logprobs"] = scores[0]
@@ -88,8 +91,8 @@ class Recorded:
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
         """Make one micro-batch's forward and backward, and keep its loss and weights."""
-        loss = super().training_step(model, inputs, num_items_in_batch)  # type: ignore[misc]
-        micro = self._buffered_inputs[(self._step - 1) % self.args.steps_per_generation]  # type: ignore[attr-defined]
+        loss = super().training_step(model, inputs, num_items_in_batch)
+        micro = self._buffered_inputs[(self._step - 1) % self.args.steps_per_generation]
         gradient = self.found["logprobs"].grad
         for row, values in zip(micro["row"].tolist(), gradient, strict=True):
             length = len(self.exchange.batch.rows[row].response_ids)
@@ -148,20 +151,20 @@ METHODS: dict[str, tuple[str, Callable[[MethodSettings], dict[str, Any]]]] = {
 """Method → trainer, and its settings for the method, as TRL's documentation has them."""
 
 
-class Gradient(TrainerCallback):  # type: ignore[misc]
+class Gradient(TrainerCallback):
     """Callback that keeps the gradient of the step."""
 
     def __init__(self) -> None:
         self.values: dict[str, Tensor] = {}
         self.metrics: dict[str, float] = {}
 
-    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+    def on_pre_optimizer_step(self, *_: Any, model: Any = None, **__: Any) -> None:
         """Copy the gradient before the optimizer's step."""
         for name, parameter in model.named_parameters():
             gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
             self.values[name] = gradient
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+    def on_log(self, *_: Any, logs: Any = None, **__: Any) -> None:
         """Keep the first metrics that are logged, which are those of the step."""
         if not self.metrics:
             numbers = {name: value for name, value in logs.items() if isinstance(value, int | float)}
@@ -188,7 +191,7 @@ def samples_per_prompt(exchange: Exchange) -> int:
     Raises:
         UnsupportedMethodError: if prompts have different numbers of responses, or one response.
     """
-    counts = defaultdict(int)
+    counts: dict[str, int] = defaultdict(int)
     for prompt in exchange.batch.prompts:
         counts[prompt] += 1
     sizes = sorted(set(counts.values()))
@@ -208,7 +211,7 @@ def step(exchange: Exchange, name: str, given: MethodSettings, folder: Path) -> 
     own = given.with_defaults(**options_of(given), **extra(trainer_name, given))
     samples = samples_per_prompt(exchange)
     count = len(exchange.batch)
-    rows = min(exchange.settings.micro_batch_rows, count)
+    rows = min(exchange.micro_batch_rows, count)
     if count % rows:
         raise UnsupportedMethodError(
             f"needs micro-batches of equal size, but {count} responses are not a multiple of micro_batch_rows={rows}"
@@ -226,7 +229,7 @@ def step(exchange: Exchange, name: str, given: MethodSettings, folder: Path) -> 
     texts = [" ".join(map(word, ids)) for ids in first.values()]
     holder: list[Any] = []
 
-    def reward(**columns: Any) -> list[float | None]:
+    def reward(**columns: Any) -> Any:
         return holder[0].rewards(**columns)
 
     keeper = Gradient()

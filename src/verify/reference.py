@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from ..types.checks import found
 from .batch import Batch
@@ -112,6 +113,14 @@ class Reference:
     @cached_property
     def logprobs(self) -> dict[str, list[Tensor]]:
         """Prompt of the score → [R] of [T_r] float64 log-probs under the policy, nats."""
+        return self._scored(self.models.policy)
+
+    @cached_property
+    def reference_logprobs(self) -> dict[str, list[Tensor]]:
+        """Prompt of the score → [R] of [T_r] float64 log-probs under the reference policy, nats."""
+        return self._scored(self.models.reference)
+
+    def _scored(self, model: PreTrainedModel) -> dict[str, list[Tensor]]:
         rows = self.batch.rows
         prompts = {(row.question, row.wording): row.prompt_ids for row in rows}
         groups = self.batch.groups
@@ -122,21 +131,11 @@ class Reference:
             "next": [prompts[following[row.question, row.wording]] for row in rows],
         }
         responses = [row.response_ids for row in rows]
-        return {
-            name: [
-                values.double()
-                for values in logprobs_of(self.models.policy, each, responses, self.temperature)
-            ]
-            for name, each in chosen.items()
-        }
-
-    @cached_property
-    def reference_logprobs(self) -> list[Tensor]:
-        """[R] of [T_r] float64 log-probs under the reference policy, nats."""
-        prompts = [row.prompt_ids for row in self.batch.rows]
-        responses = [row.response_ids for row in self.batch.rows]
-        found_ = logprobs_of(self.models.reference, prompts, responses, self.temperature)
-        return [values.double() for values in found_]
+        scored = {}
+        for name, each in chosen.items():
+            found_ = logprobs_of(model, each, responses, self.temperature)
+            scored[name] = [values.double() for values in found_]
+        return scored
 
     def advantages(self, formula: Formula) -> Tensor:
         """Return [R] float64 advantages of the responses."""
@@ -265,7 +264,7 @@ class Reference:
 
     def _divergence(self, formula: Formula, row: int, logprobs: Tensor, log_ratio: Tensor) -> Tensor:
         """Return [T] estimates k3 of the divergence from the reference."""
-        gap = self.reference_logprobs[row] - logprobs
+        gap = self.reference_logprobs[formula.scored_under][row] - logprobs
         estimate = gap.exp() - 1 - gap
         if not formula.kl_ratio:
             return estimate

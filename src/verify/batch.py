@@ -246,9 +246,10 @@ def of_run(run: Path, iteration: int | None = None) -> Batch:
     chosen = max(recorded, default=None) if iteration is None else iteration
     if chosen not in recorded:
         found = f"iterations {min(recorded)} to {max(recorded)}" if recorded else "none"
+        which = "" if iteration is None else f" of iteration {iteration}"
         raise FileNotFoundError(
-            f"Expected recorded rollouts of iteration {chosen} in {run / 'rollouts'}, but found {found}. Set "
-            "`iteration` to one of these, or train with the callback `recorder`, which callbacks=default has."
+            f"Expected recorded rollouts{which} in {run / 'rollouts'}, but found {found}. Set `iteration` to one "
+            "of these, or train with the callback `recorder`, which callbacks=default has."
         )
     model = _model_folder(run)
     tokenizer = _tokenizer(run, model)

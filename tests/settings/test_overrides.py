@@ -34,7 +34,8 @@ CONTEXTS = (
 """What the reader of a message has set already."""
 COMMANDS = ("train", "evaluate", "plan", "verify", "rephrase", "comparisons/compare")
 PROGRAMS = {
-    "tagrpo-train": "train", "tagrpo-eval": "evaluate", "tagrpo-plan": "plan", "tagrpo-verify": "verify", "tagrpo-rephrase": "rephrase",
+    "tagrpo-train": "train", "tagrpo-eval": "evaluate", "tagrpo-plan": "plan", "tagrpo-rephrase": "rephrase",
+    "tagrpo-verify": "verify",
     "tagrpo-compare": "comparisons/compare", "scripts/slurm.sh": "train",
 }  # fmt: skip
 """Program → its configuration. Other programs take paths, or settings in quotes."""

@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from rich.console import Console
 from rich.table import Table
 
-from ..settings.methods import experiments
+from ..settings.methods import experiments, options_of
 from ..types.checks import check_choice
 from .adapters import Answer, ask, has_module, known_trainers, write_exchange
 from .batch import Batch, read_batch, small_batch
@@ -97,7 +97,8 @@ def comparisons_of(
     for trainer, answer in answers.items():
         if isinstance(answer, str):
             continue
-        conventions = cfg.conventions or trainer
+        written = trainer in options_of("conventions")
+        conventions = cfg.conventions or (trainer if written else "ours")
         for method in methods:
             found.append(
                 compare(

@@ -54,10 +54,10 @@ class Formula:
     micro_batch_rows: int | None = None
     """Rows of the micro-batches whose means are averaged; None takes one mean over the batch."""
     kl_coef: float = 0.0
+    kl_aggregation: str | None = None
+    """Aggregation of the divergence; None is `aggregation`."""
     kl_ratio: bool = False
     """Whether the divergence is multiplied by the ratio."""
-    kl_detached: bool = False
-    """Whether the ratio that multiplies the divergence has no gradient."""
     old: str = "recorded"
     """Log-probs that the ratio is to: `recorded`, `current` (the ratio is 1), or those of the `next` response."""
     scored_under: str = "own"
@@ -204,17 +204,25 @@ class Reference:
     def loss(self, formula: Formula, logprobs: Sequence[Tensor], advantages: Sequence[Tensor]) -> Tensor:
         """Return the loss of the batch, given [R] of [T_r] log-probs and advantages."""
         advantages, penalised = self._credited(formula, logprobs, advantages)
-        sums = []
+        terms: list[Tensor] = []
+        divergences: list[Tensor] = []
         for row in range(len(logprobs)):
             ratio = self._log_ratio(formula, row, logprobs[row])
-            terms = self._policy_terms(formula, ratio, logprobs[row], advantages[row])
-            if formula.kl_coef:
-                terms = terms + formula.kl_coef * self._divergence(formula, row, logprobs[row], ratio)
+            own = self._policy_terms(formula, ratio, logprobs[row], advantages[row])
             old = torch.tensor(self.batch.rows[row].sampled_logprobs, dtype=torch.float64)
-            terms = terms + formula.coefficient * penalised[row] * (logprobs[row] - old).abs()
-            sums.append(terms)
-        size = formula.micro_batch_rows or len(sums)
-        parts = [sums[start : start + size] for start in range(0, len(sums), size)]
+            terms.append(own + formula.coefficient * penalised[row] * (logprobs[row] - old).abs())
+            if formula.kl_coef:
+                divergences.append(self._divergence(formula, row, logprobs[row], ratio))
+        loss = self._batch_mean(formula, terms)
+        if divergences:
+            other = replace(formula, aggregation=formula.kl_aggregation or formula.aggregation)
+            loss = loss + formula.kl_coef * self._batch_mean(other, divergences)
+        return loss
+
+    def _batch_mean(self, formula: Formula, terms: Sequence[Tensor]) -> Tensor:
+        """Return the aggregate of [R] of [T_r] terms, over the batch or over its micro-batches."""
+        size = formula.micro_batch_rows or len(terms)
+        parts = [terms[start : start + size] for start in range(0, len(terms), size)]
         return torch.stack([self._aggregate(formula, part) for part in parts]).mean()
 
     @staticmethod
@@ -269,7 +277,7 @@ class Reference:
         if not formula.kl_ratio:
             return estimate
         ratio = self._level(formula, log_ratio).exp()
-        return estimate * (ratio.detach() if formula.kl_detached else ratio)
+        return estimate * ratio
 
     def _credited(
         self, formula: Formula, logprobs: Sequence[Tensor], advantages: Sequence[Tensor]
@@ -392,6 +400,9 @@ def loss_changes(formula: Formula, micro_batch_rows: Sequence[int]) -> list[Chan
         change = {"kl_ratio": not formula.kl_ratio}
         text = "the divergence without the ratio" if formula.kl_ratio else "the divergence times the ratio"
         changes.append(Change(text, change))
+        if formula.aggregation != "sequence_mean":
+            text = "a divergence that is a mean per response, then over responses"
+            changes.append(Change(text, {"kl_aggregation": "sequence_mean"}))
     return changes
 
 

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 
 from .adapters import Answer
 from .batch import Batch
-from .methods import OTHERS, Convention, composed, conventions_between, switched
+from .methods import DIFFERENT, Convention, composed, conventions_between, switched
 from .models import Models
 from .ours import run_ours
 from .outcome import Difference, Outcome, difference, gradient_share
@@ -70,10 +70,10 @@ class Comparison:
     @property
     def verdict(self) -> str:
         """What a reader has to know, in a few words."""
-        if (self.trainer, self.method) in OTHERS:
-            return f"different: {OTHERS[self.trainer, self.method]}"
         if self.default is None or self.conventional is None:
             return self.reason
+        if (self.trainer, self.method) in DIFFERENT:
+            return f"different: {DIFFERENT[self.trainer, self.method]}"
         if self.default.equal:
             return "equal"
         if self.conventional.equal:

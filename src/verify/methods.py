@@ -19,14 +19,18 @@ COMMON: dict[str, list[str]] = {
 }
 """Experiment → settings of the comparison: every candidate of Clip-Cov is drawn, since draws differ, and both
 methods act on a small batch."""
-OTHERS: dict[tuple[str, str], str] = {
+DIFFERENT: dict[tuple[str, str], str] = {
+    ("verl", "pass_at_k"): (
+        "another method of a like name: grpo_passk gives the best response the best minus the second-best reward "
+        "(arXiv 2503.19595)"
+    ),
     (
-        "verl",
-        "pass_at_k",
-    ): "another method of a like name: grpo_passk is the best reward minus the second best "
-    "(arXiv 2503.19595), not Pass@k training",
+        "skyrl",
+        "clip_cov",
+    ): "its bounds meet covariances of advantages that are divided by the number of tokens",
+    ("skyrl", "kl_cov"): "its penalty is a sum over tokens, not divided as the policy term is",
 }
-"""(trainer, method) → why a method of a like name is another."""
+"""(trainer, method) → why a method of a like name is another, whatever the conventions."""
 COMPARED = ("advantage", "loss", "credit", "policy")
 """Parts of the settings that conventions are looked for in."""
 

@@ -31,7 +31,7 @@ class Formula:
     baseline: str = "mean"
     """`mean` of the pool, `leave_one_out` or `none`."""
     scale: str = "std"
-    """`std` of the pool, of the whole `batch`, or `none`."""
+    """`std` of the pool, of the whole `batch`, of the other responses (`std_of_others`), or `none`."""
     unbiased: bool = True
     """Bessel's correction in the standard deviation."""
     epsilon: float = 1e-6
@@ -187,6 +187,10 @@ class Reference:
             return advantages
         if formula.scale == "std":
             centred = centred / formula.divisor(values.std(correction=int(formula.unbiased)))
+        elif formula.scale == "std_of_others" and count > 2:
+            others = [torch.cat([values[:place], values[place + 1 :]]) for place in range(count)]
+            deviations = torch.stack([each.std(correction=int(formula.unbiased)) for each in others])
+            centred = centred / formula.divisor(deviations)
         advantages[scored] = centred
         return advantages
 
@@ -326,6 +330,7 @@ def advantage_changes(formula: Formula) -> list[Change]:
         "none": "no division by the standard deviation",
         "std": "division by the standard deviation of the pool",
         "batch": "division by the standard deviation of the whole batch",
+        "std_of_others": "division by the standard deviation of the other responses",
     }
     pools = {
         "prompt": "pools of the responses to one prompt",

@@ -95,12 +95,12 @@ class Problem:
         return "\n".join(lines)
 
 
-def problem(method: str = "grpo", conventions: str = "ours", batch: Batch | None = None) -> Problem:
+def problem(method: str = "grpo", conventions: str = "none", batch: Batch | None = None) -> Problem:
     """Return a problem for one's own code.
 
     Args:
         method: An experiment of this package whose formula is written in `reference.py`, such as `grpo`.
-        conventions: `ours`, or the trainer whose conventions the formula has.
+        conventions: `none` for ours, or the trainer whose conventions the formula has.
         batch: Responses; None takes the small batch.
 
     Raises:

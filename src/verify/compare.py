@@ -103,14 +103,14 @@ def compare(
         answer: The trainer's answer.
         batch: Responses.
         models: Policy and reference.
-        conventions: Option of the group `conventions`: the trainer's, or `ours`.
+        conventions: Option of the group `conventions`: the trainer's, or `none` for ours.
         overrides: Further settings of ours.
         micro_batch_rows: Sizes of micro-batches that a faulty loss may have been normalised by.
     """
     if method not in answer.outcomes:
         return Comparison(trainer=trainer, method=method, reason=answer.reasons.get(method, "only here"))
     theirs = answer.outcomes[method]
-    default = composed(method, "ours", overrides)
+    default = composed(method, "none", overrides)
     conventional = composed(method, conventions, overrides)
     plain = run_ours(default, batch, models)
     ours = run_ours(conventional, batch, models)

@@ -57,13 +57,13 @@ def answers_of(
     cfg: DictConfig, batch: Batch, models: Models, methods: Sequence[str], folder: Path
 ) -> dict[str, Answer | str]:
     """Run every trainer's adapter; return its answer, or how to install it."""
-    first = composed(methods[0], "ours", cfg.overrides)
+    first = composed(methods[0], "none", cfg.overrides)
     settings = {
         "dtype": cfg.dtype,
         "temperature": float(first.policy.temperature),
         "micro_batch_rows": cfg.micro_batch_rows or len(batch),
         "max_response_tokens": int(first.rollout.sampling.max_new_tokens),
-        "methods": {name: told(composed(name, "ours", cfg.overrides)) for name in methods},
+        "methods": {name: told(composed(name, "none", cfg.overrides)) for name in methods},
     }
     write_exchange(folder / "in", batch, models, settings)
     answers: dict[str, Answer | str] = {}
@@ -98,7 +98,7 @@ def comparisons_of(
         if isinstance(answer, str):
             continue
         written = trainer in options_of("conventions")
-        conventions = cfg.conventions or (trainer if written else "ours")
+        conventions = cfg.conventions or (trainer if written else "none")
         for method in methods:
             found.append(
                 compare(
@@ -178,7 +178,7 @@ def verify(cfg: DictConfig, console: Console) -> list[Comparison]:
     if cfg.batch is not None:
         batch = read_batch(Path(cfg.batch).expanduser(), cfg.iteration, cfg.questions)
     methods = list(cfg.methods)
-    temperature = float(composed(methods[0], "ours", cfg.overrides).policy.temperature)
+    temperature = float(composed(methods[0], "none", cfg.overrides).policy.temperature)
     batch, models = models_for(batch, cfg.model, temperature, cfg.seed)
     with work_folder(cfg.work) as folder:
         answers = answers_of(cfg, batch, models, methods, folder)

@@ -52,7 +52,7 @@ def test_verdicts_name_the_settings_that_make_both_equal(as_trl, small):
 
 
 def test_without_the_conventions_the_difference_is_explained_by_them(as_trl, small):
-    found = compared("grpo", as_trl, small, conventions="ours")
+    found = compared("grpo", as_trl, small, conventions="none")
     assert not found.conventional.equal
     assert found.ours == []
     causes = " ".join(cause for finding in found.theirs for cause in finding.causes)
@@ -61,7 +61,7 @@ def test_without_the_conventions_the_difference_is_explained_by_them(as_trl, sma
 
 
 def test_conventions_are_switched_one_at_a_time(small):
-    ours, theirs = composed("rloo", "ours"), composed("rloo", "trl")
+    ours, theirs = composed("rloo", "none"), composed("rloo", "trl")
     between = {each.setting: each.theirs for each in conventions_between(ours, theirs)}
     assert between["loss.ratio"] == "product"
     assert between["advantage.epsilon"] == 1e-4

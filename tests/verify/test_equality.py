@@ -33,7 +33,7 @@ def answered(request, small, tmp_path_factory):
     if python is None:
         pytest.skip(f"needs {request.param}: its Python in $TAGRPO_TRAINERS/{request.param}/bin/python")
     folder = tmp_path_factory.mktemp(request.param)
-    methods = {name: told(composed(name, "ours")) for name in [*EQUAL["verl"], "pass_at_k"]}
+    methods = {name: told(composed(name, "none")) for name in [*EQUAL["verl"], "pass_at_k"]}
     settings = {"dtype": "float64", "temperature": 1.0, "max_response_tokens": 40, "micro_batch_rows": 24}
     write_exchange(folder / "in", *small, {**settings, "methods": methods})
     return request.param, ask(request.param, python, folder / "in", folder / "out")

@@ -27,7 +27,7 @@ def rows_of(values, lengths):
     return [value.expand(length) for value, length in zip(values, lengths, strict=True)]
 
 
-@pytest.mark.parametrize("conventions", ["ours", "trl", "verl"])
+@pytest.mark.parametrize("conventions", ["none", "trl", "verl"])
 @pytest.mark.parametrize("method", METHODS)
 def test_the_update_computes_the_formula(method, conventions, reference):
     cfg = composed(method, conventions)
@@ -44,7 +44,7 @@ def test_the_update_computes_the_formula(method, conventions, reference):
 
 @pytest.mark.parametrize("tokens", [20, 64, 10_000])
 def test_our_outcome_does_not_depend_on_micro_batches(tokens, reference):
-    cfg = composed("grpo", "ours")
+    cfg = composed("grpo", "none")
     whole = run_ours(cfg, reference.batch, reference.models, micro_batch_tokens=10**6)
     parts = run_ours(cfg, reference.batch, reference.models, micro_batch_tokens=tokens)
     assert parts.loss == pytest.approx(whole.loss, abs=1e-7)
@@ -75,7 +75,7 @@ def test_each_change_of_advantages_is_told_from_the_others(reference):
 
 @pytest.mark.parametrize("method", ["grpo", "dapo", "gspo", "cispo", "kl_cov"])
 def test_each_change_of_the_loss_is_told_from_the_others(method, reference):
-    formula = Formula.of(composed(method, "ours"))
+    formula = Formula.of(composed(method, "none"))
     advantages = rows_of(reference.advantages(formula), reference.batch.lengths)
     plain = torch.cat(reference.token_weights(formula, advantages))
     sizes = [4, 6]
@@ -129,4 +129,4 @@ def test_wrong_shapes_and_numbers_are_refused_by_response(reference):
 
 
 def test_a_method_without_a_formula_has_none():
-    assert Formula.of(composed("pass_at_k", "ours")) is None
+    assert Formula.of(composed("pass_at_k", "none")) is None

@@ -46,7 +46,7 @@ class Recorded:
     """Row → derivative of the loss by the log-prob of each token."""
     found: dict[str, Any]
     """Advantages and losses of the step."""
-    divergence: float
+    beta: float
     """Coefficient of the divergence in the loss."""
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *_: Any, **__: Any) -> Any:

@@ -30,7 +30,7 @@ def small():
 @pytest.fixture(scope="module", params=[24, 8], ids=lambda rows: f"micro-batches of {rows}")
 def answer(request, small, tmp_path_factory):
     folder = tmp_path_factory.mktemp("trl")
-    methods = {name: told(composed(name, "ours")) for name in [*METHODS, "clip_cov"]}
+    methods = {name: told(composed(name, "none")) for name in [*METHODS, "clip_cov"]}
     write_exchange(folder / "in", *small, {**SETTINGS, "micro_batch_rows": request.param, "methods": methods})
     return ask("trl", sys.executable, folder / "in", folder / "out")
 
@@ -59,7 +59,7 @@ def test_what_trl_lacks_is_said(answer):
 def test_groups_of_different_sizes_are_refused_with_the_reason(small, tmp_path):
     batch, models = small
     batch = type(batch)(batch.rows[:-1], batch.name)
-    methods = {"grpo": told(composed("grpo", "ours"))}
+    methods = {"grpo": told(composed("grpo", "none"))}
     write_exchange(tmp_path / "in", batch, models, {**SETTINGS, "micro_batch_rows": 23, "methods": methods})
     answer = ask("trl", sys.executable, tmp_path / "in", tmp_path / "out")
     assert "same number of responses" in answer.reasons["grpo"]

@@ -37,7 +37,9 @@ def tables(answers: Mapping[str, Answer | str], found: Sequence[Comparison], tod
 
 
 def cell(found: Comparison) -> str:
-    """Return a comparison as a cell of the table: settings as code, without bars."""
+    """Return a comparison as a cell of the table: settings as code, a dash if the trainer lacks the method."""
+    if found.default is None and " has no " in found.reason:
+        return "–"
     text = found.verdict.replace("|", "/")
     if text.startswith("equal with "):
         return "equal with " + ", ".join(f"`{word}`" for word in text.removeprefix("equal with ").split())

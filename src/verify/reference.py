@@ -190,7 +190,8 @@ class Reference:
         elif formula.scale == "std_of_others" and count > 2:
             others = [torch.cat([values[:place], values[place + 1 :]]) for place in range(count)]
             deviations = torch.stack([each.std(correction=int(formula.unbiased)) for each in others])
-            centred = centred / formula.divisor(deviations)
+            # Where the others have equal rewards, NeMo RL leaves the difference as it is.
+            centred = torch.where(deviations > 0, centred / formula.divisor(deviations), centred)
         advantages[scored] = centred
         return advantages
 

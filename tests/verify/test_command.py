@@ -58,7 +58,8 @@ def test_an_unknown_method_or_trainer_is_refused():
 def test_cells_of_the_page_have_settings_as_code():
     equal, other = Difference(0, 0, 0, 0), Difference(1, 1, 1, 1)
     assert cell(Comparison(trainer="trl", method="grpo", default=equal, conventional=equal)) == "equal"
-    assert cell(Comparison(trainer="trl", method="kl_cov", reason="has no kl_cov")) == "has no kl_cov"
+    assert cell(Comparison(trainer="trl", method="kl_cov", reason="trl 1 has no kl_cov")) == "–"
+    assert cell(Comparison(trainer="trl", method="rloo", reason="needs groups")) == "needs groups"
     both = Comparison(trainer="trl", method="grpo", default=other, conventional=other)
     assert cell(both) == "different: no known convention explains it"
 

@@ -1,1 +1,1 @@
-"""Removable: other trainers' own code on the same batch of rollouts."""
+"""Removable: `tagrpo-verify`, one batch of rollouts through other trainers' code and through ours."""

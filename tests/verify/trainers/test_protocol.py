@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from tagrpo.verify.trainers.installs import INSTALLS, install_line
+from tagrpo.verify.trainers.installs import INSTALL
 from tagrpo.verify.trainers.protocol import Exchange, Method, MethodSettings, UnsupportedMethodError
 from tests.verify.trainers.exchange import ADAPTERS, Reference, rows, write
 
@@ -156,10 +156,8 @@ def test_an_adapter_may_have_the_name_of_its_trainer(tmp_path):
     assert (tmp_path / "out" / "found").read_text() == "wave True"
 
 
-@pytest.mark.parametrize("trainer", sorted(INSTALLS))
-def test_every_line_that_installs_a_trainer_has_an_adapter(trainer, tmp_path):
+@pytest.mark.parametrize("trainer", sorted(INSTALL))
+def test_every_trainer_that_can_be_installed_has_an_adapter(trainer):
     assert (ADAPTERS / f"{trainer}.py").exists()
-    line = install_line(trainer, tmp_path)
-    assert "{" not in line
-    assert line.startswith("uv venv --python 3.")
-    assert str(tmp_path) in line
+    if trainer != "trl":
+        assert f".trainers/{trainer}/bin/python" in INSTALL[trainer]

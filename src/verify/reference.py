@@ -56,6 +56,8 @@ class Formula:
     kl_coef: float = 0.0
     kl_aggregation: str | None = None
     """Aggregation of the divergence; None is `aggregation`."""
+    kl_score: bool = False
+    """Whether the divergence is multiplied by π_θ / sg[π_θ], which is 1 and has a gradient."""
     kl_ratio: bool = False
     """Whether the divergence is multiplied by the ratio."""
     old: str = "recorded"
@@ -279,6 +281,8 @@ class Reference:
         """Return [T] estimates k3 of the divergence from the reference."""
         gap = self.reference_logprobs[formula.scored_under][row] - logprobs
         estimate = gap.exp() - 1 - gap
+        if formula.kl_score:
+            estimate = estimate * (logprobs - logprobs.detach()).exp()
         if not formula.kl_ratio:
             return estimate
         ratio = self._level(formula, log_ratio).exp()
@@ -406,6 +410,9 @@ def loss_changes(formula: Formula, micro_batch_rows: Sequence[int]) -> list[Chan
         change = {"kl_ratio": not formula.kl_ratio}
         text = "the divergence without the ratio" if formula.kl_ratio else "the divergence times the ratio"
         changes.append(Change(text, change))
+        changes.append(
+            Change("a divergence whose gradient has the score-function term too", {"kl_score": True})
+        )
         if formula.aggregation != "sequence_mean":
             text = "a divergence that is a mean per response, then over responses"
             changes.append(Change(text, {"kl_aggregation": "sequence_mean"}))

@@ -69,7 +69,6 @@ def answers_of(
     answers: dict[str, Answer | str] = {}
     for trainer, given in cfg.trainers.items():
         name = str(trainer)
-        check_choice(name, name, known_trainers(), "trainers")
         python = python_of(name, given)
         if python is None:
             answers[name] = INSTALL.get(name, "is not installed")
@@ -174,6 +173,8 @@ def verify(cfg: DictConfig, console: Console) -> list[Comparison]:
     torch.set_num_threads(1)
     for method in cfg.methods:
         check_choice("methods", method, experiments(), "verify")
+    for trainer in cfg.trainers:
+        check_choice("trainers", str(trainer), known_trainers(), "verify")
     batch = small_batch(cfg.seed)
     if cfg.batch is not None:
         batch = read_batch(Path(cfg.batch).expanduser(), cfg.iteration, cfg.questions)

@@ -72,9 +72,10 @@ def test_metrics_are_means_over_micro_batches_unless_the_adapter_reduces_them(tm
 def test_entries_may_run_a_method_under_another_name(tmp_path):
     out, reference = exchanged(tmp_path, {"wide": {"method": "reward", "clip_high": 9.0}, "reward": {}})
     rewards = [row["reward"] for row in reference.batch]
-    wide = reference.token_mean(reference.clipped(rewards, high=9.0))
-    assert wide.item() != reference.token_mean(reference.clipped(rewards)).item()
+    wide, usual = (reference.token_mean(reference.clipped(rewards, high=high)) for high in (9.0, 0.2))
+    assert wide.item() != usual.item()
     reference.check(out, "wide", wide, rewards)
+    reference.check(out, "reward", usual, rewards)
 
 
 def test_a_method_that_fails_does_not_end_the_others(tmp_path):

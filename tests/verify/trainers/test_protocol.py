@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import runpy
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import torch
 
 from tagrpo.verify.trainers.installs import INSTALL
 from tagrpo.verify.trainers.protocol import Exchange, Method, MethodSettings, UnsupportedMethodError
+from tests.helpers import in_fork
 from tests.verify.trainers.exchange import ADAPTERS, Reference, rows, write
 
 
@@ -146,14 +145,15 @@ def run(exchange):
 
 
 def test_an_adapter_may_have_the_name_of_its_trainer(tmp_path):
-    """Run in a process, whose path would begin with the folder of the adapters."""
+    """`python FOLDER`, as `runpy` runs it, puts the folder first on the path."""
     adapters = shutil.copytree(ADAPTERS, tmp_path / "adapters")
     (adapters / "wave.py").write_text(ADAPTER)
     source = write(tmp_path / "in", rows(groups=(2,)), {})
     (tmp_path / "out").mkdir()
-    subprocess.run(
-        [sys.executable, adapters, "wave", source, tmp_path / "out"], check=True, env={**os.environ}
+    code, output = in_fork(
+        lambda: runpy.run_path(str(adapters), run_name="__main__"), "wave", source, tmp_path / "out"
     )
+    assert code == 0, output
     assert (tmp_path / "out" / "found").read_text() == "wave True"
 
 

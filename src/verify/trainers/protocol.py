@@ -304,7 +304,9 @@ class Exchange:
 
     def model(self) -> PreTrainedModel:
         """Load the policy, without dropout."""
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(self.source / "model", dtype=self.dtype)
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            self.source / "model", dtype=self.dtype, trust_remote_code=False
+        )
         model.eval()
         return model
 

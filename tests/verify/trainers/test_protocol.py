@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+import runpy
 import shutil
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import torch
 
 from tagrpo.verify.trainers.installs import INSTALL
 from tagrpo.verify.trainers.protocol import Exchange, Method, MethodSettings, UnsupportedMethodError
+from tests.helpers import in_fork
 from tests.verify.trainers.exchange import ADAPTERS, Reference, rows, write
 
 
@@ -72,9 +71,10 @@ def test_metrics_are_means_over_micro_batches_unless_the_adapter_reduces_them(tm
 def test_entries_may_run_a_method_under_another_name(tmp_path):
     out, reference = exchanged(tmp_path, {"wide": {"method": "reward", "clip_high": 9.0}, "reward": {}})
     rewards = [row["reward"] for row in reference.batch]
-    wide = reference.token_mean(reference.clipped(rewards, high=9.0))
-    assert wide.item() != reference.token_mean(reference.clipped(rewards)).item()
+    wide, usual = (reference.token_mean(reference.clipped(rewards, high=high)) for high in (9.0, 0.2))
+    assert wide.item() != usual.item()
     reference.check(out, "wide", wide, rewards)
+    reference.check(out, "reward", usual, rewards)
 
 
 def test_a_method_that_fails_does_not_end_the_others(tmp_path):
@@ -145,14 +145,15 @@ def run(exchange):
 
 
 def test_an_adapter_may_have_the_name_of_its_trainer(tmp_path):
-    """Run in a process, whose path would begin with the folder of the adapters."""
+    """`python FOLDER`, as `runpy` runs it, puts the folder first on the path."""
     adapters = shutil.copytree(ADAPTERS, tmp_path / "adapters")
     (adapters / "wave.py").write_text(ADAPTER)
     source = write(tmp_path / "in", rows(groups=(2,)), {})
     (tmp_path / "out").mkdir()
-    subprocess.run(
-        [sys.executable, adapters, "wave", source, tmp_path / "out"], check=True, env={**os.environ}
+    code, output = in_fork(
+        lambda: runpy.run_path(str(adapters), run_name="__main__"), "wave", source, tmp_path / "out"
     )
+    assert code == 0, output
     assert (tmp_path / "out" / "found").read_text() == "wave True"
 
 

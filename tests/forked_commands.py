@@ -19,6 +19,7 @@ from tagrpo.planning import plan
 from tagrpo.rephrasing import command as rephrase
 from tagrpo.report import command as report
 from tagrpo.study import compare, evaluate
+from tagrpo.verify import command as verify
 
 COMMANDS = {
     "tagrpo-train": train.main,
@@ -26,6 +27,7 @@ COMMANDS = {
     "tagrpo-compare": compare.main,
     "tagrpo-rephrase": rephrase.main,
     "tagrpo-plan": plan.main,
+    "tagrpo-verify": verify.main,
     "tagrpo-export": export.main,
     "tagrpo-diff": diff.main,
     "tagrpo-report": report.main,

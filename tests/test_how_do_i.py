@@ -28,6 +28,7 @@ PROGRAMS = {
     "tagrpo-train": "train",
     "tagrpo-eval": "evaluate",
     "tagrpo-plan": "plan",
+    "tagrpo-verify": "verify",
     "tagrpo-rephrase": "rephrase",
     "tagrpo-compare": "comparisons.compare",
     "scripts/slurm.sh": "train",
@@ -206,7 +207,7 @@ def test_the_commands_run_as_printed_one_after_the_other(folder):
         assert code == 0, f"{question} {shlex.join(words)}\n{said[-3000:]}"
         ran.append(program)
     assert set(ran) == {f"tagrpo-{name}" for name in (
-        "train", "diff", "compare", "report", "eval", "export", "rephrase", "plan",
+        "train", "diff", "compare", "report", "eval", "export", "rephrase", "plan", "verify",
     )}  # fmt: skip
     runs = folder / "runs"
     assert read_config(runs / "mine/seed0/config.yaml")["loss"]["_target_"] == "my_parts.MyLoss"

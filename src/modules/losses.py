@@ -77,6 +77,17 @@ def gspo_surrogate(
     return clip_surrogate(inputs, response_mean(log_ratio, inputs), advantages, low, high)
 
 
+def product_surrogate(
+    inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float
+) -> Surrogate:
+    """Return the clipped term with the ratio of the whole response, π_θ(o)/π_old(o), without a length norm.
+
+    The ratio is repeated at each of the response's tokens. It is the ratio of RLOO in TRL.
+    """
+    whole = response_sum(log_ratio, inputs)[inputs.response]
+    return clip_surrogate(inputs, whole, advantages, low, high)
+
+
 def gmpo_surrogate(
     inputs: LossInputs, log_ratio: Tensor, advantages: Tensor, low: float, high: float
 ) -> Surrogate:
@@ -107,10 +118,19 @@ def cispo_surrogate(
 SURROGATES: dict[tuple[str, str], Callable[[LossInputs, Tensor, Tensor, float, float], Surrogate]] = {
     ("clip", "token"): clip_surrogate,  # GRPO and TA-GRPO (Eq. 2 and 4)
     ("clip", "sequence"): gspo_surrogate,
+    ("clip", "product"): product_surrogate,
     ("clip", "geometric"): gmpo_surrogate,
     ("cispo", "token"): cispo_surrogate,
 }
 """(objective, ratio) → function from inputs, log-ratios [T], advantages [T] and bounds to a policy term."""
+
+
+RATIOS: dict[str, Callable[[Tensor, LossInputs], Tensor]] = {
+    "token": lambda log_ratio, _: log_ratio,
+    "sequence": response_mean,
+    "product": lambda log_ratio, inputs: response_sum(log_ratio, inputs)[inputs.response],
+}
+"""Level of the ratio → function of [T] log-ratios of tokens to [T] logarithms of the ratios that are clipped."""
 
 
 def replace_replayed(
@@ -210,6 +230,7 @@ class PolicyLoss(Loss):
     | DAPO | token | clip | token_mean | 0.2, 0.28 | arXiv 2503.14476 |
     | Dr. GRPO | token | clip | constant | 0.2, 0.2 | arXiv 2503.20783 |
     | GSPO | sequence | clip | sequence_mean | 3e-4, 4e-4 | arXiv 2507.18071 |
+    | RLOO in TRL | product | clip | sequence_mean | 0.2, 0.2 | TRL's `RLOOTrainer` |
     | GMPO | geometric | clip | sequence_mean | 0.4, 0.4 | arXiv 2507.20673 |
     | CISPO | token | cispo | token_mean | none, 3 (ours) | arXiv 2506.13585 |
     | ExGRPO | token | clip | constant | none, none | arXiv 2510.02245, Appendix D.4 |
@@ -229,10 +250,14 @@ class PolicyLoss(Loss):
         clip_low: ε_low; the range is (1 − ε_low, 1 + ε_high), for geometric ratios (e^−ε_low, e^ε_high). None
             sets no lower bound.
         clip_high: ε_high; larger than `clip_low` is DAPO's clip-higher. None sets no upper bound.
-        ratio: `token` | `sequence` | `geometric`.
+        ratio: `token`; `sequence`, the length-normalised ratio of a response; `product`, its ratio without a
+            length norm; `geometric`.
         aggregation: `sequence_mean` | `token_mean` | `constant`.
         kl_coef: β; 0 needs no reference.
         kl_estimator: `k1` | `k2` | `k3`.
+        kl_ratio: Multiply KL_t by the policy ratio before clipping, at the level of `ratio` and with its
+            gradient, as TRL's `use_bias_correction_kl` does. With token ratios and k3, the expected gradient
+            is then that of KL(π_θ ‖ π_ref).
         entropy_coef: γ; positive values reward entropy.
         entropy_aggregation: Aggregation of the entropy term; None takes `aggregation`. ExGRPO's code has
             `token_mean`.
@@ -257,10 +282,11 @@ class PolicyLoss(Loss):
 
     clip_low: float | None = 0.2
     clip_high: float | None = 0.2
-    ratio: Literal["token", "sequence", "geometric"] = "token"
+    ratio: Literal["token", "sequence", "product", "geometric"] = "token"
     aggregation: Literal["sequence_mean", "token_mean", "constant"] = "sequence_mean"
     kl_coef: float = 0.001
     kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    kl_ratio: bool = False
     entropy_coef: float = 0.0
     entropy_aggregation: Literal["token_mean"] | None = None
     dual_clip: float | None = None
@@ -274,7 +300,7 @@ class PolicyLoss(Loss):
         self._check_combinations()
 
     def _check_ranges(self) -> None:
-        check_choice("ratio", self.ratio, ("token", "sequence", "geometric"), "loss")
+        check_choice("ratio", self.ratio, ("token", "sequence", "product", "geometric"), "loss")
         check_choice("aggregation", self.aggregation, tuple(AGGREGATIONS), "loss")
         check_choice(
             "entropy_aggregation", self.entropy_aggregation or "null", ("null", "token_mean"), "loss"
@@ -313,10 +339,15 @@ class PolicyLoss(Loss):
                 f"{self.aggregation}: GMPO's term belongs to a whole response. Set "
                 "loss.aggregation=sequence_mean."
             )
+        if self.kl_ratio and self.ratio == "geometric":
+            raise ValueError(
+                "Expected loss.kl_ratio=false with loss.ratio=geometric, but got true: GMPO's ratio is clipped "
+                "before its mean. Drop it."
+            )
         if self.dual_clip is not None and (self.objective != "clip" or self.ratio == "geometric"):
             raise ValueError(
-                "Expected loss.dual_clip=null unless loss.objective=clip and loss.ratio is token or "
-                f"sequence, but got {self.dual_clip} with {self.objective} and {self.ratio}. Drop it."
+                "Expected loss.dual_clip=null unless loss.objective=clip and loss.ratio is token, sequence or "
+                f"product, but got {self.dual_clip} with {self.objective} and {self.ratio}. Drop it."
             )
         if (self.aggregation == "constant") != (self.max_length is not None):
             raise ValueError(
@@ -363,8 +394,10 @@ class PolicyLoss(Loss):
         weights = AGGREGATIONS[self.aggregation](inputs, self.max_length)
         if self.kl_coef or inputs.reference_logprobs is not None:
             kl = token_kl(inputs, self.kl_estimator)
-            terms = terms + self.kl_coef * kl
             tokens["kl"] = kl.detach()
+            if self.kl_ratio:
+                kl = kl * bounded_exp(RATIOS[self.ratio](log_ratio, inputs))
+            terms = terms + self.kl_coef * kl
         if inputs.entropy is not None:
             tokens["entropy"] = inputs.entropy.detach()
         if self.entropy_coef:

@@ -69,6 +69,25 @@ class Compare:
 
 
 @dataclass
+class Verify:
+    """Settings of tagrpo-verify."""
+
+    batch: str | None
+    iteration: int | None
+    questions: int | None
+    methods: list[str]
+    trainers: dict[str, str | None]
+    conventions: str | None
+    overrides: list[str]
+    model: str | None
+    micro_batch_rows: int | None
+    dtype: str
+    seed: int
+    page: str | None
+    work: str | None
+
+
+@dataclass
 class Rephrase:
     """Settings of tagrpo-rephrase."""
 

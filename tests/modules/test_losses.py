@@ -614,3 +614,79 @@ def test_a_sound_loss_is_returned_as_it_is():
     inputs = make_inputs()
     outputs = PolicyLoss(kl_coef=0.3)(inputs)
     assert losses.check_outputs(outputs, inputs, MyLoss()) is outputs
+
+
+def spread_inputs():
+    """Two responses whose tokens have ratios 1.5 and 0.8, and 2, under references of their own."""
+    return LossInputs(
+        logprobs=torch.tensor([1.5, 0.8, 2.0], dtype=torch.float64).log().requires_grad_(),
+        old_logprobs=torch.zeros(3, dtype=torch.float64),
+        reference_logprobs=torch.tensor([0.1, -0.3, 0.2], dtype=torch.float64),
+        entropy=None,
+        advantages=torch.tensor([2.0, -1.0], dtype=torch.float64),
+        response=torch.tensor([0, 0, 1]),
+        lengths=torch.tensor([2, 1]),
+        num_responses=2,
+        num_tokens=3,
+    )
+
+
+def test_a_product_ratio_is_that_of_the_whole_response():
+    inputs = spread_inputs()
+    loss = PolicyLoss(ratio="product", clip_low=0.5, clip_high=0.5, kl_coef=0.0)(inputs).loss
+    # 1.5 · 0.8 = 1.2 is within the range; min(2 · −1, 1.5 · −1) = −2
+    assert float(loss) == pytest.approx(-(1.2 * 2 - 2.0) / 2)
+    (gradient,) = torch.autograd.grad(loss, inputs.logprobs)
+    torch.testing.assert_close(gradient, torch.tensor([-1.2, -1.2, 1.0], dtype=torch.float64))
+
+
+@pytest.mark.parametrize("ratio", ["token", "sequence", "product"])
+def test_a_divergence_times_the_ratio_is_that_of_a_formula(ratio):
+    inputs = spread_inputs()
+    found = PolicyLoss(ratio=ratio, kl_coef=0.3, kl_ratio=True)(inputs).loss
+    without = PolicyLoss(ratio=ratio, kl_coef=0.0)(inputs).loss
+    gap = inputs.reference_logprobs - inputs.logprobs
+    estimate = gap.exp() - 1 - gap
+    first, second, third = inputs.logprobs
+    ratios = {
+        "token": torch.stack([first, second, third]).exp(),
+        "sequence": torch.stack([(first + second) / 2, (first + second) / 2, third]).exp(),
+        "product": torch.stack([first + second, first + second, third]).exp(),
+    }[ratio]
+    terms = estimate * ratios
+    expected = without + 0.3 * (terms[:2].mean() + terms[2]) / 2
+    assert float(found) == pytest.approx(float(expected))
+    gradients = [
+        torch.autograd.grad(value, inputs.logprobs, retain_graph=True)[0] for value in (found, expected)
+    ]
+    torch.testing.assert_close(*gradients)
+
+
+def test_the_expected_gradient_of_the_divergence_times_the_ratio_is_that_of_the_reverse_divergence():
+    logits = torch.tensor([0.3, -0.5, 0.9], dtype=torch.float64, requires_grad=True)
+    reference = torch.tensor([0.1, 0.7, -0.2], dtype=torch.float64).log_softmax(0)
+    logprobs = logits.log_softmax(0)
+    divergence = (logprobs.exp() * (logprobs - reference)).sum()
+    (expected,) = torch.autograd.grad(divergence, logits, retain_graph=True)
+    total = torch.zeros_like(logits)
+    for token in range(3):
+        inputs = LossInputs(
+            logprobs=logprobs[token : token + 1],
+            old_logprobs=logprobs[token : token + 1].detach(),
+            reference_logprobs=reference[token : token + 1],
+            entropy=None,
+            advantages=torch.zeros(1, dtype=torch.float64),
+            response=torch.tensor([0]),
+            lengths=torch.tensor([1]),
+            num_responses=1,
+            num_tokens=1,
+        )
+        loss = PolicyLoss(kl_coef=1.0, kl_ratio=True)(inputs).loss
+        (gradient,) = torch.autograd.grad(loss, logits, retain_graph=True)
+        total += float(logprobs[token].exp()) * gradient
+    torch.testing.assert_close(total, expected)
+
+
+def test_a_divergence_times_a_geometric_ratio_is_refused():
+    with pytest.raises(ValueError, match=r"loss\.kl_ratio"):
+        PolicyLoss(ratio="geometric", kl_ratio=True)

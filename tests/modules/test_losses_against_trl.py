@@ -28,6 +28,14 @@ METHODS = {
     "GRPO": ({"loss_type": "grpo"}, {}),
     # TRL multiplies the KL term by the ratio unless it is told not to (DeepSeek-V3.2); GRPO does not.
     "GRPO with k3": ({"loss_type": "grpo", "beta": 0.04, "use_bias_correction_kl": False}, {"kl_coef": 0.04}),
+    "GRPO with k3 times the ratio": (
+        {"loss_type": "grpo", "beta": 0.04},
+        {"kl_coef": 0.04, "kl_ratio": True},
+    ),
+    "GSPO with k3 times the ratio": (
+        {"loss_type": "grpo", "beta": 0.04, "importance_sampling_level": "sequence"},
+        {"ratio": "sequence", "kl_coef": 0.04, "kl_ratio": True},
+    ),
     "GRPO, dual clip": ({"loss_type": "grpo", "delta": 1.5}, {"dual_clip": 1.5}),
     "GSPO": (
         {"loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 3e-2, "epsilon_high": 4e-2},

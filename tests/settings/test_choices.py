@@ -279,7 +279,7 @@ def test_other_names_are_left_to_the_checks_that_follow(word):
     check_names(["--config-dir", "mine", "optimzers.lr=1"], known_settings("train"))
 
 
-@pytest.mark.parametrize("config", ["train", "evaluate", "plan", "rephrase", "comparisons/compare"])
+@pytest.mark.parametrize("config", ["train", "evaluate", "plan", "verify", "rephrase", "comparisons/compare"])
 def test_every_setting_at_the_top_level_is_known(config):
     package, _, name = f"tagrpo.configs.{config.replace('/', '.')}".rpartition(".")
     with initialize_config_module(package, version_base="1.3"):

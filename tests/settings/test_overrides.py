@@ -32,9 +32,10 @@ CONTEXTS = (
     "data=reasoning_gym", "data=verifiers", "template=chat", "experiment=dapo", "reward=plain_answer",
 )  # fmt: skip
 """What the reader of a message has set already."""
-COMMANDS = ("train", "evaluate", "plan", "rephrase", "comparisons/compare")
+COMMANDS = ("train", "evaluate", "plan", "verify", "rephrase", "comparisons/compare")
 PROGRAMS = {
     "tagrpo-train": "train", "tagrpo-eval": "evaluate", "tagrpo-plan": "plan", "tagrpo-rephrase": "rephrase",
+    "tagrpo-verify": "verify",
     "tagrpo-compare": "comparisons/compare", "scripts/slurm.sh": "train",
 }  # fmt: skip
 """Program → its configuration. Other programs take paths, or settings in quotes."""

@@ -1,0 +1,1 @@
+"""Removable: `tagrpo-verify`, one batch of rollouts through other trainers' code and through ours."""

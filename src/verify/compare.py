@@ -76,9 +76,12 @@ class Comparison:
             return f"different: {DIFFERENT[self.trainer, self.method]}"
         if self.default.equal:
             return "equal"
-        if self.conventional.equal:
+        if self.conventional.equal or self.conventional.rounding:
             changed = [str(worth.convention) for worth in self.worths if worth.gradient != 0.0]
-            return f"equal with {' '.join(changed)}"
+            if self.conventional.equal:
+                return f"equal with {' '.join(changed)}"
+            settings = f" with {' '.join(changed)}," if changed else ""
+            return f"equal{settings} up to the rounding of float32"
         findings = [*self.ours, *self.theirs]
         causes = [cause for finding in findings for cause in finding.causes]
         return f"different: {'; '.join(dict.fromkeys(causes)) or 'no known convention explains it'}"
@@ -118,7 +121,7 @@ def compare(
     changed = conventions_between(default, conventional)
     findings = (
         _explained(conventional, ours, theirs, batch, models, micro_batch_rows)
-        if not found.equal
+        if not (found.equal or found.rounding)
         else ([], [])
     )
     return Comparison(

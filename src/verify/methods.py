@@ -13,11 +13,11 @@ from ..settings.config import check_settings, compose_run
 from ..settings.methods import configs
 from ..settings.typed import check_declared
 
-COMMON: dict[str, list[str]] = {
-    "clip_cov": ["credit.share=1.0", "credit.low=0.2", "credit.high=5.0"],
-    "kl_cov": ["credit.share=0.1"],
+COMMON: dict[str, dict[str, float]] = {
+    "clip_cov": {"share": 1.0, "low": 0.2, "high": 5.0},
+    "kl_cov": {"share": 0.1},
 }
-"""Experiment → settings of the comparison: every candidate of Clip-Cov is drawn, since draws differ, and both
+"""Experiment → settings of its credit in the comparison: every candidate of Clip-Cov is drawn, since draws differ, and both
 methods act on a small batch."""
 DIFFERENT: dict[tuple[str, str], str] = {
     ("verl", "pass_at_k"): (
@@ -69,7 +69,8 @@ def _composed(method: str, conventions: str, overrides: tuple[str, ...]) -> Dict
     chosen = conventions
     if (configs() / "conventions" / conventions / f"{method}.yaml").is_file():
         chosen = f"{conventions}/{method}"
-    given = [f"experiment={method}", f"conventions={chosen}", *COMMON.get(method, ()), *overrides]
+    credit = [f"credit.{name}={value}" for name, value in COMMON.get(method, {}).items()]
+    given = [f"experiment={method}", f"conventions={chosen}", *credit, *overrides]
     cfg = compose_run(".", given)
     check_settings(cfg)
     check_declared(cfg)

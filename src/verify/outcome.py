@@ -43,6 +43,11 @@ class Difference:
         """Whether advantages agree within 1e-6, weights and gradients within 2e-6."""
         return self.advantages <= 1e-6 and self.token_weights <= 2e-6 and self.gradient <= 2e-6
 
+    @property
+    def rounding(self) -> bool:
+        """Whether no more than the rounding of our float32 log-probs is left, as with sharp distributions."""
+        return self.advantages <= 1e-6 and self.token_weights <= 3e-5 and self.gradient <= 1e-5
+
 
 def difference(ours: Outcome, theirs: Outcome) -> Difference:
     """Return the differences of two outcomes; the shares are of `theirs`."""

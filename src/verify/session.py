@@ -114,28 +114,21 @@ def comparisons_of(
     return found
 
 
-def figures(found: Difference | None) -> tuple[str, str]:
-    """Return the differences of advantages and of the gradient, for a table."""
-    return ("", "") if found is None else (f"{found.advantages:.0e}", f"{found.gradient:.0e}")
-
-
 def show(
     batch: Batch, answers: Mapping[str, Answer | str], found: Sequence[Comparison], console: Console
 ) -> None:
-    """Print a table per trainer, what each convention is worth, and the differences that remain."""
+    """Print a table and the verdicts per trainer, what each convention is worth, and the differences that remain."""
     console.print(f"{batch.name}: {len(batch)} responses to {len(batch.groups)} prompts", markup=False)
     for trainer, answer in answers.items():
         if isinstance(answer, str):
-            console.print(f"{trainer}: not installed. {answer}", markup=False, soft_wrap=True)
+            console.print(f"\n{trainer}: not installed. {answer}", markup=False, soft_wrap=True)
             continue
         own = [each for each in found if each.trainer == trainer]
-        table = Table("method", "advantages", "gradient", "advantages*", "gradient*", "verdict")
+        console.print(f"\n{trainer} {answer.version}: largest differences from ours")
+        if any(each.default for each in own):
+            console.print(_table(trainer, own))
         for each in own:
-            table.add_row(each.method, *figures(each.default), *figures(each.conventional), each.verdict)
-        console.print(
-            f"\n{trainer} {answer.version}: differences of our defaults, and (*) with its conventions"
-        )
-        console.print(table)
+            console.print(f"{each.method}: {each.verdict}", markup=False, soft_wrap=True)
         _show_worths(own, console)
         _show_metrics(own, console)
         for each in own:
@@ -144,15 +137,32 @@ def show(
                     console.print(f"{each.method}, {side}: {finding}", markup=False, soft_wrap=True)
 
 
+def _table(trainer: str, found: Sequence[Comparison]) -> Table:
+    """Return the differences of each method, by our defaults and with the trainer's conventions."""
+    table = Table("method", "conventions", "advantages", "weights", "loss", "gradient")
+    for each in found:
+        if each.default is not None and each.conventional is not None:
+            table.add_row(each.method, "ours", *_figures(each.default))
+            if each.conventional != each.default:
+                table.add_row("", trainer, *_figures(each.conventional))
+    return table
+
+
+def _figures(found: Difference) -> list[str]:
+    values = [found.advantages, found.token_weights, found.loss, found.gradient]
+    return [f"{value:.0e}" if value else "0" for value in values]
+
+
 def _show_worths(found: Sequence[Comparison], console: Console) -> None:
     worths: dict[str, dict[str, str]] = {}
     for each in found:
         for worth in each.worths:
-            change = "not alone" if worth.gradient is None else f"{100 * worth.gradient:.2g} %"
-            worths.setdefault(str(worth.convention), {})[each.method] = change
+            if worth.gradient != 0.0:
+                change = "not alone" if worth.gradient is None else f"{100 * worth.gradient:.2g} %"
+                worths.setdefault(str(worth.convention), {})[each.method] = change
     for setting, methods in worths.items():
-        told_ = ", ".join(f"{method} {change}" for method, change in methods.items())
-        console.print(f"{setting} changes the gradient by: {told_}", markup=False, soft_wrap=True)
+        changes = ", ".join(f"{method} {change}" for method, change in methods.items())
+        console.print(f"{setting} changes the gradient by: {changes}", markup=False, soft_wrap=True)
 
 
 def _show_metrics(found: Sequence[Comparison], console: Console) -> None:

@@ -67,13 +67,13 @@ pages: install ## The tables and pictures of docs/results.md and studies/*/READM
 
 TESTS := -n 3 --dist loadfile -m "not slow and not pages and not runs"
 
-test: install ## Lint and types beside the tests, with one real run through each large part (N minutes on two cores).
+test: install ## Lint and types beside the tests, with one real run through each large part (seven minutes on two cores).
 	$(MAKE) --no-print-directory -j2 lint tests
 
 tests: install
 	$(BIN)/pytest $(TESTS)
 
-test-core: install ## The tests of the core, without Lightning, Hydra and vLLM (N minutes on one core).
+test-core: install ## The tests of the core, without Lightning, Hydra and vLLM (a minute and a quarter on one core).
 	$(BIN)/python -m pytest -n 0 -p tests.without_shell
 
 test-runs: install ## More whole runs: each experiment, more kills and resumes, more ranks.

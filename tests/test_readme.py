@@ -44,7 +44,9 @@ def test_every_strategy_term_and_sampler_belongs_to_an_experiment(composed):
     }
     samplers = {"DynamicSampling", "SuccessReplay", "PromptAugmentation", "AdaptiveRephrasings"}
     assert strategies | shaping | samplers <= used
-    assert {(cfg.loss.objective, cfg.loss.ratio) for cfg in composed.values()} == set(losses.SURROGATES)
+    surrogates = {(cfg.loss.objective, cfg.loss.ratio) for cfg in composed.values()}
+    of_trainers = {("clip", "product")}  # conventions=trl/rloo
+    assert surrogates | of_trainers == set(losses.SURROGATES)
     assert {cfg.loss.aggregation for cfg in composed.values()} == set(losses.AGGREGATIONS)
 
 

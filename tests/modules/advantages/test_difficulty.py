@@ -127,12 +127,12 @@ def test_all_or_none_of_the_questions_may_explore(pools):
 def test_an_entropy_that_is_not_finite_is_refused(broken, pools):
     entropy = torch.ones(4)
     entropy[2] = broken
-    with pytest.raises(ValueError, match="finite policy entropy .* others"):
+    with pytest.raises(ValueError, match="RewardGroups.entropy.*others"):
         EntropyAdaptiveAdvantage(2)(replace(pools((1, 3)), entropy=entropy))
 
 
 def test_without_entropies_the_error_says_so(pools):
-    with pytest.raises(ValueError, match="finite policy entropy .* None"):
+    with pytest.raises(ValueError, match="RewardGroups.entropy.*None"):
         EntropyAdaptiveAdvantage(2)(pools((1, 3)))
 
 

@@ -67,7 +67,7 @@ pages: install ## The tables and pictures of docs/results.md and studies/*/READM
 
 TESTS := -n 3 --dist loadfile -m "not slow and not pages and not runs"
 
-test: install ## Lint and types beside the tests, with one real run through each large part (seven minutes on two cores).
+test: install ## Lint and types beside the tests, with one real run through each large part (eight minutes on two cores).
 	$(MAKE) --no-print-directory -j2 lint tests
 
 tests: install

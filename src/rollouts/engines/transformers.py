@@ -67,6 +67,7 @@ class TransformersEngine(Engine):
         self.dtype = float_dtype(dtype, "rollout.engine.dtype")
         rng = torch.get_rng_state()
         self.model = AutoModelForCausalLM.from_config(config, dtype=self.dtype).to(self.device).eval()
+        self.cache_argument = cache_argument(self.model)
         torch.set_rng_state(rng)
         kinds = {type(layer) for layer in DynamicCache(config=self.model.config).layers}
         if self.model._is_stateful or kinds - {DynamicLayer, DynamicSlidingWindowLayer}:
@@ -211,7 +212,7 @@ class TransformersEngine(Engine):
         of_cache = {
             "attention_mask": mask,
             "position_ids": positions,
-            cache_argument(self.model): cache,
+            self.cache_argument: cache,
             "use_cache": True,
         }
         logits: Tensor = self.model(input_ids=ids, **of_cache, logits_to_keep=1).logits

@@ -18,14 +18,13 @@ from .protocol import Exchange, Method, MethodSettings, MicroBatch, UnsupportedM
 
 ESTIMATOR = ("normalize_rewards", "use_leave_one_out_baseline")
 """Options of `AdvEstimatorConfig`; the others are those of `ClippedPGLossConfig`."""
-UNBOUNDED = 1e30
-"""Clip range for no bound."""
 
 
 def method(exchange: Exchange, settings: MethodSettings, **choice: Any) -> Method:
     """Build a method from NeMo RL's options: its defaults, the method's `choice`, and the settings."""
     if settings.entropy_coefficient:
         raise UnsupportedMethodError("has no entropy bonus: set entropy_coefficient to 0")
+    low, high = settings.clip_range
     defaults: dict[str, Any] = {
         "normalize_rewards": True,
         "use_leave_one_out_baseline": True,
@@ -33,8 +32,8 @@ def method(exchange: Exchange, settings: MethodSettings, **choice: Any) -> Metho
         "sequence_level_importance_ratios": False,
         "disable_ppo_ratio": False,
         "use_cispo": False,
-        "ratio_clip_min": UNBOUNDED if settings.clip_low is None else settings.clip_low,
-        "ratio_clip_max": UNBOUNDED if settings.clip_high is None else settings.clip_high,
+        "ratio_clip_min": low,
+        "ratio_clip_max": high,
         "ratio_clip_c": None,
         "reference_policy_kl_penalty": settings.kl_coefficient,
         "reference_policy_kl_type": "k3",

@@ -16,6 +16,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+UNBOUNDED = 1e30
+"""Clip range that never bounds a ratio."""
+
 
 class UnsupportedMethodError(Exception):
     """A trainer has no such method, or can't run the method on this batch; the message is the reason."""
@@ -85,6 +88,13 @@ class MethodSettings:
     """Coefficient of KL-Cov's penalty."""
     options: dict[str, Any] = field(default_factory=dict)
     """The trainer's own options, by the trainer's names, in place of the adapter's choice."""
+
+    @property
+    def clip_range(self) -> tuple[float, float]:
+        """Lower and upper clip range, `UNBOUNDED` for no bound."""
+        low = UNBOUNDED if self.clip_low is None else self.clip_low
+        high = UNBOUNDED if self.clip_high is None else self.clip_high
+        return low, high
 
     def with_defaults(self, **defaults: Any) -> dict[str, Any]:
         """Return the trainer's options: `defaults`, replaced by `options` where given.
@@ -160,6 +170,16 @@ class Batch:
         if without:
             raise UnsupportedMethodError(f"needs the reward of every response, but rows {without} have none")
         return torch.tensor([row.reward for row in self.rows], dtype=dtype)
+
+    def token_rewards(self, dtype: torch.dtype) -> Tensor:
+        """Return the rewards as [R, T], at the last token of each response and 0 elsewhere.
+
+        Raises:
+            UnsupportedMethodError: if a row has no reward.
+        """
+        rewards = torch.zeros(self.mask.shape, dtype=dtype)
+        rewards[torch.arange(len(self)), self.lengths - 1] = self.rewards(dtype)
+        return rewards
 
     def require_reference(self) -> None:
         """Check that every row has log-probs of a reference policy.

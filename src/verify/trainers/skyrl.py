@@ -10,7 +10,6 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import torch
 from skyrl.backends.skyrl_train.utils.ppo_utils import (
     PolicyLossRegistry,
     apply_loss_reduction_to_advantages_minibatch,
@@ -29,14 +28,10 @@ from torch import Tensor
 
 from .protocol import Exchange, Method, MethodSettings, MicroBatch
 
-UNBOUNDED = 1e30
-"""Clip range for no bound."""
-
 
 def method(exchange: Exchange, settings: MethodSettings, **choice: Any) -> Method:
     """Build a method from SkyRL's options: its defaults, the method's `choice`, and the settings."""
-    low = UNBOUNDED if settings.clip_low is None else settings.clip_low
-    high = UNBOUNDED if settings.clip_high is None else settings.clip_high
+    low, high = settings.clip_range
     defaults: dict[str, Any] = {
         "advantage_estimator": "grpo",
         "grpo_norm_by_std": True,
@@ -84,10 +79,8 @@ def method(exchange: Exchange, settings: MethodSettings, **choice: Any) -> Metho
 def advantages_of(exchange: Exchange, config: AlgorithmConfig) -> Tensor:
     """Return [R, T] advantages; the reward stands at the last token of each response."""
     batch = exchange.batch
-    rewards = torch.zeros_like(batch.old_logprobs)
-    rewards[torch.arange(len(batch)), batch.lengths - 1] = batch.rewards(exchange.dtype)
     values: Tensor = compute_advantages_and_returns(
-        token_level_rewards=rewards,
+        token_level_rewards=batch.token_rewards(exchange.dtype),
         response_mask=batch.mask.to(exchange.dtype),
         index=np.array(batch.prompts, dtype=object),
         adv_estimator=config.advantage_estimator,

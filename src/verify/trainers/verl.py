@@ -35,20 +35,18 @@ POLICY_LOSS = (
 )
 """Options of `PolicyLossConfig`."""
 
-UNBOUNDED = 1e30
-"""Clip range for no bound."""
-
 
 def method(exchange: Exchange, settings: MethodSettings, **choice: Any) -> Method:
     """Build a method from verl's options: its defaults, the method's `choice`, and the settings."""
+    low, high = settings.clip_range
     defaults: dict[str, Any] = {
         "adv_estimator": "grpo",
         "norm_adv_by_std_in_grpo": True,
         "loss_mode": "vanilla",
         "loss_agg_mode": "token-mean",
         "loss_scale_factor": None,
-        "clip_ratio_low": UNBOUNDED if settings.clip_low is None else settings.clip_low,
-        "clip_ratio_high": UNBOUNDED if settings.clip_high is None else settings.clip_high,
+        "clip_ratio_low": low,
+        "clip_ratio_high": high,
         "clip_ratio_c": 3.0,
         "use_kl_loss": settings.kl_coefficient > 0,
         "kl_loss_coef": settings.kl_coefficient,
@@ -80,11 +78,9 @@ def method(exchange: Exchange, settings: MethodSettings, **choice: Any) -> Metho
 def advantages(exchange: Exchange, config: AlgoConfig) -> Tensor:
     """Return [R, T] advantages; the reward stands at the last token of each response."""
     batch = exchange.batch
-    rewards = torch.zeros_like(batch.old_logprobs)
-    rewards[torch.arange(len(batch)), batch.lengths - 1] = batch.rewards(exchange.dtype)
     estimator = get_adv_estimator_fn(config.adv_estimator)
     given = {
-        "token_level_rewards": rewards,
+        "token_level_rewards": batch.token_rewards(exchange.dtype),
         "response_mask": batch.mask.to(exchange.dtype),
         "index": np.array(batch.prompts, dtype=object),
         "config": config,

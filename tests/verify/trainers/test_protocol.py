@@ -11,7 +11,15 @@ import pytest
 import torch
 
 from tagrpo.verify.trainers.installs import INSTALL
-from tagrpo.verify.trainers.protocol import Exchange, Method, MethodSettings, UnsupportedMethodError
+from tagrpo.verify.trainers.protocol import (
+    UNBOUNDED,
+    Batch,
+    Exchange,
+    Method,
+    MethodSettings,
+    Row,
+    UnsupportedMethodError,
+)
 from tests.helpers import in_fork
 from tests.verify.trainers.exchange import ADAPTERS, Reference, rows, write
 
@@ -162,3 +170,16 @@ def test_every_trainer_that_can_be_installed_has_an_adapter(trainer):
     assert (ADAPTERS / f"{trainer}.py").exists()
     if trainer != "trl":
         assert f".trainers/{trainer}/bin/python" in INSTALL[trainer]
+
+
+def test_rewards_lie_at_the_last_token_of_each_response():
+    given = [Row(**row, sampled_logprobs=[-1.0] * len(row["response_ids"])) for row in rows()]
+    rewards = Batch.of(given, torch.float64).token_rewards(torch.float64)
+    for row, values in zip(given, rewards.tolist(), strict=True):
+        assert values[: len(row.response_ids)] == [0.0] * (len(row.response_ids) - 1) + [row.reward]
+        assert not any(values[len(row.response_ids) :])
+
+
+def test_no_bound_of_a_clip_range_is_one_that_no_ratio_reaches():
+    assert MethodSettings(clip_low=None, clip_high=0.3).clip_range == (UNBOUNDED, 0.3)
+    assert MethodSettings(clip_low=0.1, clip_high=None).clip_range == (0.1, UNBOUNDED)
